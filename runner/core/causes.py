@@ -1,0 +1,74 @@
+"""Why an attempt ended, from what is known about it: one word for programs, one line for people.
+
+An exit code alone is ambiguous (137 is a kill by us, by the kernel, by somebody, or the
+program's own choice), so the kernel's counter and the program's own result come first.
+"""
+
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the executor and the run directory say about an ended attempt."""
+
+    exit_code: int | None
+    oom_seen: bool
+    engine_error: str
+    result_cause: str | None  # from result.json, a hint by the program
+    result_message: str
+    reports: bool  # the workload writes a result: exit 0 alone is not believed
+
+
+BY_SIGNAL: Final[dict[int, tuple[str, str]]] = {
+    signal.SIGKILL: ("killed", "killed from outside (SIGKILL)"),
+    signal.SIGTERM: ("terminated", "terminated from outside (SIGTERM)"),
+    signal.SIGSEGV: ("segfault", "segmentation fault"),
+    signal.SIGBUS: ("bus_error", "bus error; often /dev/shm is too small (resources.shm)"),
+    signal.SIGABRT: ("aborted", "aborted (SIGABRT)"),
+    signal.SIGFPE: ("arithmetic_error", "arithmetic error (SIGFPE)"),
+    signal.SIGILL: ("illegal_instruction", "illegal instruction (SIGILL)"),
+}
+
+BY_CODE: Final = {
+    75: ("stopped", "stopped after saving"),
+    78: ("invalid_spec", "invalid spec"),
+    93: ("do_not_restart", "asked not to be restarted"),
+    97: ("non_finite", "non-finite loss"),
+    98: ("device_out_of_memory", "device out of memory"),
+    99: ("no_valid_checkpoint", "no valid checkpoint"),
+    126: ("not_executable", "the program cannot be executed"),
+    127: ("not_found", "the program was not found"),
+}
+
+
+def explain(evidence: Evidence) -> tuple[str, str]:
+    """Return (cause, message) of an ended attempt."""
+    match evidence:
+        case Evidence(exit_code=None):
+            return "vanished", evidence.engine_error or "the attempt is gone and left no exit code"
+        case Evidence(exit_code=0):
+            return _zero(evidence)
+        case Evidence(oom_seen=True):
+            return "host_oom", "the kernel killed a process for memory (resources.memory)"
+        case Evidence(exit_code=int(code)) if code in BY_CODE:
+            cause, message = BY_CODE[code]
+            return cause, evidence.result_message or message
+        case Evidence(exit_code=int(code)) if code > 128 and code - 128 in BY_SIGNAL:
+            return BY_SIGNAL[code - 128]
+        case _:
+            said = evidence.result_cause if evidence.result_cause != "completed" else None
+            words = evidence.result_message or evidence.engine_error or f"exit code {evidence.exit_code}"
+            return said or "exception", words
+
+
+def completed(evidence: Evidence) -> bool:
+    """Return whether the attempt really finished its work."""
+    return evidence.exit_code == 0 and (not evidence.reports or evidence.result_cause == "completed")
+
+
+def _zero(evidence: Evidence) -> tuple[str, str]:
+    if not completed(evidence):
+        return "no_result", "exit 0 without a result that says completed"
+    return "completed", "a child process was killed for memory" if evidence.oom_seen else ""

@@ -1,0 +1,90 @@
+"""What happened, in one line for people.  The store keeps these beside each event."""
+
+from runner.core.lifecycle import (
+    CancelRequested,
+    DeadlinePassed,
+    Event,
+    Exited,
+    Finished,
+    From,
+    GracePassed,
+    Held,
+    ImageFailed,
+    ImageMissing,
+    ImageReady,
+    Job,
+    Launched,
+    LaunchFailed,
+    Placed,
+    Queued,
+    RestartRequested,
+    Start,
+    Stopping,
+)
+from runner.core.retry import Ended
+
+
+def tell(event: Event, after: Job) -> str:
+    """Return one line that says what ``event`` was and what followed from it."""
+    match event:
+        case ImageReady(_, image):
+            return f"image ready: {image[:19]}"
+        case ImageFailed(_, why):
+            return f"image failed: {why}"
+        case ImageMissing():
+            return "the image is gone from the engine; preparing it again"
+        case Placed(_, allocation):
+            where = ", ".join(allocation.devices) or "cpu"
+            return f"attempt {after.attempts} placed on {where}, from {_begin(after.next_start)}"
+        case Launched():
+            return f"attempt {after.attempts} started"
+        case LaunchFailed(_, why):
+            return f"attempt {after.attempts} could not start: {why}; {verdict(after)}"
+        case CancelRequested(_, by):
+            return f"cancel requested by {by}{_asked(after)}"
+        case RestartRequested(_, by, start):
+            return f"restart from {_begin(start)} requested by {by}{_asked(after)}"
+        case DeadlinePassed():
+            return f"time limit of {after.time_limit} reached{_asked(after)}"
+        case GracePassed():
+            return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
+        case Exited(_, number, ended):  # exhaustive
+            return f"attempt {number} ended: {_ended(ended)}; {verdict(after)}"
+
+
+def verdict(after: Job) -> str:
+    """Return what was decided about a job whose attempt has ended, and why."""
+    match after.state:
+        case Finished(outcome=outcome, why=why):
+            return f"{outcome}: {why}"
+        case Held(why=why):
+            return f"held: {why}"
+        case Queued(since=since, why=why, not_before=not_before) if not_before is not None:
+            return f"{why}, in {(not_before - since).total_seconds():g} s"
+        case Queued(why=why):
+            return why
+        case _:
+            return str(after.state.kind)
+
+
+def _asked(after: Job) -> str:
+    return (
+        f"; sending SIGTERM, {after.grace.total_seconds():g} s of grace"
+        if isinstance(after.state, Stopping)
+        else ""
+    )
+
+
+def _ended(ended: Ended) -> str:
+    code = "" if ended.exit_code is None else f" (exit {ended.exit_code})"
+    return f"{ended.cause}{code}"
+
+
+def _begin(start: Start) -> str:
+    match start.source:
+        case From.CHECKPOINT:
+            return "the newest checkpoint"
+        case From.SCRATCH:
+            return "scratch"
+        case From.STEP:  # exhaustive
+            return f"step {start.step}"

@@ -1,0 +1,274 @@
+"""What the daemon needs from the world, as Protocols over frozen values.
+
+Every adapter satisfies one of these and passes its contract suite in ``tests/contract``;
+so does the fake beside it.  Nothing here assumes a local engine: a batch system that can
+start, list, signal and forget an attempt can be an executor too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from runner.core.lifecycle import Event, Job
+
+Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who asked for a job, and as whom it runs: both numbers, always."""
+
+    uid: int
+    gid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Names one attempt in all the world: the executor derives every name from it."""
+
+    instance: str  # of the store, so that two daemons never touch each other's containers
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU or slice of one, as something that can be lent."""
+
+    uuid: str
+    vendor: str  # "nvidia" or "amd"
+    name: str
+    memory_bytes: int | None = None
+    render_node: Path | None = None  # AMD: /dev/dri/renderD*
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host directory or file shown to the job."""
+
+    source: Path
+    target: Path
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one attempt may use."""
+
+    cpus: float
+    memory_bytes: int
+    shm_bytes: int = 64 * 1024**2
+    pids: int = 4096
+    tmp_bytes: int = 4 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Everything an executor may know about an attempt."""
+
+    key: Key
+    job_name: str
+    owner: Owner
+    image: str  # image id; the process executor ignores it
+    argv: tuple[str, ...]
+    run_dir: Path  # on the host; /job in a container
+    log: Path  # on the host, below run_dir; the attempt's output is appended to it
+    limits: Limits
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[Device, ...] = ()
+    network: str | None = None  # an operator's network; None: no network
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The attempt exists and has not ended."""
+
+    key: Key
+    pid: int | None = None  # of its first process, on the host
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The container exists and was never started."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The attempt has ended; what the executor knows about how."""
+
+    key: Key
+    exit_code: int | None  # None: unknown, for instance after a power cut
+    oom_seen: bool = False  # the kernel killed a process of it for memory; not derived from the code
+    error: str = ""  # the engine's own words, when it has any
+    at: datetime | None = None
+
+
+Observation: TypeAlias = Alive | Created | Gone
+
+
+class ImageGone(Exception):
+    """The image of a launch is not in the engine; it must be built again."""
+
+
+class LaunchRefused(Exception):
+    """The engine answered a launch with no; trying again unchanged would not help.  One line."""
+
+
+class BuildFailed(Exception):
+    """An image build ended in an error; the text is the last lines of its log."""
+
+
+class Executor(Protocol):
+    """Where attempts run.  Every call may raise ``runner.errors.Unavailable``: that is never evidence."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def launch(self, request: LaunchRequest) -> None:
+        """Create and start the attempt, or find that it was started already.
+
+        Idempotent: however often it is called for one key, and whenever the caller is
+        killed, the program starts at most once.
+
+        Raises:
+            ImageGone: the image must be prepared again.
+            LaunchRefused: the engine says no (bad mount, no such device).
+            Unavailable: the engine does not answer; nothing is known.
+        """
+
+    def signal(self, key: Key, signal: int) -> None:
+        """Send a signal to the attempt's program; no error if it is gone.  SIGKILL reaches all processes."""
+
+    def observe(self) -> tuple[Observation, ...]:
+        """Return every attempt of this instance that the executor knows, ended ones included."""
+
+    def remove(self, key: Key) -> None:
+        """Forget an attempt that has ended; no error if it is forgotten already."""
+
+    def plan(self, request: LaunchRequest) -> Mapping[str, object]:
+        """Return the exact arguments that ``launch`` would give to the engine, as JSON values."""
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` from another thread whenever something may have changed; return how to stop that.
+
+        Only a hint, to observe sooner: the truth is ``observe``.
+        """
+
+
+class Images(Protocol):
+    """Where images come from."""
+
+    def ensure(self, accelerator: Accelerator, log: Path) -> str:
+        """Return the image id for an accelerator, building it if nothing in the store has its digest.
+
+        Blocks, possibly for minutes; the build's output is appended to ``log`` as it comes.
+
+        Raises:
+            BuildFailed: with the last lines of the log.
+            Unavailable: the engine does not answer.
+        """
+
+    def digest(self, accelerator: Accelerator) -> str:
+        """Return the content address of what ``ensure`` would give."""
+
+
+class DeviceProbe(Protocol):
+    """What devices there are."""
+
+    def devices(self) -> tuple[Device, ...]: ...
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Return the time of day, UTC, for people and for the store."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never jump, for intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """What the store keeps of one attempt."""
+
+    job_id: str
+    number: int
+    lineage: int
+    placed_at: datetime
+    launched_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    cause: str | None = None
+    message: str | None = None
+    verdict: str | None = None
+    resumed_from: int | None = None
+    checkpoint_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job with what is not needed to decide about it."""
+
+    job: Job
+    name: str
+    owner: Owner
+    submitted_at: datetime
+    priority: int
+    revision: str  # the resolved job file, JSON
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    seq: int
+    job_id: str
+    at: datetime
+    kind: str
+    text: str  # one line for people
+    body: str  # JSON
+
+
+class Store(Protocol):
+    """What survives a crash.  One thread writes; ``record`` is one transaction."""
+
+    @property
+    def instance(self) -> str: ...
+
+    def add(self, row: JobRow, event: str) -> None: ...
+
+    def record(self, before: Job, after: Job, event: Event) -> None:
+        """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
+
+    def unfinished(self) -> tuple[JobRow, ...]: ...
+
+    def get(self, job_id: str) -> JobRow | None: ...
+
+
+__all__ = [
+    "Alive",
+    "AttemptRow",
+    "BuildFailed",
+    "Clock",
+    "Created",
+    "Device",
+    "DeviceProbe",
+    "EventRow",
+    "Executor",
+    "Gone",
+    "ImageGone",
+    "Images",
+    "JobRow",
+    "Key",
+    "LaunchRefused",
+    "LaunchRequest",
+    "Limits",
+    "Mount",
+    "Observation",
+    "Owner",
+    "Store",
+]

@@ -1,0 +1,48 @@
+import pytest
+
+from runner.core.causes import Evidence, completed, explain
+
+NOTHING = {"oom_seen": False, "engine_error": "", "result_cause": None, "result_message": "", "reports": True}
+
+
+def evidence(exit_code: int | None, **known: object) -> Evidence:
+    return Evidence(exit_code, **{**NOTHING, **known})  # type: ignore[arg-type]  # a table of keywords
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        pytest.param(evidence(None), "vanished", id="nobody-knows"),
+        pytest.param(evidence(0, result_cause="completed"), "completed", id="done"),
+        pytest.param(evidence(0), "no_result", id="zero-is-not-believed"),
+        pytest.param(evidence(0, reports=False), "completed", id="zero-of-a-program"),
+        pytest.param(evidence(137, oom_seen=True), "host_oom", id="kernel"),
+        pytest.param(evidence(1, oom_seen=True), "host_oom", id="child-of-a-failure"),
+        pytest.param(evidence(137), "killed", id="from-outside"),
+        pytest.param(evidence(143), "terminated", id="sigterm"),
+        pytest.param(evidence(139), "segfault", id="sigsegv"),
+        pytest.param(evidence(135), "bus_error", id="shm"),
+        pytest.param(evidence(98), "device_out_of_memory", id="98"),
+        pytest.param(evidence(75), "stopped", id="75"),
+        pytest.param(evidence(1, result_cause="disk_full"), "disk_full", id="own-word"),
+        pytest.param(evidence(1), "exception", id="plain"),
+        pytest.param(evidence(200), "exception", id="no-such-signal"),
+        pytest.param(evidence(1, result_cause="completed"), "exception", id="claims-too-much"),
+    ],
+)
+def test_the_cause_is(what: Evidence, cause: str) -> None:
+    found, message = explain(what)
+    assert found == cause
+    assert "\n" not in message
+
+
+def test_the_programs_own_words_explain_its_own_codes() -> None:
+    assert explain(evidence(78, result_message="steps: no")) == ("invalid_spec", "steps: no")
+    assert explain(evidence(None, engine_error="engine restarted")) == ("vanished", "engine restarted")
+    assert explain(evidence(5, engine_error="OCI")) == ("exception", "OCI")
+
+
+def test_success_with_a_killed_child_says_so() -> None:
+    what = evidence(0, result_cause="completed", oom_seen=True)
+    assert completed(what)
+    assert explain(what) == ("completed", "a child process was killed for memory")

@@ -1,0 +1,272 @@
+"""The container engine, through its SDK: the only import of ``docker`` in ``images``.
+
+Three builders, because no single one works everywhere: the ``buildx`` plugin where it is
+installed; the engine's own BuildKit, which the SDK does not speak, by a plain ``POST
+/build?version=2`` on the SDK's session; the classic builder.  Builds get no network:
+everything that they need is in the context.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, Final
+
+import docker
+import requests
+from docker.constants import DEFAULT_TIMEOUT_SECONDS
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.types import Mount
+
+from images import buildx
+from images.engine import BuildRequest, Image, Step, StepEnd
+from images.errors import BuildFailed, EngineUnavailable
+from images.settings import BuilderKind
+from images.trace import Trace
+
+_PULL_SILENCE_S: Final = 20
+"""A registry that says nothing for so long is not there; while a pull moves it says something."""
+
+_BUILDKIT_API: Final = (1, 39)
+"""The first engine API that has ``/build?version=2``."""
+
+_TAR: Final = {"Content-Type": "application/x-tar"}
+_CHUNK_BYTES: Final = 1024**2
+_DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class DockerEngine:
+    """A Docker engine, or what speaks its API; satisfies ``images.engine.Engine``."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self._url = url
+        self._local = threading.local()
+
+    @property
+    def _api(self) -> docker.APIClient:
+        """Return this thread's client: the SDK's is not safe to share."""
+        if not hasattr(self._local, "api"):
+            self._local.api = self._client(DEFAULT_TIMEOUT_SECONDS)
+        api: docker.APIClient = self._local.api
+        return api
+
+    def _client(self, timeout_s: int) -> docker.APIClient:
+        with _translated("connect"):
+            if self._url is not None:
+                return docker.APIClient(self._url, "auto", timeout_s)
+            return docker.from_env(version="auto", timeout=timeout_s).api
+
+    def image(self, reference: str) -> Image | None:
+        api = self._api
+        with _translated(f"inspect {reference}"):
+            try:
+                return _image(api.inspect_image(reference))  # type: ignore[no-untyped-call]
+            except ImageNotFound:
+                return None
+
+    def images(self, label: str) -> tuple[Image, ...]:
+        api = self._api
+        with _translated("list images"):
+            return tuple(_image(row) for row in api.images(filters={"label": label}))
+
+    def tag(self, image: str, tag: str) -> None:
+        api = self._api
+        with _translated(f"tag {tag}"):
+            repository, name = tag.rsplit(":", 1)
+            api.tag(image, repository, name)
+
+    def pull(self, reference: str) -> None:
+        api = self._client(_PULL_SILENCE_S)
+        try:
+            for record in api.pull(reference, stream=True, decode=True):
+                if "error" in record:
+                    raise BuildFailed(f"pull {reference}: {record['error']}")
+        except (APIError, requests.RequestException) as error:
+            raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
+
+    def load_root(self, archive: IO[bytes], tag: str) -> str:
+        repository, name = tag.rsplit(":", 1)
+        params = {"fromSrc": "-", "repo": repository, "tag": name, "changes": f"ENV PATH={_DEFAULT_PATH}"}
+        for record in self._post("images/create", params, archive):
+            if "error" in record:
+                raise BuildFailed(f"import {tag}: {record['error']}")
+        found = self.image(tag)
+        if found is None:
+            raise BuildFailed(f"import {tag}: the engine took it and does not have it")
+        return found.id
+
+    def step(self, step: Step) -> StepEnd:
+        api = self._api
+        with _translated("run a command"):
+            try:
+                created = api.create_container(**_step_arguments(api, step))
+            except APIError as error:
+                raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
+            try:
+                return self._finish_step(api, created["Id"], step)
+            finally:
+                api.remove_container(created["Id"], v=True, force=True)
+
+    def _finish_step(self, api: docker.APIClient, container: str, step: Step) -> StepEnd:
+        try:
+            api.start(container)
+        except APIError as error:
+            raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
+        code = api.wait(container, timeout=None)["StatusCode"]
+        output = api.logs(container).decode(errors="replace")
+        if step.commit is None or code != 0:
+            return StepEnd(code, output)
+        repository, tag = step.commit.rsplit(":", 1)
+        return StepEnd(code, output, api.commit(container, repository, tag)["Id"])
+
+    def builders(self) -> Iterator[BuilderKind]:
+        if buildx.works():
+            yield "buildx"
+        api = self._api
+        with _translated("version"):
+            docker_itself = any(part["Name"] == "Engine" for part in api.version().get("Components", []))
+        if docker_itself and tuple(int(part) for part in api.api_version.split(".")) >= _BUILDKIT_API:
+            yield "engine"
+        yield "classic"
+
+    def platform(self) -> str:
+        api = self._api
+        with _translated("version"):
+            version = api.version()
+        return f"{version['Os']}/{version['Arch']}"
+
+    def build(self, kind: BuilderKind, request: BuildRequest, context: IO[bytes]) -> Iterator[str]:
+        match kind:
+            case "buildx":
+                yield from buildx.build(request, context, self._url)
+            case "engine":
+                yield from _buildkit_lines(self._post("build", _build_params(request, "2"), context))
+            case "classic":
+                yield from _classic_lines(self._post("build", _build_params(request, "1"), context))
+
+    def used(self) -> frozenset[str]:
+        api = self._api
+        with _translated("list containers"):
+            return frozenset(row["ImageID"] for row in api.containers(all=True))
+
+    def remove(self, reference: str) -> None:
+        api = self._api
+        with _translated(f"remove {reference}"):
+            try:
+                api.remove_image(reference)
+            except NotFound:
+                return
+            except APIError as error:
+                if error.status_code != requests.codes.conflict:
+                    raise
+
+    def _post(self, path: str, params: Mapping[str, str], body: IO[bytes]) -> Iterator[dict[str, Any]]:
+        """Send a tar, yield the answer's records; no time limit, for a command may print nothing for long."""
+        api = self._api
+        url = f"{api.base_url}/v{api.api_version}/{path}"
+        with _translated(path):
+            chunks = iter(lambda: body.read(_CHUNK_BYTES), b"")
+            with api.post(url, data=chunks, params=params, headers=_TAR, stream=True, timeout=None) as answer:
+                if not answer.ok:
+                    raise BuildFailed(f"{path}: {_message(answer.text)}")
+                for line in filter(None, answer.iter_lines(chunk_size=None)):
+                    yield _record(line)
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (DockerException, requests.RequestException) as error:
+        raise EngineUnavailable(f"container engine: {doing}: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = error.explanation if isinstance(error, APIError) and error.explanation else str(error)
+    return " ".join(str(text).split())
+
+
+def _message(body: str) -> str:
+    """Return the text of an error answer, which is JSON from Docker and not always from others."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return " ".join(body.split())
+    return str(found["message"]) if isinstance(found, dict) and "message" in found else body
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise EngineUnavailable("container engine: the answer breaks off in the middle") from error
+    return found
+
+
+def _image(row: Mapping[str, Any]) -> Image:
+    """Return what ``inspect`` or ``list`` says; the two put the labels in different places."""
+    labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
+    return Image(row["Id"], tuple(row.get("RepoTags") or ()), labels, row.get("Size", 0))
+
+
+def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
+    mounts = [
+        Mount(target, str(source), type="bind", read_only=True) for target, source in step.files.items()
+    ]
+    host = api.create_host_config(
+        network_mode="default" if step.network else "none",
+        mounts=mounts,
+        # The place for mounts, so that not even their empty mount points are committed.
+        tmpfs={"/run": "mode=755"},
+        cap_drop=None if step.root else ["ALL"],
+        security_opt=["no-new-privileges:true"],
+    )
+    return {
+        "image": step.image,
+        "entrypoint": [step.argv[0]],
+        "command": list(step.argv[1:]),
+        "user": "0:0" if step.root else "65532:65532",
+        "environment": dict(step.environment),
+        "host_config": host,
+    }
+
+
+def _build_params(request: BuildRequest, version: str) -> dict[str, str]:
+    return {
+        "version": version,
+        "t": request.tag,
+        "buildargs": json.dumps(dict(request.arguments)),
+        "labels": json.dumps(dict(request.labels)),
+        "networkmode": "none",
+        "rm": "1",
+        "forcerm": "1",
+    }
+
+
+def _buildkit_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
+    trace = Trace()
+    for record in records:
+        if record.get("id") == "moby.buildkit.trace":
+            yield from _traced(trace, record["aux"])
+        else:
+            yield from trace.rest()
+            yield from _plain_lines(record)
+
+
+def _traced(trace: Trace, aux: str) -> Iterator[str]:
+    """Yield a record's lines; one that is not understood must not fail a build that goes well."""
+    try:
+        yield from trace.lines(aux)
+    except ValueError as error:
+        yield f"=> {error}"
+
+
+def _classic_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
+    for record in records:
+        yield from _plain_lines(record)
+
+
+def _plain_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    if "error" in record:
+        raise BuildFailed(str(record["error"]).strip())
+    yield from filter(None, str(record.get("stream", "")).splitlines())

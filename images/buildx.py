@@ -1,0 +1,81 @@
+"""The ``docker buildx`` plugin, as a program: the one builder that Docker still develops.
+
+An argument list and never a shell; the environment is cut down to what the program needs
+to find the engine, so that nothing of the daemon's own reaches a build.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import IO, Final
+
+from images.engine import BuildRequest
+from images.errors import BuildFailed
+
+_PASSED_ON: Final = (
+    "PATH",
+    "HOME",
+    "DOCKER_CONFIG",
+    "DOCKER_CERT_PATH",
+    "DOCKER_TLS_VERIFY",
+    "XDG_RUNTIME_DIR",
+)
+
+
+def works() -> bool:
+    """Return whether the command and its plugin are installed and start."""
+    if shutil.which("docker") is None:
+        return False
+    try:
+        done = subprocess.run(
+            ["docker", "buildx", "version"],
+            env=_environment(None),
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def build(request: BuildRequest, context: IO[bytes], url: str | None) -> Iterator[str]:
+    """Yield the build's log lines.
+
+    Raises:
+        BuildFailed: a step failed, with the program's last line.
+    """
+    last = ""
+    process = subprocess.Popen(
+        arguments(request),
+        env=_environment(url),
+        stdin=context,  # an open file, so it cannot block while the log is read
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    with process:
+        for line in process.stdout or ():
+            last = line.rstrip() or last
+            yield line.rstrip("\n")
+    if process.returncode != 0:
+        raise BuildFailed(last)
+
+
+def arguments(request: BuildRequest) -> list[str]:
+    """Return the argv of a build whose context comes on standard input."""
+    given = [f"--build-arg={name}={value}" for name, value in sorted(request.arguments.items())]
+    labels = [f"--label={name}={value}" for name, value in sorted(request.labels.items())]
+    # The default builder is the engine's own; another one would not see local base images.
+    fixed = ["--builder=default", "--progress=plain", "--load", "--network=none", f"--tag={request.tag}"]
+    return ["docker", "buildx", "build", *fixed, *given, *labels, "-"]
+
+
+def _environment(url: str | None) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    host = url or os.environ.get("DOCKER_HOST")
+    engine = {"DOCKER_HOST": host} if host else {}
+    # Attestations would make an index of the image, whose id is not the image's.
+    return kept | engine | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}

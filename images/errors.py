@@ -1,0 +1,13 @@
+"""The two ways in which an image cannot be had.
+
+``images`` stands alone, so it has its own errors; whoever calls it translates them.
+Both messages are written for people and name the next step where there is one.
+"""
+
+
+class EngineUnavailable(Exception):
+    """The container engine does not answer; nothing is known about the image."""
+
+
+class BuildFailed(Exception):
+    """The image cannot be built as asked; the text is the last lines of the build's log."""

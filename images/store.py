@@ -1,0 +1,195 @@
+"""Which image an accelerator's jobs run in, built when no image with that digest is there.
+
+The engine is the store: an image that carries the digest in its tag and its label *is*
+the one, whoever built it.  A file lock per digest makes one build of two wishes for the
+same image, also from different processes.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from images import bases, wheels
+from images.bootstrap import Bootstrap, bootstrap
+from images.build import DockerEngine
+from images.context import entries_below, text_entry, write_tar
+from images.digest import LABEL, digest, repository, tag
+from images.engine import BuildRequest, Engine, Image
+from images.errors import BuildFailed
+from images.locks import locked
+from images.log import BuildLog
+from images.recipe import Base, Entry, Recipe, last_stage, without_last_stage
+from images.settings import ACCELERATORS, Accelerator, BuilderKind, ImageSettings
+
+_HERE: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The two images of an accelerator, before anything is built."""
+
+    base: Base
+    environment: Recipe
+    job: Recipe
+
+    @property
+    def address(self) -> str:
+        """Return the digest of the image that jobs run in; it covers the environment's and the base's."""
+        return digest(self.job)
+
+
+class ImageStore:
+    """Answers with image ids, building what is not there; satisfies ``runner.ports.Images``."""
+
+    def __init__(
+        self,
+        settings: ImageSettings = ImageSettings(),  # noqa: B008 - frozen
+        engine: Engine | None = None,
+        echo: Callable[[str], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine or DockerEngine(settings.engine_url)
+        self._echo = echo
+
+    def ensure(self, accelerator: str, log: Path) -> str:
+        """Return the id of the image for an accelerator's jobs, building what is missing.
+
+        Raises:
+            BuildFailed: with the last lines of the log.
+            EngineUnavailable: the engine does not answer.
+        """
+        with BuildLog(log, self._echo) as lines:
+            try:
+                return self._ensured(self._plan(_known(accelerator), lines), lines)
+            except BuildFailed as error:
+                lines.lines(str(error).splitlines())
+                raise BuildFailed(lines.tail()) from error
+
+    def digest(self, accelerator: str) -> str:
+        """Return the content address of the image that ``ensure`` would answer with.
+
+        Raises:
+            BuildFailed: there is no base image to be had.
+            EngineUnavailable: the engine does not answer.
+        """
+        with BuildLog(self._settings.cache_dir / "base.log") as lines:
+            return self._plan(_known(accelerator), lines).address
+
+    def bootstrap(self, base_tag: str) -> str:
+        """Return the id of a base image made without a registry.
+
+        Raises:
+            BuildFailed: no tool for it is installed, or the archive does not answer.
+            EngineUnavailable: the engine does not answer.
+        """
+        with BuildLog(self._settings.cache_dir / "base.log", self._echo) as log, self._locked("base", log):
+            return bootstrap(self._engine, Bootstrap(base_tag), log)
+
+    @cached_property
+    def _builder(self) -> BuilderKind:
+        wanted = self._settings.builder
+        return next(self._engine.builders()) if wanted == "auto" else wanted
+
+    @cached_property
+    def _platform(self) -> str:
+        return self._engine.platform()
+
+    def _plan(self, accelerator: Accelerator, log: BuildLog) -> Plan:
+        with self._locked("base", log):
+            base = bases.resolve(self._engine, self._settings, log)
+        text = (self._settings.dockerfiles / f"Dockerfile.{accelerator}").read_text()
+        lock = f"images/locks/{accelerator}.txt"
+        environment = Recipe(
+            kind="environment",
+            accelerator=accelerator,
+            below=base.id,
+            dockerfile=without_last_stage(text),
+            arguments=(("LOCK", lock),),
+            platform=self._platform,
+            builder=self._builder,
+            entries=(text_entry(lock, (_HERE / "locks" / f"{accelerator}.txt").read_bytes()),),
+        )
+        job = Recipe(
+            kind="job",
+            accelerator=accelerator,
+            below=digest(environment),
+            dockerfile=last_stage(text),
+            arguments=(),
+            platform=self._platform,
+            builder=self._builder,
+            entries=entries_below(_HERE.with_name("jobs"), "jobs"),
+        )
+        return Plan(base, environment, job)
+
+    def _ensured(self, plan: Plan, log: BuildLog) -> str:
+        image = self._present(plan.job) or self._made(plan, log)
+        current = f"{repository('job', plan.job.accelerator)}:current"
+        if current not in image.tags:
+            self._engine.tag(image.id, current)
+        return image.id
+
+    def _present(self, recipe: Recipe) -> Image | None:
+        """Return the image of a recipe; the tag has a part of the digest, the label all of it."""
+        address = digest(recipe)
+        image = self._engine.image(tag(recipe.kind, recipe.accelerator, address))
+        return image if image is not None and image.labels.get(LABEL) == address else None
+
+    def _made(self, plan: Plan, log: BuildLog) -> Image:
+        with self._locked(plan.address, log):
+            return self._present(plan.job) or self._build_job(plan, log)
+
+    def _build_job(self, plan: Plan, log: BuildLog) -> Image:
+        below = digest(plan.environment)
+        with self._locked(below, log):  # to the end, so that nobody prunes what is built on
+            if self._present(plan.environment) is None:
+                self._build_environment(plan, log)
+            environment = tag("environment", plan.job.accelerator, below)
+            return self._build(plan.job, {"ENVIRONMENT": environment}, (), log)
+
+    def _build_environment(self, plan: Plan, log: BuildLog) -> Image:
+        [lock] = [entry.source for entry in plan.environment.entries if isinstance(entry.source, bytes)]
+        place = wheels.wheelhouse(lock, plan.base, self._settings, log)
+        return self._build(plan.environment, {"BASE": plan.base.tag}, tuple(wheels.entries(place)), log)
+
+    def _build(self, recipe: Recipe, below: dict[str, str], more: tuple[Entry, ...], log: BuildLog) -> Image:
+        address = digest(recipe)
+        name = tag(recipe.kind, recipe.accelerator, address)
+        log.line(f"{recipe.kind}: building {name} with {recipe.builder}")
+        request = BuildRequest(name, dict(recipe.arguments) | below, _labels(recipe, address, below))
+        with tempfile.TemporaryFile(dir=self._settings.cache_dir) as archive:
+            write_tar((text_entry("Dockerfile", recipe.dockerfile), *recipe.entries, *more), archive)
+            archive.seek(0)
+            log.lines(self._engine.build(recipe.builder, request, archive))
+        image = self._present(recipe)
+        if image is None:
+            raise BuildFailed(f"{name}: the build ended well and the engine does not have the image")
+        log.line(f"{recipe.kind}: {name} is {image.id}")
+        return image
+
+    def _locked(self, name: str, log: BuildLog) -> AbstractContextManager[None]:
+        return locked(
+            self._settings.cache_dir, name, lambda: log.line("waiting for another build of the same")
+        )
+
+
+def _known(accelerator: str) -> Accelerator:
+    for known in ACCELERATORS:
+        if accelerator == known:
+            return known
+    raise BuildFailed(f"accelerator {accelerator!r}: no image for it; take one of {', '.join(ACCELERATORS)}")
+
+
+def _labels(recipe: Recipe, address: str, below: dict[str, str]) -> dict[str, str]:
+    return {
+        LABEL: address,
+        "runner.accelerator": recipe.accelerator,
+        "runner.kind": recipe.kind,
+        "runner.below": next(iter(below.values())),
+        "runner.created": datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
+    }

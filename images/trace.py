@@ -1,0 +1,113 @@
+"""The engine's BuildKit progress records, as lines of text.
+
+``POST /build?version=2`` wraps each record (protobuf ``moby.buildkit.v1.StatusResponse``)
+in base64 inside a JSON line; what the commands print is in there and nowhere else.  Only
+the handful of fields that a log needs are read, by number; unknown ones are skipped, as
+protobuf promises that they can be.
+"""
+
+import base64
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+Fields: TypeAlias = dict[int, list[bytes | int]]
+
+_VERTEX, _LOG = 1, 3  # of StatusResponse
+_DIGEST, _NAME, _CACHED, _STARTED, _ERROR = 1, 3, 4, 5, 7  # of Vertex
+_LOG_VERTEX, _LOG_TEXT = 1, 4  # of VertexLog
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
+
+
+class Trace:
+    """Turns records into log lines; keeps the half lines and what has been announced."""
+
+    def __init__(self) -> None:
+        self._announced: set[str] = set()
+        self._failed: set[str] = set()
+        self._rest: dict[str, str] = {}
+
+    def lines(self, aux: str) -> Iterator[str]:
+        """Yield the complete lines that one record adds to the log.
+
+        Raises:
+            ValueError: the record is not what BuildKit writes.
+        """
+        record = fields(base64.b64decode(aux, validate=True))
+        for vertex in record.get(_VERTEX, []):
+            yield from self._vertex(fields(_bytes(vertex)))
+        for log in record.get(_LOG, []):
+            yield from self._log(fields(_bytes(log)))
+
+    def rest(self) -> Iterator[str]:
+        """Yield what was printed last without a newline."""
+        yield from filter(None, self._rest.values())
+        self._rest.clear()
+
+    def _vertex(self, vertex: Fields) -> Iterator[str]:
+        address, name = _text(vertex, _DIGEST), _text(vertex, _NAME)
+        if address not in self._announced and (_STARTED in vertex or _CACHED in vertex):
+            self._announced.add(address)
+            yield f"=> {name}{' (cached)' if vertex.get(_CACHED) else ''}"
+        error = _text(vertex, _ERROR)
+        if error and address not in self._failed:
+            self._failed.add(address)
+            yield from self.rest()
+            yield f"=> {name}: {error}"
+
+    def _log(self, log: Fields) -> Iterator[str]:
+        address = _text(log, _LOG_VERTEX)
+        *whole, rest = (self._rest.pop(address, "") + _text(log, _LOG_TEXT)).split("\n")
+        self._rest[address] = rest
+        yield from whole
+
+
+def fields(message: bytes) -> Fields:
+    """Return a protobuf message's fields by number, undecoded.
+
+    Raises:
+        ValueError: the bytes end in the middle of a field.
+    """
+    found: Fields = {}
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value, at = _value(message, at, key & 7)
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def _value(message: bytes, at: int, wire: int) -> tuple[bytes | int, int]:
+    if wire == _VARINT:
+        return _varint(message, at)
+    if wire == _LENGTH:
+        size, at = _varint(message, at)
+    elif wire in _FIXED:
+        size = _FIXED[wire]
+    else:
+        raise ValueError(f"progress record: wire type {wire}")
+    if at + size > len(message):
+        raise ValueError("progress record: ends in the middle of a field")
+    return message[at : at + size], at + size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(message):
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if byte < 0x80:
+            return value, at
+    raise ValueError("progress record: ends in the middle of a number")
+
+
+def _bytes(value: bytes | int) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("progress record: a number where a message belongs")  # noqa: TRY004 - a bad value
+    return value
+
+
+def _text(message: Fields, number: int) -> str:
+    return _bytes(message.get(number, [b""])[-1]).decode(errors="replace")

@@ -1,0 +1,110 @@
+"""The program in the container: ``python -m jobs --attempt N --lineage L``.
+
+The spec is read before torch is imported, so that a mistake in it is told at once and not
+after seconds; the signal handlers are installed before that, so that no request is lost.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RunPaths
+from jobs.failures import UNEXPECTED, Failure, InvalidSpec, NoValidCheckpoint, is_disk_full
+from jobs.report import Reporter, complain, say
+from jobs.signals import Requests, listen
+
+MAX_SPEC_BYTES = 1024 * 1024
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry one attempt to its end and return its exit status.
+
+    An error that nobody foresaw is recorded and raised again: its traceback is the last
+    thing in the log.
+    """
+    requests = listen()
+    paths = _paths(argv)
+    reporter = Reporter(paths)
+    try:
+        _attempt(paths, reporter, requests)
+    except Failure as failure:
+        return _fail(reporter, failure)
+    except OSError as error:
+        if is_disk_full(error):
+            return _finish(reporter, Cause.DISK_FULL, UNEXPECTED, f"no space left on the disk: {error}")
+        reporter.finish(Cause.EXCEPTION, _one_line(error))
+        raise
+    except BaseException as error:
+        reporter.finish(Cause.EXCEPTION, _one_line(error))
+        raise
+    reporter.finish(Cause.COMPLETED, f"finished at step {reporter.progress.step}")
+    return ExitCode.FINISHED
+
+
+def _paths(argv: Sequence[str] | None) -> RunPaths:
+    parser = argparse.ArgumentParser(prog="python -m jobs", description="Train one attempt of a job.")
+    parser.add_argument("--root", type=Path, default=JOB_DIR, help="the run directory (default: %(default)s)")
+    parser.add_argument("--attempt", type=int, required=True, help="reads attempts/N/spec.json below it")
+    parser.add_argument("--lineage", type=int, required=True, help="keeps checkpoints in lineages/L below it")
+    asked = parser.parse_args(argv)
+    return RunPaths(asked.root, asked.attempt, asked.lineage)
+
+
+def _attempt(paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
+    spec = read_spec(paths)
+    reporter.progress.total_steps = spec.workload.steps
+    reporter.begin()
+    say(f"job {spec.job_id}, revision {spec.revision}, attempt {spec.attempt}, lineage {spec.lineage}")
+
+    from jobs import trainer  # noqa: PLC0415 - torch takes seconds: first the spec, then torch
+
+    trainer.run(spec, paths, reporter, requests)
+
+
+def read_spec(paths: RunPaths) -> AttemptSpec:
+    """Return the attempt's spec.
+
+    Raises:
+        InvalidSpec: it is missing, too large, no valid spec, or that of another attempt.
+    """
+    try:
+        with paths.spec.open("rb") as file:
+            raw = file.read(MAX_SPEC_BYTES + 1)
+        spec = AttemptSpec.model_validate_json(raw)
+    except OSError as error:
+        raise InvalidSpec(f"{paths.spec}: {error.strerror}") from error
+    except ValidationError as error:
+        raise InvalidSpec(f"{paths.spec}: {_first(error)}") from error
+    if (spec.attempt, spec.lineage) != (paths.attempt, paths.lineage):
+        raise InvalidSpec(f"{paths.spec}: is for attempt {spec.attempt} of lineage {spec.lineage}")
+    return spec
+
+
+def _fail(reporter: Reporter, failure: Failure) -> int:
+    if isinstance(failure, NoValidCheckpoint):
+        reporter.progress.rejected = failure.rejected
+    return _finish(reporter, failure.cause, failure.exit_code, str(failure))
+
+
+def _finish(reporter: Reporter, cause: Cause, code: int, message: str) -> int:
+    complain(message)
+    reporter.finish(cause, message)
+    return code
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Every foreseen way in which training ends early, with its cause and its exit code.
+
+``jobs.__main__`` turns them into one line on stderr, ``result.json`` and the exit status;
+whatever is not listed here is a defect and gets a traceback.
+"""
+
+import errno
+from collections.abc import Iterator
+from typing import ClassVar
+
+from jobs.contract import Cause, ExitCode, Rejected
+
+UNEXPECTED = 1
+"""Exit status of everything that has no code of its own in the contract."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Failure(Exception):
+    """Training ended early, and the text says in one line why."""
+
+    cause: ClassVar[Cause] = Cause.EXCEPTION
+    exit_code: ClassVar[int] = UNEXPECTED
+
+
+class InvalidSpec(Failure):
+    """The spec is not valid, or does not fit the corpus or the saved state."""
+
+    cause = Cause.INVALID_SPEC
+    exit_code: ClassVar[int] = ExitCode.INVALID_SPEC
+
+
+class Stopped(Failure):
+    """Somebody asked for it; what was trained is saved."""
+
+    cause = Cause.STOPPED
+    exit_code: ClassVar[int] = ExitCode.STOPPED
+
+
+class NonFinite(Failure):
+    """Loss or gradient is not a number; the weights were not updated with it."""
+
+    cause = Cause.NON_FINITE
+    exit_code: ClassVar[int] = ExitCode.NON_FINITE
+
+
+class DeviceOutOfMemory(Failure):
+    """The device has no room for the step."""
+
+    cause = Cause.DEVICE_OUT_OF_MEMORY
+    exit_code: ClassVar[int] = ExitCode.DEVICE_OUT_OF_MEMORY
+
+
+class NoValidCheckpoint(Failure):
+    """Checkpoints exist and none can be used: never a silent fresh start."""
+
+    cause = Cause.NO_VALID_CHECKPOINT
+    exit_code: ClassVar[int] = ExitCode.NO_VALID_CHECKPOINT
+
+    def __init__(self, message: str, rejected: tuple[Rejected, ...]) -> None:
+        super().__init__(message)
+        self.rejected = rejected
+
+
+class DiskFull(Failure):
+    """No space for a checkpoint that had to be written."""
+
+    cause = Cause.DISK_FULL
+
+
+class LineageBusy(Failure):
+    """Another process holds the lock of this lineage."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error, or one that it arose from, says that a disk or a quota is full."""
+    return any(isinstance(each, OSError) and each.errno in _FULL for each in chain(error))
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it arose from, latest first."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

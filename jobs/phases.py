@@ -1,0 +1,80 @@
+"""Where the time goes: seconds by phase, and the pace of the last steps."""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from jobs.contract import Phase
+
+WINDOW = 32
+"""Steps that the pace looks back on: long enough to be calm, short enough to be recent."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long one step took, and how much of that it waited for its batch."""
+
+    items: int
+    seconds: float
+    waited: float
+
+
+class Pace:
+    """Items per second over the last steps; pauses between steps (evaluation, saves) do not count."""
+
+    def __init__(self) -> None:
+        self._steps: deque[StepTime] = deque(maxlen=WINDOW)
+
+    def add(self, step: StepTime) -> None:
+        self._steps.append(step)
+
+    @property
+    def items_per_s(self) -> float | None:
+        """Return the recent rate; None before the first step."""
+        seconds = self._seconds()
+        return sum(step.items for step in self._steps) / seconds if seconds else None
+
+    @property
+    def data_wait(self) -> float | None:
+        """Return the share of step time that went into waiting for batches."""
+        seconds = self._seconds()
+        return min(1.0, sum(step.waited for step in self._steps) / seconds) if seconds else None
+
+    def seconds_for(self, steps: int) -> float | None:
+        """Return how long that many steps take at this pace."""
+        return self._seconds() / len(self._steps) * steps if self._steps else None
+
+    def _seconds(self) -> float:
+        return sum(step.seconds for step in self._steps)
+
+
+class Phases:
+    """The current phase, and the seconds spent in each; phases nest, and only the inner one's clock runs."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.current = Phase.INIT
+        self._clock = clock
+        self._since = clock()
+        self._seconds: dict[Phase, float] = defaultdict(float)
+
+    @contextmanager
+    def within(self, phase: Phase) -> Iterator[None]:
+        """Be in a phase, then in the one before again."""
+        before = self.current
+        self._enter(phase)
+        try:
+            yield
+        finally:
+            self._enter(before)
+
+    def seconds(self) -> dict[str, float]:
+        """Return seconds by phase, the current one up to now."""
+        self._enter(self.current)
+        return {phase.value: round(spent, 3) for phase, spent in self._seconds.items()}
+
+    def _enter(self, phase: Phase) -> None:
+        now = self._clock()
+        self._seconds[self.current] += now - self._since
+        self.current, self._since = phase, now

@@ -1,0 +1,48 @@
+"""What a checkpoint fits: one hash per aspect of a training, compared by name.
+
+A change of weights' shapes, of the optimiser or of the corpus makes a checkpoint useless;
+a change of schedule, seed or numerics leaves it usable, but the bits are no longer those of
+the training that began it, and that is said.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from jobs.failures import InvalidSpec
+
+MODEL = "model"
+OPTIMIZER = "optimizer"
+CORPUS = "data"
+SCHEDULE = "schedule"
+NUMERICS = "numerics"
+SEED = "seed"
+
+_MUST_AGREE = (MODEL, OPTIMIZER, CORPUS)
+_SHOULD_AGREE = (SCHEDULE, SEED, NUMERICS)
+
+
+def signature(value: object) -> str:
+    """Return the sha256 of a value made of JSON types."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def differences(saved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the aspects in which a usable checkpoint differs from the training that takes it up.
+
+    Raises:
+        InvalidSpec: it is not usable.
+    """
+    against = [name for name in _MUST_AGREE if saved.get(name) != now.get(name)]
+    if against:
+        raise InvalidSpec(
+            f"the checkpoint does not fit the spec: other {', '.join(against)};"
+            " undo that change or restart from scratch"
+        )
+    return tuple(name for name in _SHOULD_AGREE if saved.get(name) != now.get(name))
+
+
+def same_training(saved: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Return whether two trainings end with the same model; rounding apart."""
+    names = (*_MUST_AGREE, SCHEDULE, SEED)
+    return all(saved.get(name) == now.get(name) for name in names)

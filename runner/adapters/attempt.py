@@ -1,0 +1,68 @@
+"""What every executor says alike about an attempt: its name, its environment, its first line of shell.
+
+Kept apart so that a job meets the same words in a container and as a plain process.
+Everything here is pure; the executors act.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Final
+
+from runner.errors import Refused
+from runner.ports import Key, LaunchRequest
+
+ENTRY: Final = 'umask 077; cd "$1" || exit 126; log=$2; shift 2; exec "$@" >>"$log" 2>&1'
+"""The attempt appends its own output to its log: complete whatever happens to daemon and engine."""
+
+FORBIDDEN_VARIABLES: Final = re.compile(
+    r"LD_.*|NVIDIA_.*|DOCKER_.*|(AMD|ROCR|HIP|CUDA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
+)
+"""They steer loaders, device injection or the engine, and some are read before the job's uid is in force."""
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def attempt_name(key: Key) -> str:
+    """Return the name of the attempt, unique in the world and valid for containers and directories."""
+    if not (_NAME.fullmatch(key.instance) and _NAME.fullmatch(key.job_id)):
+        raise Refused(
+            f"{key.job_id!r} of {key.instance!r}: not a name; use letters, digits, '_', '.' and '-'"
+        )
+    return f"runner-{key.instance}-{key.job_id}-{key.attempt}"
+
+
+def admit(request: LaunchRequest) -> None:
+    """Check the rules that hold in every executor.
+
+    Raises:
+        Refused: it would be root, or its environment says what no job may say.
+    """
+    owner = request.owner
+    if owner.uid == 0 or owner.gid == 0:
+        raise Refused(f"{request.key.job_id}: would be {owner.uid}:{owner.gid}; jobs never run as root")
+    for name, value in request.environment.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            raise Refused(f"{request.key.job_id}: environment: {name!r} is not a variable")
+        if FORBIDDEN_VARIABLES.fullmatch(name):
+            raise Refused(f"{request.key.job_id}: environment: {name} may not be set by a job; remove it")
+
+
+def entry(root: PurePath, log: PurePath, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that goes to ``root``, opens ``log`` for appending and becomes ``argv``."""
+    return ("/bin/sh", "-c", ENTRY, "runner", str(root), str(log), *argv)
+
+
+def environment(request: LaunchRequest, home: PurePath, scratch: PurePath) -> Mapping[str, str]:
+    """Return what an attempt finds in its environment; the job's own words win over the defaults."""
+    return {
+        "HOME": str(home),
+        "USER": request.owner.name,  # PyTorch asks getpwuid, which an image cannot answer
+        "LOGNAME": request.owner.name,
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        **request.environment,
+    }

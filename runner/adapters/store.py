@@ -1,0 +1,296 @@
+"""What survives a crash: jobs, attempts and events in one SQLite file (WAL).
+
+One thread writes, through ``record``: the event and the state that follows from it are one
+transaction, made durable before anything is done about them.  Other threads read over
+connections of their own.  A file of a newer version is refused before SQLite opens it.
+"""
+
+import re
+import secrets
+import sqlite3
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from runner.core import story
+from runner.core.lifecycle import (
+    Event,
+    Exited,
+    Finished,
+    ImageMissing,
+    Job,
+    Launched,
+    LaunchFailed,
+    Placed,
+    Starting,
+)
+from runner.errors import Refused, Unavailable
+from runner.ports import AttemptRow, EventRow, JobRow, Owner
+
+VERSION: Final = 1
+_HEADER_BYTES: Final = 100
+_USER_VERSION_OFFSET: Final = 60
+
+_jobs: Final = TypeAdapter(Job)
+_events: Final = TypeAdapter(Event)
+_labels: Final = TypeAdapter(dict[str, str])
+
+
+def statements(text: str) -> dict[str, str]:
+    """Return the named statements of an SQL file: a name runs to the next one."""
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+SQL: Final = statements((Path(__file__).parent / "store.sql").read_text())
+
+
+def file_version(path: Path) -> int | None:
+    """Return the schema version of a store without opening it as a database; None if there is none yet."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        return None
+    if not header:
+        return None
+    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
+        raise Refused(f"{path}: is not a job store; move it away to start with an empty one")
+    (version,) = struct.unpack_from(">I", header, _USER_VERSION_OFFSET)
+    return int(version)
+
+
+class SqliteStore:
+    """The store of one state directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._open()
+        self.instance = str(self._value("get_meta", key="instance"))
+
+    def _open(self) -> None:
+        version = file_version(self._path)
+        if version is not None and version > VERSION:
+            raise Refused(
+                f"{self._path}: written by a newer runner (store version {version}, known: {VERSION}); "
+                "install that version or choose another state directory"
+            )
+        with _translated(self._path):
+            if not version:
+                self._create()
+
+    def _create(self) -> None:
+        connection = self._connection()
+        connection.executescript(f"BEGIN;{SQL['schema']}")
+        connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
+        connection.commit()
+        # The version must be in the file itself, where an older program looks before it opens it.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = sqlite3.connect(self._path, timeout=10, isolation_level=None)
+            connection.row_factory = sqlite3.Row
+            # FULL: what was recorded before an action must survive a power cut, not only a kill.
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+                connection.execute(f"PRAGMA {pragma}")
+            self._local.connection = connection
+        return connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with _translated(self._path):
+            connection = self._connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def _rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
+        with _translated(self._path):
+            return self._connection().execute(SQL[name], values).fetchall()
+
+    def _value(self, name: str, /, **values: object) -> object:
+        rows = self._rows(name, **values)
+        return rows[0][0] if rows else None
+
+    # --- writing, from one thread
+
+    def next_id(self) -> str:
+        """Return the id of the next job; ids are small numbers because people type them."""
+        return str(self._value("next_id"))
+
+    def add(self, row: JobRow, text: str) -> None:
+        """Write a new job and the event of its submission."""
+        values = {
+            "id": int(row.job.id),
+            "name": row.name,
+            "uid": row.owner.uid,
+            "gid": row.owner.gid,
+            "owner": row.owner.name,
+            "submitted_at": row.submitted_at.isoformat(),
+            "priority": row.priority,
+            "state": row.job.state.kind,
+            "job": _jobs.dump_json(row.job).decode(),
+            "revision": row.revision,
+            "labels": _labels.dump_json(dict(row.labels)).decode(),
+        }
+        with self._transaction() as connection:
+            connection.execute(SQL["add_job"], values)
+            connection.execute(SQL["add_event"], _event(row.job.id, row.submitted_at, "submitted", text))
+
+    def record(self, before: Job, after: Job, event: Event) -> None:
+        """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
+        with self._transaction() as connection:
+            connection.execute(SQL["update_job"], _job_values(after))
+            connection.execute(SQL["add_event"], _lifecycle_event(event, after))
+            for name, values in _attempt_changes(before, after, event):
+                connection.execute(SQL[name], {"job_id": int(after.id), **values})
+
+    def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
+        """Write something that users care about and that changes no state."""
+        with self._transaction() as connection:
+            connection.execute(SQL["add_event"], _event(job_id, at, kind, text))
+
+    # --- reading, from any thread
+
+    def unfinished(self) -> tuple[JobRow, ...]:
+        return tuple(_job_row(row) for row in self._rows("unfinished"))
+
+    def get(self, job_id: str) -> JobRow | None:
+        rows = self._rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
+        return _job_row(rows[0]) if rows else None
+
+    def find(self, reference: str) -> JobRow | None:
+        """Return a job by its id, or the newest one of that name."""
+        found = self.get(reference)
+        if found is None and (rows := self._rows("job_by_name", name=reference)):
+            return _job_row(rows[0])
+        return found
+
+    def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
+        """Return unfinished jobs and those that ended after ``since``, newest first."""
+        rows = self._rows("recent", since=since.isoformat(), uid=uid, limit=limit)
+        return tuple(_job_row(row) for row in rows)
+
+    def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
+        return tuple(_attempt_row(row) for row in self._rows("attempts_of", job_id=int(job_id)))
+
+    def attempt_has_ended(self, job_id: str, number: int) -> bool:
+        """Return whether the end of an attempt is recorded, or the attempt is not known at all."""
+        rows = self._rows("attempt_ended_at", job_id=int(job_id), number=number)
+        return not rows or rows[0][0] is not None
+
+    def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
+        """Return (event, job name) in order of ``seq``, beginning behind ``after``."""
+        number = None if job_id is None else int(job_id)
+        rows = self._rows("events_after", after=after, job_id=number, limit=limit)
+        return tuple((_event_row(row), str(row["name"])) for row in rows)
+
+    def last_seq(self) -> int:
+        return int(str(self._value("last_seq")))
+
+    def count_states(self) -> dict[str, int]:
+        return {str(row[0]): int(row[1]) for row in self._rows("count_states")}
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"{path}: {error}; is the disk full or the file unreadable?") from error
+    except sqlite3.DatabaseError as error:
+        raise Refused(f"{path}: is damaged ({error}); restore it, or move it away") from error
+
+
+def _event(job_id: str, at: datetime, kind: str, text: str) -> dict[str, object]:
+    return {"job_id": int(job_id), "at": at.isoformat(), "kind": kind, "text": text, "body": "{}"}
+
+
+def _lifecycle_event(event: Event, after: Job) -> dict[str, object]:
+    body = _events.dump_json(event).decode()
+    return {**_event(after.id, event.at, event.kind, story.tell(event, after)), "body": body}
+
+
+def _job_values(job: Job) -> dict[str, object]:
+    ended = job.state.since.isoformat() if isinstance(job.state, Finished) else None
+    return {
+        "id": int(job.id),
+        "state": job.state.kind,
+        "job": _jobs.dump_json(job).decode(),
+        "ended_at": ended,
+    }
+
+
+def _attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    at = event.at.isoformat()
+    match event:
+        case Placed():
+            yield "add_attempt", {"number": after.attempts, "lineage": after.lineage, "at": at}
+        case Launched():
+            yield "attempt_launched", {"number": after.attempts, "at": at}
+        case ImageMissing() if isinstance(before.state, Starting):
+            yield "drop_attempt", {"number": before.attempts}
+        case ImageMissing():
+            yield "attempt_ended", _end(after, at, cause="not_started")
+        case LaunchFailed(_, why):
+            yield "attempt_ended", _end(after, at, cause="launch_failed", message=why)
+        case Exited(_, _, ended):
+            known = {"cause": ended.cause, "message": ended.message, "exit_code": ended.exit_code}
+            yield "attempt_ended", _end(after, at, **known, checkpoint_step=ended.checkpoint_step)
+        case _:
+            pass
+
+
+def _end(after: Job, at: str, **known: object) -> dict[str, object]:
+    values: dict[str, object] = {"exit_code": None, "cause": None, "message": "", "checkpoint_step": None}
+    return {**values, **known, "number": after.attempts, "at": at, "verdict": story.verdict(after)}
+
+
+def _job_row(row: sqlite3.Row) -> JobRow:
+    return JobRow(
+        job=_jobs.validate_json(row["job"]),
+        name=row["name"],
+        owner=Owner(row["uid"], row["gid"], row["owner"]),
+        submitted_at=datetime.fromisoformat(row["submitted_at"]),
+        priority=row["priority"],
+        revision=row["revision"],
+        labels=_labels.validate_json(row["labels"]),
+    )
+
+
+def _attempt_row(row: sqlite3.Row) -> AttemptRow:
+    return AttemptRow(
+        job_id=str(row["job_id"]),
+        number=row["number"],
+        lineage=row["lineage"],
+        placed_at=datetime.fromisoformat(row["placed_at"]),
+        launched_at=_time(row["launched_at"]),
+        ended_at=_time(row["ended_at"]),
+        exit_code=row["exit_code"],
+        cause=row["cause"],
+        message=row["message"],
+        verdict=row["verdict"],
+        checkpoint_step=row["checkpoint_step"],
+    )
+
+
+def _event_row(row: sqlite3.Row) -> EventRow:
+    at = datetime.fromisoformat(row["at"])
+    return EventRow(row["seq"], str(row["job_id"]), at, row["kind"], row["text"], row["body"])
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,77 @@
+"""The shapes of the daemon's answers, for whoever checks types.
+
+Imported by the type checker alone: making these classes takes longer than a submission.
+"""
+
+from typing import Any, TypedDict
+
+
+class Progress(TypedDict, total=False):
+    """What the program last reported; the fields of ``jobs.contract.Status``."""
+
+    phase: str
+    time: float
+    step: int
+    total_steps: int | None
+    items_per_s: float | None
+    data_wait: float | None
+    loss: float | None
+    memory_bytes: int | None
+    checkpoint_step: int | None
+    resumed_from: int | None
+
+
+class Summary(TypedDict):
+    """One job in a list."""
+
+    id: str
+    name: str
+    owner: str
+    state: str
+    outcome: str | None
+    why: str
+    since: str
+    submitted_at: str
+    attempt: int
+    attempts_max: int
+    priority: int
+    gpus: list[str]
+    progress: Progress | None
+    labels: dict[str, str]
+
+
+class AttemptRow(TypedDict):
+    """One attempt of a job."""
+
+    number: int
+    lineage: int
+    placed_at: str | None
+    launched_at: str | None
+    ended_at: str | None
+    exit_code: int | None
+    cause: str | None
+    message: str | None
+    verdict: str | None
+    resumed_from: int | None
+    checkpoint_step: int | None
+
+
+class Detail(Summary):
+    """One job with its history."""
+
+    attempts: list[AttemptRow]
+    run_dir: str
+    image: str | None
+    revision: dict[str, Any]
+    result: dict[str, Any] | None
+
+
+class Event(TypedDict):
+    """Something that happened to a job."""
+
+    seq: int
+    job: str
+    name: str
+    at: str
+    kind: str
+    text: str

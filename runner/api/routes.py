@@ -1,0 +1,259 @@
+"""HTTP in, the service's answers out.  Every error leaves as ``{"error": {...}}`` with its exit code."""
+
+import asyncio
+import base64
+import os
+import signal as signals
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from jobs.contract import CONTRACT_VERSION
+from runner.api import log_pieces, views
+from runner.api.peer import peer_of
+from runner.core.lifecycle import From, Start
+from runner.errors import Refused, RunnerError, Unavailable, UsageError
+from runner.ports import JobRow
+from runner.service import MAX_JOB_FILE_BYTES, Caller, NotFound, Service, Submission
+
+T = TypeVar("T")
+
+LONGEST_WAIT_S: Final = 60.0
+STATUS: Final[dict[type[RunnerError], tuple[int, str]]] = {
+    NotFound: (404, "not_found"),
+    UsageError: (422, "usage"),
+    Refused: (403, "refused"),
+    Unavailable: (503, "unavailable"),
+}
+
+router = APIRouter(prefix="/v1")
+
+
+class Body(BaseModel):
+    """Base of every request body: closed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SubmitBody(Body):
+    path: str = Field(max_length=4096)
+    text_b64: str = Field(max_length=MAX_JOB_FILE_BYTES * 4 // 3 + 4096)
+    name: str | None = Field(None, max_length=200)
+    dry_run: bool = False
+
+
+class SignalBody(Body):
+    signal: str = Field(max_length=20)
+
+
+class RestartBody(Body):
+    start: Literal["checkpoint", "scratch"] | Annotated[int, Field(ge=0)] = Field("checkpoint", alias="from")
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def caller_of(request: Request) -> Caller:
+    peer = peer_of(request.client)
+    return Caller(peer.uid, peer.gid)
+
+
+S = Annotated[Service, Depends(service_of)]
+C = Annotated[Caller, Depends(caller_of)]
+
+
+async def _apart(work: Callable[..., T], *args: object, **named: object) -> T:
+    """Do blocking work on another thread."""
+    return await run_in_threadpool(partial(work, *args, **named))
+
+
+def _summary(service: Service, row: JobRow) -> views.Json:
+    return views.summary(row, service.daemon.why(row.job.id), service.progress(row))
+
+
+def _detail(service: Service, row: JobRow) -> views.Json:
+    attempts = service.attempts(row)
+    result = attempts[-1][1] if attempts else None
+    return {
+        **_summary(service, row),
+        "attempts": [views.attempt(a, r) for a, r in attempts],
+        "run_dir": str(service.workshop.directory(row).root),
+        "image": getattr(row.job.state, "image", None),
+        "revision": row.revision,
+        "result": None if result is None else result.model_dump(mode="json"),
+    }
+
+
+@router.get("/version")
+async def get_version(service: S) -> dict[str, Any]:
+    return {
+        "version": version("gpu-job-runner"),
+        "contract_version": CONTRACT_VERSION,
+        "api": 1,
+        "instance": service.store.instance,
+        "state_dir": str(service.state_dir),
+        "executor": service.daemon.world.executor.kind,
+        "pid": os.getpid(),
+        "started_at": service.started_at.isoformat(),
+        "jobs": await _apart(service.store.count_states),
+    }
+
+
+@router.post("/jobs")
+async def submit(body: SubmitBody, service: S, caller: C) -> Response:
+    submission = Submission(body.path, _decoded(body.text_b64), body.name)
+    if body.dry_run:
+        return JSONResponse(await _apart(service.dry_run, caller, submission))
+    row = await _apart(service.submit, caller, submission)
+    return JSONResponse({"job": _summary(service, row), "warnings": []}, status_code=201)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise UsageError("text_b64: is not base64") from error
+
+
+@router.get("/jobs")
+def list_jobs(service: S, caller: C, *, all: bool = False, mine: bool = False, limit: int = 1000) -> Any:  # noqa: A002, ANN401
+    rows = service.recent(caller, every=all, mine=mine, limit=min(max(limit, 1), 100_000))
+    return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
+
+
+@router.get("/jobs/{reference}")
+def get_job(reference: str, service: S) -> Any:  # noqa: ANN401
+    return JSONResponse(_detail(service, service.find(reference)))
+
+
+@router.get("/jobs/{reference}/wait")
+async def wait(reference: str, service: S, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
+    """Answer when the job has settled, or after ``timeout`` seconds."""
+    row = await _apart(service.find, reference)
+    deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
+    while not service.settled(row) and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        await service.pulse.wait(min(left, 1.0))
+        row = await _apart(service.find, row.job.id)
+    return JSONResponse({"done": service.settled(row), "job": await _apart(_detail, service, row)})
+
+
+@router.post("/jobs/{reference}/cancel")
+async def cancel(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
+    row, changed = await _apart(service.cancel, caller, reference)
+    return JSONResponse({"job": _summary(service, row), "changed": changed})
+
+
+@router.post("/jobs/{reference}/signal")
+async def signal(reference: str, body: SignalBody, service: S, caller: C) -> Any:  # noqa: ANN401
+    name, number = _signal(body.signal)
+    row = await _apart(service.signal, caller, reference, number, name)
+    return JSONResponse({"job": _summary(service, row)})
+
+
+def _signal(text: str) -> tuple[str, int]:
+    name = text.upper().removeprefix("SIG")
+    if name.isdecimal() and int(name) in set(signals.Signals):
+        found = signals.Signals(int(name))
+    elif f"SIG{name}" in signals.Signals.__members__:
+        found = signals.Signals[f"SIG{name}"]
+    else:
+        raise UsageError(f"{text[:20]!r}: is no signal; for example TERM, USR1 or KILL")
+    return found.name, int(found)
+
+
+@router.post("/jobs/{reference}/restart")
+async def restart(reference: str, body: RestartBody, service: S, caller: C) -> Any:  # noqa: ANN401
+    start = Start(From.STEP, body.start) if isinstance(body.start, int) else Start(From(body.start))
+    row = await _apart(service.restart, caller, reference, start)
+    return JSONResponse({"job": _summary(service, row)})
+
+
+@router.get("/jobs/{reference}/log")
+async def log(  # noqa: PLR0913, PLR0917  (one per query parameter)
+    reference: str,
+    service: S,
+    caller: C,
+    attempt: int | None = None,
+    offset: Annotated[int, Field(ge=0)] = 0,
+    wait: float = 0,
+    part: Literal["job", "build"] = "job",
+) -> Response:
+    """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new."""
+    row = await _apart(service.readable, caller, reference)
+    look = partial(log_pieces.piece, service, row.job.id, part, attempt, offset)
+    deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
+    found = await _apart(look)
+    while not found.worth_telling and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(log_pieces.POLL_S)
+        found = await _apart(look)
+    return Response(found.content, media_type="text/plain", headers=found.headers())
+
+
+@router.get("/events")
+async def events(
+    service: S, job: str | None = None, after: int = 0, wait: float = 0, limit: int = 1000
+) -> Any:  # noqa: ANN401
+    row = None if job is None else await _apart(service.find, job)
+    job_id = None if row is None else row.job.id
+    deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
+    found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+    while not found and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        await service.pulse.wait(min(left, 1.0))
+        found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+    newest = found[-1][0].seq if found else after
+    return JSONResponse({"events": [views.event(row, name) for row, name in found], "next": newest})
+
+
+@router.post("/stop")
+async def stop(request: Request, service: S, caller: C) -> Any:  # noqa: ANN401
+    if caller.uid not in {0, os.geteuid()}:
+        raise Refused(f"only root and uid {os.geteuid()} may stop this daemon")
+    del service
+    request.app.state.leave()
+    return JSONResponse({})
+
+
+def _error(status: int, kind: str, message: str, exit_code: int) -> JSONResponse:
+    body = {
+        "kind": kind,
+        "message": message.partition("\n")[0],
+        "lines": message.splitlines(),
+        "exit_code": exit_code,
+    }
+    return JSONResponse({"error": body}, status_code=status)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, RunnerError)  # noqa: S101  (registered for it)
+    for kind, (status, name) in STATUS.items():
+        if isinstance(error, kind):
+            return _error(status, name, str(error), error.exit_code)
+    return _error(500, "internal", str(error), error.exit_code)
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for it)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return _error(422, "usage", f"{where}: {first['msg']}", UsageError.exit_code)
+
+
+def application(service: Service, leave: Callable[[], None]) -> FastAPI:
+    """Return the HTTP side of a service; ``leave`` ends the process."""
+    app = FastAPI(title="runner", version="1", docs_url=None, redoc_url=None)
+    app.state.service, app.state.leave = service, leave
+    app.include_router(router)
+    app.add_exception_handler(RunnerError, _known)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    return app

@@ -1,0 +1,210 @@
+"""The composition root: settings -> adapters -> daemon -> socket.
+
+The only module that knows all the others.  It takes the lock of the state directory first:
+two daemons on one state would be two schedulers lending the same devices.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import structlog
+import uvicorn
+
+from images.settings import ImageSettings
+from images.store import ImageStore
+from runner import logs
+from runner.adapters import amd, nvidia
+from runner.adapters.clock import SystemClock
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings
+from runner.adapters.hardened import HardenedSettings
+from runner.adapters.image_store import ImagesAdapter
+from runner.adapters.local_process import ProcessExecutor, ProcessSettings
+from runner.adapters.store import SqliteStore
+from runner.api.peer import PeerProtocol
+from runner.api.routes import application
+from runner.daemon import Capacity, Daemon, World
+from runner.errors import Refused, Unavailable
+from runner.lanes import Lanes
+from runner.places import state_dir as default_state_dir
+from runner.ports import Executor
+from runner.pulse import Pulse
+from runner.service import Service
+from runner.settings import Settings, load_settings
+from runner.workshop import JobWorkshop, Shop
+
+log = structlog.get_logger()
+
+MAX_SOCKET_PATH: Final = 107
+BUILD_LANES: Final = 8  # most of those who are in one wait for the same build
+LENDABLE_MEMORY: Final = 0.9  # the rest is the host's own
+
+
+def serve(socket_path: str | None, state_dir: str | None, settings: str | None) -> int:
+    """Serve until asked to leave; return the exit code.
+
+    Raises:
+        Refused: another daemon has this state directory, or its store is newer.
+        UsageError: the settings are wrong.
+        Unavailable: the state directory or the socket cannot be made.
+    """
+    logs.configure(terminal=sys.stderr.isatty())
+    directory = Path(state_dir or default_state_dir(os.environ, os.geteuid())).absolute()
+    known = load_settings(Path(settings) if settings else None)
+    with _locked(directory), _listening(Path(socket_path or directory / "runner.sock"), known) as listener:
+        service = build(directory, known)
+        _serve(service, listener)
+    return 0
+
+
+def build(directory: Path, settings: Settings) -> Service:
+    """Return the service of one state directory, not started yet."""
+    store = SqliteStore(directory / "store.db")
+    executor = _executor(directory, settings, store.instance)
+    clock, pulse = SystemClock(), Pulse()
+    shop = Shop(
+        instance=store.instance,
+        jobs_dir=directory / "jobs",
+        in_container=executor.kind == "docker",
+        images=ImagesAdapter(ImageStore(image_settings(directory, settings))),
+        allowed_images=settings.allowed_images,
+        network=settings.network,
+        log_quota_bytes=settings.log_quota_bytes,
+    )
+    workshop = JobWorkshop(shop)
+    world = World(
+        store=store,
+        executor=executor,
+        workshop=workshop,
+        clock=clock,
+        capacity=_capacity(settings),
+        lanes=Lanes(settings.launches_at_once),
+        builds=Lanes(BUILD_LANES),
+        observe_every_s=settings.observe_every_s,
+    )
+    daemon = Daemon(world, changed=pulse.beat)
+    return Service(daemon, store, workshop, settings, clock, pulse, directory, clock.now())
+
+
+def image_settings(directory: Path, settings: Settings) -> ImageSettings:
+    """Return what the image store is told."""
+    return ImageSettings(
+        cache_dir=directory / "images",
+        engine_url=settings.engine,
+        base=settings.base,
+        pull=settings.pull,
+        builder=settings.builder,
+        ca_file=settings.ca_file,
+    )
+
+
+def _executor(directory: Path, settings: Settings, instance: str) -> Executor:
+    processes = ProcessExecutor(ProcessSettings(instance, directory / "processes"))
+    if settings.executor == "process":
+        return processes
+    docker = DockerExecutor(DockerSettings(_hardened(settings, instance), settings.engine))
+    if settings.executor == "docker":
+        return docker
+    try:
+        docker.observe()
+    except Unavailable as error:
+        log.warning("daemon.no_engine", chosen=processes.kind, problem=str(error))
+        return processes
+    return docker
+
+
+def _hardened(settings: Settings, instance: str) -> HardenedSettings:
+    return HardenedSettings(
+        instance=instance,
+        runtime=settings.runtime,
+        gpu_injection=settings.gpu_injection,
+        seccomp=settings.seccomp_text(),
+        memlock_unlimited=settings.memlock_unlimited,
+        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+    )
+
+
+def _capacity(settings: Settings) -> Capacity:
+    devices = (*nvidia.NvidiaProbe().devices(), *amd.AmdProbe().devices())
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = settings.memory_bytes or int(pages * LENDABLE_MEMORY)
+    return Capacity(settings.cpus or float(len(os.sched_getaffinity(0))), memory, devices)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[IO[str]]:
+    """Hold the state directory: the lock goes with the process, whatever ends it."""
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        file = (directory / "lock").open("a+")
+    except OSError as error:
+        raise Unavailable(f"{directory}: {error.strerror}; choose another with RUNNER_STATE_DIR") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            pid = file.read().strip() or "unknown"
+            raise Refused(
+                f"{directory}: another daemon (pid {pid}) has this state; runner stop ends it"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield file
+
+
+@contextmanager
+def _listening(path: Path, settings: Settings) -> Iterator[socket.socket]:
+    """Listen on a socket for whom it may concern; a stale one gives way, for we hold the lock."""
+    everybody = os.geteuid() == 0 if settings.system_wide is None else settings.system_wide
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        _bind(listener, path)
+        path.chmod(0o666 if everybody else 0o600)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(f"{path}: cannot listen: {error.strerror or error}") from error
+    with listener:
+        yield listener
+        path.unlink(missing_ok=True)
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        listener.bind(str(path))
+        return
+    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{descriptor}/{path.name}")
+    finally:
+        os.close(descriptor)
+
+
+def _serve(service: Service, listener: socket.socket) -> None:
+    app = application(service, leave=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    config = uvicorn.Config(
+        app,
+        http=PeerProtocol,
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+    )
+    service.daemon.start()
+    server = uvicorn.Server(config)
+    try:
+        server.run(sockets=[listener])
+    finally:
+        service.daemon.stop()
+    log.info("daemon.left")

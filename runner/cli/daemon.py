@@ -1,0 +1,111 @@
+"""``runner serve``, ``runner stop`` and ``runner version``: the daemon itself."""
+
+import os
+import sys
+from typing import Final
+
+import click
+
+from runner.cli.options import as_json
+from runner.cli.output import complain, say, say_json
+from runner.client import find
+from runner.places import ROOT_STATE_DIR, SYSTEM_SOCKET, Absent
+
+UNIT: Final = """\
+[Unit]
+Description=GPU job runner
+Documentation=man:runner(1)
+After=docker.service
+Wants=docker.service
+
+[Service]
+Type=exec
+ExecStart={command} serve --socket {socket} --state-dir {state_dir}
+RuntimeDirectory=runner
+StateDirectory=runner
+Restart=always
+RestartSec=1
+# Only the daemon itself: jobs that are processes of this host go on without it.
+KillMode=process
+UMask=0022
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@click.command()
+@click.option("--socket", metavar="PATH", help="Listen here; by default in the state directory.")
+@click.option("--state-dir", metavar="DIR", help="Keep jobs here; one daemon per directory.")
+@click.option("--settings", metavar="FILE", help="The operator's settings (docs/operations.md).")
+@click.option("--systemd-unit", is_flag=True, help="Print a unit file for a daemon of all users, and leave.")
+def serve(*, socket: str | None, state_dir: str | None, settings: str | None, systemd_unit: bool) -> None:
+    """Be the daemon, in the foreground, until SIGTERM or "runner stop".  Jobs go on without it.
+
+    You need not call this: the other commands start your own daemon when none answers.
+    It keeps its state in $RUNNER_STATE_DIR, else $XDG_STATE_HOME/runner or
+    ~/.local/state/runner (root: /var/lib/runner), its socket and its log beside it.
+
+    A daemon for all users of a machine listens on /run/runner/runner.sock, where every
+    command looks first.  As root, with systemd:
+
+    \b
+    runner serve --systemd-unit > /etc/systemd/system/runner.service
+    systemctl daemon-reload
+    systemctl enable --now runner
+    """  # noqa: D301  click wants the character
+    if systemd_unit:
+        click.echo(unit(sys.executable), nl=False)
+        return
+    from runner.app import serve as be_the_daemon  # noqa: PLC0415  loads everything
+
+    socket = socket or (None if state_dir else os.environ.get("RUNNER_SOCKET"))
+    click.get_current_context().exit(be_the_daemon(socket, state_dir, settings))
+
+
+@click.command()
+@as_json
+def stop(*, as_json: bool) -> None:
+    """Let the daemon leave; jobs go on, and the next command starts it again."""
+    try:
+        client = find(complain)
+    except Absent as absent:
+        complain(f"{absent}; nothing to stop")
+        return
+    pid = client.version()["pid"]
+    client.stop()
+    if as_json:
+        say_json({"stopped": pid})
+    else:
+        say(f"the daemon (pid {pid}) leaves; jobs go on")
+
+
+@click.command()
+@as_json
+def version(*, as_json: bool) -> None:
+    """Print the version of this command, and of the daemon if one answers (none is started)."""
+    try:
+        daemon = find().version()
+    except Absent:
+        daemon = None
+    if as_json:
+        say_json({"client": own_version(), "daemon": daemon})
+        return
+    say(f"runner {own_version()}")
+    if daemon:
+        counts = ", ".join(f"{number} {state}" for state, number in daemon["jobs"].items()) or "no jobs"
+        say(f"daemon {daemon['version']} (pid {daemon['pid']}, {daemon['executor']}): {counts}")
+        say(f"state {daemon['state_dir']}")
+
+
+def unit(python: str) -> str:
+    """Return a systemd unit file for a daemon that runs with this Python."""
+    return UNIT.format(
+        command=f"{python} -P -m runner.cli.main", socket=SYSTEM_SOCKET, state_dir=ROOT_STATE_DIR
+    )
+
+
+def own_version() -> str:
+    from importlib.metadata import version as of  # noqa: PLC0415  slow; only asked for here
+
+    return of("gpu-job-runner")

@@ -1,0 +1,47 @@
+"""``runner events``: what happened, in the order in which it did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from runner.cli.options import as_json, perhaps_a_job
+from runner.cli.output import complain, harmless, on_terminal, say, say_json, say_row
+from runner.client import Client, find_or_start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runner.answers import Event
+
+PAGE: Final = 1000
+WAIT_S: Final = 30.0
+
+
+@click.command()
+@perhaps_a_job
+@click.option("-f", "--follow", is_flag=True, help="Go on until interrupted.")
+@click.option("--after", default=0, type=click.IntRange(0), metavar="SEQ", help="Only what came later.")
+@as_json
+def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
+    """Print what happened to one job, or to all of them, the oldest first.
+
+    In a pipe: seq, time (UTC), job id, name, kind and text between tabs.
+    """
+    for event in stream(find_or_start(complain), job, after, follow=follow):
+        if as_json:
+            say_json(event)
+        elif on_terminal():
+            say(f"{event['at'][:19]}  {event['name']:<16}  {harmless(event['text'])}")
+        else:
+            say_row(*(event[key] for key in ("seq", "at", "job", "name", "kind", "text")))
+
+
+def stream(client: Client, ref: str | None, after: int, *, follow: bool) -> Iterator[Event]:
+    """Yield events page by page; with ``follow`` without end."""
+    while True:
+        page, after = client.events(ref, after, wait_s=WAIT_S if follow else 0.0, limit=PAGE)
+        yield from page
+        if not page and not follow:
+            return

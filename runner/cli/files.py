@@ -1,0 +1,98 @@
+"""``runner validate``, ``schema`` and ``init``: what concerns job files alone, and needs no daemon."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from runner.cli.options import as_json
+from runner.cli.output import complain, complain_of, say, say_json
+from runner.errors import UsageError
+from runner.source import Problem, SpecError, one_line
+
+TEMPLATE: Final = Path(__file__).parent.parent / "templates" / "job.yaml"
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@as_json
+def validate(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Check job files, and as the current user the paths in them; submit nothing.
+
+    Every problem of every FILE is a line FILE:LINE:COLUMN: FIELD: FACT.  The exit code is 2
+    if there is one.
+    """
+    codes = [_validate(path, as_json=as_json) for path in files]
+    click.get_current_context().exit(max(codes))
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of the job file, for editors."""
+    import json  # noqa: PLC0415  not every command needs it
+
+    from runner import spec_schema  # noqa: PLC0415  pydantic: only what reads job files pays for it
+
+    say(json.dumps(spec_schema.schema(), indent=2))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=Path("job.yaml"))
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def init(file: Path, *, force: bool) -> None:
+    """Write a commented job file that runs as it stands.
+
+    FILE is job.yaml by default; an existing one is left alone.
+    """
+    text = TEMPLATE.read_text(encoding="utf-8")
+    name = one_line(str(file))
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as target:
+            target.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{name}: exists already; --force overwrites it") from error
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
+    complain(f"wrote {name}; start it with: runner submit {name} --follow")
+
+
+commands: Final = (validate, schema, init)
+
+
+def _validate(path: Path, *, as_json: bool) -> int:
+    """Report on one file, and return the exit code for it."""
+    try:
+        name = _checked_name(path)
+    except SpecError as error:
+        if as_json:
+            say_json({"file": str(path), "ok": False, "problems": [_entry(each) for each in error.problems]})
+            return error.exit_code
+        return complain_of(error)
+    if as_json:
+        say_json({"file": str(path), "ok": True, "name": name, "problems": []})
+    else:
+        say(f"{one_line(str(path))}: ok")
+    return 0
+
+
+def _checked_name(path: Path) -> str:
+    """Return the name of the job in a file.
+
+    Raises:
+        SpecError: the file, or a path in it, is not right.
+    """
+    from runner import spec, spec_paths  # noqa: PLC0415  pydantic: only what reads job files pays for it
+
+    job = spec.read(path)
+    spec_paths.check_paths(job, path.parent)
+    return job.name
+
+
+def _entry(problem: Problem) -> dict[str, Any]:
+    at = problem.at
+    return {
+        "line": at.line if at else None,
+        "column": at.column if at else None,
+        "field": problem.field,
+        "fact": problem.fact,
+    }

@@ -1,0 +1,182 @@
+"""``runner submit --follow``: the story of one job while it happens.
+
+The daemon may leave and come back meanwhile: every question is a plain one that the
+client repeats, and the build log is read by offset, so nothing is missed or told twice.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Final, Protocol
+
+from runner.cli import render
+from runner.cli.output import on_terminal, say, say_json
+from runner.wire import ErrorAnswer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from runner.answers import Detail
+    from runner.client import Client
+
+LOOK_S: Final = 0.5
+PLAIN_EVERY_S: Final = 5.0  # between progress lines in a pipe, on the program's clock
+
+
+class View(Protocol):
+    """Where the story is told."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def say(self, line: str) -> None:
+        """Tell something that stays."""
+
+    def build(self, line: str) -> None:
+        """Show a line of the build log."""
+
+    def look(self, job: Detail, eta_s: float | None) -> None:
+        """Show where the job is just now."""
+
+
+class PlainView:
+    """Lines in a pipe: every change of state, and the progress now and then."""
+
+    def __init__(self) -> None:
+        self._shown_at: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def say(self, line: str) -> None:
+        say(line)
+
+    def build(self, line: str) -> None:
+        say(f"build: {line}")
+
+    def look(self, job: Detail, eta_s: float | None) -> None:
+        progress = job["progress"]
+        if progress is None or job["state"] != "running":
+            return
+        at = progress.get("time", 0.0)
+        if self._shown_at is None or abs(at - self._shown_at) >= PLAIN_EVERY_S:
+            self._shown_at = at
+            say(render.progress_line(progress, eta_s))
+
+
+class JsonView:
+    """The job as one JSON object per line, whenever something about it changed."""
+
+    def __init__(self) -> None:
+        self._last: Detail | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def say(self, line: str) -> None:
+        """The object says it all."""
+
+    def build(self, line: str) -> None:
+        """Not part of the object; ``runner logs --build --json`` prints it."""
+
+    def look(self, job: Detail, eta_s: float | None) -> None:  # noqa: ARG002  the reader can tell
+        if job != self._last:
+            self._last = job
+            say_json(job)
+
+
+class Told:
+    """What of a job's story has been told already."""
+
+    def __init__(self) -> None:
+        self.state: tuple[str, int] | None = None
+        self.attempts = 0  # whose end was told
+        self.build_offset = 0
+        self.build_open = True
+        self.pace = render.Pace()
+        self._rest = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def news(self, job: Detail) -> list[str]:
+        """Return the lines that are new since the last call."""
+        lines = []
+        for attempt in job["attempts"]:
+            if attempt["ended_at"] and attempt["number"] > self.attempts:
+                self.attempts = attempt["number"]
+                lines.append(render.attempt_line(attempt))
+        state = (job["state"], job["attempt"])
+        if state != self.state and job["state"] not in {"finished", "held"}:
+            lines.append(render.state_line(job))
+        if self.state is None or state[1] != self.state[1]:
+            self.pace = render.Pace()
+        self.state = state
+        return lines
+
+    def eta_s(self, job: Detail) -> float | None:
+        """Return the seconds to go, by the steps seen so far."""
+        if job["progress"] is None:
+            return None
+        self.pace.see(job["progress"])
+        return self.pace.eta_s(job["progress"])
+
+    def build_lines(self, piece: bytes) -> list[str]:
+        """Return the lines that ``piece`` completes."""
+        *lines, self._rest = (self._rest + self._decode(piece)).split("\n")
+        return [line.rstrip() for line in lines if line.strip()]
+
+
+def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int:
+    """Tell the story of a job until it ends; return the exit code for how it ended."""
+    with _view(as_json=as_json) as view:
+        job = follow(client, ref, view)
+    if not as_json:
+        say(render.end_line(job))
+    return render.exit_code(job)
+
+
+def follow(client: Client, ref: str, view: View) -> Detail:
+    """Return the job when it has ended, having told ``view`` everything on the way."""
+    told, limit_s = Told(), 0.0
+    while True:
+        done, job = client.wait(ref, limit_s)
+        if told.build_open:
+            _tell_build(client, ref, told, view)
+            told.build_open = job["state"] == "preparing"
+        for line in told.news(job):
+            view.say(line)
+        view.look(job, told.eta_s(job))
+        if done:
+            return job
+        limit_s = LOOK_S
+
+
+def _tell_build(client: Client, ref: str, told: Told, view: View) -> None:
+    """Show what the build log has gained."""
+    try:
+        piece = client.log(ref, part="build", offset=told.build_offset)
+        while piece.next_offset > told.build_offset:
+            told.build_offset = piece.next_offset
+            for line in told.build_lines(piece.body):
+                view.build(line)
+            piece = client.log(ref, part="build", offset=told.build_offset)
+    except ErrorAnswer as error:
+        if error.kind != "not_found":  # there is no build log when nothing was built
+            raise
+
+
+def _view(*, as_json: bool) -> View:
+    if as_json:
+        return JsonView()
+    if on_terminal():
+        from runner.cli.live import LiveView  # noqa: PLC0415  loads rich
+
+        return LiveView()
+    return PlainView()

@@ -1,0 +1,180 @@
+"""``runner images``: what jobs run in.  Talks to the engine itself, so it works before any daemon does."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from runner.cli.options import as_json
+from runner.cli.output import complain, on_terminal, say, say_json, say_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from images.engine import Engine
+    from images.settings import ImageSettings
+    from images.upkeep import Row
+
+ACCELERATORS: Final = ("cpu", "cuda", "rocm")
+COLUMNS: Final = ("IMAGE", "KIND", "FOR", "SIZE", "MADE", "CURRENT", "TAG")
+GIB: Final = 1024**3
+
+
+@click.group()
+def images() -> None:
+    """Build and look after the images that jobs run in.
+
+    None of this is needed: a job whose image is not there waits until the daemon has built
+    it.  These commands do it beforehand, and need the engine's socket.
+    """
+
+
+@images.command()
+@click.option("--tag", default="runner-base:bookworm", show_default=True, help="Name of the result.")
+@click.option("--suite", default="bookworm", show_default=True, help="Debian release.")
+@click.option("--mirror", metavar="URL", help="Debian archive; by default the one this host uses.")
+@as_json
+def bootstrap(*, tag: str, suite: str, mirror: str | None, as_json: bool) -> None:
+    """Make a base image from Debian's archive, without any registry.
+
+    Needs debootstrap and root, or mmdebstrap.  The default tag is where builds look first.
+    """
+    from images.bootstrap import Bootstrap  # noqa: PLC0415  only this command pays for it
+    from images.bootstrap import bootstrap as make  # noqa: PLC0415
+    from images.log import BuildLog  # noqa: PLC0415
+
+    settings = _settings()
+    with _explained("base image"), BuildLog(settings.cache_dir / "bootstrap.log", complain) as log:
+        image = make(_engine(settings), Bootstrap(tag, suite, mirror), log)
+    _answer({"tag": tag, "id": image}, as_json=as_json)
+
+
+@images.command()
+@click.argument("accelerator", type=click.Choice(ACCELERATORS), default="cpu")
+@as_json
+def build(*, accelerator: str, as_json: bool) -> None:
+    """Build the image for an accelerator, unless it is there; the build's output goes to stderr."""
+    from images.store import ImageStore  # noqa: PLC0415  only this command pays for it
+
+    settings = _settings()
+    log = settings.cache_dir / f"build-{accelerator}.log"
+    store = ImageStore(settings, _engine(settings), complain)
+    with _explained(f"image for {accelerator}", log):
+        image = store.ensure(accelerator, log)
+        _answer(
+            {"accelerator": accelerator, "id": image, "digest": store.digest(accelerator)}, as_json=as_json
+        )
+
+
+@images.command("list")
+@as_json
+def list_images(*, as_json: bool) -> None:
+    """Print the images made here, the newest first; "current" is what new jobs get.
+
+    In a pipe, between tabs: id, kind, accelerator, bytes, made (UTC), current or -, tags.
+    """
+    from images.upkeep import listed  # noqa: PLC0415  only this command pays for it
+
+    with _explained("images"):
+        rows = listed(_engine(_settings()))
+    if as_json or not on_terminal():
+        _print_plainly(rows, as_json=as_json)
+    else:
+        _print_table(rows)
+
+
+@images.command()
+@as_json
+def prune(*, as_json: bool) -> None:
+    """Remove the images that no new job gets and no container uses; print them.
+
+    Base images stay; so do wheels and logs, in a directory that may be deleted at any time.
+    """
+    from images.upkeep import prune as remove_unneeded  # noqa: PLC0415  only this command pays for it
+
+    settings = _settings()
+    with _explained("images"):
+        rows = remove_unneeded(_engine(settings), settings.cache_dir)
+    _print_plainly(rows, as_json=as_json)
+
+
+def _settings() -> ImageSettings:
+    """Return what the daemon of this user would use, its directory included: the two exclude each other."""
+    from pathlib import Path  # noqa: PLC0415  as above
+
+    from runner.app import image_settings  # noqa: PLC0415
+    from runner.places import state_dir  # noqa: PLC0415
+    from runner.settings import load_settings  # noqa: PLC0415
+
+    return image_settings(Path(state_dir(os.environ, os.geteuid())), load_settings(None))
+
+
+def _engine(settings: ImageSettings) -> Engine:
+    from images.build import DockerEngine  # noqa: PLC0415  loads the SDK
+
+    return DockerEngine(settings.engine_url)
+
+
+@contextmanager
+def _explained(thing: str, log: Path | None = None) -> Iterator[None]:
+    """Turn the errors of ``images`` into lines for the user."""
+    from images.errors import BuildFailed, EngineUnavailable  # noqa: PLC0415  as above
+    from runner.errors import Unavailable  # noqa: PLC0415
+
+    try:
+        yield
+    except BuildFailed as error:
+        where = f"; see {log}" if log else ""
+        raise Unavailable(f"{thing}: {str(error).splitlines()[-1]}{where}") from error
+    except EngineUnavailable as error:
+        raise Unavailable(f"{error}; scripts/engine starts one") from error
+
+
+def _answer(facts: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        say_json(facts)
+    else:
+        say(facts["id"])
+
+
+def _print_plainly(rows: tuple[Row, ...], *, as_json: bool) -> None:
+    for row in rows:
+        if as_json:
+            say_json(_facts(row))
+        else:
+            say_row(*_cells(row), ",".join(row.tags))
+
+
+def _facts(row: Row) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "accelerator": row.accelerator,
+        "digest": row.digest,
+        "created": row.created,
+        "size_bytes": row.size_bytes,
+        "tags": list(row.tags),
+        "current": row.current,
+    }
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    current = "current" if row.current else None
+    return row.id, row.kind, row.accelerator, row.size_bytes, row.created, current
+
+
+def _print_table(rows: tuple[Row, ...]) -> None:
+    from rich.console import Console  # noqa: PLC0415  only a terminal pays for it
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        size = f"{row.size_bytes / GIB:.1f} GiB"
+        tag = next((tag for tag in row.tags if not tag.endswith(":current")), "-")
+        current = "yes" if row.current else ""
+        table.add_row(row.id[7:19], row.kind, row.accelerator, size, row.created, current, tag)
+    Console().print(table)

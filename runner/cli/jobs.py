@@ -1,0 +1,56 @@
+"""``runner list`` and ``runner show``."""
+
+import time
+
+import click
+
+from runner.cli import render
+from runner.cli.options import as_json, the_job
+from runner.cli.output import complain, on_terminal, say_json, say_row
+from runner.client import find_or_start
+
+
+@click.command("list")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also what ended more than a day ago.")
+@click.option("--mine", is_flag=True, help="Only your own jobs.")
+@click.option("--limit", type=click.IntRange(1), help="At most this many, the newest first.")
+@as_json
+def list_jobs(*, everything: bool, mine: bool, limit: int | None, as_json: bool) -> None:
+    """Print the jobs that have not ended, and those that ended in the last 24 hours.
+
+    In a pipe: one job per line, no header, between tabs: id, name, owner, state,
+    attempt/attempts at most, priority, step/total, since (UTC), why.
+    """
+    jobs = find_or_start(complain).jobs(everything=everything, mine=mine, limit=limit)
+    if as_json:
+        for job in jobs:
+            say_json(job)
+    elif on_terminal():
+        from runner.cli.tables import print_jobs  # noqa: PLC0415  loads rich
+
+        print_jobs(jobs, time.time())
+    else:
+        for job in jobs:
+            say_row(*render.list_cells(job))
+
+
+@click.command()
+@the_job
+@as_json
+def show(job: str, *, as_json: bool) -> None:
+    """Print everything about a job: where it stands, its attempts, its run directory.
+
+    In a pipe: "name<TAB>value" lines, then one line per attempt that begins with "attempt".
+    """
+    detail = find_or_start(complain).job(job)
+    if as_json:
+        say_json(detail)
+    elif on_terminal():
+        from runner.cli.tables import print_job  # noqa: PLC0415  loads rich
+
+        print_job(detail, time.time())
+    else:
+        for fact in render.facts(detail):
+            say_row(*fact)
+        for attempt in detail["attempts"]:
+            say_row("attempt", *render.attempt_cells(attempt))

@@ -1,0 +1,52 @@
+"""The live line of ``runner submit --follow`` on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from runner.cli import render
+from runner.cli.output import harmless
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from rich.console import Console
+
+    from runner.answers import Detail
+
+
+class LiveView:
+    """One line that moves, and above it the lines that stay."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}", markup=False))
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._bar = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(harmless(line, keep="\n"), markup=False, highlight=False)
+
+    def build(self, line: str) -> None:
+        self._show(f"building the image: {harmless(line)}")
+
+    def look(self, job: Detail, eta_s: float | None) -> None:
+        progress = job["progress"]
+        if job["state"] == "preparing":
+            return
+        if progress is None or job["state"] != "running":
+            self._show(harmless(render.state_line(job)))
+        else:
+            done, total = progress.get("step", 0), progress.get("total_steps")
+            self._show(render.progress_line(progress, eta_s), done, total)
+
+    def _show(self, text: str, done: int = 0, total: int | None = None) -> None:
+        self._progress.update(self._bar, description=text, completed=done, total=total)

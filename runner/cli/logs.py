@@ -1,0 +1,91 @@
+"""``runner logs``: the bytes that the program wrote, as it wrote them.
+
+They go to stdout untouched, escape sequences included, exactly as ``cat`` would print
+them; what the runner has to say about them goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from runner.cli.options import as_json, the_job
+from runner.cli.output import complain, say_json
+from runner.client import Client, LogPiece, find_or_start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attempt may be noticed
+
+
+@click.command()
+@the_job
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, across its attempts.")
+@click.option("--attempt", type=click.IntRange(1), help="The log of this attempt instead of the newest.")
+@click.option("--build", is_flag=True, help="The log of the image build instead.")
+@as_json
+def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: bool) -> None:
+    """Print what a job wrote to its standard output and error.
+
+    The bytes are printed as they are, escape sequences included.  Notes, such as where
+    the log quota cut a part out, go to stderr.
+    """
+    if build and attempt:
+        raise click.UsageError("--build and --attempt exclude each other")
+    client = find_or_start(complain)
+    shown = attempt
+    for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
+        if follow and shown is not None and piece.attempt != shown:
+            complain(f"--- attempt {piece.attempt} ---")
+        shown = piece.attempt
+        if as_json:
+            _print_json(piece)
+        else:
+            _print(piece)
+
+
+def pieces(
+    client: Client, ref: str, attempt: int | None, *, part: str = "job", follow: bool = False
+) -> Iterator[LogPiece]:
+    """Yield a log from its beginning; with ``follow`` until the job ends, attempt after attempt."""
+    stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False
+    while True:
+        piece = client.log(ref, attempt=attempt, offset=offset, wait_s=wait_s, part=part)
+        yield piece
+        attempt, wait_s = piece.attempt, 0.0
+        if piece.next_offset > offset:
+            offset = piece.next_offset
+        elif not follow:
+            return
+        elif piece.attempt_ended and not ended:
+            ended = True  # its last bytes may have come after we looked: look once more
+        elif piece.attempt_ended and piece.next_attempt is not None and not stay:
+            attempt, offset, ended = piece.next_attempt, 0, False
+        elif piece.job_ended or (piece.attempt_ended and stay):
+            return
+        else:
+            wait_s = WAIT_S
+
+
+def _print(piece: LogPiece) -> None:
+    """Write one piece; where something is missing, say so in its place."""
+    stdout = sys.stdout.buffer
+    if piece.cut is None:
+        stdout.write(piece.body)
+    else:
+        start, end = piece.cut
+        before = max(start - piece.offset, 0)
+        stdout.write(piece.body[:before])
+        stdout.flush()
+        complain(f"--- {end - start} bytes of the log were cut out here by its quota ---")
+        stdout.write(piece.body[before:])
+    stdout.flush()
+
+
+def _print_json(piece: LogPiece) -> None:
+    if piece.body:
+        text = piece.body.decode(errors="replace")
+        say_json({"attempt": piece.attempt, "offset": piece.offset, "cut": piece.cut, "text": text})

@@ -1,0 +1,126 @@
+"""The command ``runner``: finds the command that is asked for, and turns errors into exit codes.
+
+Every command lives in its own module, imported when it is called: ``runner submit`` must
+not pay for the tables of ``runner list``.
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import Final
+
+import click
+
+from runner.cli.output import INTERRUPTED, complain, complain_of
+from runner.errors import RunnerError
+
+COMMANDS: Final = {
+    "submit": "runner.cli.submit:submit",
+    "list": "runner.cli.jobs:list_jobs",
+    "show": "runner.cli.jobs:show",
+    "logs": "runner.cli.logs:logs",
+    "events": "runner.cli.events:events",
+    "wait": "runner.cli.wait:wait",
+    "cancel": "runner.cli.steer:cancel",
+    "kill": "runner.cli.steer:kill",
+    "restart": "runner.cli.steer:restart",
+    "validate": "runner.cli.files:commands",
+    "schema": "runner.cli.files:commands",
+    "init": "runner.cli.files:commands",
+    "images": "runner.cli.images:images",
+    "serve": "runner.cli.daemon:serve",
+    "stop": "runner.cli.daemon:stop",
+    "version": "runner.cli.daemon:version",
+    "completion": "runner.cli.completion:completion",
+}
+
+EXIT_CODES: Final = {
+    0: "fine; the job that was waited for succeeded",
+    1: "a bug in runner",
+    2: "usage: the command, the job file or the settings must change",
+    3: "refused: a rule or a permission stands against it",
+    4: "unavailable: the daemon, the engine or the disk",
+    10: "the job that was waited for failed",
+    11: "the job that was waited for was cancelled",
+    12: "the job that was waited for is held: it needs a person",
+    124: "wait --timeout has passed",
+    130: "interrupted; the jobs go on",
+    141: "the reader of the output has gone",
+}
+
+READER_GONE: Final = 141
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        found: click.Command | tuple[click.Command, ...] = getattr(import_module(module), name)
+        return next(c for c in found if c.name == cmd_name) if isinstance(found, tuple) else found
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Do the command; what goes wrong becomes a line and the exit code that stands for it."""
+        try:
+            return super().invoke(ctx)
+        except RunnerError as error:
+            ctx.exit(complain_of(error))
+        except KeyboardInterrupt:
+            complain("interrupted")
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            _discard_output()
+            ctx.exit(READER_GONE)
+
+
+def _discard_output() -> None:
+    """Point stdout away from the broken pipe, which Python would complain about at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  click
+    if wanted:
+        from runner.cli.daemon import own_version  # noqa: PLC0415  only this option pays for it
+
+        click.echo(f"runner {own_version()}")
+        ctx.exit()
+
+
+def _exit_codes() -> str:
+    lines = [f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items()]
+    return "\b\nExit codes:\n" + "\n".join(lines)
+
+
+@click.group(cls=LazyGroup, epilog=_exit_codes(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
+    help="Print the version of this command and leave.",
+)  # fmt: skip
+def cli() -> None:
+    """Containerised batch jobs for a shared GPU server.
+
+    A job file says what to train; the runner builds its image, lends it devices, and
+    resumes it from its newest checkpoint when it dies.  JOB is an id, the unambiguous
+    beginning of one, or a name (the newest job of that name).
+
+    \b
+    runner init job.yaml            write a commented job file that works
+    runner submit job.yaml --follow
+    runner logs -f JOB
+    """  # noqa: D301  click wants the character
+
+
+def main() -> None:
+    """Run the command line of this process; does not return."""
+    cli.main(prog_name="runner")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What several commands take: a JOB, a duration, ``--json``."""
+
+import re
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+COMPLETION_LIMIT_S: Final = 0.5
+
+
+def check_ref(ctx: click.Context, param: click.Parameter, given: str) -> str:
+    """Return what may be an id, the beginning of one, or a name; the daemon knows which."""
+    if not re.fullmatch(r"[^\s/\x00-\x1f\x7f]{1,200}", given):
+        raise click.BadParameter(f"{given!r} is neither an id nor a name of a job", ctx, param)
+    return given
+
+
+def check_optional_ref(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    return None if given is None else check_ref(ctx, param, given)
+
+
+def check_refs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(check_ref(ctx, param, one) for one in given)
+
+
+def complete_names(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the names of jobs that a running daemon knows; none is started for this."""
+    from runner.client import names  # noqa: PLC0415  options are made without a client too
+
+    return [CompletionItem(name) for name in names(COMPLETION_LIMIT_S) if name.startswith(begun)]
+
+
+def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
+    """Return the seconds in ``90``, ``90m`` or ``1.5h``."""
+    if given is None:
+        return None
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)", given)
+    if not match:
+        raise click.BadParameter(f"{given!r} is no duration; write 90, 90m or 1.5h", ctx, param)
+    return float(match[1]) * UNIT_S[match[2]]
+
+
+the_job = click.argument("job", metavar="JOB", callback=check_ref, shell_complete=complete_names)
+the_jobs = click.argument(
+    "jobs", metavar="JOB...", nargs=-1, required=True, callback=check_refs, shell_complete=complete_names
+)
+perhaps_a_job = click.argument(
+    "job", metavar="[JOB]", required=False, callback=check_optional_ref, shell_complete=complete_names
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")

@@ -1,0 +1,54 @@
+"""How commands speak: results on stdout, everything about them on stderr, JSON one object per line."""
+
+import sys
+from typing import Final
+
+import click
+
+from runner.errors import RunnerError
+from runner.wire import ErrorAnswer
+
+INTERRUPTED: Final = 130  # exit code, as a shell reports SIGINT
+
+
+def complain(*lines: str) -> None:
+    """Print lines for the user on stderr, harmless to a terminal whoever wrote them."""
+    for line in lines:
+        click.echo(harmless(line), err=True)
+
+
+def complain_of(error: RunnerError) -> int:
+    """Print what went wrong, and return the exit code that stands for it."""
+    complain(*str(error).splitlines())
+    return error.code if isinstance(error, ErrorAnswer) else error.exit_code
+
+
+def say(text: str) -> None:
+    """Print a line of a result, or several."""
+    click.echo(harmless(text, keep="\t\n"))
+
+
+def say_json(answer: object) -> None:
+    """Print one object on one line."""
+    import json  # noqa: PLC0415  not every command needs it
+
+    click.echo(json.dumps(answer, separators=(",", ":")))
+
+
+def say_row(*cells: object) -> None:
+    """Print one line of cells between tabs; a missing one is ``-``."""
+    click.echo("\t".join("-" if cell is None or cell == "" else harmless(str(cell)) for cell in cells))
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def harmless(text: str, keep: str = "") -> str:
+    """Return ``text`` with every character spelt out that could move a cursor or change a direction."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )

@@ -1,0 +1,190 @@
+"""Jobs as text: words, ages, cells and lines, without any library.
+
+Times arrive as ISO-8601 text and leave as ages; nothing here asks what time it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from runner.answers import AttemptRow, Detail, Progress, Summary
+
+OUTCOME_CODES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11}
+HELD_CODE: Final = 12
+PACE_SAMPLES: Final = 20
+
+
+class Pace:
+    """Steps per second of one attempt, from the times that the program itself reported."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque(maxlen=PACE_SAMPLES)
+
+    def see(self, progress: Progress) -> None:
+        """Take one more report into account; a step that went back begins anew."""
+        sample = (progress.get("time", 0.0), progress.get("step", 0))
+        if self._samples and sample[1] < self._samples[-1][1]:
+            self._samples.clear()
+        if not self._samples or sample[1] > self._samples[-1][1]:
+            self._samples.append(sample)
+
+    def eta_s(self, progress: Progress) -> float | None:
+        """Return the seconds that the remaining steps will take; None: nobody can know yet."""
+        total = progress.get("total_steps")
+        if total is None or len(self._samples) < 2:
+            return None
+        (began, first), (now, last) = self._samples[0], self._samples[-1]
+        return (total - last) * (now - began) / (last - first)
+
+
+def state_word(job: Summary) -> str:
+    """Return the outcome of a finished job, else its state: one word that says where it stands."""
+    return job["outcome"] or job["state"]
+
+
+def exit_code(job: Summary) -> int:
+    """Return what a command that waited for the job exits with."""
+    return HELD_CODE if job["state"] == "held" else OUTCOME_CODES[job["outcome"] or "failed"]
+
+
+def duration(seconds: float) -> str:
+    """Return ``42s``, ``3m07s``, ``2h05m``, ``3d04h``: two figures are enough."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def unix(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()
+
+
+def age(iso: str | None, now: float) -> str:
+    return duration(now - unix(iso)) if iso else "-"
+
+
+def count(number: float) -> str:
+    """Return ``950``, ``5.1k``, ``3.2M``: throughput at a glance."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.1f}{unit}"
+    return f"{number:.0f}"
+
+
+def steps(progress: Progress | None) -> str:
+    """Return ``120/400``, ``120``, or ``-`` when the program has not reported."""
+    if progress is None:
+        return "-"
+    total = progress.get("total_steps")
+    return f"{progress.get('step', 0)}" + (f"/{total}" if total is not None else "")
+
+
+def progress_line(progress: Progress, eta_s: float | None) -> str:
+    """Return phase, step, throughput, loss and time to go, leaving out what is not known."""
+    phase = progress.get("phase", "train")
+    parts = [] if phase == "train" else [phase]
+    parts.append(f"step {steps(progress)}")
+    if (rate := progress.get("items_per_s")) is not None:
+        parts.append(f"{count(rate)} items/s")
+    if (loss := progress.get("loss")) is not None:
+        parts.append(f"loss {loss:.4f}")
+    if eta_s is not None:
+        parts.append(f"eta {duration(eta_s)}")
+    return "  ".join(parts)
+
+
+def state_line(job: Summary) -> str:
+    """Return where a job stands and why."""
+    word = state_word(job)
+    if job["state"] in {"starting", "running", "stopping"}:
+        word += f" (attempt {job['attempt']} on {', '.join(job['gpus']) or 'cpu'})"
+    return f"{job['name']}: {word}" + (f": {job['why']}" if job["why"] else "")
+
+
+def attempt_line(attempt: AttemptRow) -> str:
+    """Return how one attempt ended and what was decided about it."""
+    words = [f"attempt {attempt['number']} ended"]
+    if attempt["exit_code"] is not None:
+        words[0] += f" (exit {attempt['exit_code']})"
+    said = [attempt["cause"], attempt["message"], attempt["verdict"]]
+    return ": ".join(words + [text for text in said if text])
+
+
+def end_line(job: Detail) -> str:
+    """Return how a job ended, the reason, and the proof of its weights when there is one."""
+    line = state_line(job)
+    if job["attempt"] > 1:
+        line += f" after {job['attempt']} attempts"
+    sha256 = weights(job)
+    return f"{line}; weights sha256 {sha256}" if sha256 else line
+
+
+def weights(job: Detail) -> str | None:
+    return (job["result"] or {}).get("weights_sha256")
+
+
+def list_cells(job: Summary) -> tuple[object, ...]:
+    """Return the columns of ``runner list`` in a pipe, as docs/cli.md promises them."""
+    progress = job["progress"]
+    return (
+        job["id"],
+        job["name"],
+        job["owner"],
+        state_word(job),
+        f"{job['attempt']}/{job['attempts_max']}",
+        job["priority"],
+        steps(progress),
+        job["since"],
+        job["why"],
+    )
+
+
+def facts(job: Detail) -> list[tuple[str, object]]:
+    """Return (name, value) pairs about one job; ``runner show`` prints them before the attempts."""
+    result = job["result"] or {}
+    pairs: list[tuple[str, object]] = [
+        ("id", job["id"]),
+        ("name", job["name"]),
+        ("owner", job["owner"]),
+        ("state", state_word(job)),
+        ("why", job["why"]),
+        ("since", job["since"]),
+        ("submitted", job["submitted_at"]),
+        ("priority", job["priority"]),
+        ("gpus", ", ".join(job["gpus"])),
+        ("labels", ", ".join(f"{key}={text}" for key, text in job["labels"].items())),
+        ("step", steps(job["progress"])),
+        ("image", job["image"]),
+        ("run_dir", job["run_dir"]),
+        ("final_step", result.get("step")),
+        ("weights_sha256", result.get("weights_sha256")),
+    ]
+    return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+ATTEMPT_COLUMNS: Final = (
+    "attempt", "lineage", "placed", "ran", "exit", "cause", "resumed_from", "checkpoint_step", "verdict",
+)  # fmt: skip
+
+
+def attempt_cells(attempt: AttemptRow) -> tuple[object, ...]:
+    """Return the columns named by ``ATTEMPT_COLUMNS``."""
+    begin, end = attempt["launched_at"], attempt["ended_at"]
+    return (
+        attempt["number"],
+        attempt["lineage"],
+        attempt["placed_at"],
+        duration(unix(end) - unix(begin)) if begin and end else None,
+        attempt["exit_code"],
+        attempt["cause"] or ("running" if not end else None),
+        attempt["resumed_from"],
+        attempt["checkpoint_step"],
+        attempt["verdict"],
+    )

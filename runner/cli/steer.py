@@ -1,0 +1,100 @@
+"""``runner cancel``, ``runner kill`` and ``runner restart``: what a person does to a job."""
+
+import signal
+from typing import Any
+
+import click
+
+from runner.cli import render
+from runner.cli.options import as_json, the_job, the_jobs
+from runner.cli.output import complain, complain_of, say, say_json
+from runner.client import find_or_start
+from runner.errors import RunnerError
+
+
+def signal_name(ctx: click.Context, param: click.Parameter, given: str) -> str:
+    """Return ``USR1`` for what ``kill`` takes too: ``USR1``, ``SIGUSR1`` or ``10``."""
+    name = given.upper().removeprefix("SIG")
+    numbers = {str(int(known)): known.name for known in signal.Signals}
+    name = numbers.get(name, name).removeprefix("SIG")
+    if f"SIG{name}" not in signal.Signals.__members__:
+        raise click.BadParameter(f"{given!r} is no signal; write USR1, SIGUSR1 or 10", ctx, param)
+    return name
+
+
+def starting_point(ctx: click.Context, param: click.Parameter, given: str) -> str | int:
+    """Return ``checkpoint``, ``scratch``, or the step of a checkpoint."""
+    if given in {"checkpoint", "scratch"}:
+        return given
+    if not (given.isascii() and given.isdecimal()):
+        raise click.BadParameter(f"{given!r} is neither checkpoint, scratch nor a step", ctx, param)
+    return int(given)
+
+
+@click.command()
+@the_jobs
+@as_json
+def cancel(jobs: tuple[str, ...], *, as_json: bool) -> None:
+    """Stop jobs for good: they may save, then they end as cancelled.
+
+    Cancelling what has ended changes nothing and is no error.  Every JOB is tried; the
+    exit code is the first that is not 0.
+    """
+    client, codes = find_or_start(complain), []
+    for ref in jobs:
+        try:
+            answer = client.act(ref, "cancel", {})
+        except RunnerError as error:
+            codes.append(complain_of(error))
+        else:
+            _tell(answer, "cancelled" if answer["changed"] else "nothing changed", as_json=as_json)
+    click.get_current_context().exit(codes[0] if codes else 0)
+
+
+@click.command()
+@the_job
+@click.option(
+    "-s",
+    "--signal",
+    "name",
+    required=True,
+    metavar="SIG",
+    callback=signal_name,
+    help="USR1 saves and goes on.",
+)
+@as_json
+def kill(job: str, *, name: str, as_json: bool) -> None:
+    """Send a signal to the program of a job.
+
+    What follows from it is the same as if the program had received it from elsewhere: a
+    program that dies of it is resumed.  "runner cancel" stops a job for good.
+    """
+    answer = find_or_start(complain).act(job, "signal", {"signal": name})
+    _tell(answer, f"SIG{name} sent", as_json=as_json)
+
+
+@click.command()
+@the_job
+@click.option(
+    "--from",
+    "start",
+    metavar="checkpoint|scratch|STEP",
+    callback=starting_point,
+    default="checkpoint",
+    show_default=True,
+    help="The newest valid checkpoint, step 0 in a new lineage, or the checkpoint of STEP.",
+)
+@as_json
+def restart(job: str, *, start: str | int, as_json: bool) -> None:
+    """Begin another attempt: of a running job, of a held one, or of one that has ended."""
+    answer = find_or_start(complain).act(job, "restart", {"from": start})
+    begin = f"step {start}" if isinstance(start, int) else start
+    _tell(answer, f"restart from {begin}", as_json=as_json)
+
+
+def _tell(answer: dict[str, Any], done: str, *, as_json: bool) -> None:
+    if as_json:
+        say_json(answer)
+        return
+    job = answer["job"]
+    say(f"{job['name']}: {done}; {render.state_word(job)}" + (f": {job['why']}" if job["why"] else ""))

@@ -1,0 +1,55 @@
+"""``runner wait``: stays until jobs have ended and exits with how they did."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from runner.cli import render
+from runner.cli.options import as_json, seconds, the_jobs
+from runner.cli.output import complain, say, say_json
+from runner.client import Client, find_or_start
+
+if TYPE_CHECKING:
+    from runner.answers import Detail
+
+LOOK_S: Final = 30.0  # of one question; asked again and again
+TIMED_OUT: Final = 124
+
+
+@click.command()
+@the_jobs
+@click.option(
+    "--timeout",
+    callback=seconds,
+    metavar="DURATION",
+    help="Give up after this long (90, 90m, 1.5h) and exit 124.",
+)
+@as_json
+def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None:
+    """Stay until every JOB is finished or held, and exit with the first outcome that is no success."""
+    client = find_or_start(complain)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    codes = [wait_to_the_end(client, ref, as_json=as_json, deadline=deadline) for ref in jobs]
+    click.get_current_context().exit(next((code for code in codes if code), 0))
+
+
+def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float | None = None) -> int:
+    """Return the exit code for how a job ended, after telling it; 124 when ``deadline`` came first."""
+    done, job = await_end(client, ref, deadline)
+    if as_json:
+        say_json(job)
+    else:
+        say(render.end_line(job) if done else f"{render.state_line(job)}; still, after --timeout")
+    return render.exit_code(job) if done else TIMED_OUT
+
+
+def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, Detail]:
+    """Return (has it ended, the job) when it has, or at ``deadline`` (of ``time.monotonic``)."""
+    while True:
+        left = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
+        done, job = client.wait(ref, max(left, 0.0))
+        if done or left <= 0:
+            return done, job

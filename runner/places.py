@@ -1,0 +1,192 @@
+"""Which daemon is meant, and how the user's own is brought up.
+
+Tools that start their server by themselves need no installation by anybody, so this is
+what a first ``runner submit`` does.  Whoever set up a daemon for all users, or named a
+socket, meant that one: those are never started from here.
+"""
+
+# pathlib takes 5 ms to import, a tenth of a whole submission:
+# ruff: noqa: PTH100, PTH103, PTH111, PTH117, PTH118, PTH123
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
+
+from runner.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+SYSTEM_SOCKET: Final = "/run/runner/runner.sock"
+ROOT_STATE_DIR: Final = "/var/lib/runner"
+MAX_SOCKET_PATH: Final = 107  # bytes in sockaddr_un, the final NUL left out
+CONNECT_LIMIT_S: Final = 10.0
+START_LIMIT_S: Final = 15.0
+SLOW_START_S: Final = 1.5  # from here on the user is told what takes so long
+START_POLL_S: Final = 0.02
+LOCKED: Final = 3  # exit code of a daemon that found its state locked by another one
+LOCKED_TRIES: Final = 4  # the other one may be about to leave
+LOCKED_PAUSE_S: Final = 0.5
+LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_LAST_WORDS: Final = 8192  # bytes of a failed start's log that are looked at
+
+Tell = Callable[[str], None]
+
+_started: "list[Popen[bytes]]" = []  # kept, so that a daemon which dies is not left a zombie
+
+
+class Absent(Unavailable):
+    """No daemon took the connection; nothing was asked."""
+
+
+class Place(NamedTuple):
+    """Where a daemon listens."""
+
+    socket: str
+    state_dir: str | None  # of a daemon that the user may start here; None: it is somebody else's
+
+
+def state_dir(environ: Mapping[str, str], uid: int) -> str:
+    """Return where the user's own daemon keeps its state."""
+    if chosen := environ.get("RUNNER_STATE_DIR"):
+        return os.path.abspath(chosen)
+    if uid == 0:
+        return ROOT_STATE_DIR
+    base = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification ignores a relative one
+        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state")
+    if not os.path.isabs(base):
+        raise UsageError("no home directory: set RUNNER_STATE_DIR to a directory of yours")
+    return os.path.join(base, "runner")
+
+
+def places(environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:
+    """Return where to look for a daemon, in order; only the user's own may be started."""
+    directory = state_dir(environ, uid)
+    own = Place(os.path.join(directory, "runner.sock"), directory)
+    if chosen := environ.get("RUNNER_SOCKET"):
+        chosen = os.path.abspath(chosen)
+        return (own if chosen == own.socket else Place(chosen, None),)
+    if environ.get("RUNNER_STATE_DIR"):
+        return (own,)
+    return Place(SYSTEM_SOCKET, None), own
+
+
+def connect(path: str) -> socket.socket:
+    """Return a connection to the socket at ``path``, however long that path is.
+
+    Raises:
+        Absent: nobody listens there.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(CONNECT_LIMIT_S)
+    try:
+        _connect(connection, path)
+    except OSError as error:
+        connection.close()
+        raise Absent(f"{path}: no daemon answers ({error.strerror or error})") from error
+    return connection
+
+
+def _connect(connection: socket.socket, path: str) -> None:
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        connection.connect(path)
+        return
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{descriptor}/{name}")
+    finally:
+        os.close(descriptor)
+
+
+def start(place: Place, tell: Tell) -> None:
+    """Start the daemon of a place and return when it answers, or one that somebody else started meanwhile.
+
+    Two clients that start one each do no harm: the second daemon finds the state locked
+    and leaves, and both clients reach the first.
+
+    Raises:
+        Absent: the place is not ours to start a daemon at.
+        Unavailable: it did not come up; with the last line of its log.
+    """
+    if place.state_dir is None:
+        raise Absent(f"{place.socket}: no daemon answers; whoever set it up must start it")
+    with _open_log(place.state_dir) as log:
+        before = log.tell()
+        deadline = time.monotonic() + START_LIMIT_S
+        for _ in range(LOCKED_TRIES):
+            child = _spawn(place.state_dir, log)
+            if _comes_up(place, child, deadline, tell):
+                return
+            if child.returncode != LOCKED:
+                break
+        raise Unavailable(f"the daemon did not start: {_last_words(place.state_dir, before)}")
+
+
+def reap() -> None:
+    """Let go of daemons that were started from here and have ended."""
+    _started[:] = [child for child in _started if child.poll() is None]
+
+
+def _comes_up(place: Place, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
+    """Return True as soon as a daemon answers; False when the child has left, or time is up."""
+    from threading import Event  # noqa: PLC0415  only a start pays for this import
+
+    never, slow_at = Event(), time.monotonic() + SLOW_START_S
+    while time.monotonic() < deadline:
+        never.wait(START_POLL_S)
+        if answers(place.socket):
+            return True
+        if child.poll() is not None:  # whoever holds the lock may need a moment to listen, or to leave
+            patience = LOCKED_PAUSE_S if child.returncode == LOCKED else 0.0
+            deadline = min(deadline, time.monotonic() + patience)
+        if time.monotonic() > slow_at:
+            tell(f"starting the daemon of {place.state_dir} ...")
+            slow_at = float("inf")
+    return False
+
+
+def answers(path: str) -> bool:
+    """Return whether somebody takes connections at ``path``."""
+    try:
+        connect(path).close()
+    except Absent:
+        return False
+    return True
+
+
+def _open_log(directory: str) -> IO[bytes]:
+    """Return the log of the user's own daemon, open for appending; nobody else may read it."""
+    try:
+        os.makedirs(directory, mode=0o755 if os.geteuid() == 0 else 0o700, exist_ok=True)
+        descriptor = os.open(os.path.join(directory, "daemon.log"), LOG_FLAGS, 0o600)
+    except OSError as error:
+        raise Unavailable(f"{directory}: cannot keep the daemon's state here ({error.strerror})") from error
+    return os.fdopen(descriptor, "ab")
+
+
+def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
+    """Start a daemon that outlives us and our terminal; ``-P``: it imports nothing from where we stand."""
+    import subprocess  # noqa: PLC0415  only a start pays for this import
+
+    argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve", "--state-dir", directory]
+    child = subprocess.Popen(
+        argv, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )
+    _started.append(child)
+    return child
+
+
+def _last_words(directory: str, before: int) -> str:
+    """Return the last line that a daemon wrote since ``before``, and where there is more."""
+    path = os.path.join(directory, "daemon.log")
+    with open(path, "rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(before, size - MAX_LAST_WORDS))
+        lines = log.read().decode(errors="replace").split("\n")
+    spoken = [line.strip() for line in lines if line.strip()]
+    return f"{spoken[-1] if spoken else 'it said nothing'} (log: {path})"

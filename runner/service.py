@@ -1,0 +1,272 @@
+"""What callers may ask of the daemon, with who they are; the routes only translate to HTTP."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from jobs.contract import Result, Status
+from runner.adapters import as_user
+from runner.adapters.store import SqliteStore
+from runner.core.lifecycle import (
+    Attempt,
+    CancelRequested,
+    Event,
+    Finished,
+    Held,
+    Job,
+    Preparing,
+    RestartRequested,
+    Running,
+    Start,
+    Stopping,
+)
+from runner.daemon import Daemon
+from runner.errors import Refused, RunnerError, UsageError
+from runner.ports import AttemptRow, Clock, JobRow, Owner
+from runner.pulse import Pulse
+from runner.resolved import Resolved
+from runner.settings import Settings
+from runner.source import one_line
+from runner.spec import JobFile, load, retry_limits
+from runner.spec_paths import check_paths
+from runner.workshop import JobWorkshop, parse_revision
+
+MAX_JOB_FILE_BYTES: Final = 1024**2
+
+
+class NotFound(RunnerError):
+    """There is no such job."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is on the other end of the connection."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job file as it was handed in."""
+
+    path: str
+    text: bytes
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The daemon with what is needed to answer questions about it."""
+
+    daemon: Daemon
+    store: SqliteStore
+    workshop: JobWorkshop
+    settings: Settings
+    clock: Clock
+    pulse: Pulse
+    state_dir: Path
+    started_at: datetime
+
+    # --- submitting
+
+    def submit(self, caller: Caller, submission: Submission) -> JobRow:
+        """Return the accepted job: it is in the store, and will run even if this process dies now.
+
+        Raises:
+            SpecError: the job file is wrong; all its errors at once.
+            UsageError: it asks for more than there is.
+            Refused: the caller may not.
+        """
+        revision = self.resolve(caller, submission)
+        return self.daemon.ask(lambda: self._accept(caller, revision))
+
+    def resolve(self, caller: Caller, submission: Submission) -> Resolved:
+        """Return the revision that a job file stands for."""
+        path = Path(submission.path)
+        who = as_user.person(caller.uid, caller.gid)
+        job = load(submission.text, path)
+        check_paths(job, path.parent, partial(as_user.problem, who))
+        if submission.name is not None:
+            job = JobFile.model_validate({**json.loads(job.model_dump_json()), "name": submission.name})
+        self._fits(job, path)
+        return Resolved(
+            job=job,
+            path=str(path),
+            accelerator=self._accelerator(job, path),
+            uid=who.uid,
+            gid=who.gid,
+            groups=who.groups,
+            user=who.name,
+        )
+
+    def _fits(self, job: JobFile, path: Path) -> None:
+        """Refuse what can never start: waiting for it would be for ever."""
+        capacity, wants = self.daemon.world.capacity, job.resources
+        memory = f"{wants.memory / 1024**3:.1f} GiB; there are {capacity.memory_bytes / 1024**3:.1f} GiB"
+        gpus, image = len(capacity.devices), job.image.name
+        impossible = [
+            (
+                wants.cpus > capacity.cpus,
+                f"resources.cpus: asks for {wants.cpus:g}; there are {capacity.cpus:g}",
+            ),
+            (wants.memory > capacity.memory_bytes, f"resources.memory: asks for {memory}"),
+            (wants.gpus > gpus, f"resources.gpus: asks for {wants.gpus}; there are {gpus}"),
+            (
+                image not in {"auto", *self.settings.allowed_images},
+                f"image: {image!r} is not offered here; ask the operator (allowed_images)",
+            ),
+        ]
+        problems = [text for bad, text in impossible if bad]
+        if problems:
+            raise UsageError("\n".join(f"{one_line(str(path))}: {text}" for text in problems))
+
+    def _accelerator(self, job: JobFile, path: Path) -> Literal["cuda", "rocm", "cpu"]:
+        vendors = {device.vendor for device in self.daemon.world.capacity.devices}
+        match job.accelerator, job.resources.gpus:
+            case "auto", 0:
+                return "cpu"
+            case "auto", _:
+                return "cuda" if "nvidia" in vendors else "rocm"
+            case ("cuda" | "rocm") as chosen, 0:
+                raise UsageError(
+                    f"{one_line(str(path))}: accelerator: {chosen} needs resources.gpus of at least 1"
+                )
+            case "cpu", gpus if gpus:
+                raise UsageError(
+                    f"{one_line(str(path))}: resources.gpus: {gpus} with accelerator cpu; choose one"
+                )
+            case chosen, _:
+                return chosen
+
+    def owner(self, caller: Caller) -> Owner:
+        """Return as whom the jobs of a caller run."""
+        who = as_user.person(caller.uid, caller.gid)
+        if os.geteuid() != 0:
+            return Owner(os.getuid(), os.getgid(), who.name)
+        if who.uid == 0:
+            run_as = self.settings.root_jobs_run_as
+            return Owner(run_as.uid, run_as.gid, who.name)
+        return Owner(who.uid, who.gid, who.name)
+
+    def draft(self, caller: Caller, revision: Resolved, job_id: str) -> JobRow:
+        """Return the row of a job that is not in the store yet."""
+        now = self.clock.now()
+        job = Job(
+            id=job_id,
+            state=Preparing(now),
+            limits=retry_limits(revision.job),
+            grace=revision.job.stop_grace,
+            time_limit=revision.job.resources.time_limit,
+        )
+        text, labels = revision.model_dump_json(), dict(revision.job.labels)
+        return JobRow(job, revision.job.name, self.owner(caller), now, revision.job.priority, text, labels)
+
+    def _accept(self, caller: Caller, revision: Resolved) -> JobRow:
+        row = self.draft(caller, revision, self.store.next_id())
+        self.daemon.submit(row, f"submitted by {row.owner.name}: {one_line(revision.path)}")
+        return row
+
+    def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
+        """Return what submitting would lead to: the resolved job, its spec, the exact engine arguments."""
+        revision = self.resolve(caller, submission)
+        row = self.draft(caller, revision, "0")
+        attempt = Attempt(1, 1)
+        request = self.workshop.dry_request(row, attempt, "IMAGE")
+        return {
+            "job": json.loads(revision.model_dump_json()),
+            "spec": self.workshop.spec_json(row, attempt),
+            "engine": self.daemon.world.executor.plan(request),
+        }
+
+    # --- asking for something to happen
+
+    def cancel(self, caller: Caller, reference: str) -> tuple[JobRow, bool]:
+        """Return the job and whether this call changed anything: cancelling twice is no error."""
+        row = self._mine(caller, reference)
+        event = CancelRequested(self.clock.now(), self._name(caller))
+        return self.daemon.ask(lambda: self._cancel(row.job.id, event))
+
+    def _cancel(self, job_id: str, event: CancelRequested) -> tuple[JobRow, bool]:
+        row = self.now(job_id)
+        already = isinstance(row.job.state, Stopping) and row.job.state.reason == "cancelled"
+        if isinstance(row.job.state, Finished) or already:
+            return row, False
+        return self.daemon.happen(row, event), True
+
+    def restart(self, caller: Caller, reference: str, start: Start) -> JobRow:
+        row = self._mine(caller, reference)
+        event = RestartRequested(self.clock.now(), self._name(caller), start)
+        return self._happen(row.job.id, event)
+
+    def signal(self, caller: Caller, reference: str, number: int, name: str) -> JobRow:
+        row = self._mine(caller, reference)
+        text = f"{name} requested by {self._name(caller)}"
+        return self.daemon.ask(lambda: self._signal(row.job.id, number, text))
+
+    def _signal(self, job_id: str, number: int, text: str) -> JobRow:
+        row = self.now(job_id)
+        self.daemon.signal(row, number)
+        self.store.note(row.job.id, self.clock.now(), "signal_requested", text)
+        return row
+
+    def _happen(self, job_id: str, event: Event) -> JobRow:
+        return self.daemon.ask(lambda: self.daemon.happen(self.now(job_id), event))
+
+    def _mine(self, caller: Caller, reference: str) -> JobRow:
+        """Return a job that the caller may command: its owner, root, or the daemon's own user."""
+        row = self.find(reference)
+        if caller.uid not in {0, os.geteuid(), parse_revision(row.revision).uid}:
+            raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they and root may do that")
+        return row
+
+    @staticmethod
+    def _name(caller: Caller) -> str:
+        return as_user.person(caller.uid, caller.gid).name
+
+    # --- looking
+
+    def find(self, reference: str) -> JobRow:
+        row = self.store.find(reference)
+        if row is None:
+            raise NotFound(f"{one_line(reference)}: there is no job of that id or name; runner list --all")
+        return row
+
+    def now(self, job_id: str) -> JobRow:
+        """Return a job as the loop knows it; on the loop's thread."""
+        entry = self.daemon.entries.get(job_id)
+        return entry.row if entry else self.find(job_id)
+
+    def recent(self, caller: Caller, *, every: bool, mine: bool, limit: int) -> tuple[JobRow, ...]:
+        since = self.clock.now() - (timedelta(days=36_500) if every else timedelta(days=1))
+        uid = self.owner(caller).uid if mine else None
+        return self.store.recent(since, uid, limit)
+
+    def readable(self, caller: Caller, reference: str) -> JobRow:
+        """Return a job whose output the caller may read."""
+        return self._mine(caller, reference)
+
+    def progress(self, row: JobRow) -> Status | None:
+        """Return the last heartbeat of a job that is alive."""
+        if not isinstance(row.job.state, Running | Stopping):
+            return None
+        attempt = row.job.state.attempt
+        directory = self.workshop.directory(row)
+        return directory.status(directory.paths(attempt.number, attempt.lineage))
+
+    def attempts(self, row: JobRow) -> tuple[tuple[AttemptRow, Result | None], ...]:
+        directory = self.workshop.directory(row)
+        rows = self.store.attempts(row.job.id)
+        return tuple((a, directory.result(directory.paths(a.number, a.lineage))) for a in rows)
+
+    @staticmethod
+    def settled(row: JobRow) -> bool:
+        """Return whether nothing more will happen to the job by itself."""
+        return isinstance(row.job.state, Finished | Held)

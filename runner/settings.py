@@ -1,0 +1,141 @@
+"""What an operator may say: one YAML file, closed against unknown keys, every value with its unit and reason.
+
+The file is ``/etc/runner/settings.yaml`` for a system daemon and ``<config>/runner/settings.yaml``
+for a user's own; ``RUNNER_SETTINGS`` names another.  None is needed: every value has a default.
+"""
+
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from runner.errors import UsageError
+
+SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
+
+
+class RunAs(BaseModel):
+    """Numeric uid and gid; never 0 for containers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uid: int = Field(65532, ge=0)
+    gid: int = Field(65532, ge=0)
+
+
+class Settings(BaseModel):
+    """Everything that an operator decides."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    executor: Literal["auto", "docker", "process"] = "auto"
+    """Where attempts run.  ``auto``: the engine when it answers at start, else processes of this host."""
+
+    engine: str | None = None
+    """URL of the engine; None: ``DOCKER_HOST``, then the default socket."""
+
+    runtime: str = "runc"
+    """OCI runtime.  Named, so that an engine's ``default-runtime: nvidia`` cannot hand out every GPU."""
+
+    gpu_injection: Literal["cdi", "hook"] = "cdi"
+    """How NVIDIA devices reach a container; the hook is for engines without CDI (before 25)."""
+
+    seccomp: Path | None = None
+    """A seccomp profile (JSON) instead of the engine's own; None: the engine's."""
+
+    root_jobs_run_as: RunAs = RunAs()
+    """Whom the jobs of root run as.  Containers refuse uid 0 whatever this says."""
+
+    system_wide: bool | None = None
+    """Whether every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
+
+    memlock_unlimited: bool = False
+    """Pinned memory without a limit; fails where the engine itself may not raise limits."""
+
+    network: str | None = None
+    """An engine network for every container; None: no network, which is the safe choice."""
+
+    cpus: float | None = Field(None, gt=0)
+    """CPUs to lend in all; None: those of this host."""
+
+    memory_bytes: int | None = Field(None, gt=0)
+    """Memory to lend in all, bytes; None: nine tenths of this host's."""
+
+    base: str | None = None
+    """Base image tag; None: found, pulled or bootstrapped (docs/operations.md)."""
+
+    pull: str | None = "python:3.11-slim-bookworm"
+    """Reference to pull when there is no local base; None: never pull."""
+
+    builder: Literal["auto", "buildx", "engine", "classic"] = "auto"
+    """Which image builder; ``auto`` probes in this order."""
+
+    ca_file: Path | None = None
+    """An extra CA bundle for builds behind a TLS-inspecting proxy; never ends up in an image."""
+
+    allowed_images: dict[str, str] = {}
+    """Names that a job file may give as ``image``, and the references they stand for."""
+
+    log_quota_bytes: int = Field(256 * 1024**2, ge=1024**2)
+    """Disk space of one attempt's log; the middle of a longer one is cut out."""
+
+    observe_every_s: float = Field(1.0, ge=0.05, le=60)
+    """Seconds between looks at the engine while something runs; its events come sooner."""
+
+    launches_at_once: int = Field(4, ge=1, le=64)
+    """How many containers are created side by side."""
+
+    def seccomp_text(self) -> str | None:
+        """Return the profile's text; engines take the JSON itself and no path.
+
+        Raises:
+            UsageError: the file cannot be read.
+        """
+        if self.seccomp is None:
+            return None
+        try:
+            return self.seccomp.read_text()
+        except OSError as error:
+            raise UsageError(f"{self.seccomp}: seccomp profile: {error.strerror}") from error
+
+
+def settings_path() -> Path:
+    """Return where the settings file of this user is looked for."""
+    named = os.environ.get("RUNNER_SETTINGS")
+    if named:
+        return Path(named)
+    if os.geteuid() == 0:
+        return SYSTEM_SETTINGS
+    config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(config) / "runner" / "settings.yaml"
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Return the settings of a file; the defaults when none is named and none is there.
+
+    Raises:
+        UsageError: the file cannot be read, is no YAML, or says something impossible.
+    """
+    where = path or settings_path()
+    try:
+        text = where.read_text()
+    except FileNotFoundError as error:
+        if path is not None or os.environ.get("RUNNER_SETTINGS"):
+            raise UsageError(f"{where}: there is no such settings file") from error
+        return Settings()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: cannot be read: {error}") from error
+    return _parse(where, text)
+
+
+def _parse(where: Path, text: str) -> Settings:
+    try:
+        return Settings.model_validate(yaml.safe_load(text) or {})
+    except yaml.YAMLError as error:
+        raise UsageError(f"{where}: is no YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{where}: {field}: {first['msg'].lower()}") from error

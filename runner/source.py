@@ -1,0 +1,123 @@
+"""A text file that a person wrote: reading it within limits, and pointing at places in it.
+
+Standard library alone, because the client reads the job file too.  Whatever is shown of
+a file, its name included, fits on one line: control characters come out escaped.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from runner.errors import UsageError
+
+MAX_BYTES: Final = 1024 * 1024
+"""A job file larger than this is something else; it is refused before it is read whole."""
+
+MAX_LINES: Final = 100
+"""Problems shown of one file; the rest is counted."""
+
+_SHOWN_CHARACTERS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a text file, both numbers from 1, as editors count."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, and where.  ``at`` is None when the file itself is the problem."""
+
+    at: Position | None
+    field: str  # dotted; empty when no field is to blame
+    fact: str
+
+    def line(self, path: Path) -> str:
+        """Return ``file:line:column: field: fact``."""
+        place = f":{self.at.line}:{self.at.column}" if self.at else ""
+        field = f"{self.field}: " if self.field else ""
+        return f"{one_line(str(path))}{place}: {field}{self.fact}"
+
+
+class SpecError(UsageError):
+    """A file that a user wrote is not right; every problem of it at once, by position."""
+
+    def __init__(self, path: Path, problems: Iterable[Problem]) -> None:
+        self.path = path
+        self.problems = tuple(sorted(set(problems), key=_order))
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line for each problem, at most ``MAX_LINES`` and one that counts the others."""
+        shown = tuple(problem.line(self.path) for problem in self.problems[:MAX_LINES])
+        more = len(self.problems) - MAX_LINES
+        return (*shown, f"{one_line(str(self.path))}: and {more} more problems") if more > 0 else shown
+
+
+def read_source(path: Path) -> bytes:
+    """Return the content of a job file.
+
+    Raises:
+        SpecError: it is missing, a directory, unreadable or larger than ``MAX_BYTES``.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError(path, [Problem(None, "", _unreadable(path, error))]) from error
+    except ValueError as error:  # a NUL in the name
+        raise SpecError(path, [Problem(None, "", "no file can have this name")]) from error
+    if len(text) > MAX_BYTES:
+        raise SpecError(path, [Problem(None, "", "larger than 1 MiB, so not a job file")])
+    return text
+
+
+def one_line(text: str) -> str:
+    """Return a text in which every character can be printed and none ends the line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(text: str) -> str:
+    """Return a text in double quotes, on one line and not too long."""
+    cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return '"' + one_line(cut).replace('"', '\\"') + '"'
+
+
+def shown(value: object) -> str:
+    """Return how a message names a value that a file holds."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return quoted(value)
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return quoted(str(value))[1:-1]
+
+
+def _order(problem: Problem) -> tuple[Position, str, str]:
+    return problem.at or Position(0, 0), problem.field, problem.fact
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    if error.errno == errno.ENOENT and path.is_symlink():
+        return "is a link to a file that does not exist"
+    if error.errno == errno.ENOENT:
+        return 'no such file; "runner init" writes one to start from'
+    if error.errno == errno.EISDIR:
+        return "is a directory, not a job file"
+    return f"cannot be read: {os.strerror(error.errno) if error.errno else error}"

@@ -1,0 +1,314 @@
+"""What a user may say about a job: the models of the job file and the way into them.
+
+Everything is checked at once, and every complaint has a line and a column.  What is not
+here: whether paths exist (``spec_paths``: that must be asked as the job's owner), and
+which images and devices the operator offers (the settings).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import combinations
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
+
+from jobs import contract
+from runner import spec_parse, spec_profiles, spec_rules, spec_yaml
+from runner.core.retry import RetryLimits
+from runner.quantities import format_duration, format_size
+from runner.source import Problem, SpecError, quoted, read_source, shown
+from runner.spec_profiles import ProfileChoice
+from runner.spec_types import (
+    GIB,
+    MIB,
+    Grace,
+    HostPath,
+    Interval,
+    LabelKey,
+    LabelValue,
+    Memory,
+    Name,
+    Shm,
+    Target,
+    Text,
+    TimeLimit,
+    Variable,
+    Wait,
+)
+
+WORKLOADS: Final = ("causal_lm",)
+"""The kinds that ``workload.kind`` may be."""
+
+
+class Resources(contract.Spec):
+    """What one attempt may use."""
+
+    gpus: int = Field(0, ge=0, le=64, description="Whole GPUs, lent to this job alone.")
+    cpus: float = Field(1.0, ge=0.1, le=1024, description="CPU cores; 1.5 is one and a half.")
+    memory: Memory = Field(4 * GIB, description="Memory limit; /dev/shm and /tmp count.")
+    shm: Shm = Field(64 * MIB, description="Size of the job's own /dev/shm.")
+    time_limit: TimeLimit | None = Field(
+        None, description="Running time, after which the job is stopped; null: no limit."
+    )
+
+
+class ImageChoice(contract.Spec):
+    """Which image runs the job."""
+
+    name: Name = Field("auto", description="auto, or the name of an image that the operator offers.")
+
+
+class MountEntry(contract.Spec):
+    """A file or directory of the host, shown to the job."""
+
+    source: HostPath = Field(description="File or directory on the host; relative to the job file.")
+    target: Target = Field(description="Where the job sees it: a path below /data.")
+    read_only: bool = Field(default=True, description="false lets the job write there, as its owner.")
+
+
+class Checkpoints(contract.Spec):
+    """When to save; whichever clock is due first."""
+
+    every_steps: int | None = Field(None, ge=1, description="Steps between checkpoints; null: by time alone.")
+    every: Interval | None = Field(
+        timedelta(minutes=2), description="Time between checkpoints; null: by steps alone."
+    )
+    keep: int = Field(3, ge=2, le=1000, description="Newest checkpoints to keep; the last may be torn.")
+
+
+class Retry(contract.Spec):
+    """How often, and how patiently, a job that died is resumed."""
+
+    max_attempts: int = Field(5, ge=1, le=100, description="Attempts that count, the first one included.")
+    no_progress: int = Field(
+        3, ge=1, le=100, description="Give up after so many at the same checkpoint step."
+    )
+    backoff: Wait = Field(
+        timedelta(seconds=5), description="Wait before the second attempt; doubles from there."
+    )
+    backoff_max: Wait = Field(timedelta(minutes=5), description="Longest wait between two attempts.")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The file a job was read from.  All origins are equal: layout does not make two jobs differ."""
+
+    path: Path = field(default=Path("job.yaml"), compare=False)
+    tree: spec_yaml.Node | None = field(default=None, compare=False)
+
+    def problem(self, path: tuple[spec_yaml.Part, ...], fact: str) -> Problem:
+        """Return something that is wrong with the value at a path, with its place where that is known."""
+        at = spec_yaml.place(self.tree, path) if self.tree else None
+        return Problem(at, spec_parse.dotted(path), fact)
+
+
+def _known_kind(value: object) -> object:
+    """Look at the kind before all else: the fields of an unknown one mean nothing."""
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind")
+    if kind is None:
+        raise spec_parse.below(("kind",), f"is required; it can be {spec_parse.choose(WORKLOADS)}")
+    if not isinstance(kind, str):
+        raise spec_parse.below(("kind",), f"must be {spec_parse.choose(WORKLOADS)}, not {shown(kind)}")
+    if kind not in WORKLOADS:
+        hint = spec_parse.did_you_mean(kind, WORKLOADS) or f"; there is {spec_parse.choose(WORKLOADS)}"
+        raise spec_parse.below(("kind",), f"there is no workload {quoted(kind)}{hint}")
+    return value
+
+
+def _checked_paths(workload: contract.CausalLm) -> contract.CausalLm:
+    try:
+        spec_rules.host_path(workload.data)
+    except ValueError as error:
+        raise spec_parse.below(("data",), str(error)) from error
+    return workload
+
+
+def _profile(value: object) -> object:
+    return _short_form(value, "extends", "the name of a profile")
+
+
+def _image(value: object) -> object:
+    return _short_form(value, "name", "the name of an image")
+
+
+def _short_form(value: object, field_name: str, words: str) -> object:
+    """Return a mapping for the text that may stand in its place."""
+    if isinstance(value, str):
+        return {field_name: value}
+    if isinstance(value, dict | contract.Spec):
+        return value
+    raise ValueError(f"must be {words} or a mapping, not {shown(value)}")
+
+
+class JobFile(contract.Spec):
+    """One job, as its owner wants it."""
+
+    name: Name = Field(description="Name of the job; the file's own name where this is left out.")
+    workload: Annotated[contract.CausalLm, BeforeValidator(_known_kind), AfterValidator(_checked_paths)] = (
+        Field(description="What is trained.")
+    )
+    profile: Annotated[ProfileChoice, BeforeValidator(_profile)] = Field(
+        ProfileChoice(), description="How it is run fast: the name of a profile, or changes to one."
+    )
+    accelerator: Literal["auto", "cuda", "rocm", "cpu"] = Field(
+        "auto", description="auto: whatever GPUs the machine has if some are asked for, else cpu."
+    )
+    resources: Resources = Field(Resources(), description="What one attempt may use.")
+    image: Annotated[ImageChoice, BeforeValidator(_image)] = Field(
+        ImageChoice(), description="auto, or the name of an image that the operator offers."
+    )
+    mounts: tuple[MountEntry, ...] = Field(
+        (), max_length=32, description="Files and directories of the host, shown to the job."
+    )
+    environment: dict[Variable, Text] = Field(
+        {}, max_length=200, description="Environment variables; nothing secret."
+    )
+    secrets: dict[Name, HostPath] = Field(
+        {}, max_length=32, description="Files of the host, shown read-only as /run/secrets/NAME."
+    )
+    checkpoint: Checkpoints = Field(Checkpoints(), description="When to save, and how many to keep.")
+    retry: Retry = Field(Retry(), description="How often a job that died is resumed.")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="Seed of everything that is random.")
+    priority: int = Field(50, ge=0, le=100, description="Higher goes first in the queue.")
+    labels: dict[LabelKey, LabelValue] = Field(
+        {}, max_length=32, description="Your own words about the job, to find it by."
+    )
+    stop_grace: Grace = Field(
+        timedelta(seconds=30), description="Time to save and leave when asked to stop; then it is killed."
+    )
+
+    _origin: Origin = PrivateAttr(Origin())
+
+    @property
+    def origin(self) -> Origin:
+        return self._origin
+
+    def read_from(self, origin: Origin) -> "JobFile":
+        """Return this job with the knowledge of where each field stands."""
+        self._origin = origin
+        return self
+
+
+# --- In -----------------------------------------------------------------------------------------------
+
+
+def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
+    """Return the job that a YAML text describes; ``path`` serves for messages and for the default name.
+
+    Raises:
+        SpecError: with every problem at once.
+    """
+    tree, problems = spec_parse.mapping(text, path)
+    problems += spec_profiles.unknown_profile(tree, profiles or contract.profiles_dir())
+    written = {"name": spec_rules.name_from(path.stem), **_as_written(tree)}
+    job, complaints = spec_parse.validated(JobFile, written, tree)
+    problems += complaints
+    if job is None:
+        raise SpecError(path, problems)
+    problems += _conflicts(job.read_from(Origin(path, tree)))
+    if problems:
+        raise SpecError(path, problems)
+    return job
+
+
+def read(path: Path, profiles: Path | None = None) -> JobFile:
+    """Return the job in a file.
+
+    Raises:
+        SpecError: it cannot be read, is too large or is not right.
+    """
+    return load(read_source(path), path, profiles)
+
+
+def dump(job: JobFile) -> str:
+    """Return a job as JSON in which every default is written out; ``undump`` reads it back."""
+    return job.model_dump_json()
+
+
+def undump(text: str) -> JobFile:
+    return JobFile.model_validate_json(text)
+
+
+def _as_written(tree: spec_yaml.Mapping) -> dict[str, spec_yaml.Plain]:
+    """Return the file as values, numbers in texts as they were typed: ``1.10`` stays ``1.10``."""
+    values = {key: spec_yaml.plain(node) for key, node in tree.entries.items()}
+    for section in ("environment", "labels"):
+        node = tree.entries.get(section)
+        if isinstance(node, spec_yaml.Mapping):
+            values[section] = {key: _typed(value) for key, value in node.entries.items()}
+    return values
+
+
+def _typed(node: spec_yaml.Node) -> spec_yaml.Plain:
+    is_number = isinstance(node, spec_yaml.Scalar) and type(node.value) in (int, float)
+    return node.text if isinstance(node, spec_yaml.Scalar) and is_number else spec_yaml.plain(node)
+
+
+# --- Fields that contradict each other ----------------------------------------------------------------
+
+
+def _conflicts(job: JobFile) -> Iterator[Problem]:
+    say = job.origin.problem
+    resources, retry = job.resources, job.retry
+    if job.accelerator == "cpu" and resources.gpus:
+        yield say(("resources", "gpus"), 'must be 0 where the accelerator is "cpu"')
+    if job.accelerator in ("cuda", "rocm") and not resources.gpus:
+        yield say(
+            ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
+        )
+    if resources.shm > resources.memory:
+        size, limit = format_size(resources.shm), format_size(resources.memory)
+        yield say(
+            ("resources", "shm"), f"{size} does not fit into the memory limit of {limit}, of which it is part"
+        )
+    if retry.backoff > retry.backoff_max:
+        longest = format_duration(retry.backoff_max)
+        yield say(
+            ("retry", "backoff"), f"{format_duration(retry.backoff)} is longer than backoff_max, {longest}"
+        )
+    if job.checkpoint.every is None and job.checkpoint.every_steps is None:
+        yield say(("checkpoint",), "would never save: give every, every_steps or both")
+    yield from _overlaps(job)
+
+
+def _overlaps(job: JobFile) -> Iterator[Problem]:
+    targets = [(i, PurePosixPath(mount.target)) for i, mount in enumerate(job.mounts)]
+    for (_, first), (i, second) in combinations(targets, 2):
+        if first.is_relative_to(second) or second.is_relative_to(first):
+            fact = f"{quoted(str(second))} and {quoted(str(first))} overlap; choose separate places"
+            yield job.origin.problem(("mounts", i, "target"), fact)
+
+
+# --- Out: what the rest of the house wants ------------------------------------------------------------
+
+
+def resolve_profile(job: JobFile, profiles: Path | None = None) -> contract.Profile:
+    """Return the settings that the job's profile comes to.
+
+    Raises:
+        UsageError: a profile is missing, extends itself or is not valid.
+    """
+    return spec_profiles.resolve(job.profile, profiles or contract.profiles_dir())
+
+
+def checkpoint_plan(job: JobFile) -> contract.CheckpointPlan:
+    every = job.checkpoint.every
+    return contract.CheckpointPlan(
+        every_steps=job.checkpoint.every_steps,
+        every_s=every.total_seconds() if every else None,
+        keep=job.checkpoint.keep,
+    )
+
+
+def retry_limits(job: JobFile) -> RetryLimits:
+    retry = job.retry
+    return RetryLimits(
+        max_attempts=retry.max_attempts,
+        no_progress=retry.no_progress,
+        backoff=retry.backoff,
+        backoff_max=retry.backoff_max,
+    )

@@ -1,0 +1,296 @@
+"""From YAML text to a pydantic model, and from pydantic's complaints to the house's words.
+
+Every complaint names the field, says what is wanted and what was found, and guesses what
+was meant.  Validation is strict: the text "200" is no number, because a file that means
+two things is a file that somebody will read the other way.
+"""
+
+import difflib
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from runner import spec_yaml
+from runner.source import Problem, SpecError, one_line, quoted, shown
+from runner.spec_yaml import Node, Part, Scalar
+
+M = TypeVar("M", bound=BaseModel)
+
+MEANT: Final[Mapping[str, str]] = {
+    "env": "environment",
+    "volumes": "mounts",
+    "tags": "labels",
+    "model": "workload",
+    "retries": "retry.max_attempts",
+    "restart": "retry",
+    "timeout": "resources.time_limit",
+    "walltime": "resources.time_limit",
+    "ram": "resources.memory",
+    "shm_size": "resources.shm",
+    "device": "accelerator",
+    "grace_period": "stop_grace",
+}
+"""What other tools call a field; the rest is guessed from the spelling."""
+
+ENGINE_OPTIONS: Final = frozenset(
+    (
+        *(
+            "cap_add",
+            "cap_drop",
+            "cgroup_parent",
+            "device_requests",
+            "devices",
+            "dns",
+            "entrypoint",
+            "extra_hosts",
+        ),
+        *("group_add", "hostname", "ipc", "links", "network", "network_mode", "pid", "ports", "privileged"),
+        *("publish", "runtime", "security_opt", "sysctls", "ulimits", "user", "userns_mode", "uts"),
+    )
+)
+"""Known from elsewhere, and refused with the reason instead of a guess."""
+
+
+def below(path: tuple[Part, ...], fact: str) -> PydanticCustomError:
+    """Return an error to raise in a validator about something inside the value that it checks."""
+    return PydanticCustomError("below", "{fact}", {"fact": fact, "path": path})
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return ``; did you mean "x"?`` or nothing."""
+    if len(word) > 64:
+        return ""
+    lowered = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), lowered, n=1, cutoff=0.6)
+    return f"; did you mean {quoted(lowered[close[0]])}?" if close else ""
+
+
+def choose(choices: Sequence[str]) -> str:
+    """Return the choices as people list them."""
+    words = [quoted(choice) for choice in choices]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def mapping(raw: bytes, path: Path) -> tuple[spec_yaml.Mapping, list[Problem]]:
+    """Return the tree of a YAML file whose top is a mapping, and problems that did not stop the reading.
+
+    Raises:
+        SpecError: it is no YAML, empty, or something else at the top.
+    """
+    tree, problems = spec_yaml.compose(raw)
+    if isinstance(tree, spec_yaml.Mapping) and tree.entries:
+        return tree, list(problems)
+    raise SpecError(path, problems or [Problem(tree.at if tree else spec_yaml.START, "", _no_mapping(tree))])
+
+
+def _no_mapping(tree: Node | None) -> str:
+    if isinstance(tree, spec_yaml.Sequence):
+        return 'must be "field: value" lines, not a list'
+    if isinstance(tree, Scalar) and tree.value is not None:
+        return f'must be "field: value" lines, not {quoted(tree.text)}'
+    return 'the file is empty; "runner init" writes one to start from'
+
+
+def validated(model: type[M], written: Mapping[str, object], tree: Node) -> tuple[M | None, list[Problem]]:
+    """Return the model, or None and every problem."""
+    try:
+        return model.model_validate(written, strict=True), []
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        return None, [_problem(_Complaint(model, tree, detail)) for detail in found]
+
+
+# --- One complaint ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """One error of pydantic, with what is needed to say it better."""
+
+    model: type[BaseModel]
+    tree: Node
+    detail: ErrorDetails
+
+    @property
+    def path(self) -> tuple[Part, ...]:
+        """The field as the file spells it: without pydantic's marks."""
+        inside = self.detail.get("ctx", {}).get("path", ())
+        parts = [part for part in (*self.detail["loc"], *inside) if part != "[key]"]
+        if isinstance(spec_yaml.at_path(self.tree, tuple(parts[:-1])), Scalar):
+            parts.pop()  # a short form: the text stands for a mapping with this field in it
+        return tuple(parts)
+
+    @property
+    def node(self) -> Node | None:
+        return spec_yaml.at_path(self.tree, self.path)
+
+
+def _problem(complaint: _Complaint) -> Problem:
+    path = complaint.path
+    kind = complaint.detail["type"]
+    of_key = kind == "extra_forbidden" or "[key]" in complaint.detail["loc"]
+    at = (spec_yaml.key_place if of_key else spec_yaml.place)(complaint.tree, path)
+    return Problem(at, dotted(path), one_line(_fact(complaint, kind)))
+
+
+def dotted(path: tuple[Part, ...]) -> str:
+    """Return a field as messages name it: ``mounts[0].source``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{_segment(part)}"
+    return text.removeprefix(".")
+
+
+def _segment(part: str) -> str:
+    return part if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", part) else quoted(part)
+
+
+def _fact(complaint: _Complaint, kind: str) -> str:
+    context = complaint.detail.get("ctx", {})
+    match kind:
+        case "below":
+            return str(context["fact"])
+        case "value_error":
+            return str(context["error"])
+        case "missing":
+            return "is required"
+        case "extra_forbidden":
+            return _unknown(complaint)
+        case "too_long":
+            return f"holds more than {context['max_length']} entries"
+        case _:
+            return _mismatch(complaint)
+
+
+def _unknown(complaint: _Complaint) -> str:
+    word = str(complaint.path[-1])
+    parent = _type_at(complaint.model, complaint.path[:-1])
+    names = tuple(parent.model_fields) if _is_model(parent) else ()
+    meant = MEANT.get(word, "")
+    if meant.startswith(dotted(complaint.path[:-1])) and meant:
+        return f"unknown field; did you mean {quoted(meant)}?"
+    if word in ENGINE_OPTIONS:
+        return "unknown field; a job file carries no options of the container engine"
+    if hint := did_you_mean(word, names):
+        return f"unknown field{hint}"
+    elsewhere = [dotted((*path, word)) for path, fields in _sections(complaint.model) if word in fields]
+    return f"unknown field{f'; did you mean {quoted(elsewhere[0])}?' if elsewhere else ''}"
+
+
+def _sections(
+    model: type[BaseModel], path: tuple[str, ...] = ()
+) -> Iterable[tuple[tuple[str, ...], frozenset[str]]]:
+    yield path, frozenset(model.model_fields)
+    for name, info in model.model_fields.items():
+        if _is_model(inner := _bare(info.annotation)):
+            yield from _sections(inner, (*path, name))
+
+
+def _mismatch(complaint: _Complaint) -> str:
+    info = _field_at(complaint.model, complaint.path)
+    wanted = _wanted(info.annotation, info) if info else _wanted(_type_at(complaint.model, complaint.path))
+    return f"must be {wanted}, not {_found(complaint.node)}{_hint(complaint, info)}"
+
+
+def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
+    node = complaint.node
+    kind = _type_at(complaint.model, complaint.path)
+    if not isinstance(node, Scalar):
+        return ""
+    if node.value is None and info is not None and not info.is_required():
+        return "; remove the line to get the default"
+    if kind is str:
+        return '; write "" for an empty text' if node.value is None else "; put it in quotes"
+    if get_origin(kind) is Literal:
+        return did_you_mean(node.text, [str(choice) for choice in get_args(kind)])
+    if kind is bool and node.text.lower() in {"yes", "no", "on", "off"}:
+        return f"; did you mean {'true' if node.text.lower() in {'yes', 'on'} else 'false'}?"
+    if isinstance(node.value, str) and isinstance(spec_yaml.resolve(node.text), int | float):
+        return "; remove the quotes"
+    return ""
+
+
+def _found(node: Node | None) -> str:
+    """Return how a message names what the file says: numbers as they were typed."""
+    if isinstance(node, Scalar) and type(node.value) in (int, float):
+        return quoted(node.text)[1:-1]
+    return shown(spec_yaml.plain(node)) if node else "nothing"
+
+
+# --- What a field wants -------------------------------------------------------------------------------
+
+
+def _field_at(model: type[BaseModel], path: tuple[Part, ...]) -> FieldInfo | None:
+    if not path:
+        return None
+    parent = _type_at(model, path[:-1])
+    return parent.model_fields.get(str(path[-1])) if _is_model(parent) else None
+
+
+def _type_at(model: type[BaseModel], path: tuple[Part, ...]) -> Any:  # noqa: ANN401 - annotations are values of any kind
+    """Return the type at a path, None when the model has no such place."""
+    kind: Any = model
+    for part in path:
+        if _is_model(kind):
+            info = kind.model_fields.get(str(part))
+            kind = _bare(info.annotation) if info else None
+        elif get_origin(kind) in (tuple, dict):
+            kind = _bare(get_args(kind)[0 if get_origin(kind) is tuple else 1])
+        else:
+            return None
+    return kind
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _bare(annotation: Any) -> Any:  # noqa: ANN401 - the same
+    """Return a type without its annotations and without ``| None``."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _bare(next(kind for kind in get_args(annotation) if kind is not types.NoneType))
+    return annotation
+
+
+def _wanted(annotation: Any, info: FieldInfo | None = None) -> str:  # noqa: ANN401 - the same
+    kind = _bare(annotation)
+    if get_origin(kind) is Literal:
+        words = f"one of {choose([str(choice) for choice in get_args(kind)])}"
+    else:
+        words = _WORDS.get(get_origin(kind) or kind, "a mapping")
+    optional = types.NoneType in get_args(annotation)
+    return f"{words}{_range(info)}{', or null' if optional else ''}"
+
+
+_WORDS: Final[Mapping[Any, str]] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    tuple: "a list",
+}
+
+
+def _range(info: FieldInfo | None) -> str:
+    bound = {
+        name: value
+        for item in (info.metadata if info else ())
+        for name in ("ge", "gt", "le", "lt")
+        if (value := getattr(item, name, None)) is not None
+    }
+    if "ge" in bound and "le" in bound:
+        return f" from {bound['ge']} to {bound['le']}"
+    words = [f"{_BOUNDS[name]} {value}" for name, value in bound.items()]
+    return f" {' and '.join(words)}" if words else ""
+
+
+_BOUNDS: Final = {"ge": "of at least", "gt": "greater than", "le": "of at most", "lt": "less than"}

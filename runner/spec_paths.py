@@ -1,0 +1,98 @@
+"""Whether the paths of a job file exist and can be read.
+
+Asked as the job's owner and never as root, whose eyes see more: ``problem_with`` looks at
+one path as whoever calls it, and holds no opinion about who that is.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from runner.source import SpecError, one_line
+from runner.spec import JobFile
+from runner.spec_rules import STDLIB
+from runner.spec_yaml import Part
+
+Kind: TypeAlias = Literal["directory", "file", "either", "writable"]
+Look: TypeAlias = Callable[[Path, Kind], str | None]
+
+SYSTEM: Final = tuple(
+    Path(root) for root in ("/proc", "/sys", "/dev", "/boot", "/etc", "/run", "/root", "/var/lib")
+)
+"""What is never shown to a job, wherever a link points from."""
+
+
+def paths(job: JobFile) -> Iterator[tuple[tuple[Part, ...], str, Kind]]:
+    """Yield field, path as written and what it must be, for every path of a job."""
+    if job.workload.data != STDLIB:
+        yield ("workload", "data"), job.workload.data, "directory"
+    for i, mount in enumerate(job.mounts):
+        yield ("mounts", i, "source"), mount.source, "either" if mount.read_only else "writable"
+    for name, source in job.secrets.items():
+        yield ("secrets", name), source, "file"
+
+
+def check_paths(job: JobFile, base: Path, look: Look | None = None) -> None:
+    """Return if every path of a job can be used; ``base`` is the directory of the job file.
+
+    ``look`` answers for one path; by default ``problem_with``, as the current user.
+
+    Raises:
+        SpecError: with every path that cannot.
+    """
+    ask = look or problem_with
+    found = [
+        job.origin.problem(field, fact)
+        for field, written, kind in paths(job)
+        if (fact := ask(base / written, kind)) is not None
+    ]
+    if found:
+        raise SpecError(job.origin.path, found)
+
+
+def problem_with(path: Path, kind: Kind) -> str | None:
+    """Return what is wrong with one path on the host for the current user, None if nothing is."""
+    shown = one_line(str(path))
+    try:
+        real = path.resolve(strict=True)
+        mode = real.stat().st_mode
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
+        return f"{shown}: {_words(error)}"
+    if any(real.is_relative_to(root) or root.is_relative_to(real) for root in SYSTEM):
+        leads = "" if str(real) == shown else f"leads to {one_line(str(real))}, which "
+        return f"{shown}: {leads}belongs to the system and is never shown to a job"
+    return _wrong_kind(shown, mode, kind) or _no_access(shown, real, mode, kind)
+
+
+def _wrong_kind(shown: str, mode: int, kind: Kind) -> str | None:
+    is_directory, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
+    if kind == "directory" and not is_directory:
+        return f"{shown}: is not a directory"
+    if kind == "file" and not is_file:
+        return f"{shown}: is not a file"
+    if not (is_directory or is_file):
+        return f"{shown}: is neither a file nor a directory"
+    return None
+
+
+def _no_access(shown: str, real: Path, mode: int, kind: Kind) -> str | None:
+    wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)
+    if not os.access(real, wanted, effective_ids=True):
+        return f"{shown}: you may not read it"
+    if kind == "writable" and not os.access(real, os.W_OK, effective_ids=True):
+        return f"{shown}: you may not write to it; add read_only: true"
+    return None
+
+
+def _words(error: OSError | RuntimeError) -> str:
+    match error:
+        case FileNotFoundError():
+            return "does not exist"
+        case PermissionError():
+            return "you may not look there"
+        case OSError(errno=int(number)):
+            return os.strerror(number).lower()
+        case _:
+            return "links that go round in circles"

@@ -1,0 +1,194 @@
+"""Train one job undisturbed, then again and again under SIGKILL; print the hashes as JSON.
+
+A program of its own, not a test: it imports torch once and forks every attempt, so that an
+attempt costs what the training costs.  Kills come from outside at random times, and from
+inside at a random *line* of the modules that write and read checkpoints, which a tracer
+counts: the trained code knows nothing of it.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from jobs import checkpoint, files, lineage, trainer
+from jobs.__main__ import main as train
+from jobs.contract import AttemptSpec, RunPaths, read_manifest
+
+PROTOCOL = frozenset(module.__file__ for module in (checkpoint, files, lineage))
+"""Where a kill can fall between two halves of a save or of a resume."""
+
+assert trainer.run, "imported here once, so that no attempt has to"
+
+
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """What a finished job left: its weights, and the whole state of its last checkpoint."""
+
+    weights: str | None
+    state: str | None
+
+
+class Lines:
+    """Counts executed lines of the protocol, in all threads; kills the process group at one of them."""
+
+    def __init__(self, kill_at: int | None = None) -> None:
+        self.count = 0
+        self._kill_at = kill_at
+
+    def watch(self) -> None:
+        threading.settrace(self._called)
+        sys.settrace(self._called)
+
+    def _called(self, frame: FrameType, _event: str, _value: object) -> Callable[..., Any] | None:
+        return self._line if frame.f_code.co_filename in PROTOCOL else None
+
+    def _line(self, _frame: FrameType, event: str, _value: object) -> Callable[..., Any]:
+        if event == "line":
+            self.count += 1
+            if self.count == self._kill_at:
+                os.killpg(0, signal.SIGKILL)
+        return self._line
+
+
+class Job:
+    """One run directory, and attempts in it as forked processes."""
+
+    def __init__(self, root: Path, spec: dict[str, Any]) -> None:
+        self._root = root
+        self._spec = spec
+        self.attempts = 0
+
+    def start(self, lines: Lines | None = None) -> int:
+        """Fork the next attempt and return its pid; it leads its own process group."""
+        self.attempts += 1
+        paths = RunPaths(self._root, self.attempts, 1)
+        paths.attempt_dir.mkdir(parents=True)
+        paths.lineage_dir.mkdir(parents=True, exist_ok=True)
+        spec = AttemptSpec.model_validate({**self._spec, "attempt": self.attempts})
+        paths.spec.write_text(spec.model_dump_json())
+        pid = os.fork()
+        if pid == 0:
+            self._child(paths, lines)
+        return pid
+
+    def finish(self) -> Hashes:
+        """Run attempts without kills until one says that it has finished."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.start(), 0)[1])
+        if code != 0:
+            log = RunPaths(self._root, self.attempts, 1).log.read_text()
+            raise SystemExit(f"{self._root}: attempt {self.attempts} ended with {code}:\n{log}")
+        return self.hashes()
+
+    def hashes(self) -> Hashes:
+        paths = RunPaths(self._root, self.attempts, 1)
+        last = paths.lineage_dir / f"step-{self._spec['workload']['steps']:08d}"
+        result = json.loads(paths.result.read_text())
+        return Hashes(result["weights_sha256"], read_manifest(last).state_sha256)
+
+    def _child(self, paths: RunPaths, lines: Lines | None) -> None:
+        os.setpgid(0, 0)
+        log = os.open(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = 70  # of an exception, which is in the log
+        try:
+            if lines:
+                lines.watch()
+            code = train(["--root", str(self._root), "--attempt", str(self.attempts), "--lineage", "1"])
+            if lines:
+                (paths.attempt_dir / "lines").write_text(str(lines.count))
+        finally:
+            os._exit(code)
+
+
+@dataclass(slots=True)
+class Torture:
+    """The whole experiment: a reference, then chains of attempts that are killed."""
+
+    root: Path
+    spec: dict[str, Any]
+    draw: random.Random
+
+    def measure(self) -> tuple[Hashes, float, int]:
+        """Return the hashes of an undisturbed job, its seconds, and how many protocol lines it runs."""
+        job = Job(self.root / "reference", self.spec)
+        began = time.monotonic()
+        hashes = job.finish()
+        seconds = time.monotonic() - began
+        counted = Job(self.root / "counted", self.spec)
+        os.waitpid(counted.start(Lines()), 0)
+        lines = int((self.root / "counted/attempts/1/lines").read_text())
+        return hashes, seconds, lines
+
+    def kill_at_random_times(self, number: int, seconds: float, kills: int) -> tuple[Hashes, int]:
+        """Kill a job at up to so many random times; return its end and how many hit it."""
+        job, killed = Job(self.root / f"timed-{number}", self.spec), 0
+        while killed < kills:
+            pid = job.start()
+            time.sleep(self.draw.uniform(0.02, seconds))
+            if _kill(pid):
+                killed += 1
+            else:  # it was faster than the draw
+                return job.hashes(), killed
+        return job.finish(), killed
+
+    def kill_at_random_lines(self, number: int, lines: int) -> tuple[Hashes, int]:
+        """Kill a job at a line of the protocol and its successor at another, then let it finish."""
+        job, killed = Job(self.root / f"lines-{number}", self.spec), 0
+        for most in (lines, lines // 2):
+            pid = job.start(Lines(self.draw.randrange(1, most)))
+            status = os.waitpid(pid, 0)[1]
+            killed += os.WIFSIGNALED(status)
+        return job.finish(), killed
+
+
+def _kill(pid: int) -> bool:
+    """Kill a process group; return False if its leader had finished with success before."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # before its setpgid: kill it alone
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    return status != 0
+
+
+def main() -> None:
+    root, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    torch.set_num_threads(1)  # before any fork; a pool of threads would not survive it
+    torture = Torture(root, asked["spec"], random.Random(asked["seed"]))  # noqa: S311 - kill points, no secrets
+    reference, seconds, lines = torture.measure()
+    ends, timed, inside, number = [], 0, 0, 0
+    while timed < asked["timed_kills"]:
+        number += 1
+        hashes, killed = torture.kill_at_random_times(number, seconds, 8)
+        timed += killed
+        ends.append(asdict(hashes))
+    while inside < asked["line_kills"]:
+        number += 1
+        hashes, killed = torture.kill_at_random_lines(number, lines)
+        inside += killed
+        ends.append(asdict(hashes))
+    report = {
+        "reference": asdict(reference),
+        "ends": ends,
+        "timed_kills": timed,
+        "line_kills": inside,
+        "lines": lines,
+        "seconds": seconds,
+    }
+    sys.stdout.write(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Three worlds in which the one suite of ``Executor`` is played: values, processes, containers.
+
+A world outlives its executors, as the machine outlives the daemon, and cleans up after itself.
+"""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGKILL
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from jobs.contract import RunPaths
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings, boot_id
+from runner.adapters.hardened import HardenedSettings
+from runner.adapters.local_process import ProcessExecutor, ProcessSettings
+from runner.ports import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation, Owner
+from tests.fakes.executor import FakeExecutor, Program
+from tests.fakes.executor import World as FakeWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+
+HOSTILE: Final = 'it\'s a "run"; echo $(id) `id`\n\\ # dir, rw'
+"""Part of every path: nothing may be spliced into a shell's or an engine's words."""
+
+OWNER: Final = Owner(os.getuid() or 12345, os.getgid() or 12345, "ada")
+LIMITS: Final = Limits(cpus=1.0, memory_bytes=256 * 1024**2, pids=64, tmp_bytes=16 * 1024**2)
+PATIENCE_S: Final = 60
+
+
+def eventually(look: Callable[[], T | None]) -> T:
+    """Return the first true answer, for things that happen soon but in another process."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_S * 50):
+        answer = look()
+        if answer:
+            return answer
+        pause.wait(0.02)
+    raise AssertionError(f"did not happen within {PATIENCE_S} s")
+
+
+@dataclass
+class Place:
+    """One world: makes executors that look at it, and requests that fit it."""
+
+    instance: str
+    make: Callable[[str], Executor]
+    root: Path
+    image: str = ""
+    job_dir: Path | None = None  # what a program sees of its run directory; None: the host's path
+    fake: FakeWorld | None = None
+    _made: list[Key] = field(default_factory=list)
+
+    @property
+    def real(self) -> bool:
+        """Whether programs really run here."""
+        return self.fake is None
+
+    def executor(self) -> Executor:
+        """Return a new executor, as a new daemon would have one."""
+        return self.make(self.instance)
+
+    def request(
+        self, *argv: str, job: str = "j1", attempt: int = 1, like: Program | None = None
+    ) -> LaunchRequest:
+        """Return a request whose directories exist; ``like`` tells the fake how to play it."""
+        if self.fake is not None and like is not None:
+            self.fake.programs[argv] = like
+        paths = RunPaths(self.root / job, attempt, 1)
+        for leaf in (paths.attempt_dir, paths.home):
+            leaf.mkdir(parents=True, exist_ok=True, mode=0o755)
+            if os.geteuid() == 0:
+                os.chown(leaf, OWNER.uid, OWNER.gid)
+        key = Key(self.instance, job, attempt)
+        self._made.append(key)
+        return LaunchRequest(key, "tiny", OWNER, self.image, argv, paths.root, paths.log, LIMITS)
+
+    def elsewhere(self, request: LaunchRequest, instance: str) -> LaunchRequest:
+        """Return the same request of another daemon's store."""
+        key = replace(request.key, instance=instance)
+        self._made.append(key)
+        return replace(request, key=key)
+
+    def clear(self) -> None:
+        for key in self._made:
+            executor = self.make(key.instance)
+            executor.signal(key, SIGKILL)
+            eventually(lambda key=key, executor=executor: not_alive(executor, key))  # type: ignore[misc]
+            executor.remove(key)
+
+
+def seen(executor: Executor, key: Key) -> Observation | None:
+    """Return what the executor observes of one attempt."""
+    return next((observation for observation in executor.observe() if observation.key == key), None)
+
+
+def not_alive(executor: Executor, key: Key) -> bool:
+    return not isinstance(seen(executor, key), Alive)
+
+
+def end(executor: Executor, key: Key) -> Gone:
+    """Return how an attempt ended, once it has."""
+
+    def look() -> Gone | None:
+        observation = seen(executor, key)
+        return observation if isinstance(observation, Gone) else None
+
+    return eventually(look)
+
+
+def printed(request: LaunchRequest) -> str:
+    """Return what the attempt has printed so far."""
+    try:
+        return request.log.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def begun(request: LaunchRequest, word: str = "ready\n") -> None:
+    """Wait until a real program has printed ``word``."""
+    eventually(lambda: word in printed(request))
+
+
+@contextmanager
+def fake_place() -> "Iterator[Place]":
+    world = FakeWorld()
+    with _root() as root:
+        yield Place("contract", lambda instance: FakeExecutor(instance, world), root, fake=world)
+
+
+@contextmanager
+def process_place() -> "Iterator[Place]":
+    with _root() as root:
+        books = root / "books"
+        place = Place("contract", lambda name: ProcessExecutor(ProcessSettings(name, books)), root)
+        yield place
+        place.clear()
+
+
+@contextmanager
+def docker_place(url: str, image: str) -> "Iterator[Place]":
+    def make(instance: str) -> DockerExecutor:
+        return DockerExecutor(DockerSettings(HardenedSettings(instance, boot_id=boot_id()), url))
+
+    with _root() as root:
+        place = Place(f"contract{os.getpid()}", make, root, image, Path("/job"))
+        yield place
+        place.clear()
+
+
+@contextmanager
+def _root() -> "Iterator[Path]":
+    """Make a directory that other users may pass, unlike pytest's own."""
+    outer = Path(tempfile.mkdtemp(prefix="runner-"))
+    try:
+        outer.chmod(0o755)
+        root = outer / HOSTILE
+        root.mkdir()
+        yield root
+    finally:
+        shutil.rmtree(outer)

@@ -1,0 +1,132 @@
+"""An executor whose attempts are values: it starts nothing, and ends what it is told to end.
+
+A ``World`` is what outlives a daemon; several executors may look at the same one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from signal import SIGKILL
+from threading import Lock
+from typing import Final
+
+from runner.adapters.attempt import admit, attempt_name
+from runner.errors import Unavailable
+from runner.ports import Alive, Created, Gone, ImageGone, Key, LaunchRefused, LaunchRequest, Observation
+
+
+@dataclass(frozen=True)
+class Program:
+    """How the fake plays a program: when it ends, and what signals do to it."""
+
+    exit_code: int | None = None  # at once; None: it runs until something ends it
+    on_signal: Mapping[int, int | None] = field(default_factory=dict)  # exit code; None: ignored
+
+
+FOREVER: Final = Program()
+
+
+@dataclass
+class World:
+    """The attempts of everybody, and what is wrong with the engine at present."""
+
+    attempts: dict[Key, Observation] = field(default_factory=dict)
+    running: dict[Key, Program] = field(default_factory=dict)
+    programs: dict[tuple[str, ...], Program] = field(default_factory=dict)
+    images_gone: set[str] = field(default_factory=set)
+    refusals: list[str] = field(default_factory=list)  # one for each launch to come
+    down: bool = False
+    lose_answers: bool = False  # the engine acts, then does not answer
+    launches: list[LaunchRequest] = field(default_factory=list)  # that started a program
+    signals: list[tuple[Key, int]] = field(default_factory=list)
+    watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def end(self, key: Key, exit_code: int | None, *, oom_seen: bool = False, error: str = "") -> None:
+        """End a running attempt, as its program or somebody outside would."""
+        with self.lock:
+            self.running.pop(key, None)
+            self.attempts[key] = Gone(key, exit_code, oom_seen, error)
+        self.wake()
+
+    def start(self, request: LaunchRequest) -> None:
+        program = self.programs.get(request.argv, FOREVER)
+        self.launches.append(request)
+        self.running[request.key] = program
+        self.attempts[request.key] = Alive(request.key)
+        if program.exit_code is not None:
+            self.attempts[request.key] = Gone(request.key, program.exit_code)
+            del self.running[request.key]
+
+    def wake(self) -> None:
+        for wake in tuple(self.watchers.values()):
+            wake()
+
+
+class FakeExecutor:
+    """Satisfies ``runner.ports.Executor``."""
+
+    kind: Final = "fake"
+
+    def __init__(self, instance: str, world: World | None = None) -> None:
+        self.instance = instance
+        self.world = world or World()
+
+    def plan(self, request: LaunchRequest) -> Mapping[str, object]:
+        admit(request)
+        return {"name": attempt_name(request.key), "argv": list(request.argv)}
+
+    def launch(self, request: LaunchRequest) -> None:
+        admit(request)
+        self._answer()
+        with self.world.lock:
+            if request.image in self.world.images_gone:
+                raise ImageGone(request.image)
+            if self.world.refusals:
+                raise LaunchRefused(self.world.refusals.pop(0))
+            if isinstance(self.world.attempts.get(request.key), Created | None):
+                self.world.start(request)
+        self.world.wake()
+        self._lose()
+
+    def signal(self, key: Key, signal: int) -> None:
+        self._answer()
+        self.world.signals.append((key, signal))
+        program = self.world.running.get(key)
+        if program is None:
+            return
+        code = 128 + signal if signal == SIGKILL else program.on_signal.get(signal, 128 + signal)
+        if code is not None:
+            self.world.end(key, code)
+        self._lose()
+
+    def observe(self) -> tuple[Observation, ...]:
+        self._answer()
+        return tuple(
+            seen
+            for key, seen in sorted(self.world.attempts.items(), key=_by_name)
+            if key.instance == self.instance
+        )
+
+    def remove(self, key: Key) -> None:
+        self._answer()
+        if key in self.world.running:
+            raise Unavailable(f"{attempt_name(key)}: not removed, it still runs; signal it first")
+        self.world.attempts.pop(key, None)
+        self._lose()
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        number = len(self.world.watchers)
+        self.world.watchers[number] = wake
+        return lambda: self.world.watchers.pop(number, None) and None
+
+    def _answer(self) -> None:
+        if self.world.down:
+            raise Unavailable("the engine does not answer")
+
+    def _lose(self) -> None:
+        if self.world.lose_answers:
+            raise Unavailable("the engine did not answer in time")
+
+
+def _by_name(item: tuple[Key, Observation]) -> str:
+    return attempt_name(item[0])

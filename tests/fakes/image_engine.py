@@ -1,0 +1,106 @@
+"""A container engine that keeps its images in a dictionary."""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import IO
+
+from images.engine import BuildRequest, Image, Step, StepEnd
+from images.errors import BuildFailed
+from images.settings import BuilderKind
+
+FACTS = {
+    "python": "3.11",
+    "machine": "x86_64",
+    "glibc": "2.36",
+    "has": {"cc": True, "cxx": True, "headers": True, "venv": True},
+}
+
+
+@dataclass
+class Built:
+    """A build that was asked for."""
+
+    kind: BuilderKind
+    request: BuildRequest
+    dockerfile: str
+    files: frozenset[str]
+
+
+@dataclass
+class FakeEngine:
+    """Satisfies ``images.engine.Engine``; every image gets the next number as its id."""
+
+    registry: set[str] = field(default_factory=set)
+    facts: dict[str, object] = field(default_factory=lambda: dict(FACTS))
+    failing: tuple[str, ...] = ()  # what a build prints before it fails
+    in_use: frozenset[str] = frozenset()
+    store: dict[str, Image] = field(default_factory=dict)
+    tagged: dict[str, str] = field(default_factory=dict)
+    pulled: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    builds: list[Built] = field(default_factory=list)
+
+    def add(self, tag: str, labels: dict[str, str] | None = None) -> Image:
+        """Put an image there, as if somebody had made it."""
+        image = Image(f"sha256:{len(self.store):064x}", (), labels or {}, 1)
+        self.store[image.id] = image
+        self.tagged[tag] = image.id
+        return self._with_tags(image)
+
+    def image(self, reference: str) -> Image | None:
+        found = self.store.get(self.tagged.get(reference, reference))
+        return None if found is None else self._with_tags(found)
+
+    def images(self, label: str) -> tuple[Image, ...]:
+        return tuple(self._with_tags(image) for image in self.store.values() if label in image.labels)
+
+    def tag(self, image: str, tag: str) -> None:
+        self.tagged[tag] = self.tagged.get(image, image)
+
+    def pull(self, reference: str) -> None:
+        self.pulled.append(reference)
+        if reference not in self.registry:
+            raise BuildFailed(f"pull {reference}: no such host")
+        self.add(reference)
+
+    def load_root(self, archive: IO[bytes], tag: str) -> str:
+        archive.read()
+        return self.add(tag).id
+
+    def step(self, step: Step) -> StepEnd:
+        self.steps.append(step)
+        if step.commit is None:
+            return StepEnd(0, json.dumps(self.facts))
+        self.facts = {**self.facts, "has": dict.fromkeys(FACTS["has"], True)}  # type: ignore[call-overload]
+        return StepEnd(0, "installed", self.add(step.commit).id)
+
+    def builders(self) -> Iterator[BuilderKind]:
+        yield "engine"
+        yield "classic"
+
+    def platform(self) -> str:
+        return "linux/amd64"
+
+    def build(self, kind: BuilderKind, request: BuildRequest, context: IO[bytes]) -> Iterator[str]:
+        with tarfile.open(fileobj=io.BytesIO(context.read())) as tar:
+            dockerfile = tar.extractfile("Dockerfile")
+            assert dockerfile is not None
+            self.builds.append(Built(kind, request, dockerfile.read().decode(), frozenset(tar.getnames())))
+        yield from self.failing
+        if self.failing:
+            raise BuildFailed("executor failed running [/bin/sh -c pip]: exit code: 1")
+        self.add(request.tag, dict(request.labels))
+
+    def used(self) -> frozenset[str]:
+        return self.in_use
+
+    def remove(self, reference: str) -> None:
+        image = self.tagged.pop(reference, reference)
+        if image not in self.tagged.values():
+            self.store.pop(image, None)
+
+    def _with_tags(self, image: Image) -> Image:
+        return replace(image, tags=tuple(sorted(tag for tag, of in self.tagged.items() if of == image.id)))

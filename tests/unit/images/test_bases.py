@@ -1,0 +1,100 @@
+"""A base is looked for in three places, the quickest first."""
+
+from pathlib import Path
+
+import pytest
+
+from images import bases
+from images.errors import BuildFailed
+from images.log import BuildLog
+from images.recipe import Base
+from images.settings import LOCAL_BASE, PULLED_BASE, ImageSettings
+from tests.fakes.image_engine import FACTS, FakeEngine
+
+
+@pytest.fixture(autouse=True)
+def _no_bootstrap_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def resolved(engine: FakeEngine, tmp_path: Path, **settings: object) -> Base:
+    with BuildLog(tmp_path / "log.txt") as log:
+        return bases.resolve(engine, ImageSettings(cache_dir=tmp_path, **settings), log)  # type: ignore[arg-type]
+
+
+def test_the_local_base_is_taken_without_asking_a_registry(tmp_path: Path) -> None:
+    engine = FakeEngine(registry={PULLED_BASE})
+    local = engine.add(LOCAL_BASE)
+    base = resolved(engine, tmp_path)
+    assert (base.id, engine.pulled) == (local.id, [])
+    assert (base.python, base.machine, base.glibc) == ("3.11", "x86_64", (2, 36))
+
+
+def test_builds_name_the_base_by_its_id(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    local = engine.add(LOCAL_BASE)
+    base = resolved(engine, tmp_path)
+    engine.add(LOCAL_BASE)  # the tag moves on
+    found = engine.image(base.tag)
+    assert found is not None
+    assert found.id == local.id
+
+
+def test_what_was_pulled_before_is_not_pulled_again(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    there = engine.add(PULLED_BASE)
+    assert resolved(engine, tmp_path).id == there.id
+    assert engine.pulled == []
+
+
+def test_without_a_local_base_one_is_pulled(tmp_path: Path) -> None:
+    engine = FakeEngine(registry={PULLED_BASE})
+    resolved(engine, tmp_path)
+    assert engine.pulled == [PULLED_BASE]
+
+
+def test_a_configured_base_is_never_replaced_by_another(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.add(LOCAL_BASE)
+    with pytest.raises(BuildFailed, match="ours:1: no such host"):
+        resolved(engine, tmp_path, base="ours:1")
+
+
+def test_when_nothing_works_every_way_that_was_tried_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildFailed, match="none to be had; pull python.*no such host; bootstrap: neither"):
+        resolved(FakeEngine(), tmp_path)
+
+
+def test_a_site_without_a_registry_is_not_made_to_wait_for_one(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    with pytest.raises(BuildFailed, match="none to be had; bootstrap: neither"):
+        resolved(engine, tmp_path, pull=None)
+    assert engine.pulled == []
+
+
+def test_a_base_is_asked_once_what_it_holds(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.add(LOCAL_BASE)
+    assert resolved(engine, tmp_path) == resolved(engine, tmp_path)
+    assert len(engine.steps) == 1
+
+
+def test_a_base_without_a_compiler_gets_one_and_the_certificate_is_only_shown_to_it(tmp_path: Path) -> None:
+    lacking = {"cc": False, "cxx": False, "headers": True, "venv": True}
+    engine = FakeEngine(facts={**FACTS, "has": lacking})
+    plain = engine.add(LOCAL_BASE)
+    certificate = tmp_path / "ca.pem"
+    base = resolved(engine, tmp_path, ca_file=certificate)
+    [install] = [step for step in engine.steps if step.commit]
+    assert base.id != plain.id
+    assert "install -y --no-install-recommends gcc g++ " in install.argv[-1]
+    assert dict(install.files) == {"/run/runner-ca.pem": certificate}
+
+
+def test_a_completed_base_is_used_again(tmp_path: Path) -> None:
+    lacking = {"cc": False, "cxx": True, "headers": True, "venv": True}
+    engine = FakeEngine(facts={**FACTS, "has": lacking})
+    engine.add(LOCAL_BASE)
+    first = resolved(engine, tmp_path)
+    assert resolved(engine, tmp_path) == first
+    assert len([step for step in engine.steps if step.commit]) == 1

@@ -1,0 +1,80 @@
+"""A base from Debian's archive: which command, and from where."""
+
+from pathlib import Path
+
+import pytest
+
+from images import bootstrap
+from images.bootstrap import PACKAGES, command, host_mirror
+from images.errors import BuildFailed
+
+STANZAS = """Types: deb
+URIs: http://mirror.example/debian
+Suites: bookworm bookworm-updates
+Components: main
+
+Types: deb
+URIs: http://security.example/debian-security
+Suites: bookworm-security
+Components: main
+"""
+
+
+def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str, uid: int = 0) -> None:
+    for name in names:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: uid)
+
+
+def test_root_uses_debootstrap_and_checks_signatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools(monkeypatch, tmp_path, "debootstrap", "mmdebstrap")
+    argv = command("bookworm", Path("/r"), "http://mirror.example/debian")
+    assert argv[0] == "debootstrap"
+    assert "--force-check-gpg" in argv
+    assert argv[-3:] == ["bookworm", "/r", "http://mirror.example/debian"]
+
+
+def test_who_is_not_root_uses_mmdebstrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools(monkeypatch, tmp_path, "debootstrap", "mmdebstrap", uid=1000)
+    assert command("bookworm", Path("/r"), None)[0] == "mmdebstrap"
+
+
+def test_the_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools(monkeypatch, tmp_path)
+    with pytest.raises(BuildFailed, match="neither debootstrap nor mmdebstrap is installed; install one"):
+        command("bookworm", Path("/r"), None)
+
+
+def test_debootstrap_alone_needs_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools(monkeypatch, tmp_path, "debootstrap", uid=1000)
+    with pytest.raises(BuildFailed, match="be root or install mmdebstrap"):
+        command("bookworm", Path("/r"), None)
+
+
+def test_a_base_carries_what_compiled_training_needs() -> None:
+    assert {"gcc", "g++", "python3-dev", "python3-venv"} <= set(PACKAGES)
+
+
+def test_the_hosts_own_mirror_is_used(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "debian.sources").write_text(STANZAS)
+    assert host_mirror(tmp_path, "bookworm") == "http://mirror.example/debian"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "deb http://mirror.example/debian bookworm main",
+        "deb [signed-by=/k.gpg arch=amd64] http://mirror.example/debian bookworm contrib main",
+    ],
+)
+def test_old_style_sources_are_read_too(tmp_path: Path, line: str) -> None:
+    (tmp_path / "sources.list").write_text(f"# comment\ndeb-src http://no.example bookworm main\n{line}\n")
+    assert host_mirror(tmp_path, "bookworm") == "http://mirror.example/debian"
+
+
+def test_a_host_with_another_release_leaves_the_choice_to_the_tool(tmp_path: Path) -> None:
+    (tmp_path / "sources.list").write_text("deb http://ubuntu.example/ubuntu noble main\n")
+    assert host_mirror(tmp_path, "bookworm") is None

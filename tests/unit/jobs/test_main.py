@@ -1,0 +1,156 @@
+"""The program as the runner meets it: exit status, result file, one line on stderr."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.contract import Cause, Effective, ExitCode, Phase, verify
+from jobs.snapshot import weights_sha256
+from jobs.lineage import load
+from tests.unit.jobs.conftest import JobDir
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_a_finished_training_leaves_model_result_and_exit_status_zero(job: JobDir) -> None:
+    assert job.train() == ExitCode.FINISHED
+    result = job.result()
+    assert result.cause is Cause.COMPLETED
+    assert result.step == 8
+    final = verify(job.lineage() / "final")
+    assert (
+        final.state_sha256
+        == result.weights_sha256
+        == weights_sha256(load(job.lineage() / "final", "weights.pt"))
+    )
+
+
+def test_the_result_tells_losses_and_where_the_time_went(job: JobDir) -> None:
+    job.train(workload={"eval_every": 4})
+    metrics = job.result().metrics
+    assert {"loss", "eval_loss", "baseline_loss", "seconds_train", "seconds_eval", "seconds_save"} <= set(
+        metrics
+    )
+
+
+def test_what_took_effect_is_written_down(job: JobDir) -> None:
+    paths = job.attempt(profile={"micro_batch": 2, "threads": 1}, cpus=2)
+    job.run(paths)
+    effective = Effective.model_validate_json(paths.effective.read_bytes())
+    assert (effective.device, effective.micro_batch, effective.accumulation) == ("cpu", 2, 2)
+    assert (effective.threads, effective.precision, effective.deterministic) == (1, "fp32", True)
+
+
+def test_without_a_thread_count_the_cpu_quota_decides(job: JobDir) -> None:
+    paths = job.attempt(cpus=2.5, workload={"steps": 1})
+    job.run(paths)
+    assert Effective.model_validate_json(paths.effective.read_bytes()).threads == 2
+
+
+def test_a_training_killed_after_publishing_finishes_at_once_with_the_same_hash(job: JobDir) -> None:
+    job.train()
+    first = job.result()
+    assert job.train() == ExitCode.FINISHED
+    again = job.result()
+    assert again.weights_sha256 == first.weights_sha256
+    assert "seconds_train" not in again.metrics
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "Invalid JSON"),
+        ("[]", "object"),
+        ('{"job_id": "j1", "attempt": 1, "lineage": 1}', "workload: Field required"),
+        (
+            '{"job_id": "j1", "attempt": 2, "lineage": 1, "workload": {"data": "/d"}}',
+            "attempt 2 of lineage 1",
+        ),
+        (
+            '{"job_id": "j1", "attempt": 1, "lineage": 1, "workload": {"data": "/d", "width": 9}}',
+            "multiple of heads",
+        ),
+        (" " * 2**20 + "{}", "Invalid JSON"),
+    ],
+)
+def test_a_bad_spec_is_told_in_one_line_and_ends_with_78(
+    job: JobDir, capfd: pytest.CaptureFixture[str], content: str, told: str
+) -> None:
+    paths = job.attempt()
+    paths.spec.write_text(content)
+    assert job.run(paths) == ExitCode.INVALID_SPEC
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert told in said
+    result = job.result()
+    assert result.cause is Cause.INVALID_SPEC
+    assert told in result.message
+
+
+def test_a_missing_spec_ends_with_78(job: JobDir) -> None:
+    paths = job.attempt()
+    paths.spec.unlink()
+    assert job.run(paths) == ExitCode.INVALID_SPEC
+    assert "No such file" in job.result().message
+
+
+def test_a_bad_spec_is_told_before_torch_is_imported(job: JobDir) -> None:
+    paths = job.attempt()
+    paths.spec.write_text("{}")
+    program = (
+        "import sys; from jobs.__main__ import main; code = main(sys.argv[1:]);"
+        "sys.exit(code if 'torch' not in sys.modules else 'torch was imported')"
+    )
+    arguments = ["--root", str(job.root), "--attempt", "1", "--lineage", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=REPOSITORY, capture_output=True, check=False
+    )
+    assert done.returncode == ExitCode.INVALID_SPEC
+
+
+def test_an_accelerator_that_is_not_there_ends_with_78(job: JobDir) -> None:
+    assert job.train(accelerator="cuda") == ExitCode.INVALID_SPEC
+    assert "sees no device" in job.result().message
+
+
+def test_a_defect_is_recorded_and_its_traceback_is_left_to_python(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_spec: object) -> None:
+        raise KeyError("a defect\nof two lines")
+
+    monkeypatch.setattr("jobs.trainer.prepare", broken)
+    with pytest.raises(KeyError):
+        job.train()
+    result = job.result()
+    assert result.cause is Cause.EXCEPTION
+    assert result.message.startswith("KeyError")
+    assert "\n" not in result.message
+
+
+def test_the_program_runs_by_its_name(job: JobDir) -> None:
+    paths = job.attempt()
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "jobs",
+        "--root",
+        str(job.root),
+        "--attempt",
+        "1",
+        "--lineage",
+        "1",
+    ]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert "step 8/8  loss" in done.stdout
+    assert job.status().phase is Phase.DRAIN
+    assert paths.result.exists()

@@ -1,0 +1,83 @@
+"""What the adapter concludes from an engine's words; the engine itself is in the contract suite."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings, gone
+from runner.adapters.hardened import HardenedSettings
+from runner.errors import Unavailable
+from runner.ports import Device, Gone, Key, LaunchRefused, LaunchRequest, Limits, Owner
+
+KEY = Key("i1", "j1", 1)
+
+
+def _inspected(code: int, *, oom: bool = False, error: str = "", boot: str = "b1") -> dict[str, Any]:
+    finished = "2026-11-20T10:00:00.123456789Z"
+    state = {"ExitCode": code, "OOMKilled": oom, "Error": error, "FinishedAt": finished}
+    return {"State": state, "Config": {"Labels": {"runner.boot": boot}}}
+
+
+def _gone(inspected: dict[str, Any], *, booted_at: float = 0.0) -> Gone:
+    return gone(KEY, inspected, "b1", booted_at)
+
+
+def test_the_exit_code_and_the_kernels_word_are_kept_apart() -> None:
+    assert (_gone(_inspected(0, oom=True)).exit_code, _gone(_inspected(0, oom=True)).oom_seen) == (0, True)
+    assert (_gone(_inspected(137)).exit_code, _gone(_inspected(137)).oom_seen) == (137, False)
+
+
+def test_the_engines_words_are_one_line() -> None:
+    assert _gone(_inspected(127, error="a\n  b")).error == "a b"
+
+
+def test_an_exit_before_the_machine_was_restarted_is_believed() -> None:
+    assert _gone(_inspected(0, boot="b0"), booted_at=4e9).exit_code == 0
+
+
+def test_an_exit_that_an_engine_invents_after_a_power_cut_is_not_believed() -> None:
+    seen = _gone(_inspected(0, boot="b0"))
+    assert (seen.exit_code, seen.error) == (None, "the machine was restarted while it ran")
+
+
+def _executor(url: str) -> DockerExecutor:
+    return DockerExecutor(DockerSettings(HardenedSettings("i1"), url=url))
+
+
+def _request(*devices: Device) -> LaunchRequest:
+    run_dir = Path("/x")
+    owner, limits = Owner(1, 1, "u"), Limits(1.0, 2**30)
+    return LaunchRequest(KEY, "n", owner, "i", ("true",), run_dir, run_dir / "log", limits, devices=devices)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        DockerExecutor.observe,
+        lambda executor: executor.launch(_request()),
+        lambda executor: executor.signal(KEY, 15),
+        lambda executor: executor.remove(KEY),
+    ],
+)
+def test_an_engine_that_is_not_there_is_no_evidence(
+    tmp_path: Path, call: Callable[[DockerExecutor], object]
+) -> None:
+    with pytest.raises(Unavailable, match="does not answer"):
+        call(_executor(f"unix://{tmp_path}/no.sock"))
+
+
+def test_a_dry_run_needs_no_engine(tmp_path: Path) -> None:
+    assert _executor(f"unix://{tmp_path}/no.sock").plan(_request())["name"] == "runner-i1-j1-1"
+
+
+def test_a_watch_on_an_engine_that_is_down_can_be_stopped(tmp_path: Path) -> None:
+    stop = _executor(f"unix://{tmp_path}/no.sock").watch(lambda: None)
+    stop()
+
+
+def test_an_amd_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    device = Device("GPU-2", "amd", "MI300X", render_node=tmp_path / "renderD128")
+    with pytest.raises(LaunchRefused, match="No such file"):
+        _executor("unix:///no.sock").launch(_request(device))

@@ -1,0 +1,62 @@
+import json
+
+import pytest
+
+from tests.fakes.api import AT, FakeApi, an_attempt, ended
+from tests.unit.runner.cli.conftest import Invoke
+
+
+def test_the_list_in_a_pipe_is_one_line_per_job_between_tabs(api: FakeApi, invoke: Invoke) -> None:
+    api.add("one")
+    api.add("two", **ended("failed", "line one\nline two"), attempt=5)
+    result = invoke("list", "--all", "--mine")
+    assert result.stdout == (
+        f"000001\tone\tada\trunning\t1/5\t0\t10/100\t{AT}\t-\n"
+        f"000002\ttwo\tada\tfailed\t5/5\t0\t-\t{AT}\tline one\\nline two\n"
+    )
+    assert api.asked[-1][1] == "/v1/jobs?all=1&mine=1"
+
+
+@pytest.mark.usefixtures("api")
+def test_an_empty_list_prints_nothing(invoke: Invoke) -> None:
+    result = invoke("list")
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_the_list_as_json_is_one_object_per_line(api: FakeApi, invoke: Invoke) -> None:
+    api.add("one")
+    api.add("two")
+    lines = invoke("list", "--json", "--limit", "7").stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["one", "two"]
+    assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&limit=7"
+
+
+def test_a_job_in_a_pipe_is_facts_and_then_attempts(api: FakeApi, invoke: Invoke) -> None:
+    first = an_attempt(1, ended_at="2026-03-01T12:01:00Z", exit_code=137, cause="killed", checkpoint_step=50)
+    api.add(
+        "train", **ended(), attempts=[first, an_attempt(2, resumed_from=50)],
+        result={"step": 100, "weights_sha256": "ab" * 32},
+    )  # fmt: skip
+    lines = invoke("show", "train").stdout.splitlines()
+    assert "state\tsucceeded" in lines
+    assert "run_dir\t/state/jobs/000001" in lines
+    assert f"weights_sha256\t{'ab' * 32}" in lines
+    assert lines[-2] == f"attempt\t1\t1\t{AT}\t1m00s\t137\tkilled\t-\t50\t-"
+    assert lines[-1] == f"attempt\t2\t1\t{AT}\t-\t-\trunning\t50\t-\t-"
+
+
+def test_a_job_as_json_is_what_the_daemon_answered(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train")
+    assert json.loads(invoke("show", "--json", "00000").stdout) == job
+
+
+@pytest.mark.usefixtures("api")
+def test_an_unknown_job_exits_with_the_daemons_code(invoke: Invoke) -> None:
+    result = invoke("show", "nobody")
+    assert (result.exit_code, result.stderr) == (2, "nobody: there is no job of that id or name\n")
+
+
+def test_what_cannot_be_a_job_is_a_usage_error_without_a_question(api: FakeApi, invoke: Invoke) -> None:
+    for ref in ("a/b", "", "a b", "a\nb", "x" * 201):
+        assert invoke("show", ref).exit_code == 2
+    assert api.asked == []

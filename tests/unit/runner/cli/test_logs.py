@@ -1,0 +1,125 @@
+import json
+
+import pytest
+
+from tests.fakes.api import FakeApi, Vanish, an_attempt, ended
+from tests.unit.runner.cli.conftest import Invoke
+
+TEXT = b"".join(b"line %d \xff\x1b[1m\n" % number for number in range(100))
+
+
+def vanish() -> None:
+    raise Vanish
+
+
+def test_a_log_is_printed_byte_for_byte(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train")
+    api.logs[job["id"], 1] = TEXT
+    assert invoke("logs", "train").stdout_bytes == TEXT
+
+
+def test_the_log_of_one_attempt_can_be_asked_for(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train", attempts=[an_attempt(1, ended_at="x"), an_attempt(2)])
+    api.logs.update({(job["id"], 1): b"first\n", (job["id"], 2): b"second\n"})
+    assert invoke("logs", "train", "--attempt", "1").stdout == "first\n"
+    assert invoke("logs", "train").stdout == "second\n"
+
+
+def test_the_build_log_is_another_one(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train")
+    api.builds[job["id"]] = b"Step 1\n"
+    assert invoke("logs", "train", "--build").stdout == "Step 1\n"
+    assert invoke("logs", "train", "--build", "-f").stdout == "Step 1\n"
+    assert invoke("logs", "train", "--build", "--attempt", "1").exit_code == 2
+
+
+def test_what_the_quota_cut_out_is_told_beside_the_bytes_and_not_among_them(
+    api: FakeApi, invoke: Invoke
+) -> None:
+    job = api.add("train")
+    api.logs[job["id"], 1] = TEXT
+    api.cuts[job["id"], 1] = (100, 900)
+    result = invoke("logs", "train")
+    assert result.stdout_bytes == TEXT[:100] + TEXT[900:]
+    assert result.stderr == "--- 800 bytes of the log were cut out here by its quota ---\n"
+
+
+def test_following_has_no_gap_and_no_duplicate_although_the_daemon_is_killed(
+    api: FakeApi, invoke: Invoke
+) -> None:
+    job = api.add("train")
+    key, last = (job["id"], 1), an_attempt(1, ended_at="x")
+
+    def write(end: int) -> None:
+        api.logs[key] = TEXT[:end]
+
+    api.happen(
+        "log",
+        lambda: write(100),
+        vanish,
+        lambda: write(150),
+        vanish,
+        vanish,
+        lambda: write(1000),
+        *[lambda: None] * 20,
+        lambda: write(len(TEXT)),
+        {**ended(), "attempts": [last]},
+    )
+    result = invoke("logs", "-f", "train")
+    assert result.stdout_bytes == TEXT
+    assert result.exit_code == 0
+
+
+def test_following_goes_on_with_the_next_attempt_until_the_job_ends(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train", attempts=[], state="queued", attempt=0)
+    one, two = an_attempt(1), an_attempt(2)
+    gone = {"ended_at": "x"}
+    api.logs.update({(job["id"], 1): b"first\n", (job["id"], 2): b"second\n"})
+    api.happen(
+        "log",
+        lambda: None,
+        {"state": "running", "attempts": [one]},
+        lambda: None,
+        {"state": "queued", "attempts": [{**one, **gone}]},
+        lambda: None,
+        lambda: None,
+        {"state": "running", "attempts": [{**one, **gone}, two]},
+        lambda: None,
+        lambda: None,
+        {**ended("failed"), "attempts": [{**one, **gone}, {**two, **gone}]},
+    )
+    result = invoke("logs", "-f", "train")
+    assert result.stdout == "first\nsecond\n"
+    assert result.stderr == "--- attempt 2 ---\n"
+    assert result.exit_code == 0
+
+
+def test_following_a_chosen_attempt_ends_with_it(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train", attempts=[an_attempt(1, ended_at="x"), an_attempt(2)])
+    api.logs[job["id"], 1] = b"first\n"
+    assert invoke("logs", "-f", "--attempt", "1", "train").stdout == "first\n"
+
+
+def test_bytes_written_while_the_end_was_noticed_are_not_lost(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train", **ended(), attempts=[an_attempt(1, ended_at="x")])
+
+    def last_words() -> None:
+        api.logs[job["id"], 1] = b"late\n"
+
+    api.happen("log", lambda: None, last_words)
+    assert invoke("logs", "-f", "train").stdout == "late\n"
+
+
+def test_a_log_as_json_carries_attempt_and_offset(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train")
+    api.logs[job["id"], 1] = b"x" * 100
+    pieces = [json.loads(line) for line in invoke("logs", "--json", "train").stdout.splitlines()]
+    assert [(piece["attempt"], piece["offset"], len(piece["text"])) for piece in pieces] == [
+        (1, 0, 64),
+        (1, 64, 36),
+    ]
+
+
+@pytest.mark.parametrize("args", [("logs",), ("logs", "--attempt", "0", "train"), ("logs", "a", "b")])
+def test_wrong_arguments_exit_2(invoke: Invoke, args: tuple[str, ...]) -> None:
+    assert invoke(*args).exit_code == 2

@@ -1,0 +1,105 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from runner.cli.main import COMMANDS, EXIT_CODES, cli
+from tests.fakes.api import FakeApi, ended
+from tests.unit.runner.cli.conftest import Invoke
+
+RUNNER = (sys.executable, "-m", "runner.cli.main")
+
+
+def imported_by(*args: str) -> set[str]:
+    """Return the modules that a command has loaded when it is done, in a process of its own."""
+    script = (
+        "import atexit, json, sys\n"
+        "atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))\n"
+        "from runner.cli.main import main\n"
+        f"sys.argv[1:] = {list(args)!r}\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_submit_loads_click_and_the_standard_library_and_nothing_else(api: FakeApi, job_file: Path) -> None:
+    modules = imported_by("submit", str(job_file))
+    top = {name.partition(".")[0] for name in modules}
+    known = sys.stdlib_module_names | {"click", "runner", "__main__", "_distutils_hack", "sitecustomize"}
+    assert {name for name in top if name in known or name.startswith("_")} == top
+    assert {name for name in modules if name.partition(".")[0] == "runner"} == {
+        "runner", "runner.client", "runner.errors", "runner.places", "runner.wire",
+        "runner.cli", "runner.cli.main", "runner.cli.options", "runner.cli.output", "runner.cli.submit",
+    }  # fmt: skip
+    assert api.jobs["000001"]["name"] == "train"
+
+
+@pytest.mark.parametrize(
+    "module", ["asyncio", "http.client", "email", "pathlib", "dataclasses", "subprocess"]
+)
+def test_submit_does_not_load_what_costs_time(api: FakeApi, job_file: Path, module: str) -> None:
+    assert module not in imported_by("submit", str(job_file))
+    assert api.submitted
+
+
+def test_every_command_exists_under_its_name_and_explains_itself() -> None:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert command.get_short_help_str()
+
+
+def test_the_help_tells_every_exit_code(invoke: Invoke) -> None:
+    text = invoke("--help").stdout
+    assert all(f"{code:>3}  {meaning}" in text for code, meaning in EXIT_CODES.items())
+
+
+def test_an_unknown_command_is_a_usage_error(invoke: Invoke) -> None:
+    result = invoke("submitt")
+    assert (result.exit_code, "submitt" in result.stderr) == (2, True)
+
+
+def test_the_exit_code_reaches_the_shell(api: FakeApi) -> None:
+    api.add("train", **ended("failed", "no progress"))
+    done = subprocess.run([*RUNNER, "wait", "train"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (10, "train: failed: no progress\n", "")
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(api: FakeApi) -> None:
+    job = api.add("train")
+    api.logs[job["id"], 1] = b"x" * 64 * 50
+    with subprocess.Popen(
+        [*RUNNER, "logs", "train"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as command:
+        assert command.stdout is not None
+        command.stdout.close()
+        assert command.stderr is not None
+        assert command.stderr.read() == b""
+    assert command.returncode == 141
+
+
+def test_a_reader_that_leaves_a_list_ends_it_quietly(api: FakeApi) -> None:
+    api.add("train")
+    with subprocess.Popen([*RUNNER, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        command.stdout.close()
+        assert command.stderr is not None
+        assert command.stderr.read() == b""
+    assert command.returncode == 141
+
+
+def test_an_interrupt_exits_130(api: FakeApi) -> None:
+    api.add("train")
+    with subprocess.Popen([*RUNNER, "wait", "train"], stderr=subprocess.PIPE) as command:
+        api.turns["wait"].append(lambda: os.kill(command.pid, signal.SIGINT))
+        assert command.stderr is not None
+        assert command.stderr.read() == b"interrupted\n"
+    assert command.returncode == 130

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+
+from tests.fakes.api import FakeApi, ended
+from tests.unit.runner.cli.conftest import Invoke
+
+
+def test_cancelling_twice_changes_nothing_and_is_no_error(api: FakeApi, invoke: Invoke) -> None:
+    api.add("train")
+    first, second = invoke("cancel", "train"), invoke("cancel", "train")
+    assert (first.exit_code, first.stdout) == (0, "train: cancelled; cancelled: cancelled by ada\n")
+    assert (second.exit_code, second.stdout) == (0, "train: nothing changed; cancelled: cancelled by ada\n")
+
+
+def test_every_job_is_tried_although_one_is_unknown(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train")
+    result = invoke("cancel", "--json", "nobody", "train")
+    assert (result.exit_code, job["outcome"]) == (2, "cancelled")
+    assert json.loads(result.stdout)["changed"] is True
+
+
+@pytest.mark.parametrize("text", ["USR1", "SIGUSR1", "sigusr1", "10"])
+def test_a_signal_is_written_as_kill_takes_it(api: FakeApi, invoke: Invoke, text: str) -> None:
+    api.add("train")
+    result = invoke("kill", "--signal", text, "train")
+    assert (result.exit_code, result.stdout) == (0, "train: SIGUSR1 sent; running\n")
+    assert api.asked[-1] == ("POST", "/v1/jobs/train/signal", {"signal": "USR1"})
+
+
+@pytest.mark.parametrize("text", ["USR9", "0", "99", "", "SIG"])
+def test_what_is_no_signal_is_a_usage_error(api: FakeApi, invoke: Invoke, text: str) -> None:
+    assert invoke("kill", "-s", text, "train").exit_code == 2
+    assert api.asked == []
+
+
+@pytest.mark.parametrize(
+    ("args", "start", "told"),
+    [
+        ((), "checkpoint", "checkpoint"),
+        (("--from", "scratch"), "scratch", "scratch"),
+        (("--from", "1200"), 1200, "step 1200"),
+    ],
+)
+def test_a_restart_begins_where_it_is_told(
+    api: FakeApi, invoke: Invoke, args: tuple[str, ...], start: object, told: str
+) -> None:
+    api.add("train", **ended("failed", "no progress"))
+    result = invoke("restart", *args, "train")
+    assert result.stdout == f"train: restart from {told}; failed: no progress\n"
+    assert api.asked[-1][2] == {"from": start}
+
+
+@pytest.mark.parametrize("text", ["newest", "-1", "1.5", "²"])
+def test_what_is_no_starting_point_is_a_usage_error(invoke: Invoke, text: str) -> None:
+    assert invoke("restart", "--from", text, "train").exit_code == 2

@@ -1,0 +1,217 @@
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from runner.client import Client
+from tests.fakes.api import FakeApi, Problem, Vanish, an_attempt, ended
+from tests.unit.runner.cli.conftest import Invoke
+
+
+def vanish() -> None:
+    raise Vanish
+
+
+def test_a_submission_prints_id_and_name_and_warnings_apart(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    api.warnings = ["data: 3 files"]
+    result = invoke("submit", str(job_file))
+    assert (result.exit_code, result.stdout) == (0, "000001\ttrain\n")
+    assert result.stderr == "warning: data: 3 files\n"
+    assert api.submitted == [b"name: train\n"]
+    assert api.asked[-1][2] is not None
+    assert api.asked[-1][2]["path"] == str(job_file)
+
+
+@pytest.mark.usefixtures("api")
+def test_a_submission_as_json_is_one_object_on_one_line(invoke: Invoke, job_file: Path) -> None:
+    result = invoke("submit", "--json", "--name", "other", str(job_file))
+    assert json.loads(result.stdout)["job"]["name"] == "other"
+    assert result.stdout.count("\n") == 1
+
+
+def test_hostile_paths_arrive_as_they_are(api: FakeApi, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "a b'\"\n; echo $HOME.yaml"
+    path.write_bytes(b"\xff\xfe")
+    assert invoke("submit", str(path)).exit_code == 0
+    assert api.asked[-1][2] is not None
+    assert api.asked[-1][2]["path"] == str(path)
+    assert api.submitted == [b"\xff\xfe"]
+
+
+def test_every_line_of_a_bad_file_is_printed_with_the_daemons_exit_code(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    api.problem = Problem(422, "usage", 2, "j.yaml:1:1: a: unknown field", "j.yaml:2:1: b: \x1b unknown")
+    result = invoke("submit", str(job_file))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "j.yaml:1:1: a: unknown field\nj.yaml:2:1: b: \\x1b unknown\n"
+
+
+@pytest.mark.usefixtures("api")
+def test_one_bad_file_does_not_keep_the_others_back(invoke: Invoke, job_file: Path) -> None:
+    result = invoke("submit", "/no/such.yaml", str(job_file))
+    assert (result.exit_code, result.stdout) == (2, "000001\ttrain\n")
+    assert "/no/such.yaml: no such file" in result.stderr
+
+
+def test_a_refusal_exits_3(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
+    api.problem = Problem(403, "refused", 3, "mount /etc: not allowed here")
+    assert invoke("submit", str(job_file)).exit_code == 3
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "directory"])
+def test_a_file_that_cannot_be_read_is_a_usage_error_and_starts_no_daemon(
+    tmp_path: Path, invoke: Invoke, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_SOCKET", "/nowhere/runner.sock")
+    (tmp_path / "directory").mkdir()
+    result = invoke("submit", str(tmp_path / name))
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_file_of_100_mb_is_refused_before_it_is_read(tmp_path: Path, invoke: Invoke) -> None:
+    path = tmp_path / "big.yaml"
+    with path.open("wb") as file:
+        file.truncate(100 * 1024**2)
+    result = invoke("submit", str(path))
+    assert (result.exit_code, "larger than 1 MiB" in result.stderr) == (2, True)
+
+
+def test_a_path_that_is_not_utf8_is_refused_in_one_harmless_line(tmp_path: Path, invoke: Invoke) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.yaml"
+    Path(os.fsdecode(path)).touch()
+    result = invoke("submit", os.fsdecode(path))
+    assert (result.exit_code, "the path is not UTF-8; rename it" in result.stderr) == (2, True)
+
+
+def test_follow_and_name_go_with_one_file(invoke: Invoke) -> None:
+    assert invoke("submit", "-f", "a", "b").exit_code == 2
+    assert "--name goes with one FILE only" in invoke("submit", "--name", "x", "a", "b").stderr
+
+
+def test_no_daemon_exits_4(invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_SOCKET", "/nowhere/runner.sock")
+    result = invoke("submit", str(job_file))
+    assert result.exit_code == 4
+    assert "/nowhere/runner.sock: no daemon answers" in result.stderr
+
+
+def test_a_dry_run_prints_its_parts_and_submits_nothing(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
+    result = invoke("submit", "--dry-run", "--wait", str(job_file))
+    assert result.exit_code == 0
+    assert 'engine: {\n  "user": "1000:1000"\n}' in result.stdout
+    assert api.jobs == {}
+    assert json.loads(invoke("submit", "--dry-run", "--json", str(job_file)).stdout)["spec"] == {"attempt": 1}
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("succeeded", 0), ("failed", 10), ("cancelled", 11)])
+def test_waiting_exits_with_the_outcome(
+    api: FakeApi, invoke: Invoke, job_file: Path, outcome: str, code: int
+) -> None:
+    api.turns["wait"].extend([lambda: None, lambda: api.jobs["000001"].update(ended(outcome))])
+    result = invoke("submit", "--wait", str(job_file))
+    assert result.exit_code == code
+    assert result.stdout == f"000001\ttrain\ntrain: {outcome}: completed\n"
+
+
+def test_waiting_for_a_job_that_is_held_exits_12(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
+    api.turns["wait"].append(
+        lambda: api.jobs["000001"].update({"state": "held", "why": "no valid checkpoint"})
+    )
+    result = invoke("submit", "--wait", "--json", str(job_file))
+    assert result.exit_code == 12
+    assert json.loads(result.stdout.splitlines()[1])["why"] == "no valid checkpoint"
+
+
+# --- --follow
+
+
+def life(api: FakeApi) -> None:
+    """Let the first job go through a build, an attempt that is killed, and one that completes."""
+
+    def change(**facts: object) -> None:
+        api.jobs["000001"].update(facts)
+
+    def build(text: bytes) -> None:
+        api.builds["000001"] = api.builds.get("000001", b"") + text
+
+    killed = an_attempt(1, ended_at="2026-03-01T12:01:00Z", exit_code=137, cause="killed", verdict="resuming")
+    report = {"phase": "train", "time": 2000.0, "step": 60, "total_steps": 100}
+    api.turns["wait"].extend(
+        [
+            lambda: change(state="preparing", progress=None, attempt=0, attempts=[]),
+            lambda: build("Step 1/2 : FROM bäse\nStep 2".encode()),
+            vanish,
+            lambda: build(b"/2 : RUN pip\n" + b"x" * 100 + b"\n"),
+            lambda: change(state="queued", why="waits for memory"),
+            lambda: change(state="running", why="", attempt=1, attempts=[an_attempt(1)], progress=report),
+            vanish,
+            lambda: change(progress={**report, "time": 2001.0, "step": 70}),
+            lambda: change(progress={**report, "time": 2010.0, "step": 80}),
+            lambda: change(state="queued", why="killed: resuming", attempts=[killed], progress=None),
+            lambda: change(state="running", why="", attempt=2, attempts=[killed, an_attempt(2)]),
+            lambda: change(**ended(), result={"weights_sha256": "ef" * 32}),
+        ]
+    )
+
+
+def test_following_tells_the_whole_story_once_although_the_daemon_is_killed_twice(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    life(api)
+    result = invoke("submit", "--follow", str(job_file))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "000001\ttrain",
+        "train: preparing",
+        "build: Step 1/2 : FROM bäse",
+        "build: Step 2/2 : RUN pip",
+        f"build: {'x' * 100}",
+        "train: queued: waits for memory",
+        "train: running (attempt 1 on cpu)",
+        "step 60/100",
+        "step 80/100  eta 10s",
+        "attempt 1 ended (exit 137): killed: resuming",
+        "train: queued: killed: resuming",
+        "train: running (attempt 2 on cpu)",
+        f"train: succeeded: completed after 2 attempts; weights sha256 {'ef' * 32}",
+    ]
+
+
+def test_following_as_json_prints_the_job_whenever_it_changed(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    life(api)
+    result = invoke("submit", "--follow", "--json", str(job_file))
+    _, *jobs = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [job["state"] for job in jobs][-3:] == ["queued", "running", "finished"]
+    assert all(one != other for one, other in pairwise(jobs))
+
+
+@pytest.mark.parametrize("how", ["--follow", "--wait"])
+def test_an_interrupt_leaves_the_job_alone_and_says_so(
+    api: FakeApi, invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "wait", interrupted)
+    result = invoke("submit", how, str(job_file))
+    assert result.exit_code == 130
+    assert "train goes on: runner logs -f train follows it, runner cancel train stops it" in result.stderr
+    assert api.jobs["000001"]["state"] == "running"
+
+
+def test_a_missing_build_log_is_no_story(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
+    def not_found() -> None:
+        raise Problem(404, "not_found", 2, "nothing was built")
+
+    api.turns["log"].append(not_found)
+    api.turns["wait"].append(lambda: api.jobs["000001"].update(ended()))
+    result = invoke("submit", "--follow", str(job_file))
+    assert (result.exit_code, result.stdout) == (0, "000001\ttrain\ntrain: succeeded: completed\n")

@@ -1,0 +1,156 @@
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner import client as client_module
+from runner import places
+from runner.client import Client, CutOff, find, log_piece, names
+from runner.errors import Unavailable
+from runner.places import Absent, Place
+from runner.wire import Answer, ErrorAnswer
+from tests.fakes.api import FakeApi, Problem, Vanish, ended
+
+
+def vanish() -> None:
+    raise Vanish
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    monkeypatch.setenv("RUNNER_SOCKET", str(tmp_path / "runner.sock"))
+    with FakeApi(tmp_path / "runner.sock") as api:
+        yield api
+
+
+def client_of(api: FakeApi) -> Client:
+    return Client(Place(str(api.socket_path), None))
+
+
+def test_every_question_reaches_its_route_and_comes_back_as_values(api: FakeApi) -> None:
+    job = api.add("train")
+    api.logs[job["id"], 1] = b"hello\n"
+    client = client_of(api)
+    assert client.version()["api"] == 1
+    assert [one["name"] for one in client.jobs(everything=True, mine=True, limit=5)] == ["train"]
+    assert client.job("train")["id"] == job["id"]
+    assert client.wait("train", 0.5)[0] is False
+    assert client.log("train").body == b"hello\n"
+    assert client.events(None, 0) == ([], 0)
+    assert client.act("train", "signal", {"signal": "USR1"})["job"]["id"] == job["id"]
+    client.stop()
+    assert [path for _, path, _ in api.asked][1:4] == [
+        "/v1/jobs?all=1&mine=1&limit=5",
+        "/v1/jobs/train",
+        "/v1/jobs/train/wait?timeout=0.5",
+    ]
+
+
+def test_a_job_file_arrives_byte_for_byte_whatever_is_in_it(api: FakeApi) -> None:
+    text = bytes(range(256))
+    answer = client_of(api).submit("/a b/job.yaml", text, None)
+    assert api.submitted == [text]
+    assert answer["job"]["name"] == "job"
+
+
+def test_the_daemons_no_keeps_its_lines_and_its_exit_code(api: FakeApi) -> None:
+    api.problem = Problem(422, "usage", 2, "job.yaml:1:1: name: missing", "job.yaml:2:1: x: unknown field")
+    with pytest.raises(ErrorAnswer) as caught:
+        client_of(api).submit("/job.yaml", b"", None)
+    assert caught.value.lines == ["job.yaml:1:1: name: missing", "job.yaml:2:1: x: unknown field"]
+    assert caught.value.code == 2
+
+
+def test_a_question_is_asked_again_when_the_daemon_left_in_the_middle(api: FakeApi) -> None:
+    api.add("train")
+    api.happen("wait", vanish, ended())
+    assert client_of(api).wait("train", 1.0)[0] is True
+
+
+def test_a_question_that_kills_every_daemon_is_given_up(api: FakeApi) -> None:
+    api.add("train")
+    api.happen("wait", *[vanish] * 20)
+    with pytest.raises(CutOff, match="left before it answered"):
+        client_of(api).wait("train", 1.0)
+    assert len(api.asked) == client_module.QUESTION_TRIES + 1
+
+
+def test_a_change_is_never_asked_for_twice(api: FakeApi) -> None:
+    api.add("train")
+    api.happen("submit", vanish)
+    with pytest.raises(CutOff, match="see runner list"):
+        client_of(api).submit("/job.yaml", b"", None)
+    assert len(api.asked) == 1
+
+
+def test_a_daemon_that_takes_the_connection_and_says_nothing_is_not_waited_for_without_end(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        with pytest.raises(Unavailable, match="no answer within 0 s"):
+            Client(Place(path, None)).ask("GET", "/v1/version", None, 0.01)
+
+
+def test_a_daemon_of_others_is_waited_for_and_never_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ABSENCE_LIMIT_S", 0.02)
+    monkeypatch.setattr(client_module, "ABSENCE_POLL_S", 0.01)
+    with pytest.raises(Absent):
+        Client(Place(str(tmp_path / "s"), None)).version()
+
+
+def test_a_system_daemon_that_refuses_is_mentioned_before_the_users_own_is_tried(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stale = tmp_path / "system.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(stale))
+    own = Place(str(api.socket_path), str(tmp_path))
+    monkeypatch.setattr(client_module, "places", lambda *_: (Place(str(stale), None), own))
+    told: list[str] = []
+    assert find(told.append).place == own
+    assert told == [f"{stale}: no daemon answers (Connection refused); trying {api.socket_path}"]
+
+
+def test_a_system_daemon_that_was_never_there_is_not_mentioned(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = Place(str(api.socket_path), str(tmp_path))
+    monkeypatch.setattr(client_module, "places", lambda *_: (Place("/nowhere/s", None), own))
+    told: list[str] = []
+    find(told.append)
+    assert told == []
+
+
+def test_names_for_completion_come_quickly_or_not_at_all(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.add("train")
+    assert names(1.0) == ["train"]
+    monkeypatch.setenv("RUNNER_SOCKET", "/nowhere/s")
+    assert names(1.0) == []
+
+
+def test_the_headers_of_a_log_piece_become_values() -> None:
+    headers = {
+        "x-runner-attempt": "2", "x-runner-next-offset": "900", "x-runner-cut": "100-900",
+        "x-runner-attempt-ended": "1", "x-runner-next-attempt": "3", "x-runner-job-ended": "0",
+    }  # fmt: skip
+    piece = log_piece(Answer(200, headers, b""), 100)
+    assert (piece.attempt, piece.next_offset, piece.cut) == (2, 900, (100, 900))
+    assert (piece.attempt_ended, piece.next_attempt, piece.job_ended) == (True, 3, False)
+
+
+def test_a_log_before_any_attempt_has_no_attempt() -> None:
+    piece = log_piece(Answer(200, {"x-runner-attempt": "0"}, b"x"), 5)
+    assert (piece.attempt, piece.next_offset, piece.cut) == (None, 6, None)
+
+
+def test_the_start_of_a_daemon_is_the_last_resort(api: FakeApi) -> None:
+    assert client_module.find_or_start().place.socket == str(api.socket_path)
+    assert places._started == []

@@ -1,0 +1,409 @@
+"""The loop over a fake world: every interleaving of work, looks, crashes and outages."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.adapters.store import SqliteStore
+from runner.core.lifecycle import (
+    CancelRequested,
+    Finished,
+    From,
+    Held,
+    Job,
+    Outcome,
+    Preparing,
+    Queued,
+    RestartRequested,
+    Running,
+    Start,
+    Starting,
+    Stopping,
+)
+from runner.core.placement import Needs
+from runner.core.retry import RetryLimits
+from runner.daemon import Capacity, Daemon
+from runner.daemon import World as Parts
+from runner.errors import Refused
+from runner.ports import Alive, Device, JobRow, Key, Owner
+from tests.fakes.clock import FakeClock
+from tests.fakes.executor import FakeExecutor, Program, World
+from tests.fakes.lanes import ManualLanes
+from tests.fakes.workshop import FakeWorkshop
+
+ANN = Owner(1001, 1001, "ann")
+GPUS = (Device("GPU-a", "nvidia", "H100"), Device("GPU-b", "nvidia", "H100"))
+
+
+@dataclass
+class Host:
+    """A machine: a store and an engine that outlive the daemon, and a daemon that can be killed."""
+
+    path: Path
+    world: World = field(default_factory=World)
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.boot()
+
+    def boot(self) -> None:
+        """Start a daemon over what is there; whatever the one before had not done is lost."""
+        self.store = SqliteStore(self.path / "store.db")
+        if not hasattr(self, "workshop"):
+            self.workshop = FakeWorkshop(self.store.instance)
+        self.executor = FakeExecutor(self.store.instance, self.world)
+        self.lanes, self.builds = ManualLanes(), ManualLanes()
+        parts = Parts(
+            store=self.store,
+            executor=self.executor,
+            workshop=self.workshop,
+            clock=self.clock,
+            capacity=Capacity(4.0, 16 * 1024**3, GPUS),
+            lanes=self.lanes,
+            builds=self.builds,
+        )
+        self.daemon = Daemon(parts)
+        self.daemon.adopt()
+
+    def submit(self, name: str = "job", limits: RetryLimits | None = None) -> str:
+        job = Job(self.store.next_id(), Preparing(self.clock.now()), limits or RetryLimits())
+        self.daemon.submit(JobRow(job, name, ANN, self.clock.now(), 50, "{}"), "submitted")
+        return job.id
+
+    def row(self, job_id: str) -> JobRow:
+        row = self.store.get(job_id)
+        assert row is not None
+        return row
+
+    def state(self, job_id: str) -> str:
+        return self.row(job_id).job.state.kind
+
+    def key(self, job_id: str, attempt: int = 1) -> Key:
+        return Key(self.store.instance, job_id, attempt)
+
+    def settle(self, rounds: int = 12) -> None:
+        """Let everything happen that needs no time to pass."""
+        for _ in range(rounds):
+            while self.builds.step() or self.lanes.step():
+                self.daemon.turn(0)
+            self.daemon.look()
+            self.daemon.turn(0)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.forward(seconds)
+        self.daemon.turn(0)
+        self.settle()
+
+
+@contextmanager
+def fresh_host() -> Iterator[Host]:
+    memory = Path("/dev/shm")  # hundreds of stores: an fsync each would be most of the time
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
+        yield Host(Path(path))
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with fresh_host() as host:
+        yield host
+
+
+def test_a_job_runs_and_its_container_is_removed(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    assert host.state(job_id) == "running"
+    host.world.end(host.key(job_id), 0)
+    host.settle()
+    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.SUCCEEDED, "completed")
+    assert host.executor.observe() == ()
+    assert host.workshop.retired == [job_id]
+
+
+def test_an_attempt_that_dies_is_followed_by_another_after_the_backoff(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.workshop.steps[job_id] = 40
+    host.world.end(host.key(job_id), 137)
+    host.settle()
+    assert host.state(job_id) == "queued"
+    assert host.daemon.why(job_id) == "backoff, 5 s left"
+    host.wait(5)
+    assert host.state(job_id) == "running"
+    assert [a.cause for a in host.store.attempts(job_id)] == ["killed", None]
+
+
+@pytest.mark.parametrize(
+    "moment", ["submitted", "building", "placed", "launched", "running", "ended", "recorded"]
+)
+def test_a_daemon_killed_at_any_moment_loses_and_doubles_nothing(host: Host, moment: str) -> None:
+    job_id = host.submit()
+    steps: dict[str, list[Callable[[], object]]] = {
+        "submitted": [],
+        "building": [host.builds.step],
+        "placed": [host.builds.step, lambda: host.daemon.turn(0)],
+        "launched": [host.builds.step, lambda: host.daemon.turn(0), host.lanes.step],
+        "running": [host.settle],
+        "ended": [host.settle, lambda: host.world.end(host.key(job_id), 137)],
+        "recorded": [
+            host.settle,
+            lambda: host.world.end(host.key(job_id), 137),
+            host.daemon.look,
+            lambda: host.daemon.turn(0),
+            host.lanes.step,
+            lambda: host.daemon.turn(0),
+        ],
+    }
+    for step in steps[moment]:
+        step()
+    host.boot()
+    host.settle()
+    host.wait(5)
+    assert host.state(job_id) == "running"
+    assert len({request.key for request in host.world.launches}) == len(host.world.launches)
+    assert [type(seen) for seen in host.executor.observe()] == [Alive]
+
+
+def test_an_engine_that_is_down_is_waited_for_and_blames_nobody(host: Host) -> None:
+    host.world.down = True
+    host.workshop.engine_down = True
+    job_id = host.submit()
+    host.settle()
+    assert host.state(job_id) == "preparing"
+    assert host.daemon.why(job_id) == "the engine does not answer"
+    host.workshop.engine_down = False
+    host.wait(3)
+    assert host.state(job_id) == "starting"
+    host.world.down = False
+    host.wait(3)
+    assert host.state(job_id) == "running"
+    host.world.down = True
+    host.wait(600)
+    assert host.state(job_id) == "running"
+    assert host.row(job_id).job.ledger.charged == 0
+
+
+def test_an_attempt_that_vanished_is_resumed_only_after_two_looks(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.clock.forward(1)
+    del host.world.attempts[host.key(job_id)]
+    host.daemon.look()
+    host.daemon.turn(0)
+    assert not host.lanes.waiting
+    host.settle()
+    assert host.store.attempts(job_id)[0].cause == "vanished"
+    host.wait(5)
+    assert host.state(job_id) == "running"
+
+
+def test_cancelling_terminates_and_after_the_grace_kills(host: Host) -> None:
+    host.world.programs["train", "1"] = Program(on_signal={15: None})
+    job_id = host.submit()
+    host.settle()
+    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.settle()
+    assert host.state(job_id) == "stopping"
+    host.wait(31)
+    assert [number for _, number in host.world.signals] == [15, 9]
+    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.CANCELLED, "cancelled")
+
+
+def test_cancelling_while_the_image_is_built_is_at_once(host: Host) -> None:
+    job_id = host.submit()
+    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    assert host.state(job_id) == "finished"
+    host.settle()
+    assert host.world.launches == []
+
+
+def test_a_failed_build_ends_the_job_with_its_words(host: Host) -> None:
+    host.workshop.build_error = "no space left"
+    job_id = host.submit()
+    host.settle()
+    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.FAILED, "no space left")
+
+
+def test_devices_are_held_from_starting_on_and_never_shared(host: Host) -> None:
+    for job_id in "123":
+        host.workshop.needs_of[job_id] = Needs(0.5, 1024, 1, "nvidia")
+        host.submit(f"job{job_id}")
+    host.settle()
+    assert [host.state(job_id) for job_id in "123"] == ["running", "running", "queued"]
+    assert host.daemon.why("3") == "waits for 1 gpus (0 free)"
+    host.world.end(host.key("1"), 0)
+    host.settle()
+    assert host.state("3") == "running"
+    lent = [request.devices[0].uuid for request in host.world.launches]
+    assert lent == ["GPU-a", "GPU-b", "GPU-a"]
+
+
+def test_an_image_that_is_gone_is_prepared_again(host: Host) -> None:
+    host.world.images_gone.add("img-job")
+    job_id = host.submit()
+    host.builds.step()
+    host.daemon.turn(0)
+    host.lanes.step()
+    host.daemon.turn(0)
+    assert host.state(job_id) == "preparing"
+    host.world.images_gone.clear()
+    host.settle()
+    assert (host.state(job_id), host.workshop.builds) == ("running", 2)
+    assert [a.number for a in host.store.attempts(job_id)] == [1]
+
+
+def test_restarting_from_scratch_keeps_the_old_lineage(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start(From.SCRATCH)))
+    host.settle()
+    assert [(a.number, a.lineage) for a in host.store.attempts(job_id)] == [(1, 1), (2, 2)]
+
+
+def test_what_makes_no_sense_is_refused(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.world.end(host.key(job_id), 0)
+    host.settle()
+    with pytest.raises(Refused, match="job 1: is finished; cancel requested has no effect"):
+        host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    with pytest.raises(Refused, match="nothing to send a signal to"):
+        host.daemon.signal(host.row(job_id), 10)
+
+
+def test_a_container_of_ours_that_nobody_knows_is_left_alone(host: Host) -> None:
+    stranger = host.key("99")
+    host.world.attempts[stranger] = Alive(stranger)
+    host.settle()
+    assert host.executor.observe() == (Alive(stranger),)
+    assert host.world.signals == []
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("submit"), st.just(0)),
+    st.tuples(st.just("build"), st.integers(0, 3)),
+    st.tuples(st.just("lane"), st.integers(0, 3)),
+    st.tuples(st.just("turn"), st.just(0)),
+    st.tuples(st.just("look"), st.just(0)),
+    st.tuples(st.just("end"), st.sampled_from([0, 1, 75, 137])),
+    st.tuples(st.just("cancel"), st.integers(1, 3)),
+    st.tuples(st.just("restart"), st.integers(1, 3)),
+    st.tuples(st.just("forward"), st.sampled_from([1, 6, 40])),
+    st.tuples(st.just("outage"), st.booleans().map(int)),
+    st.tuples(st.just("silence"), st.booleans().map(int)),
+    st.tuples(st.just("crash"), st.just(0)),
+)
+
+
+def apply(host: Host, action: str, value: int) -> None:
+    """Let one thing happen to a host."""
+    match action:
+        case "submit" if host.store.count_states().get("running", 0) < 4:
+            host.submit()
+        case "build":
+            host.builds.step(value)
+        case "lane":
+            host.lanes.step(value)
+        case "turn":
+            host.daemon.turn(0)
+        case "look":
+            host.daemon.look()
+        case "end" if host.world.running:
+            host.world.end(min(host.world.running, key=str), value)
+        case "cancel" | "restart" if (row := host.store.get(str(value))) is not None:
+            ask(
+                host,
+                action,
+                host.daemon.entries[row.job.id].row if row.job.id in host.daemon.entries else row,
+            )
+        case "forward":
+            host.clock.forward(value)
+        case "outage":
+            host.world.down = bool(value)
+        case "silence":
+            host.world.lose_answers = bool(value)
+        case "crash":
+            host.boot()
+        case _:
+            pass  # nothing there to happen to
+
+
+def ask(host: Host, action: str, row: JobRow) -> None:
+    now = host.clock.now()
+    event = CancelRequested(now, "ann") if action == "cancel" else RestartRequested(now, "ann", Start())
+    try:
+        host.daemon.happen(row, event)
+    except Refused:
+        assert isinstance(row.job.state, Finished | Stopping | Preparing | Queued)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ACTIONS, max_size=70))
+def test_whatever_happens_nothing_is_lost_leaked_or_run_twice(actions: list[tuple[str, int]]) -> None:
+    with fresh_host() as host:
+        first = host.submit()
+        for action, value in actions:
+            apply(host, action, value)
+            lent = [
+                u
+                for e in host.daemon.entries.values()
+                for u in getattr(e.row.job.state, "allocation", _NONE).devices
+            ]
+            assert len(lent) == len(set(lent))
+        host.world.down = host.world.lose_answers = False
+        if not any(action == "crash" for action, _ in actions):
+            host.boot()
+        for _ in range(8):
+            host.wait(400)
+        assert_whole(host)
+        assert host.store.get(first) is not None
+        finish_all(host)
+        assert host.executor.observe() == ()
+        assert_whole(host)
+
+
+class _None:
+    devices: tuple[str, ...] = ()
+
+
+_NONE = _None()
+
+
+def assert_whole(host: Host) -> None:
+    """No attempt began twice, and what the engine has is what the store says is alive."""
+    keys = [request.key for request in host.world.launches]
+    assert len(keys) == len(set(keys))
+    alive = {seen.key for seen in host.executor.observe()}
+    rows = host.store.unfinished()
+    known = {
+        host.key(r.job.id, r.job.attempts)
+        for r in rows
+        if isinstance(r.job.state, Running | Starting | Stopping)
+    }
+    assert alive == known
+    assert all(isinstance(r.job.state, Running | Queued | Held) for r in rows)
+
+
+def finish_all(host: Host) -> None:
+    for row in host.store.unfinished():
+        entry = host.daemon.entries[row.job.id]
+        host.daemon.happen(entry.row, CancelRequested(host.clock.now(), "ann"))
+    host.settle()
+    host.wait(40)
+    assert host.store.unfinished() == ()
+
+
+def test_time_that_passes_is_read_from_the_monotonic_clock_for_retries(host: Host) -> None:
+    host.workshop.engine_down = True
+    job_id = host.submit()
+    host.settle()
+    host.workshop.engine_down = False
+    host.clock.jump(-timedelta(days=1).total_seconds())
+    host.wait(3)
+    assert host.state(job_id) == "running"

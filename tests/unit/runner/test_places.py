@@ -1,0 +1,201 @@
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner import places
+from runner.client import find_or_start
+from runner.errors import Unavailable, UsageError
+from runner.places import SYSTEM_SOCKET, Absent, Place, connect, start, state_dir
+from tests.fakes import api as fake_api
+from tests.fakes.api import FakeApi
+
+
+def quiet(_: str) -> None:
+    """Nobody listens."""
+
+
+class Stand:
+    """A state directory, with a program in it that stands in for the Python which would be the daemon."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.place = Place(str(directory / "runner.sock"), str(directory))
+        self.count = directory / "count"
+
+    def daemon_is(self, script: str) -> None:
+        program = self.directory / "python"
+        counted = f"echo $$ >> '{self.count}'\n"
+        program.write_text(f"#!/bin/sh\n{counted}{script}\n")
+        program.chmod(0o755)
+
+    def daemon_works(self, first: str = "") -> None:
+        program = f"exec '{sys.orig_argv[0]}' '{fake_api.__file__}' '{self.place.socket}'"
+        self.daemon_is(f"{first}\n{program}")
+
+    @property
+    def pids(self) -> list[int]:
+        """The daemons started so far."""
+        return [int(line) for line in self.count.read_text().split()]
+
+    def kill_all(self) -> None:
+        for child in places._started:
+            child.kill()
+            child.wait()
+        places.reap()
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    stand = Stand(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(places, "LOCKED_PAUSE_S", 0.01)
+    monkeypatch.setenv("RUNNER_STATE_DIR", str(tmp_path))
+    monkeypatch.delenv("RUNNER_SOCKET", raising=False)
+    yield stand
+    stand.kill_all()
+
+
+# --- where
+
+
+def found(uid: int, **environ: str) -> list[str]:
+    return [place.socket for place in places.places(environ, uid)]
+
+
+def test_the_system_daemon_comes_first_and_then_the_users_own() -> None:
+    assert found(1000, HOME="/home/ada") == [SYSTEM_SOCKET, "/home/ada/.local/state/runner/runner.sock"]
+    assert found(0) == [SYSTEM_SOCKET, "/var/lib/runner/runner.sock"]
+
+
+def test_the_state_home_of_the_user_is_honoured_unless_it_is_relative() -> None:
+    assert state_dir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 1000) == "/s/runner"
+    assert state_dir({"XDG_STATE_HOME": "s", "HOME": "/h"}, 1000) == "/h/.local/state/runner"
+
+
+def test_a_chosen_state_directory_is_the_only_place_and_may_be_started() -> None:
+    (place,) = places.places({"RUNNER_STATE_DIR": "/s/../t"}, 1000)
+    assert place == Place("/t/runner.sock", "/t")
+
+
+def test_a_chosen_socket_is_the_only_place_and_is_never_started() -> None:
+    (place,) = places.places({"RUNNER_SOCKET": "/x/y.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
+    assert place == Place("/x/y.sock", None)
+
+
+def test_a_chosen_socket_that_is_the_users_own_may_be_started() -> None:
+    (place,) = places.places({"RUNNER_SOCKET": "/s/runner.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
+    assert place == Place("/s/runner.sock", "/s")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(UsageError, match="set RUNNER_STATE_DIR"):
+        state_dir({}, 4_000_000)
+
+
+# --- connecting
+
+
+def test_a_socket_whose_path_is_too_long_for_the_kernel_is_reached_all_the_same(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 120) / "with space\nand 'quote'"
+    directory.mkdir(parents=True)
+    with FakeApi(directory / "runner.sock"), connect(str(directory / "runner.sock")) as connection:
+        assert connection.getpeername()
+
+
+def test_a_stale_socket_is_an_absence_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "runner.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    with pytest.raises(Absent, match=r"runner.sock: no daemon answers \(Connection refused\)"):
+        connect(str(path))
+
+
+# --- starting
+
+
+def test_the_first_command_starts_the_daemon_and_the_second_finds_it(stand: Stand) -> None:
+    stand.daemon_works()
+    for _ in range(2):
+        client = find_or_start()
+        assert client.version()["pid"] == stand.pids[0]
+    assert len(stand.pids) == 1
+    assert os.getsid(stand.pids[0]) == stand.pids[0]
+    assert (stand.directory / "daemon.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_stale_socket_does_not_keep_the_daemon_from_being_started(stand: Stand) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(stand.place.socket)
+    stand.daemon_works(first=f"rm '{stand.place.socket}'")
+    assert find_or_start().version()["pid"] == stand.pids[0]
+
+
+def test_a_daemon_killed_between_two_questions_is_started_again(stand: Stand) -> None:
+    stand.daemon_works(first=f"rm -f '{stand.place.socket}'")
+    client = find_or_start()
+    assert client.job("train")["state"] == "running"
+    os.kill(stand.pids[0], signal.SIGKILL)
+    assert client.job("train")["state"] == "running"
+    assert len(stand.pids) == 2
+
+
+def test_a_daemon_that_dies_at_once_leaves_its_last_line_with_the_user(stand: Stand) -> None:
+    (stand.directory / "daemon.log").write_text("a line of the day before\n")
+    stand.daemon_is("echo first >&2; echo 'settings.yaml: cpus: must be positive' >&2; exit 2")
+    with pytest.raises(Unavailable, match=r"did not start: settings.yaml: cpus: must be positive \(log: /"):
+        start(stand.place, quiet)
+
+
+def test_a_daemon_that_dies_in_silence_is_reported_without_an_older_line(stand: Stand) -> None:
+    (stand.directory / "daemon.log").write_text("a line of the day before\n")
+    stand.daemon_is("exit 1")
+    with pytest.raises(Unavailable, match="did not start: it said nothing"):
+        start(stand.place, quiet)
+
+
+def test_a_lock_that_is_about_to_be_released_is_waited_for(stand: Stand) -> None:
+    stand.daemon_works(first=f"[ $(wc -l < '{stand.count}') -ge 3 ] || exit 3")
+    start(stand.place, quiet)
+    assert len(stand.pids) == 3
+
+
+def test_a_lock_that_stays_is_reported_in_the_daemons_words(stand: Stand) -> None:
+    stand.daemon_is("echo 'another daemon (pid 7) has this state' >&2; exit 3")
+    with pytest.raises(Unavailable, match=r"another daemon \(pid 7\) has this state"):
+        start(stand.place, quiet)
+    assert len(stand.pids) == places.LOCKED_TRIES
+
+
+def test_the_winner_of_a_race_between_two_starts_serves_both(stand: Stand) -> None:
+    stand.daemon_is("exit 3")
+    with FakeApi(Path(stand.place.socket)):
+        start(stand.place, quiet)
+
+
+def test_a_slow_start_is_told_and_one_without_end_is_given_up(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "SLOW_START_S", 0.0)
+    monkeypatch.setattr(places, "START_LIMIT_S", 0.1)
+    stand.daemon_is("exec tail -f /dev/null")
+    told: list[str] = []
+    with pytest.raises(Unavailable, match="did not start"):
+        start(stand.place, told.append)
+    assert told == [f"starting the daemon of {stand.directory} ..."]
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="file/state: cannot keep the daemon's state here"):
+        start(Place("/nowhere/s", str(tmp_path / "file" / "state")), quiet)
+
+
+def test_somebody_elses_daemon_is_not_started() -> None:
+    with pytest.raises(Absent):
+        start(Place("/nowhere/runner.sock", None), quiet)

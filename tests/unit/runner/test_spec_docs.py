@@ -1,0 +1,72 @@
+"""The pages about the job file: every field with its real default, every piece of YAML right."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import spec, spec_rules
+from runner.spec_schema import schema
+
+DOCS = Path(__file__).parents[3] / "docs"
+TEXT = (DOCS / "jobfile.md").read_text(encoding="utf-8")
+FIRST_JOB = (DOCS / "howto" / "first-job.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| `([a-z_.\[\]]+)` \| (.+?) \|", TEXT, re.MULTILINE))
+SPECIAL = {"name": "the file's name", "profile.name": "made from the changes", "workload.kind": "required"}
+
+
+def fields(part: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every field of the schema, dotted, with its default as the page should show it."""
+    for name, field in part["properties"].items():
+        path = f"{prefix}{name}"
+        (section,) = re.findall(r'"#/\$defs/(\w+)"', json.dumps(field)) or [None]
+        if section:
+            yield from fields(
+                definitions[section], definitions, f"{path}[]." if "items" in field else f"{path}."
+            )
+        yield path, SPECIAL.get(path) or default(field, required=name in part.get("required", ()))
+
+
+def default(field: dict[str, Any], *, required: bool) -> str:
+    if required:
+        return "required"
+    value = field.get("default", "see below")
+    if value == "see below":
+        return value
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def documented() -> list[tuple[str, str]]:
+    document = schema()
+    return list(fields(document, document["$defs"]))
+
+
+@pytest.mark.parametrize(("path", "expected"), documented())
+def test_the_page_tells_every_field_with_its_default(path: str, expected: str) -> None:
+    assert ROWS.get(path) == expected
+
+
+def test_the_page_tells_no_field_that_does_not_exist() -> None:
+    assert set(ROWS) - {path for path, _ in documented()} == set()
+
+
+def test_the_page_lists_every_kind_of_workload() -> None:
+    assert [kind for kind in spec.WORKLOADS if f"**`{kind}`**" not in TEXT] == []
+
+
+def test_the_page_lists_the_refused_variables() -> None:
+    table = TEXT.split("### environment")[1].split("### secrets")[0]
+    names = re.findall(r"`([A-Z][A-Z_]+)(\*?)`", table)
+    patterns = [pattern for pattern, _ in spec_rules.REFUSED_VARIABLES]
+    assert len(names) > 30
+    for name, star in names:
+        assert any(pattern.fullmatch(name + ("X" if star else "")) for pattern in patterns), name
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", TEXT + FIRST_JOB, re.DOTALL))
+def test_every_piece_of_yaml_on_the_pages_is_right(block: str) -> None:
+    workload = "" if "workload:" in block else "workload: {kind: causal_lm, data: stdlib}\n"
+    assert spec.load((workload + block).encode(), Path("job.yaml")).name == "job"

@@ -1,0 +1,83 @@
+"""The published JSON Schema: accepts what is right, underlines the common mistakes."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from runner.spec_schema import schema
+
+REPOSITORY = Path(__file__).parents[3]
+SHIPPED = sorted(
+    (*(REPOSITORY / "examples").glob("*.yaml"), REPOSITORY / "runner" / "templates" / "job.yaml")
+)
+WORKLOAD = {"kind": "causal_lm", "data": "stdlib"}
+
+
+class Validator(Protocol):
+    """What these tests use of jsonschema, which has no types."""
+
+    def is_valid(self, instance: object) -> bool: ...
+
+    def iter_errors(self, instance: object) -> Iterable[Exception]: ...
+
+
+@pytest.fixture(scope="module")
+def validator() -> Validator:
+    document = schema()
+    jsonschema.Draft202012Validator.check_schema(document)
+    validator: Validator = jsonschema.Draft202012Validator(document)
+    return validator
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_the_schema_accepts_every_shipped_job_file(validator: Validator, path: Path) -> None:
+    job = yaml.safe_load(path.read_text())
+    job["workload"].pop("learning_rate", None)  # PyYAML takes 1e-3 for text; YAML 1.2, and we, for a number
+    assert [str(error) for error in validator.iter_errors(job)] == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"profile": "cpu"},
+        {"profile": {"extends": "cpu", "threads": 2}},
+        {"image": "auto"},
+        {"resources": {"memory": 2**33, "shm": "1.5GB", "time_limit": "2h 30m"}},
+        {"resources": {"time_limit": None}},
+        {"environment": {"A": "b", "N": 1.5}},
+        {"checkpoint": {"every": None, "every_steps": 3}},
+    ],
+)
+def test_the_schema_accepts_what_the_runner_accepts(validator: Validator, fields: dict[str, object]) -> None:
+    assert validator.is_valid({"workload": WORKLOAD, **fields})
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {},
+        {"workload": {"data": "stdlib"}},
+        {"workload": {"kind": "causal_lm"}},
+        {"workload": WORKLOAD, "gpus": 1},
+        {"workload": WORKLOAD, "profile": "nonesuch"},
+        {"workload": WORKLOAD, "resources": {"time_limit": 90}},
+        {"workload": WORKLOAD, "resources": {"memory": "much"}},
+        {"workload": WORKLOAD, "environment": {"A": True}},
+        {"workload": WORKLOAD, "checkpoint": {"keep": 1}},
+    ],
+)
+def test_the_schema_refuses_the_common_mistakes(validator: Validator, job: dict[str, object]) -> None:
+    assert not validator.is_valid(job)
+
+
+def test_defaults_are_written_as_a_user_would() -> None:
+    document = schema()
+    definitions = document["$defs"]
+    assert document["properties"]["stop_grace"]["default"] == "30s"
+    assert document["properties"]["profile"]["default"] == "baseline"
+    assert definitions["Resources"]["properties"]["memory"]["default"] == "4GiB"
+    assert definitions["Retry"]["properties"]["backoff_max"]["default"] == "5m"

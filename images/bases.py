@@ -8,7 +8,10 @@ certificate needed for that can be shown to it without staying in a layer.
 
 import json
 import os
+import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from images.bootstrap import Bootstrap, bootstrap
@@ -35,11 +38,12 @@ print(json.dumps({
 }))
 """
 
-_INSTALL: Final = (
-    "apt-get update && apt-get install -y --no-install-recommends $PACKAGES && rm -rf /var/lib/apt/lists/*"
-)
+_OPTIONS: Final = "/run/runner-apt.conf"
 _CERTIFICATE: Final = "/run/runner-ca.pem"
-_PROXIES: Final = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_INSTALL: Final = (
+    f"export APT_CONFIG={_OPTIONS} && apt-get update && apt-get install -y --no-install-recommends $PACKAGES"
+    " && apt-get clean && rm -rf /var/lib/apt/lists/*"
+)
 
 
 def resolve(engine: Engine, settings: ImageSettings, log: BuildLog) -> Base:
@@ -124,7 +128,10 @@ def _completed(
     tag = f"runner-base:completed-{image.id.removeprefix('sha256:')[:16]}"
     if engine.image(tag) is None:
         log.line(f"base: installing {' '.join(missing)}")
-        end = engine.step(_install(image.id, tag, missing, settings))
+        with tempfile.TemporaryDirectory() as scratch:
+            options = Path(scratch) / "apt.conf"
+            options.write_text(apt_options(settings, os.environ))
+            end = engine.step(_install(image.id, tag, missing, options, settings))
         log.lines(end.output.splitlines())
         if end.exit_code != 0:
             raise BuildFailed(f"base image: installing {' '.join(missing)} ends with {end.exit_code}")
@@ -132,13 +139,17 @@ def _completed(
     return resolve(engine, completed, log)
 
 
-def _install(image: str, tag: str, packages: list[str], settings: ImageSettings) -> Step:
-    files = {}
-    environment = {name: os.environ[name] for name in _PROXIES if name in os.environ}
-    options = ""
+def _install(image: str, tag: str, packages: list[str], options: Path, settings: ImageSettings) -> Step:
+    """Return the step; what belongs to this host is in files mounted below /run, which is not committed."""
+    files = {_OPTIONS: options} | ({_CERTIFICATE: settings.ca_file} if settings.ca_file else {})
+    argv = ("sh", "-c", _INSTALL.replace("$PACKAGES", " ".join(packages)))
+    return Step(image, argv, network=True, root=True, files=files, commit=tag)
+
+
+def apt_options(settings: ImageSettings, environment: Mapping[str, str]) -> str:
+    """Return apt's configuration for this host: its proxies and the extra certificate."""
+    proxies = {name: environment.get(f"{name}_proxy") for name in ("http", "https")}
+    lines = [f'Acquire::{name}::Proxy "{address}";' for name, address in proxies.items() if address]
     if settings.ca_file is not None:
-        files[_CERTIFICATE] = settings.ca_file
-        options = f"-o Acquire::https::CAInfo={_CERTIFICATE}"
-    script = _INSTALL.replace("apt-get ", f"apt-get {options} ").replace("$PACKAGES", " ".join(packages))
-    argv = ("sh", "-c", script)
-    return Step(image, argv, network=True, root=True, files=files, environment=environment, commit=tag)
+        lines.append(f'Acquire::https::CAInfo "{_CERTIFICATE}";')
+    return "".join(f"{line}\n" for line in lines)

@@ -7,14 +7,15 @@ everything that they need is in the context.
 """
 
 import json
-import threading
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from socket import AF_UNIX, socket
 from typing import IO, Any, Final
 
 import docker
 import requests
-from docker.constants import DEFAULT_TIMEOUT_SECONDS
+from docker.constants import DEFAULT_TIMEOUT_SECONDS, DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import Mount
 
@@ -40,49 +41,31 @@ class DockerEngine:
 
     def __init__(self, url: str | None = None) -> None:
         self._url = url
-        self._local = threading.local()
-
-    @property
-    def _api(self) -> docker.APIClient:
-        """Return this thread's client: the SDK's is not safe to share."""
-        if not hasattr(self._local, "api"):
-            self._local.api = self._client(DEFAULT_TIMEOUT_SECONDS)
-        api: docker.APIClient = self._local.api
-        return api
-
-    def _client(self, timeout_s: int) -> docker.APIClient:
-        with _translated("connect"):
-            if self._url is not None:
-                return docker.APIClient(self._url, "auto", timeout_s)
-            return docker.from_env(version="auto", timeout=timeout_s).api
 
     def image(self, reference: str) -> Image | None:
-        api = self._api
-        with _translated(f"inspect {reference}"):
+        with self._client(f"inspect {reference}") as api:
             try:
                 return _image(api.inspect_image(reference))  # type: ignore[no-untyped-call]
             except ImageNotFound:
                 return None
 
     def images(self, label: str) -> tuple[Image, ...]:
-        api = self._api
-        with _translated("list images"):
+        with self._client("list images") as api:
             return tuple(_image(row) for row in api.images(filters={"label": label}))
 
     def tag(self, image: str, tag: str) -> None:
-        api = self._api
-        with _translated(f"tag {tag}"):
+        with self._client(f"tag {tag}") as api:
             repository, name = tag.rsplit(":", 1)
             api.tag(image, repository, name)
 
     def pull(self, reference: str) -> None:
-        api = self._client(_PULL_SILENCE_S)
-        try:
-            for record in api.pull(reference, stream=True, decode=True):
-                if "error" in record:
-                    raise BuildFailed(f"pull {reference}: {record['error']}")
-        except (APIError, requests.RequestException) as error:
-            raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
+        with self._client(f"pull {reference}", _PULL_SILENCE_S) as api:
+            try:
+                for record in api.pull(reference, stream=True, decode=True):
+                    if "error" in record:
+                        raise BuildFailed(f"pull {reference}: {record['error']}")
+            except (APIError, requests.RequestException) as error:
+                raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
 
     def load_root(self, archive: IO[bytes], tag: str) -> str:
         repository, name = tag.rsplit(":", 1)
@@ -96,42 +79,30 @@ class DockerEngine:
         return found.id
 
     def step(self, step: Step) -> StepEnd:
-        api = self._api
-        with _translated("run a command"):
+        with self._client("run a command") as api:
             try:
-                created = api.create_container(**_step_arguments(api, step))
+                container = api.create_container(**_step_arguments(api, step))["Id"]
             except APIError as error:
                 raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
             try:
-                return self._finish_step(api, created["Id"], step)
+                return _finish_step(api, container, step)
             finally:
-                api.remove_container(created["Id"], v=True, force=True)
-
-    def _finish_step(self, api: docker.APIClient, container: str, step: Step) -> StepEnd:
-        try:
-            api.start(container)
-        except APIError as error:
-            raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
-        code = api.wait(container, timeout=None)["StatusCode"]
-        output = api.logs(container).decode(errors="replace")
-        if step.commit is None or code != 0:
-            return StepEnd(code, output)
-        repository, tag = step.commit.rsplit(":", 1)
-        return StepEnd(code, output, api.commit(container, repository, tag)["Id"])
+                api.remove_container(container, v=True, force=True)
 
     def builders(self) -> Iterator[BuilderKind]:
         if buildx.works():
             yield "buildx"
-        api = self._api
-        with _translated("version"):
-            docker_itself = any(part["Name"] == "Engine" for part in api.version().get("Components", []))
-        if docker_itself and tuple(int(part) for part in api.api_version.split(".")) >= _BUILDKIT_API:
+        with self._client("version") as api:
+            parts = [part["Name"] for part in api.version().get("Components", [])]
+            version = tuple(int(part) for part in api.api_version.split("."))
+        if (
+            "Engine" in parts and version >= _BUILDKIT_API
+        ):  # Podman has other parts, and ignores the parameter
             yield "engine"
         yield "classic"
 
     def platform(self) -> str:
-        api = self._api
-        with _translated("version"):
+        with self._client("version") as api:
             version = api.version()
         return f"{version['Os']}/{version['Arch']}"
 
@@ -145,13 +116,11 @@ class DockerEngine:
                 yield from _classic_lines(self._post("build", _build_params(request, "1"), context))
 
     def used(self) -> frozenset[str]:
-        api = self._api
-        with _translated("list containers"):
+        with self._client("list containers") as api:
             return frozenset(row["ImageID"] for row in api.containers(all=True))
 
     def remove(self, reference: str) -> None:
-        api = self._api
-        with _translated(f"remove {reference}"):
+        with self._client(f"remove {reference}") as api:
             try:
                 api.remove_image(reference)
             except NotFound:
@@ -162,15 +131,55 @@ class DockerEngine:
 
     def _post(self, path: str, params: Mapping[str, str], body: IO[bytes]) -> Iterator[dict[str, Any]]:
         """Send a tar, yield the answer's records; no time limit, for a command may print nothing for long."""
-        api = self._api
-        url = f"{api.base_url}/v{api.api_version}/{path}"
-        with _translated(path):
+        with self._client(path) as api:
+            url = f"{api.base_url}/v{api.api_version}/{path}"
             chunks = iter(lambda: body.read(_CHUNK_BYTES), b"")
             with api.post(url, data=chunks, params=params, headers=_TAR, stream=True, timeout=None) as answer:
                 if not answer.ok:
                     raise BuildFailed(f"{path}: {_message(answer.text)}")
                 for line in filter(None, answer.iter_lines(chunk_size=None)):
                     yield _record(line)
+
+    @contextmanager
+    def _client(self, doing: str, timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> Iterator[docker.APIClient]:
+        """Connect for one request: the SDK's clients are not safe to share, and a build is not in a hurry."""
+        with _translated("connect"):
+            api = self._connected(timeout_s)
+        with closing(api), _translated(doing):
+            yield api
+
+    def _connected(self, timeout_s: int) -> docker.APIClient:
+        url = self._url or os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET
+        if "unix://" in url:
+            _knock("/" + url.split("://")[1].lstrip("/"))
+        if self._url is not None:
+            return docker.APIClient(self._url, "auto", timeout_s)
+        return docker.from_env(version="auto", timeout=timeout_s).api  # with its TLS settings
+
+
+def _knock(path: str) -> None:
+    """Find out that nobody listens, with a better word for it; the SDK would also leave the socket open."""
+    try:
+        with socket(AF_UNIX) as door:
+            door.settimeout(DEFAULT_TIMEOUT_SECONDS)
+            door.connect(path)
+    except OSError as error:
+        raise EngineUnavailable(f"container engine: {path}: {error.strerror or error}") from error
+
+
+def _finish_step(api: docker.APIClient, container: str, step: Step) -> StepEnd:
+    try:
+        api.start(container)
+    except APIError as error:
+        raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
+    code = api.wait(container, timeout=None)["StatusCode"]
+    output = api.logs(container).decode(errors="replace")
+    if step.commit is None or code != 0:
+        return StepEnd(code, output)
+    repository, tag = step.commit.rsplit(":", 1)
+    # Else the command of this step would stay behind as the image's own.
+    made = api.commit(container, repository, tag, changes=["ENTRYPOINT []", 'CMD ["sh"]'])
+    return StepEnd(code, output, made["Id"])
 
 
 @contextmanager
@@ -226,7 +235,6 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         "entrypoint": [step.argv[0]],
         "command": list(step.argv[1:]),
         "user": "0:0" if step.root else "65532:65532",
-        "environment": dict(step.environment),
         "host_config": host,
     }
 

@@ -31,7 +31,6 @@ class Step:
     network: bool = False
     root: bool = False
     files: Mapping[str, Path] = field(default_factory=dict)  # path in the container: on the host; read-only
-    environment: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None  # tag for what the container leaves behind, when the command succeeds
 
 

@@ -28,8 +28,7 @@ def wheelhouse(lock: bytes, base: Base, settings: ImageSettings, log: BuildLog) 
     Raises:
         BuildFailed: pip does not find or get them; its words are in the log.
     """
-    name = f"{_key(lock, settings)}-{base.machine}-cp{base.python.replace('.', '')}"
-    place = settings.cache_dir / "wheelhouse" / name
+    place = place_of(lock, base, settings)
     if place.is_dir():
         log.line(f"wheels: already in {place}")
         return place
@@ -41,6 +40,12 @@ def wheelhouse(lock: bytes, base: Base, settings: ImageSettings, log: BuildLog) 
         _download(requirements, wheels, base, settings, log)
         wheels.rename(place)
     return place
+
+
+def place_of(lock: bytes, base: Base, settings: ImageSettings) -> Path:
+    """Return the directory for a lock's wheels; pip's options choose among indexes, so they count."""
+    key = hashlib.sha256(lock + "\0".join(("", *settings.pip_options)).encode()).hexdigest()[:16]
+    return settings.cache_dir / "wheelhouse" / f"{key}-{base.machine}-cp{base.python.replace('.', '')}"
 
 
 def entries(place: Path) -> Iterator[Entry]:
@@ -70,10 +75,6 @@ def download_arguments(requirements: Path, wheels: Path, base: Base, settings: I
         ],
         *[*chosen, f"--dest={wheels}", f"--requirement={requirements}", *trust, *settings.pip_options],
     ]
-
-
-def _key(lock: bytes, settings: ImageSettings) -> str:
-    return hashlib.sha256(lock + "\0".join(("", *settings.pip_options)).encode()).hexdigest()[:16]
 
 
 def _download(requirements: Path, wheels: Path, base: Base, settings: ImageSettings, log: BuildLog) -> None:

@@ -90,7 +90,10 @@ def _fail(reporter: Reporter, failure: Failure) -> int:
 
 
 def _finish(reporter: Reporter, cause: Cause, code: int, message: str) -> int:
-    complain(message)
+    if cause is Cause.STOPPED:
+        say(message)
+    else:
+        complain(message)
     reporter.finish(cause, message)
     return code
 

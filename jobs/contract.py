@@ -35,6 +35,12 @@ MAX_REPORT_BYTES: Final = 64 * 1024
 
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 
+BILLION: Final = 10**9
+"""Most steps, sequences or batches that anybody means; a checkpoint name holds twelve digits."""
+
+STDLIB: Final = "stdlib"
+"""Instead of a directory of text: the library sources of the Python that runs the job."""
+
 CHECKPOINT_NAME: Final = re.compile(r"step-(\d{8,12})")
 
 
@@ -154,22 +160,22 @@ class CausalLm(Spec):
     """
 
     kind: Literal["causal_lm"] = "causal_lm"
-    data: str = Field(description="Directory of text files; relative to the job file.")
+    data: str = Field(description="Directory of text files, relative to the job file; or stdlib.")
     include: tuple[str, ...] = Field(("*.py", "*.txt", "*.md"), description="File name patterns to read.")
-    steps: int = Field(200, ge=1, description="Optimiser steps of the whole job.")
-    batch_size: int = Field(16, ge=1, description="Sequences in one step (the effective batch).")
+    steps: int = Field(200, ge=1, le=BILLION, description="Optimiser steps of the whole job.")
+    batch_size: int = Field(16, ge=1, le=BILLION, description="Sequences in one step, the effective batch.")
     context: int = Field(64, ge=8, le=8192, description="Tokens in one sequence.")
-    layers: int = Field(2, ge=1, le=128)
-    heads: int = Field(4, ge=1, le=128)
+    layers: int = Field(2, ge=1, le=128, description="Transformer blocks.")
+    heads: int = Field(4, ge=1, le=128, description="Attention heads in each block.")
     width: int = Field(128, ge=8, le=16384, description="Model width; a multiple of heads.")
-    dropout: float = Field(0.1, ge=0, lt=1)
-    learning_rate: float = Field(1e-3, gt=0)
-    warmup_steps: int = Field(20, ge=0)
-    weight_decay: float = Field(0.1, ge=0)
+    dropout: float = Field(0.1, ge=0, lt=1, description="Share of activations dropped in training.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak, reached after the warm-up.")
+    warmup_steps: int = Field(20, ge=0, le=BILLION, description="Steps over which the learning rate rises.")
+    weight_decay: float = Field(0.1, ge=0, description="AdamW; on matrices alone.")
     grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
-    eval_every: int | None = Field(50, ge=1, description="Steps between evaluations; null never evaluates.")
-    eval_batches: int = Field(4, ge=1)
-    log_every: int = Field(10, ge=1, description="Steps between lines in the log and metrics.jsonl.")
+    eval_every: int | None = Field(50, ge=1, le=BILLION, description="Steps between evaluations; null: none.")
+    eval_batches: int = Field(4, ge=1, le=BILLION, description="Batches in one evaluation.")
+    log_every: int = Field(10, ge=1, le=BILLION, description="Steps between lines of the log.")
 
     @model_validator(mode="after")
     def _width_divides(self) -> "CausalLm":

@@ -8,6 +8,7 @@ wherever it is mounted; its sha256 is the signature that a checkpoint must fit.
 import hashlib
 import os
 import stat
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,11 +17,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from jobs.contract import STDLIB
 from jobs.failures import InvalidSpec
 from jobs.randomness import draw
 
 HELD_OUT = 0.05
 """Share of the corpus, at its end, that is only evaluated on."""
+
+
+INSTALLED = frozenset({"site-packages", "dist-packages", "__pycache__"})
+"""Folders that hold what was installed or compiled, and so differ between machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,11 @@ def read_corpus(directory: Path, include: tuple[str, ...], window: int) -> Corpu
     return Corpus(all_N[:split], all_N[split:], hashlib.sha256(text).hexdigest(), len(paths))
 
 
+def corpus_directory(named: str) -> Path:
+    """Return where the text lies; ``stdlib`` stands for the library sources of this very Python."""
+    return Path(sysconfig.get_path("stdlib")) if named == STDLIB else Path(named)
+
+
 def windows(corpus_N: Tensor, batch: int, window: int, seed: int, *purpose: str | int) -> Tensor:
     """Return uint8 tokens of shape (batch, window): random places, a function of seed and purpose."""
     starts_B = draw(corpus_N.numel() - window + 1, batch, seed, *purpose)
@@ -71,7 +82,7 @@ def unigram_nats(corpus_N: Tensor) -> float:
 def _matching(directory: Path, include: tuple[str, ...]) -> Iterator[Path]:
     root = directory.resolve()
     for parent, folders, names in os.walk(directory, onerror=_refuse):
-        folders.sort()
+        folders[:] = sorted(set(folders) - INSTALLED)
         for name in names:
             path = Path(parent, name)
             if any(fnmatchcase(name, pattern) for pattern in include) and _is_inside(path, root):

@@ -42,10 +42,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Reques
 def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
     """Train from the newest checkpoint to the last step, and publish the model."""
     plan, progress = training.plan, reporter.progress
-    progress.weights_sha256 = checkpoints.finished(plan.steps)
-    if progress.weights_sha256:
-        progress.step = plan.steps
-        say(f"the finished model is published already: {progress.weights_sha256}")
+    if _is_finished(training, checkpoints, reporter):
         return
     step = began = _resume(training, checkpoints, reporter)
     with reporter.within(Phase.TRAIN):
@@ -95,6 +92,19 @@ def _stamp(training: Training) -> Stamp:
     return Stamp(
         spec.job_id, spec.lineage, spec.attempt, spec.revision, training.signatures, training.environment
     )
+
+
+def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> bool:
+    """Return whether an attempt that was killed after publishing the model has left nothing to do."""
+    steps, progress = training.plan.steps, reporter.progress
+    if training.spec.resume_step is not None:
+        return False
+    progress.weights_sha256 = checkpoints.finished(steps)
+    if progress.weights_sha256 is None:
+        return False
+    progress.step = steps
+    say(f"the finished model is published already: weights sha256 {progress.weights_sha256}")
+    return True
 
 
 def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> int:

@@ -9,12 +9,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from jobs.contract import AttemptSpec, CausalLm, Profile
+from jobs.contract import STDLIB, AttemptSpec, CausalLm, Profile
 from runner.adapters.as_user import Person
 from runner.core.lifecycle import Attempt, From
 from runner.core.placement import Needs
 from runner.spec import JobFile, checkpoint_plan, resolve_profile
-from runner.spec_rules import STDLIB, WORKLOAD_TARGET
+from runner.spec_rules import WORKLOAD_TARGET
 
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from jobs.contract import STDLIB
 from runner.source import SpecError, one_line
 from runner.spec import JobFile
-from runner.spec_rules import STDLIB
 from runner.spec_yaml import Part
 
 Kind: TypeAlias = Literal["directory", "file", "either", "writable"]

@@ -11,9 +11,6 @@ from typing import Final
 
 from runner.source import quoted
 
-STDLIB: Final = "stdlib"
-"""Instead of a path: the standard library sources of the Python that runs the job."""
-
 DATA_ROOT: Final = PurePosixPath("/data")
 """Mounts of a job lie below this directory and nowhere else."""
 

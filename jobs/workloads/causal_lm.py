@@ -10,7 +10,6 @@ Attention masks are never stored: ``is_causal`` lets every backend of
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
 
 from jobs.contract import CausalLm
-from jobs.data import read_corpus, unigram_nats, windows
+from jobs.data import corpus_directory, read_corpus, unigram_nats, windows
 from jobs.randomness import seed_all
 from jobs.signatures import CORPUS, MODEL, SCHEDULE, signature
 
@@ -101,7 +100,7 @@ class CausalLanguageModel:
         self.plan = plan
         self._seed = seed
         self._window = plan.context + 1
-        self._corpus = read_corpus(Path(plan.data), plan.include, self._window)
+        self._corpus = read_corpus(corpus_directory(plan.data), plan.include, self._window)
         seed_all(seed, "weights")
         self.model = Transformer(plan)
 

@@ -36,6 +36,10 @@ IMAGE_FORBIDDEN: Final = re.compile(r"LD_.*|NVIDIA_.*|AMD_VISIBLE_DEVICES")
 """An image that sets these speaks to injection hooks that run as root, before the job does."""
 
 
+MERGED: Final = frozenset({"HostConfig", "Env", "Labels", "Healthcheck"})
+"""Fields into which an engine mixes what the image says; each has a comparison of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class HardenedSettings:
     """What an operator may decide about every container."""
@@ -108,7 +112,7 @@ def difference(asked: Json, inspected: Json) -> list[str]:
     found += [
         f"{field} is {inspected['Config'].get(field)!r} where {value!r} was asked"
         for field, value in config.items()
-        if field not in {"HostConfig", "Env", "Labels"} and not _same(value, inspected["Config"].get(field))
+        if field not in MERGED and not _same(value, inspected["Config"].get(field))
     ]
     if "MaskedPaths" in host and not (host["MaskedPaths"] and host.get("ReadonlyPaths")):
         found.append("kernel paths are not masked")
@@ -257,6 +261,8 @@ def _from_the_image(asked: Json, inspected: Json) -> Iterator[str]:
     """Yield what an image smuggled into the container."""
     config = inspected["Config"]
     labels = config.get("Labels") or {}
+    if (config.get("Healthcheck") or {}).get("Test") != ["NONE"]:
+        yield "the health check of the image would run"
     wanted = set(asked["config"]["Env"])
     present = set(config.get("Env") or [])
     for variable in sorted(wanted - present):

@@ -27,5 +27,5 @@ wait "$!"
 status=$?
 kill -s KILL -- "-$!" 2>/dev/null # what the command left behind in its group
 until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
-    sleep 5 # a full disk must not cost the exit status
+    sleep 1 # a full disk must not cost the exit status
 done

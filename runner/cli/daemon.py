@@ -83,7 +83,10 @@ def stop(*, as_json: bool) -> None:
 @click.command()
 @as_json
 def version(*, as_json: bool) -> None:
-    """Print the version of this command, and of the daemon if one answers (none is started)."""
+    """Print the version of this command, and of the daemon if one answers.
+
+    None is started for it.
+    """
     try:
         daemon = find().version()
     except Absent:

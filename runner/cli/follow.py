@@ -111,7 +111,8 @@ class Told:
         for attempt in job["attempts"]:
             if attempt["ended_at"] and attempt["number"] > self.attempts:
                 self.attempts = attempt["number"]
-                lines.append(render.attempt_line(attempt))
+                if job["outcome"] is None or attempt is not job["attempts"][-1]:  # else the end says it
+                    lines.append(render.attempt_line(attempt))
         state = (job["state"], job["attempt"])
         if state != self.state and job["state"] not in {"finished", "held"}:
             lines.append(render.state_line(job))

@@ -13,7 +13,7 @@ from runner.client import find_or_start
 @click.command("list")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also what ended more than a day ago.")
 @click.option("--mine", is_flag=True, help="Only your own jobs.")
-@click.option("--limit", type=click.IntRange(1), help="At most this many, the newest first.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most this many, the newest first.")
 @as_json
 def list_jobs(*, everything: bool, mine: bool, limit: int | None, as_json: bool) -> None:
     """Print the jobs that have not ended, and those that ended in the last 24 hours.

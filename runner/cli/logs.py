@@ -24,7 +24,9 @@ WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attem
 @click.command()
 @the_job
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, across its attempts.")
-@click.option("--attempt", type=click.IntRange(1), help="The log of this attempt instead of the newest.")
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="The log of this attempt instead of the newest."
+)
 @click.option("--build", is_flag=True, help="The log of the image build instead.")
 @as_json
 def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: bool) -> None:

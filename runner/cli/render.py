@@ -110,20 +110,20 @@ def state_line(job: Summary) -> str:
 
 def attempt_line(attempt: AttemptRow) -> str:
     """Return how one attempt ended and what was decided about it."""
-    words = [f"attempt {attempt['number']} ended"]
+    line = f"attempt {attempt['number']} ended"
     if attempt["exit_code"] is not None:
-        words[0] += f" (exit {attempt['exit_code']})"
-    said = [attempt["cause"], attempt["message"], attempt["verdict"]]
-    return ": ".join(words + [text for text in said if text])
+        line += f" (exit {attempt['exit_code']})"
+    if reason := attempt["message"] or attempt["cause"]:
+        line += f": {reason}"
+    return f"{line}; {attempt['verdict']}" if attempt["verdict"] else line
 
 
 def end_line(job: Detail) -> str:
     """Return how a job ended, the reason, and the proof of its weights when there is one."""
-    line = state_line(job)
-    if job["attempt"] > 1:
-        line += f" after {job['attempt']} attempts"
+    tries = f" after {job['attempt']} attempts" if job["attempt"] > 1 else ""
+    why = f": {job['why']}" if job["why"] else ""
     sha256 = weights(job)
-    return f"{line}; weights sha256 {sha256}" if sha256 else line
+    return f"{job['name']}: {state_word(job)}{tries}{why}" + (f"; weights sha256 {sha256}" if sha256 else "")
 
 
 def weights(job: Detail) -> str | None:

@@ -29,7 +29,10 @@ TIMED_OUT: Final = 124
 )
 @as_json
 def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None:
-    """Stay until every JOB is finished or held, and exit with the first outcome that is no success."""
+    """Stay until every JOB is finished or held, and exit with how they ended.
+
+    With several, the exit code is the first that is not 0.
+    """
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout
     codes = [wait_to_the_end(client, ref, as_json=as_json, deadline=deadline) for ref in jobs]

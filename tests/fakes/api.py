@@ -127,6 +127,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     api: FakeApi
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Let a client hang up; anything else is printed, and fails whoever looks at stderr."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # only passed on
+
 
 def _listen(api: FakeApi) -> _Server:
     """Return a server at a path of any length."""
@@ -141,6 +146,7 @@ def _listen(api: FakeApi) -> _Server:
 
 class _Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one write: who has read the head of an empty body hangs up
 
     @property
     def api(self) -> FakeApi:

@@ -74,7 +74,7 @@ class FakeEngine:
         self.steps.append(step)
         if step.commit is None:
             return StepEnd(0, json.dumps(self.facts))
-        self.facts = {**self.facts, "has": dict.fromkeys(FACTS["has"], True)}  # type: ignore[call-overload]
+        self.facts = {**self.facts, "has": dict.fromkeys(FACTS["has"], True)}
         return StepEnd(0, "installed", self.add(step.commit).id)
 
     def builders(self) -> Iterator[BuilderKind]:

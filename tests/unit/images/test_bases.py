@@ -61,7 +61,7 @@ def test_a_configured_base_is_never_replaced_by_another(tmp_path: Path) -> None:
 
 
 def test_when_nothing_works_every_way_that_was_tried_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BuildFailed, match="none to be had; pull python.*no such host; bootstrap: neither"):
+    with pytest.raises(BuildFailed, match=r"none to be had; pull python.*no such host; bootstrap: neither"):
         resolved(FakeEngine(), tmp_path)
 
 
@@ -88,7 +88,8 @@ def test_a_base_without_a_compiler_gets_one_and_the_certificate_is_only_shown_to
     [install] = [step for step in engine.steps if step.commit]
     assert base.id != plain.id
     assert "install -y --no-install-recommends gcc g++ " in install.argv[-1]
-    assert dict(install.files) == {"/run/runner-ca.pem": certificate}
+    assert install.files["/run/runner-ca.pem"] == certificate
+    assert all(target.startswith("/run/") for target in install.files)
 
 
 def test_a_completed_base_is_used_again(tmp_path: Path) -> None:
@@ -98,3 +99,10 @@ def test_a_completed_base_is_used_again(tmp_path: Path) -> None:
     first = resolved(engine, tmp_path)
     assert resolved(engine, tmp_path) == first
     assert len([step for step in engine.steps if step.commit]) == 1
+
+
+def test_apt_is_told_the_hosts_proxies_and_the_certificate() -> None:
+    assert bases.apt_options(ImageSettings(ca_file=Path("/ca.pem")), {"http_proxy": "http://proxy:3128"}) == (
+        'Acquire::http::Proxy "http://proxy:3128";\nAcquire::https::CAInfo "/run/runner-ca.pem";\n'
+    )
+    assert bases.apt_options(ImageSettings(), {}) == ""

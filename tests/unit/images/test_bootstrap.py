@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from images import bootstrap
 from images.bootstrap import PACKAGES, command, host_mirror
 from images.errors import BuildFailed
 
@@ -25,7 +24,7 @@ def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str, uid: int
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: uid)
+    monkeypatch.setattr("os.geteuid", lambda: uid)
 
 
 def test_root_uses_debootstrap_and_checks_signatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

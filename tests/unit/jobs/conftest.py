@@ -13,6 +13,7 @@ import torch
 
 from jobs.__main__ import main
 from jobs.contract import AttemptSpec, Result, RunPaths, Status, verify
+from jobs.phases import StepTime
 from jobs.training import Training
 
 TINY = {
@@ -32,33 +33,33 @@ TINY = {
 
 @dataclass
 class JobDir:
-    """One job's run directory; ``attempt`` makes the next attempt's spec, ``train`` runs it in this process."""
+    """One job's run directory; ``attempt`` writes the next attempt's spec, ``train`` also runs it."""
 
     root: Path
     corpus: Path
     attempts: int = 0
 
-    def attempt(self, lineage: int = 1, **changes: Any) -> RunPaths:
+    def attempt(self, **changes: object) -> RunPaths:
         """Write the spec of the next attempt; dictionaries are merged into its sections."""
         self.attempts += 1
-        paths = RunPaths(self.root, self.attempts, lineage)
+        spec = self.spec(**changes)
+        paths = RunPaths(self.root, self.attempts, spec.lineage)
         paths.attempt_dir.mkdir(parents=True)
         paths.lineage_dir.mkdir(parents=True, exist_ok=True)
-        paths.spec.write_text(self.spec(lineage, **changes).model_dump_json())
+        paths.spec.write_text(spec.model_dump_json())
         return paths
 
-    def spec(self, lineage: int = 1, **changes: Any) -> AttemptSpec:
+    def spec(self, **changes: object) -> AttemptSpec:
         sections = {
-            "workload": {**TINY, "data": str(self.corpus)} | changes.pop("workload", {}),
-            "checkpoint": {"every_steps": 2} | changes.pop("checkpoint", {}),
+            "workload": _merged({**TINY, "data": str(self.corpus)}, changes.pop("workload", {})),
+            "checkpoint": _merged({"every_steps": 2}, changes.pop("checkpoint", {})),
         }
-        known = {"job_id": "j1", "attempt": max(1, self.attempts), "lineage": lineage, "seed": 3}
+        known = {"job_id": "j1", "attempt": max(1, self.attempts), "lineage": 1, "seed": 3}
         return AttemptSpec.model_validate(known | sections | changes)
 
-    def train(self, lineage: int = 1, **changes: Any) -> int:
+    def train(self, **changes: object) -> int:
         """Run the next attempt and return its exit status."""
-        paths = self.attempt(lineage, **changes)
-        return self.run(paths)
+        return self.run(self.attempt(**changes))
 
     def run(self, paths: RunPaths) -> int:
         return main(
@@ -85,6 +86,11 @@ class JobDir:
 
     def state_sha256(self, step: int, number: int = 1) -> str | None:
         return verify(self.lineage(number) / f"step-{step:08d}").state_sha256
+
+
+def _merged(base: dict[str, Any], change: object) -> dict[str, Any]:
+    assert isinstance(change, dict)
+    return {**base, **change}
 
 
 @pytest.fixture(autouse=True)
@@ -118,11 +124,11 @@ def job(tmp_path: Path, corpus: Path) -> JobDir:
 @pytest.fixture
 def before_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, Callable[[], None]]], None]:
     """Return a function that arranges for something to happen in the outside world as a step begins."""
+    update = Training.update
 
     def arrange(events: dict[int, Callable[[], None]]) -> None:
-        update = Training.update
 
-        def disturbed(self: Training, step: int) -> Any:
+        def disturbed(self: Training, step: int) -> tuple[float, StepTime]:
             events.get(step, lambda: None)()
             return update(self, step)
 

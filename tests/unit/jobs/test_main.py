@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import Cause, Effective, ExitCode, Phase, verify
-from jobs.snapshot import weights_sha256
 from jobs.lineage import load
+from jobs.snapshot import weights_sha256
 from tests.unit.jobs.conftest import JobDir
 
 REPOSITORY = Path(__file__).parents[3]

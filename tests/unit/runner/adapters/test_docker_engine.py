@@ -60,6 +60,7 @@ def _request(*devices: Device) -> LaunchRequest:
         lambda executor: executor.signal(KEY, 15),
         lambda executor: executor.remove(KEY),
     ],
+    ids=["observe", "launch", "signal", "remove"],
 )
 def test_an_engine_that_is_not_there_is_no_evidence(
     tmp_path: Path, call: Callable[[DockerExecutor], object]

@@ -204,6 +204,7 @@ def _obeyed(asked: Json) -> Json:
     host = {**config.pop("HostConfig"), "CapAdd": None, "Binds": None, "MaskedPaths": ["/proc/kcore"]}
     host |= {"ReadonlyPaths": ["/proc/sys"], "ConsoleSize": [0, 0]}
     config["Env"].append("PATH=/usr/bin")
+    config["Healthcheck"]["Interval"] = 10**9  # engines mix the image's in
     config["Labels"]["org.opencontainers.image.title"] = "x"
     mounts = [{"Type": "bind", "Source": m["Source"], "Destination": m["Target"]} for m in host["Mounts"]]
     return {"Config": config, "HostConfig": host, "Mounts": mounts}
@@ -248,7 +249,7 @@ def _append(part: str, field: str, value: object) -> Callable[[Json], None]:
         (_set("HostConfig", "LogConfig", {"Type": "none", "Config": {}}), "HostConfig.LogConfig"),
         (_set("Config", "User", "1000"), "User is '1000'"),
         (_set("Config", "Entrypoint", ["/evil"]), "Entrypoint is"),
-        (_set("Config", "Healthcheck", {"Test": ["CMD", "x"]}), "Healthcheck is"),
+        (_set("Config", "Healthcheck", {"Test": ["CMD", "x"]}), "health check"),
         (_set("Config", "Labels", {}), "label runner.instance"),
         (_set("Config", "Volumes", {"/var/x": {}}), "declares the volume /var/x"),
         (_set("Config", "Env", []), "variable HOME is not what was asked"),

@@ -101,14 +101,15 @@ def test_the_state_line_names_attempt_and_devices_only_where_there_are_some() ->
 
 def test_the_line_of_an_ended_attempt_has_code_cause_and_verdict() -> None:
     line = render.attempt_line(attempt(exit_code=137, cause="killed", verdict="resuming from step 50"))
-    assert line == "attempt 2 ended (exit 137): killed: resuming from step 50"
+    assert line == "attempt 2 ended (exit 137): killed; resuming from step 50"
     assert render.attempt_line(attempt(cause="vanished")) == "attempt 2 ended: vanished"
+    assert render.attempt_line(attempt(cause="x", message="disk full")) == "attempt 2 ended: disk full"
 
 
 def test_the_line_of_a_job_that_ended_proves_its_weights() -> None:
     done = job(**ended(), attempt=2, result={"weights_sha256": "ab" * 32})
     assert (
-        render.end_line(done) == f"train: succeeded: completed after 2 attempts; weights sha256 {'ab' * 32}"
+        render.end_line(done) == f"train: succeeded after 2 attempts: completed; weights sha256 {'ab' * 32}"
     )
     assert render.end_line(job(**ended())) == "train: succeeded: completed"
 

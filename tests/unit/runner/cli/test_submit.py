@@ -176,10 +176,10 @@ def test_following_tells_the_whole_story_once_although_the_daemon_is_killed_twic
         "train: running (attempt 1 on cpu)",
         "step 60/100",
         "step 80/100  eta 10s",
-        "attempt 1 ended (exit 137): killed: resuming",
+        "attempt 1 ended (exit 137): killed; resuming",
         "train: queued: killed: resuming",
         "train: running (attempt 2 on cpu)",
-        f"train: succeeded: completed after 2 attempts; weights sha256 {'ef' * 32}",
+        f"train: succeeded after 2 attempts: completed; weights sha256 {'ef' * 32}",
     ]
 
 

@@ -1,0 +1,59 @@
+# Two commands on a fresh machine: `make demo` and `make test`.  Each does its own set-up.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := .make/venv.stamp
+PYTEST := $(BIN)/pytest
+
+.PHONY: help demo test check fix unit bench venv engine clean
+
+help:
+	@echo "make demo   train, kill, resume and compare, in containers of this machine"
+	@echo "make test   everything that can fail: static checks, unit, contract, integration and chaos tests"
+	@echo "make check  the static half, in seconds"
+	@echo "make bench  this runner beside what it is compared with, as ratios"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@mkdir -p .make && touch $@
+
+# Says what it does; leaves the address of an engine in .make/engine.  Without one, tests that need it
+# are skipped on a laptop; where CI is set, this fails and so do they.
+engine:
+	@mkdir -p .make
+	@scripts/engine > .make/engine || [ -z "$$CI" ]
+
+demo: venv
+	@mkdir -p .make
+	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo.py
+
+test: check engine
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/coverage erase
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(PYTEST) -q --cov --cov-report=
+	$(BIN)/coverage report --include='runner/core/*,jobs/contract.py' --fail-under=100
+	$(BIN)/coverage report --fail-under=90
+
+check: venv
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: venv
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+unit: venv
+	$(PYTEST) -q tests/unit
+
+bench: venv engine
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .make .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

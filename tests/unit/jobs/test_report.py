@@ -1,0 +1,130 @@
+"""Reports as the host reads them: throttled, replaced whole, never fatal."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import files
+from jobs.contract import MAX_REPORT_BYTES, Cause, Phase, Rejected, Result, RunPaths, Status
+from jobs.phases import Pace, Phases, StepTime
+from jobs.report import Progress, Reporter, say
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path, 1, 1)
+    paths.attempt_dir.mkdir(parents=True)
+    return paths
+
+
+def status(paths: RunPaths) -> Status:
+    return Status.model_validate_json(paths.status.read_bytes())
+
+
+def test_heartbeats_of_one_phase_come_twice_a_second_at_most(paths: RunPaths) -> None:
+    clock = Clock()
+    reporter = Reporter(paths, clock)
+    reporter.begin()
+    took = StepTime(10, 0.125, 0.0)
+    seen = []
+    for step in range(1, 13):
+        clock.now += 0.125
+        reporter.stepped(step, 1.0, took)
+        seen.append(status(paths).step)
+    assert seen == [0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
+
+
+def test_a_change_of_phase_is_told_at_once(paths: RunPaths) -> None:
+    reporter = Reporter(paths, Clock())
+    reporter.begin()
+    assert status(paths).phase is Phase.INIT
+    with reporter.within(Phase.TRAIN):
+        with reporter.within(Phase.EVAL):
+            assert status(paths).phase is Phase.EVAL
+        assert status(paths).phase is Phase.TRAIN
+    assert status(paths).phase is Phase.INIT
+
+
+def test_a_number_that_json_cannot_carry_is_left_out(paths: RunPaths) -> None:
+    reporter = Reporter(paths)
+    reporter.stepped(1, float("nan"), StepTime(1, 1.0, 0.0))
+    reporter.progress.metrics = {"good": 1.0, "bad": float("inf")}
+    reporter.metric(step=1, loss=float("nan"))
+    reporter.finish(Cause.NON_FINITE, "nan")
+    assert status(paths).loss is None
+    assert '"loss": null' in paths.metrics.read_text()
+    assert "bad" not in Result.model_validate_json(paths.result.read_bytes()).metrics
+
+
+def test_a_result_stays_within_what_is_read_of_it(paths: RunPaths) -> None:
+    reporter = Reporter(paths)
+    reporter.progress = Progress(rejected=tuple(Rejected(name="n" * 200, why="w" * 1000) for _ in range(40)))
+    reporter.finish(Cause.NO_VALID_CHECKPOINT, "m" * 9000)
+    assert paths.result.stat().st_size < MAX_REPORT_BYTES
+    result = Result.model_validate_json(paths.result.read_bytes())
+    assert (len(result.message), len(result.rejected)) == (4000, 20)
+
+
+def test_reports_that_cannot_be_written_are_said_once(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths.attempt_dir.rmdir()
+    reporter = Reporter(paths)
+    reporter.begin()
+    reporter.beat()
+    reporter.beat()
+    reporter.metric(step=1)
+    reporter.finish(Cause.COMPLETED, "")
+    said = capfd.readouterr().err.splitlines()
+    assert sorted(line.split()[1] for line in said) == ["metrics.jsonl", "result.json", "status.json"]
+
+
+def test_a_line_stays_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    say("two\nlines and \udcff")
+    assert capfd.readouterr().out == "two lines and \\udcff\n"
+
+
+def test_a_reserved_file_appears_only_when_it_is_written(tmp_path: Path) -> None:
+    reserved = files.Reserved(tmp_path / "result.json", 4096)
+    assert not (tmp_path / "result.json").exists()
+    reserved.publish(b"{}")
+    assert (tmp_path / "result.json").read_bytes() == b"{}"
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_the_pace_is_that_of_the_last_steps(advance: Callable[[Pace], None]) -> None:
+    pace = Pace()
+    assert (pace.items_per_s, pace.data_wait, pace.seconds_for(5)) == (None, None, None)
+    advance(pace)
+    assert pace.items_per_s == pytest.approx(100)
+    assert pace.data_wait == pytest.approx(0.25)
+    assert pace.seconds_for(10) == pytest.approx(1.0)
+
+
+@pytest.fixture
+def advance() -> Callable[[Pace], None]:
+    def slow_then_fast(pace: Pace) -> None:
+        for seconds in [9.0] * 10 + [0.1] * 32:
+            pace.add(StepTime(10, seconds, seconds / 4))
+
+    return slow_then_fast
+
+
+def test_only_the_inner_phase_counts_its_seconds() -> None:
+    clock = Clock()
+    phases = Phases(clock)
+    with phases.within(Phase.TRAIN):
+        clock.now += 5
+        with phases.within(Phase.SAVE):
+            clock.now += 2
+        clock.now += 1
+    assert phases.seconds() == {"init": 0.0, "train": 6.0, "save": 2.0}

@@ -1,0 +1,259 @@
+"""Damaged checkpoints, full disks, two writers: nothing is lost and nothing is silent."""
+
+import fcntl
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import lineage
+from jobs.contract import MANIFEST, Cause, ExitCode
+from jobs.failures import LineageBusy, Stopped
+from jobs.signals import Requests
+from tests.unit.jobs.conftest import JobDir
+
+Arrange = Callable[[dict[int, Callable[[], None]]], None]
+Damage = Callable[[Path], None]
+
+
+def truncate(checkpoint: Path) -> None:
+    state = checkpoint / lineage.STATE
+    state.write_bytes(state.read_bytes()[: state.stat().st_size // 2])
+
+
+def flip_one_bit(checkpoint: Path) -> None:
+    state = checkpoint / lineage.STATE
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(content)
+
+
+def empty_the_state(checkpoint: Path) -> None:
+    (checkpoint / lineage.STATE).write_bytes(b"")
+
+
+def lose_the_state(checkpoint: Path) -> None:
+    (checkpoint / lineage.STATE).unlink()
+
+
+def lose_the_manifest(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).unlink()
+
+
+def empty_the_manifest(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).write_bytes(b"")
+
+
+def tear_the_manifest(checkpoint: Path) -> None:
+    text = (checkpoint / MANIFEST).read_text()
+    (checkpoint / MANIFEST).write_text(text[:100])
+
+
+def swap_the_state(checkpoint: Path) -> None:
+    shutil.copy(checkpoint.with_name("step-00000002") / lineage.STATE, checkpoint / lineage.STATE)
+
+
+def copy_an_older_one_over_it(checkpoint: Path) -> None:
+    shutil.copytree(checkpoint.with_name("step-00000002"), checkpoint, dirs_exist_ok=True)
+
+
+def replace_by_a_link(checkpoint: Path) -> None:
+    (checkpoint / lineage.STATE).unlink()
+    (checkpoint / lineage.STATE).symlink_to("/etc/passwd")
+
+
+def replace_by_a_file(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    checkpoint.write_bytes(b"not a directory")
+
+
+DAMAGES = [
+    (truncate, "bytes where the manifest says"),
+    (flip_one_bit, "content differs from its sha256"),
+    (empty_the_state, "0 bytes where the manifest says"),
+    (lose_the_state, "No such file"),
+    (lose_the_manifest, "no manifest"),
+    (empty_the_manifest, "manifest is not valid"),
+    (tear_the_manifest, "manifest is not valid"),
+    (swap_the_state, "content differs from its sha256"),
+    (copy_an_older_one_over_it, "manifest is for step 2"),
+    (replace_by_a_link, "bytes where the manifest says"),
+    (replace_by_a_file, "manifest cannot be read"),
+]
+
+
+NAMES = [damage.__name__ for damage, _ in DAMAGES]
+
+
+@pytest.fixture
+def stopped(job: JobDir, before_step: Arrange, monkeypatch: pytest.MonkeyPatch) -> JobDir:
+    """A job in lineage 1 with checkpoints of steps 2, 4 and 6, and in lineage 2 the same job undisturbed."""
+    job.train(lineage=2)
+    requests = Requests()
+
+    def stop() -> None:
+        requests.stop = True
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jobs.__main__.listen", lambda: requests)
+        before_step({5: stop})
+        assert job.train(lineage=1) == ExitCode.STOPPED
+    before_step({})
+    assert job.names() == {"step-00000002", "step-00000004", "step-00000006"}
+    return job
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGES, ids=NAMES)
+def test_a_damaged_checkpoint_is_skipped_reported_and_costs_no_bit(
+    stopped: JobDir, capfd: pytest.CaptureFixture[str], damage: Damage, why: str
+) -> None:
+    damage(stopped.lineage() / "step-00000006")
+    assert stopped.train() == ExitCode.FINISHED
+    result = stopped.result()
+    assert result.resumed_from == 4
+    assert [each.name for each in result.rejected] == ["step-00000006"]
+    assert why in result.rejected[0].why
+    assert f"step-00000006 was not used: {result.rejected[0].why}" in capfd.readouterr().err
+    assert any(name.startswith("bad-step-00000006") for name in stopped.names())
+    assert stopped.state_sha256(8, 1) == stopped.state_sha256(8, 2)
+
+
+def test_when_no_checkpoint_is_valid_it_ends_with_99_and_touches_nothing(stopped: JobDir) -> None:
+    directory = stopped.lineage()
+    for number, (damage, _) in enumerate(DAMAGES[1:4]):
+        damage(directory / f"step-{2 * number + 2:08d}")
+    (directory / ".tmp-7-cafe").mkdir()
+    before = sorted(directory.rglob("*"))
+    assert stopped.train() == ExitCode.NO_VALID_CHECKPOINT
+    result = stopped.result()
+    assert result.cause is Cause.NO_VALID_CHECKPOINT
+    assert [each.name for each in result.rejected] == ["step-00000006", "step-00000004", "step-00000002"]
+    assert sorted(directory.rglob("*")) == before
+
+
+def test_rejected_checkpoints_alone_are_no_reason_for_a_fresh_start(stopped: JobDir) -> None:
+    directory = stopped.lineage()
+    for path in list(directory.glob("step-*")):
+        lineage.set_aside(path, "bad")
+    assert stopped.train() == ExitCode.NO_VALID_CHECKPOINT
+    assert "rejected earlier" in stopped.result().message
+
+
+def test_no_more_than_three_rejected_checkpoints_are_kept(tmp_path: Path) -> None:
+    for number in range(6):
+        path = tmp_path / f"step-{number:08d}"
+        path.mkdir()
+        lineage.set_aside_bad(path)
+    assert len(list(tmp_path.glob("bad-*"))) == lineage.BAD_KEPT
+    assert not list(tmp_path.glob(".trash-*"))
+
+
+def test_what_a_kill_left_half_done_is_swept(stopped: JobDir) -> None:
+    for name in (".tmp-7-cafe", ".trash-step-00000001-cafe"):
+        (stopped.lineage() / name).mkdir()
+        (stopped.lineage() / name / lineage.STATE).write_bytes(b"half")
+    assert stopped.train() == ExitCode.FINISHED
+    assert {path.name for path in stopped.lineage().iterdir() if path.name.startswith(".")} == {".lock"}
+
+
+def test_a_damaged_final_model_is_published_again(job: JobDir) -> None:
+    job.train()
+    first = job.result()
+    (job.lineage() / "final" / lineage.WEIGHTS).write_bytes(b"")
+    assert job.train() == ExitCode.FINISHED
+    assert job.result().resumed_from == 8
+    assert job.result().weights_sha256 == first.weights_sha256
+
+
+def test_only_as_many_checkpoints_as_asked_for_are_kept(job: JobDir) -> None:
+    job.train(checkpoint={"every_steps": 1, "keep": 2})
+    assert job.names() == {"step-00000007", "step-00000008", "final"}
+
+
+def test_a_busy_lineage_is_waited_for_and_then_said_in_one_line(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with (
+            pytest.raises(LineageBusy, match="locked by another process"),
+            lineage.locked(tmp_path, Requests(), 0.1),
+        ):
+            pytest.fail("two writers")
+
+
+def test_waiting_for_a_busy_lineage_ends_when_asked_to_stop(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(Stopped), lineage.locked(tmp_path, Requests(stop=True)):
+            pytest.fail("two writers")
+
+
+def test_the_lock_is_free_again_after_an_attempt(tmp_path: Path) -> None:
+    for _ in range(2):
+        with lineage.locked(tmp_path, Requests(), 0.0):
+            assert (tmp_path / ".lock").exists()
+
+
+# --- A full disk (a small file system of its own; as root)
+
+
+@pytest.fixture
+def small(tmpfs: Path, corpus: Path) -> JobDir:
+    return JobDir(tmpfs / "job", corpus)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            return
+
+
+def test_a_full_disk_during_a_periodic_save_costs_nothing_but_that_save(
+    small: JobDir, tmpfs: Path, before_step: Arrange, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before_step({3: lambda: fill(tmpfs), 6: (tmpfs / "filler").unlink})
+    assert small.train(profile={"async_save": False}) == ExitCode.FINISHED
+    said = capfd.readouterr().err
+    assert said.count("checkpoint skipped") == 2  # of steps 4 and 6
+    assert "Training goes on; the newest is step 2" in said
+    assert "step-00000002" in small.names()
+    assert not list(small.lineage().glob(".tmp-*"))
+
+
+def test_a_disk_that_stays_full_ends_with_its_cause_and_what_was_saved_is_resumed(
+    small: JobDir, tmpfs: Path, before_step: Arrange
+) -> None:
+    small.train(lineage=2)
+    before_step({5: lambda: fill(tmpfs)})
+    assert small.train(lineage=1, profile={"async_save": False}) == 1
+    result = small.result()
+    assert (result.cause, result.step) == (Cause.DISK_FULL, 8)
+    assert small.names() == {"step-00000002", "step-00000004"}
+    (tmpfs / "filler").unlink()
+    before_step({})
+    assert small.train(lineage=1) == ExitCode.FINISHED
+    assert small.result().resumed_from == 4
+    assert small.state_sha256(8, 1) == small.state_sha256(8, 2)
+
+
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written_leaves_no_part_of_it(
+    small: JobDir, tmpfs: Path, before_step: Arrange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "_require_space", lambda *_: None)  # it was free when we looked
+    before_step({5: lambda: fill(tmpfs)})
+    assert small.train(profile={"async_save": False}) == 1
+    assert small.result().cause is Cause.DISK_FULL
+    assert small.names() == {"step-00000002", "step-00000004"}
+    assert not list(small.lineage().glob(".tmp-*"))
+
+
+def test_reports_that_a_full_disk_prevents_are_said_once_and_do_not_end_training(
+    small: JobDir, tmpfs: Path, before_step: Arrange, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before_step({1: lambda: fill(tmpfs), 7: (tmpfs / "filler").unlink})
+    assert small.train(workload={"eval_every": 1}) == ExitCode.FINISHED
+    assert capfd.readouterr().err.count("status.json cannot be written") == 1
+    assert small.status().step == 8

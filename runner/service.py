@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from jobs.contract import Result, Status
+from runner import spec_rules
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
 from runner.core.lifecycle import (
@@ -29,9 +30,10 @@ from runner.daemon import Daemon
 from runner.errors import Refused, RunnerError, UsageError
 from runner.ports import AttemptRow, Clock, JobRow, Owner
 from runner.pulse import Pulse
-from runner.resolved import Resolved
+from runner.quantities import format_size
+from runner.resolved import VENDORS, Resolved
 from runner.settings import Settings
-from runner.source import one_line
+from runner.source import Problem, SpecError, one_line
 from runner.spec import JobFile, load, retry_limits
 from runner.spec_paths import check_paths
 from runner.workshop import JobWorkshop, parse_revision
@@ -60,6 +62,7 @@ class Submission:
     path: str
     text: bytes
     name: str | None = None
+    shown: str | None = None  # the path as it was typed, for messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,60 +94,49 @@ class Service:
     def resolve(self, caller: Caller, submission: Submission) -> Resolved:
         """Return the revision that a job file stands for."""
         path = Path(submission.path)
+        if not path.is_absolute():
+            raise UsageError(f"path: must be absolute, not {one_line(submission.path)!r}")
         who = as_user.person(caller.uid, caller.gid)
-        job = load(submission.text, path)
+        job = _named(load(submission.text, Path(submission.shown or path)), submission.name)
         check_paths(job, path.parent, partial(as_user.problem, who))
-        if submission.name is not None:
-            job = JobFile.model_validate({**json.loads(job.model_dump_json()), "name": submission.name})
-        self._fits(job, path)
+        problems = list(self._impossible(job))
+        if problems:
+            raise SpecError(job.origin.path, problems)
         return Resolved(
             job=job,
             path=str(path),
-            accelerator=self._accelerator(job, path),
+            accelerator=self._accelerator(job),
             uid=who.uid,
             gid=who.gid,
             groups=who.groups,
             user=who.name,
         )
 
-    def _fits(self, job: JobFile, path: Path) -> None:
-        """Refuse what can never start: waiting for it would be for ever."""
+    def _impossible(self, job: JobFile) -> Iterator[Problem]:
+        """Yield what can never be had here: waiting for it would be for ever."""
         capacity, wants = self.daemon.world.capacity, job.resources
-        memory = f"{wants.memory / 1024**3:.1f} GiB; there are {capacity.memory_bytes / 1024**3:.1f} GiB"
-        gpus, image = len(capacity.devices), job.image.name
-        impossible = [
-            (
-                wants.cpus > capacity.cpus,
-                f"resources.cpus: asks for {wants.cpus:g}; there are {capacity.cpus:g}",
-            ),
-            (wants.memory > capacity.memory_bytes, f"resources.memory: asks for {memory}"),
-            (wants.gpus > gpus, f"resources.gpus: asks for {wants.gpus}; there are {gpus}"),
-            (
-                image not in {"auto", *self.settings.allowed_images},
-                f"image: {image!r} is not offered here; ask the operator (allowed_images)",
-            ),
-        ]
-        problems = [text for bad, text in impossible if bad]
-        if problems:
-            raise UsageError("\n".join(f"{one_line(str(path))}: {text}" for text in problems))
+        if wants.cpus > capacity.cpus:
+            fact = f"asks for {wants.cpus:g}; there are {capacity.cpus:g}"
+            yield job.origin.problem(("resources", "cpus"), fact)
+        if wants.memory > capacity.memory_bytes:
+            fact = f"asks for {format_size(wants.memory)}; there are {capacity.memory_bytes / 1024**3:.1f}GiB"
+            yield job.origin.problem(("resources", "memory"), fact)
+        vendor = VENDORS.get(job.accelerator)
+        there = sum(vendor in {None, device.vendor} for device in capacity.devices)
+        if wants.gpus > there:
+            fact = f"asks for {wants.gpus}; there are {there}"
+            yield job.origin.problem(("resources", "gpus"), fact)
+        if job.image.name not in {"auto", *self.settings.allowed_images}:
+            fact = f"{job.image.name!r} is not offered here; ask the operator (allowed_images)"
+            yield job.origin.problem(("image", "name"), fact)
 
-    def _accelerator(self, job: JobFile, path: Path) -> Literal["cuda", "rocm", "cpu"]:
+    def _accelerator(self, job: JobFile) -> Literal["cuda", "rocm", "cpu"]:
+        if job.accelerator != "auto":
+            return job.accelerator
+        if not job.resources.gpus:
+            return "cpu"
         vendors = {device.vendor for device in self.daemon.world.capacity.devices}
-        match job.accelerator, job.resources.gpus:
-            case "auto", 0:
-                return "cpu"
-            case "auto", _:
-                return "cuda" if "nvidia" in vendors else "rocm"
-            case ("cuda" | "rocm") as chosen, 0:
-                raise UsageError(
-                    f"{one_line(str(path))}: accelerator: {chosen} needs resources.gpus of at least 1"
-                )
-            case "cpu", gpus if gpus:
-                raise UsageError(
-                    f"{one_line(str(path))}: resources.gpus: {gpus} with accelerator cpu; choose one"
-                )
-            case chosen, _:
-                return chosen
+        return "cuda" if "nvidia" in vendors else "rocm"
 
     def owner(self, caller: Caller) -> Owner:
         """Return as whom the jobs of a caller run."""
@@ -270,3 +262,13 @@ class Service:
     def settled(row: JobRow) -> bool:
         """Return whether nothing more will happen to the job by itself."""
         return isinstance(row.job.state, Finished | Held)
+
+
+def _named(job: JobFile, name: str | None) -> JobFile:
+    """Return the job under the name that the caller gave it, if they gave one."""
+    if name is None:
+        return job
+    try:
+        return job.model_copy(update={"name": spec_rules.job_name(name)})
+    except ValueError as error:
+        raise UsageError(f"--name: {error}") from error

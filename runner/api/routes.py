@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import os
 import signal as signals
 from collections.abc import Callable
@@ -44,6 +45,7 @@ class Body(BaseModel):
 
 class SubmitBody(Body):
     path: str = Field(max_length=4096)
+    shown: str | None = Field(None, max_length=4096, description="The path as it was typed, for messages.")
     text_b64: str = Field(max_length=MAX_JOB_FILE_BYTES * 4 // 3 + 4096)
     name: str | None = Field(None, max_length=200)
     dry_run: bool = False
@@ -88,7 +90,7 @@ def _detail(service: Service, row: JobRow) -> views.Json:
         "attempts": [views.attempt(a, r) for a, r in attempts],
         "run_dir": str(service.workshop.directory(row).root),
         "image": getattr(row.job.state, "image", None),
-        "revision": row.revision,
+        "revision": json.loads(row.revision),
         "result": None if result is None else result.model_dump(mode="json"),
     }
 
@@ -110,7 +112,7 @@ async def get_version(service: S) -> dict[str, Any]:
 
 @router.post("/jobs")
 async def submit(body: SubmitBody, service: S, caller: C) -> Response:
-    submission = Submission(body.path, _decoded(body.text_b64), body.name)
+    submission = Submission(body.path, _decoded(body.text_b64), body.name, body.shown)
     if body.dry_run:
         return JSONResponse(await _apart(service.dry_run, caller, submission))
     row = await _apart(service.submit, caller, submission)

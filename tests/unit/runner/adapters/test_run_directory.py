@@ -1,0 +1,150 @@
+"""The host's side of the run directory, with a job that wishes the host no good."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobs.contract import (
+    AttemptSpec,
+    CausalLm,
+    Cause,
+    FileDigest,
+    Manifest,
+    Phase,
+    Result,
+    Status,
+    dump,
+    file_sha256,
+)
+from runner.adapters.run_directory import RunDirectory, read_report
+from runner.errors import Unavailable
+from runner.ports import Owner
+
+ROOT = os.geteuid() == 0
+OWNER = Owner(65532, 65532, "ann") if ROOT else Owner(os.getuid(), os.getgid(), "ann")
+SPEC = AttemptSpec(job_id="1", attempt=1, lineage=1, workload=CausalLm(data="/data/workload"))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    directory = RunDirectory(tmp_path / "jobs" / "1", OWNER)
+    directory.create()
+    return directory
+
+
+def test_leaves_belong_to_the_job_and_parents_do_not(directory: RunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    for leaf in (paths.attempt_dir, paths.lineage_dir, directory.root / "home"):
+        found = leaf.stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (OWNER.uid, OWNER.gid, 0o700)
+    for parent in (directory.root, directory.root / "attempts", directory.root / "lineages"):
+        assert (parent.stat().st_uid, parent.stat().st_mode & 0o022) == (os.geteuid(), 0)
+
+
+def test_the_spec_is_there_before_the_directory_is(directory: RunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    assert AttemptSpec.model_validate_json(paths.spec.read_bytes()) == SPEC
+    assert paths.log.read_bytes() == b""
+
+
+def test_preparing_twice_changes_nothing_that_the_job_has_written(directory: RunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    paths.log.write_text("step 1\n")
+    directory.prepare(SPEC, {})
+    assert paths.log.read_text() == "step 1\n"
+
+
+def test_a_draft_left_by_a_crash_is_no_obstacle(directory: RunDirectory) -> None:
+    (directory.root / "attempts" / ".1.draft").mkdir()
+    (directory.root / "attempts" / ".1.draft" / "spec.json").write_text("torn")
+    paths = directory.prepare(SPEC, {})
+    assert AttemptSpec.model_validate_json(paths.spec.read_bytes()) == SPEC
+
+
+def test_secrets_are_the_jobs_alone_and_are_forgotten_at_the_end(directory: RunDirectory) -> None:
+    for _ in range(2):
+        directory.prepare(SPEC, {"token": b"s3cret"})
+    found = directory.secret("token").stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (OWNER.uid, 0o400)
+    assert directory.secret("token").read_bytes() == b"s3cret"
+    directory.forget_secrets()
+    assert not directory.secret("token").exists()
+
+
+def test_a_file_system_that_says_no_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text("in the way")
+    with pytest.raises(Unavailable, match="jobs/1"):
+        RunDirectory(tmp_path / "jobs" / "1", OWNER).create()
+
+
+def test_reports_are_read(directory: RunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    paths.status.write_text(dump(Status(phase=Phase.TRAIN, time=1.0, step=7)))
+    paths.result.write_text(dump(Result(cause=Cause.COMPLETED, step=9)))
+    status, result = directory.status(paths), directory.result(paths)
+    assert status is not None
+    assert result is not None
+    assert (status.step, result.cause) == (7, Cause.COMPLETED)
+
+
+@pytest.mark.parametrize("trick", ["missing", "garbage", "huge", "link", "pipe", "directory", "wrong"])
+def test_a_hostile_report_is_no_report(directory: RunDirectory, tmp_path: Path, trick: str) -> None:
+    path = directory.prepare(SPEC, {}).status
+    (tmp_path / "secret").write_text(dump(Status(phase=Phase.TRAIN, time=1.0)))
+    match trick:
+        case "garbage":
+            path.write_bytes(b"\xff{")
+        case "huge":
+            path.write_text(dump(Status(phase=Phase.TRAIN, time=1.0)) + " " * 70_000)
+        case "link":
+            path.symlink_to(tmp_path / "secret")
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "wrong":
+            path.write_text('{"phase": "lunch"}')
+        case _:
+            assert not path.exists()
+    assert read_report(path, Status) is None
+
+
+def checkpoint(lineage: Path, step: int, content: bytes = b"weights") -> Path:
+    where = lineage / f"step-{step:08d}"
+    where.mkdir()
+    (where / "state.pt").write_bytes(content)
+    digest = FileDigest(bytes=len(content), sha256=file_sha256(where / "state.pt"))
+    manifest = Manifest(
+        contract_version=1,
+        job_id="1",
+        step=step,
+        lineage=1,
+        attempt=1,
+        revision=1,
+        created=0.0,
+        files={"state.pt": digest},
+    )
+    (where / "manifest.json").write_text(dump(manifest))
+    return where
+
+
+def test_the_newest_valid_checkpoint_is_found_and_what_is_wrong_with_newer_ones(
+    directory: RunDirectory,
+) -> None:
+    paths = directory.prepare(SPEC, {})
+    checkpoint(paths.lineage_dir, 10)
+    torn = checkpoint(paths.lineage_dir, 20)
+    (torn / "state.pt").write_bytes(b"weighty")
+    (paths.lineage_dir / "step-00000030").mkdir()
+    assert directory.newest_checkpoint(paths) == (
+        10,
+        (
+            "step-00000030: no manifest: the save did not finish",
+            "step-00000020: state.pt: content differs from its sha256",
+        ),
+    )
+
+
+def test_without_checkpoints_there_is_none(directory: RunDirectory) -> None:
+    assert directory.newest_checkpoint(directory.prepare(SPEC, {})) == (None, ())

@@ -1,0 +1,194 @@
+"""The store: one transaction per event, other threads may read, a newer file is left alone."""
+
+import sqlite3
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.store import SQL, VERSION, SqliteStore, file_version
+from runner.core.lifecycle import (
+    Allocation,
+    Event,
+    Exited,
+    ImageMissing,
+    ImageReady,
+    Job,
+    Launched,
+    LaunchFailed,
+    Placed,
+    Preparing,
+    advance,
+)
+from runner.core.retry import Ended
+from runner.errors import Refused, Unavailable
+from runner.ports import JobRow, Owner
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ANN = Owner(1001, 1002, "ann")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "store.db")
+
+
+def add(store: SqliteStore, name: str = "job") -> Job:
+    job = Job(store.next_id(), Preparing(NOW))
+    store.add(JobRow(job, name, ANN, NOW, 50, "{}", {"team": "vision"}), "submitted by ann")
+    return job
+
+
+def follow(store: SqliteStore, job: Job, *events: Event) -> Job:
+    for event in events:
+        before = job
+        job, _ = advance(before, event)
+        store.record(before, job, event)
+    return job
+
+
+RUN = (ImageReady(NOW, "img"), Placed(NOW, Allocation(("GPU-a",))), Launched(NOW))
+
+
+def test_a_job_comes_back_as_it_went_in(store: SqliteStore) -> None:
+    job = add(store)
+    assert store.get("1") == JobRow(job, "job", ANN, NOW, 50, "{}", {"team": "vision"})
+    assert store.unfinished() == (store.get("1"),)
+
+
+def test_ids_are_small_numbers_in_order(store: SqliteStore) -> None:
+    assert [add(store).id for _ in range(3)] == ["1", "2", "3"]
+
+
+def test_a_name_finds_the_newest_job_of_that_name_and_an_id_its_job(store: SqliteStore) -> None:
+    for _ in range(2):
+        add(store)
+    found, numbered = store.find("job"), store.find("1")
+    assert found is not None
+    assert numbered is not None
+    assert (found.job.id, numbered.job.id) == ("2", "1")
+    for nothing in ("nobody", "99", "9" * 40, "-1"):
+        assert store.find(nothing) is None
+
+
+def test_the_way_of_an_attempt_is_recorded(store: SqliteStore) -> None:
+    ended = Ended(137, "killed", "killed from outside", checkpoint_step=40)
+    follow(store, add(store), *RUN, Exited(NOW, 1, ended))
+    (attempt,) = store.attempts("1")
+    assert (attempt.exit_code, attempt.cause, attempt.checkpoint_step) == (137, "killed", 40)
+    assert attempt.verdict == "killed: resuming from step 40, in 5 s"
+    assert store.attempt_has_ended("1", 1)
+    assert store.attempt_has_ended("1", 2)
+
+
+def test_an_attempt_that_could_not_start_is_recorded_with_the_reason(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN[:2], LaunchFailed(NOW, "no such device"))
+    (attempt,) = store.attempts("1")
+    assert (attempt.cause, attempt.message) == ("launch_failed", "no such device")
+
+
+def test_an_attempt_whose_image_was_missing_never_was(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN[:2], ImageMissing(NOW))
+    assert store.attempts("1") == ()
+
+
+def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN)
+    add(store, "other")
+    store.note("2", NOW, "log_cut", "3 MiB cut")
+    events = store.events(0, None, 100)
+    assert [event.kind for event, _ in events] == [
+        "submitted",
+        "image_ready",
+        "placed",
+        "launched",
+        "submitted",
+        "log_cut",
+    ]
+    assert [(event.seq, name) for event, name in store.events(4, "2", 100)] == [(5, "other"), (6, "other")]
+    assert store.last_seq() == 6
+
+
+def test_recent_jobs_are_the_unfinished_and_those_that_ended_lately(store: SqliteStore) -> None:
+    done = Exited(NOW, 1, Ended(0, "completed", completed=True))
+    follow(store, add(store), *RUN, done)
+    add(store)
+    assert [row.job.id for row in store.recent(NOW, None, 10)] == ["2", "1"]
+    assert [row.job.id for row in store.recent(NOW + timedelta(days=1), None, 10)] == ["2"]
+    assert store.recent(NOW, 4711, 10) == ()
+    assert store.count_states() == {"finished": 1, "preparing": 1}
+
+
+def test_an_event_and_its_state_are_written_together_or_not_at_all(store: SqliteStore) -> None:
+    job = add(store)
+    after, _ = advance(job, RUN[0])
+    unwritable = replace(after, id="nan")
+    with pytest.raises(ValueError, match="nan"):
+        store.record(job, unwritable, RUN[0])
+    assert store.last_seq() == 1
+    assert store.get("1") is not None
+    follow(store, job, *RUN)
+
+
+def test_other_threads_read_while_one_writes(store: SqliteStore) -> None:
+    add(store)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(len(store.unfinished())))
+    thread.start()
+    thread.join()
+    assert found == [1]
+
+
+def test_what_was_recorded_is_there_for_the_next_daemon(store: SqliteStore, tmp_path: Path) -> None:
+    follow(store, add(store), *RUN)
+    again = SqliteStore(tmp_path / "store.db")
+    assert again.instance == store.instance
+    assert [row.job.state.kind for row in again.unfinished()] == ["running"]
+
+
+def test_a_store_of_a_newer_version_is_refused_and_not_touched(store: SqliteStore, tmp_path: Path) -> None:
+    path = tmp_path / "newer.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(Refused, match="written by a newer runner"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.glob("newer*")) == ["newer.db"]
+    assert file_version(tmp_path / "store.db") == VERSION
+    assert store.instance
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("my thesis")
+    with pytest.raises(Refused, match="is not a job store"):
+        SqliteStore(tmp_path / "store.db")
+    assert (tmp_path / "store.db").read_text() == "my thesis"
+
+
+def fill(path: Path) -> None:
+    """Write until the file system has no room for another byte."""
+    with path.open("ab", buffering=0) as ballast, suppress(OSError):
+        while ballast.write(bytes(4096)):
+            pass
+
+
+def test_a_full_disk_is_unavailable_and_changes_nothing(tmpfs: Path) -> None:
+    store = SqliteStore(tmpfs / "store.db")
+    job = add(store)
+    fill(tmpfs / "ballast")
+    after, _ = advance(job, ImageReady(NOW, "i" * 100_000))
+    with pytest.raises(Unavailable, match="is the disk full"):
+        store.record(job, after, ImageReady(NOW, "i" * 100_000))
+    (tmpfs / "ballast").unlink()
+    assert [row.job.state.kind for row in store.unfinished()] == ["preparing"]
+    follow(store, job, *RUN)
+
+
+def test_every_statement_has_a_name_and_is_valid_sql(store: SqliteStore) -> None:
+    assert store.instance
+    assert {"schema", "add_job", "update_job", "add_event"} <= set(SQL)

@@ -60,10 +60,21 @@ def problem_with(path: Path, kind: Kind) -> str | None:
         mode = real.stat().st_mode
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         return f"{shown}: {_words(error)}"
-    if any(real.is_relative_to(root) or root.is_relative_to(real) for root in SYSTEM):
-        leads = "" if str(real) == shown else f"leads to {one_line(str(real))}, which "
-        return f"{shown}: {leads}belongs to the system and is never shown to a job"
-    return _wrong_kind(shown, mode, kind) or _no_access(shown, real, mode, kind)
+    return (
+        _of_the_system(shown, real) or _wrong_kind(shown, mode, kind) or _no_access(shown, real, mode, kind)
+    )
+
+
+def of_the_system(path: Path, real: Path) -> str | None:
+    """Return what is wrong with a path that leads to ``real``, if that belongs to the system."""
+    return _of_the_system(one_line(str(path)), real)
+
+
+def _of_the_system(shown: str, real: Path) -> str | None:
+    if not any(real.is_relative_to(root) or root.is_relative_to(real) for root in SYSTEM):
+        return None
+    leads = "" if str(real) == shown else f"leads to {one_line(str(real))}, which "
+    return f"{shown}: {leads}belongs to the system and is never shown to a job"
 
 
 def _wrong_kind(shown: str, mode: int, kind: Kind) -> str | None:

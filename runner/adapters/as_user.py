@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from runner import spec_paths
 from runner.errors import Unavailable, UsageError
 from runner.source import one_line
+from runner.spec_paths import Kind
 
 LIMIT_S: Final = 10
 MAX_SECRET_BYTES: Final = 1024**2
@@ -29,8 +31,8 @@ _LOOK: Final = """
 """
 _PROBLEMS: Final = {
     20: "does not exist, or not for you",
-    21: "is not readable for you",
-    22: "is not writable for you",
+    21: "you may not read it",
+    22: "you may not write to it; add read_only: true",
     23: "is not a directory",
     24: "is not a file",
     25: "is neither a file nor a directory",
@@ -57,15 +59,14 @@ def person(uid: int, gid: int) -> Person:
     return Person(uid, entry.pw_gid, groups, entry.pw_name)
 
 
-def problem(who: Person, path: Path, kind: str) -> str | None:
-    """Return what stands against reading ``path``; None when nothing does.
-
-    ``kind`` is "directory", "file", "either", or "writable" for either with writing.
-    """
+def problem(who: Person, path: Path, kind: Kind) -> str | None:
+    """Return what stands against using ``path`` as somebody; None when nothing does."""
+    if not _must_drop(who):
+        return spec_paths.problem_with(path, kind)
     code = _child(who, ["/bin/sh", "-c", _LOOK, "sh", str(path), kind]).returncode
-    if code == 0:
-        return None
-    return f"{one_line(str(path))} {_PROBLEMS.get(code, 'cannot be looked at')}"
+    if code:
+        return f"{one_line(str(path))}: {_PROBLEMS.get(code, 'cannot be looked at')}"
+    return spec_paths.of_the_system(path, real(who, path))
 
 
 def read(who: Person, path: Path) -> bytes:
@@ -76,9 +77,9 @@ def read(who: Person, path: Path) -> bytes:
     """
     answer = _child(who, ["head", "-c", str(MAX_SECRET_BYTES + 1), "--", str(path)])
     if answer.returncode:
-        raise UsageError(problem(who, path, "file") or f"{one_line(str(path))} cannot be read")
+        raise UsageError(problem(who, path, "file") or f"{one_line(str(path))}: cannot be read")
     if len(answer.stdout) > MAX_SECRET_BYTES:
-        raise UsageError(f"{one_line(str(path))} is larger than {MAX_SECRET_BYTES} bytes")
+        raise UsageError(f"{one_line(str(path))}: is larger than {MAX_SECRET_BYTES} bytes")
     return answer.stdout
 
 
@@ -88,8 +89,12 @@ def real(who: Person, path: Path) -> Path:
     return Path(os.fsdecode(answer.stdout.removesuffix(b"\0"))) if answer.returncode == 0 else path
 
 
+def _must_drop(who: Person) -> bool:
+    return os.geteuid() == 0 and who.uid != 0
+
+
 def _child(who: Person, argv: list[str]) -> subprocess.CompletedProcess[bytes]:
-    drop = os.geteuid() == 0 and who.uid != 0
+    drop = _must_drop(who)
     try:
         return subprocess.run(
             argv,

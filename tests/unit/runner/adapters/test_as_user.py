@@ -1,18 +1,29 @@
 """Looking at files as somebody else: what they may not see, the daemon must not see for them."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from runner.adapters import as_user
 from runner.adapters.as_user import Person
 from runner.errors import UsageError
+from runner.spec_paths import Kind
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")
 ME = as_user.person(os.getuid(), os.getgid())
 NOBODY = Person(65534, 65534, (65534,), "nobody")
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that everybody may enter, unlike those that pytest makes."""
+    with TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
 
 
 def test_a_person_comes_from_the_hosts_records() -> None:
@@ -21,24 +32,48 @@ def test_a_person_comes_from_the_hosts_records() -> None:
     assert as_user.person(4_000_000, 7) == Person(4_000_000, 7, (7,), "4000000")
 
 
+LOOKS = [
+    ("either", "absent", "does not exist"),
+    ("directory", "file", "is not a directory"),
+    ("file", "folder", "is not a file"),
+    ("either", "pipe", "is neither a file nor a directory"),
+    ("either", "system", "belongs to the system and is never shown to a job"),
+    ("writable", "file", None),
+    ("directory", "folder", None),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "problem"),
-    [
-        ("either", "absent", "does not exist, or not for you"),
-        ("directory", "file", "is not a directory"),
-        ("file", "folder", "is not a file"),
-        ("either", "pipe", "is neither a file nor a directory"),
-        ("either", "file", None),
-        ("directory", "folder", None),
-        ("writable", "folder", None),
-    ],
+    "who", [pytest.param(ME, id="me"), pytest.param(NOBODY, id="nobody", marks=needs_root)]
 )
-def test_what_stands_against_a_path(tmp_path: Path, kind: str, name: str, problem: str | None) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    path = tmp_path / name
-    assert as_user.problem(ME, path, kind) == (problem and f"{path} {problem}")
+@pytest.mark.parametrize(("kind", "name", "problem"), LOOKS)
+def test_what_stands_against_a_path(
+    open_path: Path, who: Person, kind: Kind, name: str, problem: str | None
+) -> None:
+    (open_path / "file").write_text("")
+    (open_path / "file").chmod(0o666)
+    (open_path / "folder").mkdir()
+    (open_path / "system").symlink_to("/etc/passwd")
+    os.mkfifo(open_path / "pipe")
+    (open_path / "pipe").chmod(0o666)
+    found = as_user.problem(who, open_path / name, kind)
+    assert (found is None) == (problem is None)
+    if found is not None:
+        assert str(problem) in found
+        assert found.startswith(f"{open_path / name}: ")
+
+
+@needs_root
+def test_what_nobody_may_not_do_is_told(open_path: Path) -> None:
+    folder = open_path / "folder"
+    folder.mkdir(mode=0o755)
+    assert as_user.problem(NOBODY, folder, "directory") is None
+    assert (
+        as_user.problem(NOBODY, folder, "writable")
+        == f"{folder}: you may not write to it; add read_only: true"
+    )
+    folder.chmod(0o700)
+    assert as_user.problem(NOBODY, folder, "either") == f"{folder}: you may not read it"
 
 
 def test_hostile_paths_are_paths(hostile_path: Path) -> None:
@@ -49,15 +84,11 @@ def test_hostile_paths_are_paths(hostile_path: Path) -> None:
 
 
 @needs_root
-def test_nobody_reads_what_is_roots(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
+def test_nobody_reads_what_is_roots(open_path: Path) -> None:
+    secret = open_path / "secret"
     secret.write_bytes(b"s3cret")
     secret.chmod(0o600)
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.owner() == "root" and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    assert as_user.problem(NOBODY, secret, "file") == f"{secret} is not readable for you"
-    with pytest.raises(UsageError, match="is not readable for you"):
+    with pytest.raises(UsageError, match="you may not read it"):
         as_user.read(NOBODY, secret)
     assert as_user.read(as_user.person(0, 0), secret) == b"s3cret"
 

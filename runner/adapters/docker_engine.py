@@ -276,14 +276,16 @@ class _Watch:
     def _listen(self) -> None:
         client = self._connect()
         try:
-            stream = client.events(filters=self._filters())
+            stream = client.events(filters=self._filters(), decode=True)
             with self._lock:
                 if self._stopped.is_set():
                     stream.close()
                     return
                 self._stream = stream
             self._wake()  # whatever happened while nobody listened
-            for _ in stream:
+            for event in stream:
+                if event.get("Action") == "die":
+                    _settle(client, event["Actor"]["ID"])
                 self._wake()
         finally:
             with self._lock:
@@ -292,6 +294,16 @@ class _Watch:
 
     def _filters(self) -> dict[str, list[str]]:
         return {"type": ["container"], "label": [f"{LABEL_INSTANCE}={self._settings.hardened.instance}"]}
+
+
+def _settle(client: APIClient, container: str) -> None:
+    """Wait until the engine's list knows of an end.
+
+    The event is sent before the engine has cleaned up, with the container locked; the list
+    does not look at the lock, and would still say "running".  An inspect does.
+    """
+    with suppress(NotFound):
+        client.inspect_container(container)
 
 
 @contextmanager

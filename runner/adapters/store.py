@@ -87,6 +87,7 @@ class SqliteStore:
                 self._create()
 
     def _create(self) -> None:
+        self._path.touch(mode=0o600)  # job files are their owners' business
         connection = self._connection()
         connection.executescript(f"BEGIN;{SQL['schema']}")
         connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})

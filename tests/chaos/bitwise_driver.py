@@ -28,7 +28,7 @@ from jobs.contract import AttemptSpec, RunPaths, read_manifest
 PROTOCOL = frozenset(module.__file__ for module in (checkpoint, files, lineage))
 """Where a kill can fall between two halves of a save or of a resume."""
 
-assert trainer.run, "imported here once, so that no attempt has to"
+assert trainer.__name__ in sys.modules, "imported here once, so that no attempt has to"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,4 +11,4 @@ def base_image(engine: str) -> str:
     import docker
 
     client = docker.APIClient(engine, version="auto")
-    return str(client.inspect_image("runner-base:bookworm")["Id"])
+    return str(client.inspect_image("runner-base:bookworm")["Id"])  # type: ignore[no-untyped-call]

@@ -126,6 +126,7 @@ def _hardened(settings: Settings, instance: str) -> HardenedSettings:
         gpu_injection=settings.gpu_injection,
         seccomp=settings.seccomp_text(),
         memlock_unlimited=settings.memlock_unlimited,
+        open_files=settings.open_files,
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     )
 

@@ -54,6 +54,9 @@ class Settings(BaseModel):
     memlock_unlimited: bool = False
     """Pinned memory without a limit; fails where the engine itself may not raise limits."""
 
+    open_files: int = Field(16384, ge=64)
+    """Open files of one attempt; must not exceed the engine's own hard limit."""
+
     network: str | None = None
     """An engine network for every container; None: no network, which is the safe choice."""
 

@@ -1,40 +1,48 @@
 """What every test may ask for: an engine, a base image, a daemon of its own."""
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import docker
 import pytest
 
-ROOT = Path(__file__).parent.parent
-BASE_TAG = "runner-base:bookworm"
+from images import bases
+from images.build import DockerEngine
+from images.log import BuildLog
+from images.settings import ImageSettings
 
 
-def engine_answers() -> bool:
-    """Return whether a container engine can be reached."""
-    import docker
-    from docker.errors import DockerException
+def engine_url() -> str:
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
-    try:
-        client = docker.DockerClient(
-            os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"), version="auto"
-        )
-    except DockerException:
+
+def engine_answers(url: str) -> bool:
+    """Return whether an engine can be reached; a plain socket is asked first, for the SDK leaks one."""
+    if url.startswith("unix://") and not _listens(url.removeprefix("unix://")):
         return False
-    with client:
+    with closing(docker.DockerClient(url, version="auto")) as client:
         return bool(client.ping())
+
+
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
 
 
 @pytest.fixture(scope="session")
 def engine() -> str:
     """The engine's URL; without one, a laptop skips and CI fails."""
-    if not engine_answers():
+    url = engine_url()
+    if not engine_answers(url):
         message = "no container engine answers; scripts/engine starts or installs one"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    return url
 
 
 @pytest.fixture(autouse=True)
@@ -45,17 +53,10 @@ def _needs_engine(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def base_image(engine: str) -> str:
-    """The id of an image with /bin/sh and python3, bootstrapped when there is none."""
-    import docker
-
-    from images.store import ImageStore
-
-    with docker.DockerClient(engine, version="auto") as client:
-        try:
-            return str(client.images.get(BASE_TAG).id)
-        except docker.errors.ImageNotFound:
-            ImageStore().bootstrap(BASE_TAG)
-            return str(client.images.get(BASE_TAG).id)
+    """The id of an image with /bin/sh and python3: whatever the image builds stand on."""
+    images = DockerEngine(engine)
+    with BuildLog(Path(os.devnull)) as log:
+        return bases.resolve(images, ImageSettings(engine_url=engine), log).id
 
 
 HOSTILE_NAMES = ["plain", "two words", "quo'te\"s", "new\nline", "; echo gotcha", "$(id)", "-rf"]

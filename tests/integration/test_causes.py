@@ -1,0 +1,109 @@
+"""Why did it end? What the engine's evidence says about each way to die, in real containers.
+
+The exit code and the kernel's word about memory are separate facts: 137 has many causes,
+and a job whose child was killed for memory may well exit with 0.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from signal import SIGKILL, SIGTERM
+
+import docker
+import pytest
+
+from runner.adapters.docker_engine import boot_id
+from runner.adapters.hardened import HardenedSettings, engine_arguments
+from runner.ports import Created, Gone, ImageGone, LaunchRefused
+from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen
+
+pytestmark = pytest.mark.engine
+
+HOG = "b = [bytes([n]) * 2**22 for n in range(256)]"  # far more than the job may have
+SEGFAULT = "import ctypes; ctypes.string_at(0)"
+
+
+@pytest.fixture(scope="module")
+def place(engine: str, base_image: str) -> Iterator[Place]:
+    with docker_place(engine, base_image) as place:
+        yield place
+
+
+def _run(place: Place, job: str, *argv: str) -> Gone:
+    request = replace(place.request(*argv, job=job), limits=replace(LIMITS, memory_bytes=48 * 1024**2))
+    executor = place.executor()
+    executor.launch(request)
+    return end(executor, request.key)
+
+
+@pytest.mark.parametrize(
+    ("job", "argv", "ending"),
+    [
+        ("main-oom", ("python3", "-c", HOG), (137, True)),
+        ("child-oom", ("/bin/sh", "-c", 'python3 -c "$1"; exit 0', "sh", HOG), (0, True)),
+        ("child-oom-exit-1", ("/bin/sh", "-c", 'python3 -c "$1"; exit 1', "sh", HOG), (1, True)),
+        ("segfault", ("python3", "-c", SEGFAULT), (139, False)),
+        ("says-137", ("/bin/sh", "-c", "exit 137"), (137, False)),
+        ("killed-itself", ("/bin/sh", "-c", "kill -9 $$"), (137, False)),
+        ("success", ("true",), (0, False)),
+    ],
+)
+def test_the_exit_code_and_the_kernels_word_are_reported_apart(
+    place: Place, job: str, argv: tuple[str, ...], ending: tuple[int, bool]
+) -> None:
+    gone = _run(place, job, *argv)
+    assert (gone.exit_code, gone.oom_seen, gone.error) == (*ending, "")
+
+
+@pytest.mark.parametrize(
+    ("job", "program", "signal", "exit_code"),
+    [
+        ("stop-handled", "trap 'exit 75' TERM; echo ready; while :; do sleep 0.02; done", SIGTERM, 75),
+        ("stop-unhandled", "echo ready; exec sleep 1000", SIGTERM, 143),
+        ("killed", "trap '' TERM; echo ready; sleep 1000", SIGKILL, 137),
+    ],
+)
+def test_a_stop_ends_as_the_program_wishes_and_a_kill_as_it_must(
+    place: Place, job: str, program: str, signal: int, exit_code: int
+) -> None:
+    request = place.request("/bin/sh", "-c", program, job=job)
+    executor = place.executor()
+    executor.launch(request)
+    begun(request)
+    executor.signal(request.key, signal)
+    gone = end(executor, request.key)
+    assert (gone.exit_code, gone.oom_seen) == (exit_code, False)
+
+
+def test_an_image_that_is_gone_asks_for_another_build(place: Place) -> None:
+    request = replace(place.request("true", job="no-image"), image=f"sha256:{'0' * 64}")
+    with pytest.raises(ImageGone):
+        place.executor().launch(request)
+    assert seen(place.executor(), request.key) is None
+
+
+@pytest.mark.parametrize(
+    ("job", "network", "cpus"), [("no-network", "no-such-network", 1.0), ("too-many-cpus", None, 4096.0)]
+)
+def test_what_the_engine_refuses_is_refused_in_one_line_and_leaves_nothing(
+    place: Place, job: str, network: str | None, cpus: float
+) -> None:
+    request = place.request("true", job=job)
+    request = replace(request, network=network, limits=replace(LIMITS, cpus=cpus))
+    with pytest.raises(LaunchRefused, match=job) as refused:
+        place.executor().launch(request)
+    assert "\n" not in str(refused.value)
+    assert seen(place.executor(), request.key) is None
+
+
+def test_a_container_that_was_created_and_never_started_is_not_running(place: Place, engine: str) -> None:
+    request = place.request("echo", "started", job="created")
+    arguments = engine_arguments(request, HardenedSettings(place.instance, boot_id=boot_id()))
+    client = docker.APIClient(engine, version="auto")
+    client.create_container_from_config(arguments["config"], arguments["name"])  # type: ignore[no-untyped-call]
+    client.close()
+    executor = place.executor()
+    assert seen(executor, request.key) == Created(request.key)
+    executor.signal(request.key, SIGTERM)
+    executor.launch(request)  # the daemon died between the two calls: the next one starts it
+    assert end(executor, request.key).exit_code == 0
+    assert printed(request) == "started\n"

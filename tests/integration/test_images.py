@@ -1,0 +1,225 @@
+"""Images by a real engine: built once, quick to change, with nothing of the host inside."""
+
+import io
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+import docker
+import pytest
+
+from images.build import DockerEngine
+from images.context import text_entry, write_tar
+from images.engine import BuildRequest
+from images.errors import BuildFailed, EngineUnavailable
+from images.settings import BuilderKind, ImageSettings
+from images.store import ImageStore
+
+pytestmark = pytest.mark.engine
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "runner"
+
+
+@dataclass
+class Observed(DockerEngine):
+    """A real engine that notes which images it was asked to build."""
+
+    built: list[str] = field(default_factory=list)
+    url: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__(self.url)
+
+    def build(self, kind: BuilderKind, request: BuildRequest, context: IO[bytes]) -> Iterator[str]:
+        self.built.append(request.tag)
+        return super().build(kind, request, context)
+
+
+@pytest.fixture(scope="module")
+def settings(base_image: str) -> ImageSettings:
+    assert base_image
+    return ImageSettings(cache_dir=CACHE)
+
+
+@pytest.fixture(scope="module")
+def image(settings: ImageSettings, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return ImageStore(settings).ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
+
+
+@pytest.fixture(scope="module")
+def client(engine: str) -> Iterator[docker.DockerClient]:
+    with closing(docker.DockerClient(engine, version="auto")) as client:
+        yield client
+
+
+def inside(client: docker.DockerClient, image: str, *argv: str, user: str | None = None) -> str:
+    """Return what a command prints in a container without a network."""
+    output: bytes = client.containers.run(
+        image, list(argv), remove=True, network_mode="none", user=user, stderr=True
+    )
+    return output.decode()
+
+
+def test_the_second_time_nothing_is_built(settings: ImageSettings, image: str, tmp_path: Path) -> None:
+    engine = Observed()
+    began = time.monotonic()
+    assert ImageStore(settings, engine).ensure("cpu", tmp_path / "log.txt") == image
+    assert engine.built == []
+    assert time.monotonic() - began < 2
+
+
+def test_training_can_start_in_it_as_anybody(client: docker.DockerClient, image: str) -> None:
+    program = "import os, torch, numpy, jobs.contract as c; print(torch.__version__, os.getuid(), c.__file__)"
+    version, uid, where = inside(client, image, "python3", "-c", program, user="12345:12345").split()
+    assert version.startswith("2.13.0")
+    assert (uid, where) == ("12345", "/opt/runner/jobs/contract.py")
+
+
+def test_nobody_is_root_by_default(client: docker.DockerClient, image: str) -> None:
+    assert inside(client, image, "id", "-u").strip() == "65532"
+    assert inside(client, image, "id", "-g").strip() == "65532"
+
+
+def test_a_compiler_and_pythons_headers_are_there(client: docker.DockerClient, image: str) -> None:
+    script = (
+        "cd /tmp && echo '#include <Python.h>' > a.c && cp a.c a.cpp && I=$(python3 -c"
+        " 'import sysconfig; print(sysconfig.get_path(\"include\"))') && gcc -I$I -c a.c"
+        " && g++ -I$I -c a.cpp && ls"
+    )
+    assert {"a.c", "a.cpp", "a.o"} <= set(inside(client, image, "sh", "-c", script).split())
+
+
+def test_the_jobs_code_needs_no_compiling_at_the_start(client: docker.DockerClient, image: str) -> None:
+    assert "contract.cpython" in inside(client, image, "ls", "/opt/runner/jobs/__pycache__")
+
+
+def test_nothing_of_the_host_is_in_the_image(client: docker.DockerClient, image: str) -> None:
+    history = str(client.images.get(image).history())
+    assert "find-links /tmp/wheelhouse" not in history
+    assert "index-url" not in history
+    script = (
+        "find / -xdev \\( -name '*.whl' -o -name 'pip.conf' -o -name 'pip'"
+        " -o -name 'wheelhouse'"
+        " -o -name 'lock.txt' -o -name '*runner-ca*' \\) -not -path '/proc/*' 2>/dev/null; env"
+    )
+    found = inside(client, image, "sh", "-c", script, user="0:0").splitlines()
+    ensurepip = [line for line in found if "/ensurepip/" in line or "/python-wheels/" in line]
+    files = [line for line in found if line.startswith("/") and line not in ensurepip]
+    assert files == []
+    assert not [line for line in found if line.startswith(("PIP_", "SSL_", "HTTP", "http", "LD_"))]
+
+
+def test_the_packages_come_from_this_hosts_pip_without_a_trace_of_it(
+    client: docker.DockerClient, image: str
+) -> None:
+    urls = inside(
+        client, image, "sh", "-c", "cat /opt/venv/lib/python3*/site-packages/*/direct_url.json; true"
+    )
+    assert "file:///" not in urls
+    assert "http" not in urls
+
+
+def test_a_change_of_the_jobs_code_rebuilds_the_last_layer_alone(
+    settings: ImageSettings, image: str, tmp_path: Path, client: docker.DockerClient
+) -> None:
+    """The code is changed through the Dockerfile's last stage, because the package is everybody's."""
+    dockerfile = (settings.dockerfiles / "Dockerfile.cpu").read_text()
+    (tmp_path / "Dockerfile.cpu").write_text(
+        dockerfile.replace("COPY jobs", f"LABEL test={tmp_path.name}\nCOPY jobs")
+    )
+    engine = Observed()
+    began = time.monotonic()
+    changed = ImageStore(replace(settings, dockerfiles=tmp_path), engine).ensure("cpu", tmp_path / "log.txt")
+    took = time.monotonic() - began
+    assert [tag.split(":")[0] for tag in engine.built] == ["runner-cpu"]
+    assert took < 10, took  # one second on an idle machine
+    layers = [client.images.get(name).attrs["RootFS"]["Layers"] for name in (image, changed)]
+    assert layers[0][:-2] == layers[1][:-2]
+    client.images.remove(engine.built[0], force=False)
+    client.images.get(image).tag("runner-cpu", "current")
+
+
+def test_two_wishes_at_once_cause_one_build(
+    settings: ImageSettings, image: str, tmp_path: Path, client: docker.DockerClient
+) -> None:
+    dockerfile = (settings.dockerfiles / "Dockerfile.cpu").read_text()
+    (tmp_path / "Dockerfile.cpu").write_text(f"{dockerfile}LABEL test={tmp_path.name}\n")
+    engine = Observed()
+    answers: list[str] = []
+
+    def wish(number: int) -> None:
+        store = ImageStore(replace(settings, dockerfiles=tmp_path), engine)
+        answers.append(store.ensure("cpu", tmp_path / f"log-{number}.txt"))
+
+    threads = [threading.Thread(target=wish, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(engine.built) == 1
+    assert answers[0] == answers[1] != image
+    client.images.get(image).tag("runner-cpu", "current")
+    client.images.remove(engine.built[0])
+
+
+@pytest.mark.parametrize("kind", ["engine", "classic"])
+def test_a_failing_build_shows_what_the_command_printed(kind: BuilderKind, base_image: str) -> None:
+    dockerfile = f"FROM runner-base:bookworm\nRUN echo the last words of {kind} && exit 7\n"
+    lines: list[str] = []
+    with pytest.raises(BuildFailed, match="7"):
+        lines.extend(_build(kind, dockerfile, lines))
+    assert f"the last words of {kind}" in lines
+    assert base_image
+
+
+@pytest.mark.parametrize("kind", ["engine", "classic"])
+def test_builds_have_no_network(kind: BuilderKind, base_image: str) -> None:
+    script = "import socket; print(sorted(name for _, name in socket.if_nameindex()))"
+    lines: list[str] = []
+    with pytest.raises(BuildFailed):
+        _build(kind, f'FROM runner-base:bookworm\nRUN python3 -c "{script}" && false\n', lines)
+    assert [line for line in lines if line.startswith("['")] == ["['lo']"]
+    assert base_image
+
+
+def test_a_wrong_dockerfile_is_a_failed_build_and_not_a_dead_engine(base_image: str) -> None:
+    with pytest.raises(BuildFailed, match=r"(?i)unknown instruction: NONSENSE"):
+        _build("engine", "FROM runner-base:bookworm\nNONSENSE\n", [])
+    assert base_image
+
+
+def test_an_engine_that_is_not_there_is_no_failed_build(tmp_path: Path) -> None:
+    store = ImageStore(ImageSettings(cache_dir=tmp_path, engine_url=f"unix://{tmp_path}/none.sock"))
+    with pytest.raises(EngineUnavailable, match="No such file"):
+        store.ensure("cpu", tmp_path / "log.txt")
+
+
+def test_a_registry_that_is_not_there_is_noticed_soon() -> None:
+    began = time.monotonic()
+    with pytest.raises(BuildFailed, match=r"pull registry\.invalid/nothing:1"):
+        DockerEngine().pull("registry.invalid/nothing:1")
+    assert time.monotonic() - began < 30
+
+
+def test_a_root_directory_becomes_an_image(client: docker.DockerClient) -> None:
+    archive = io.BytesIO()
+    write_tar([text_entry("etc/made", "here")], archive)
+    archive.seek(0)
+    made = DockerEngine().load_root(archive, "runner-test:root")
+    assert client.images.get("runner-test:root").id == made
+    DockerEngine().remove("runner-test:root")
+    assert DockerEngine().image(made) is None
+
+
+def _build(kind: BuilderKind, dockerfile: str, lines: list[str]) -> list[str]:
+    archive = io.BytesIO()
+    write_tar([text_entry("Dockerfile", dockerfile)], archive)
+    archive.seek(0)
+    for line in DockerEngine().build(kind, BuildRequest("runner-test:build", {}, {}), archive):
+        lines.append(line)  # noqa: PERF402  kept also when the build fails half-way
+    return lines

@@ -64,7 +64,7 @@ class Books:
         """Return whose books these are; None while they are being opened."""
         try:
             said = self._read_key()
-            return Key(said["instance"], said["job_id"], said["attempt"])
+            return Key(str(said["instance"]), str(said["job_id"]), int(str(said["attempt"])))
         except (OSError, ValueError, KeyError):
             return None
 

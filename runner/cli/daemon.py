@@ -14,7 +14,6 @@ from runner.places import ROOT_STATE_DIR, SYSTEM_SOCKET, Absent
 UNIT: Final = """\
 [Unit]
 Description=GPU job runner
-Documentation=man:runner(1)
 After=docker.service
 Wants=docker.service
 

@@ -47,7 +47,8 @@ def cancel(jobs: tuple[str, ...], *, as_json: bool) -> None:
         except RunnerError as error:
             codes.append(complain_of(error))
         else:
-            _tell(answer, "cancelled" if answer["changed"] else "nothing changed", as_json=as_json)
+            line = render.state_line(answer["job"])
+            _tell(answer, line if answer["changed"] else f"{line}; nothing changed", as_json=as_json)
     click.get_current_context().exit(codes[0] if codes else 0)
 
 
@@ -70,7 +71,7 @@ def kill(job: str, *, name: str, as_json: bool) -> None:
     program that dies of it is resumed.  "runner cancel" stops a job for good.
     """
     answer = find_or_start(complain).act(job, "signal", {"signal": name})
-    _tell(answer, f"SIG{name} sent", as_json=as_json)
+    _tell(answer, f"{answer['job']['name']}: SIG{name} sent", as_json=as_json)
 
 
 @click.command()
@@ -89,12 +90,11 @@ def restart(job: str, *, start: str | int, as_json: bool) -> None:
     """Begin another attempt: of a running job, of a held one, or of one that has ended."""
     answer = find_or_start(complain).act(job, "restart", {"from": start})
     begin = f"step {start}" if isinstance(start, int) else start
-    _tell(answer, f"restart from {begin}", as_json=as_json)
+    _tell(answer, f"{answer['job']['name']}: restarts from {begin}", as_json=as_json)
 
 
-def _tell(answer: dict[str, Any], done: str, *, as_json: bool) -> None:
+def _tell(answer: dict[str, Any], line: str, *, as_json: bool) -> None:
     if as_json:
         say_json(answer)
-        return
-    job = answer["job"]
-    say(f"{job['name']}: {done}; {render.state_word(job)}" + (f": {job['why']}" if job["why"] else ""))
+    else:
+        say(line)

@@ -24,7 +24,11 @@ def imported_by(*args: str) -> set[str]:
         f"sys.argv[1:] = {list(args)!r}\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    # A coverage tool that starts with every Python would be counted among what we import.
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("COV")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 

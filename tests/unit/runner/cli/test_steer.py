@@ -9,8 +9,8 @@ from tests.unit.runner.cli.conftest import Invoke
 def test_cancelling_twice_changes_nothing_and_is_no_error(api: FakeApi, invoke: Invoke) -> None:
     api.add("train")
     first, second = invoke("cancel", "train"), invoke("cancel", "train")
-    assert (first.exit_code, first.stdout) == (0, "train: cancelled; cancelled: cancelled by ada\n")
-    assert (second.exit_code, second.stdout) == (0, "train: nothing changed; cancelled: cancelled by ada\n")
+    assert (first.exit_code, first.stdout) == (0, "train: cancelled: cancelled by ada\n")
+    assert (second.exit_code, second.stdout) == (0, "train: cancelled: cancelled by ada; nothing changed\n")
 
 
 def test_every_job_is_tried_although_one_is_unknown(api: FakeApi, invoke: Invoke) -> None:
@@ -24,7 +24,7 @@ def test_every_job_is_tried_although_one_is_unknown(api: FakeApi, invoke: Invoke
 def test_a_signal_is_written_as_kill_takes_it(api: FakeApi, invoke: Invoke, text: str) -> None:
     api.add("train")
     result = invoke("kill", "--signal", text, "train")
-    assert (result.exit_code, result.stdout) == (0, "train: SIGUSR1 sent; running\n")
+    assert (result.exit_code, result.stdout) == (0, "train: SIGUSR1 sent\n")
     assert api.asked[-1] == ("POST", "/v1/jobs/train/signal", {"signal": "USR1"})
 
 
@@ -47,7 +47,7 @@ def test_a_restart_begins_where_it_is_told(
 ) -> None:
     api.add("train", **ended("failed", "no progress"))
     result = invoke("restart", *args, "train")
-    assert result.stdout == f"train: restart from {told}; failed: no progress\n"
+    assert result.stdout == f"train: restarts from {told}\n"
     assert api.asked[-1][2] == {"from": start}
 
 

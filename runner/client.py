@@ -69,10 +69,24 @@ class Client:
         return answer
 
     def submit(self, path: str, text: bytes, name: str | None, *, dry_run: bool = False) -> dict[str, Any]:
-        """Return ``{"job": Summary, "warnings": [...]}``, or what the job would be if ``dry_run``."""
-        encoded = b2a_base64(text, newline=False).decode()
-        body = {"path": path, "text_b64": encoded, "name": name, "dry_run": dry_run}
-        answer: dict[str, Any] = self.post("/v1/jobs", body)
+        """Return ``{"job": Summary, "warnings": [...]}``, or what the job would be if ``dry_run``.
+
+        ``path`` is as the user typed it.  The submission carries a token, so that sending it
+        again to a daemon that died of the first try makes no second job.
+        """
+        body = {
+            "path": os.path.abspath(path),  # noqa: PTH100  pathlib takes 5 ms to import
+            "shown": path,
+            "text_b64": b2a_base64(text, newline=False).decode(),
+            "name": name,
+            "token": os.urandom(16).hex(),
+            "dry_run": dry_run,
+        }
+        try:
+            answer: dict[str, Any] = self.post("/v1/jobs", body)
+        except CutOff:
+            self._await_return()
+            answer = self.post("/v1/jobs", body)
         return answer
 
     def jobs(

@@ -223,8 +223,8 @@ class Daemon:
 
     # --- what others ask for, on the loop's thread
 
-    def submit(self, row: JobRow, text: str) -> None:
-        self.world.store.add(row, text)
+    def submit(self, row: JobRow, text: str, token: str | None = None) -> None:
+        self.world.store.add(row, text, token)
         self.entries[row.job.id] = Entry(row)
         self._act_all(row.job, implied(row.job))
         self.changed()

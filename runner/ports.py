@@ -199,6 +199,7 @@ class AttemptRow:
     job_id: str
     number: int
     lineage: int
+    image: str
     placed_at: datetime
     launched_at: datetime | None = None
     ended_at: datetime | None = None
@@ -206,7 +207,6 @@ class AttemptRow:
     cause: str | None = None
     message: str | None = None
     verdict: str | None = None
-    resumed_from: int | None = None
     checkpoint_step: int | None = None
 
 
@@ -239,7 +239,7 @@ class Store(Protocol):
     @property
     def instance(self) -> str: ...
 
-    def add(self, row: JobRow, event: str) -> None: ...
+    def add(self, row: JobRow, text: str, token: str | None = None) -> None: ...
 
     def record(self, before: Job, after: Job, event: Event) -> None:
         """Write the event, the new state and what they say about attempts, durably, or nothing of it."""

@@ -63,6 +63,7 @@ class Submission:
     text: bytes
     name: str | None = None
     shown: str | None = None  # the path as it was typed, for messages
+    token: str | None = None  # made up by the client: the same submission sent twice makes one job
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Service:
             Refused: the caller may not.
         """
         revision = self.resolve(caller, submission)
-        return self.daemon.ask(lambda: self._accept(caller, revision))
+        return self.daemon.ask(lambda: self._accept(caller, revision, submission.token))
 
     def resolve(self, caller: Caller, submission: Submission) -> Resolved:
         """Return the revision that a job file stands for."""
@@ -161,9 +162,13 @@ class Service:
         text, labels = revision.model_dump_json(), dict(revision.job.labels)
         return JobRow(job, revision.job.name, self.owner(caller), now, revision.job.priority, text, labels)
 
-    def _accept(self, caller: Caller, revision: Resolved) -> JobRow:
+    def _accept(self, caller: Caller, revision: Resolved, token: str | None) -> JobRow:
+        token = None if token is None else f"{caller.uid}:{token}"
+        known = None if token is None else self.store.submitted_as(token)
+        if known is not None:
+            return known
         row = self.draft(caller, revision, self.store.next_id())
-        self.daemon.submit(row, f"submitted by {row.owner.name}: {one_line(revision.path)}")
+        self.daemon.submit(row, f"submitted by {row.owner.name}: {one_line(revision.path)}", token)
         return row
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
@@ -253,10 +258,11 @@ class Service:
         directory = self.workshop.directory(row)
         return directory.status(directory.paths(attempt.number, attempt.lineage))
 
-    def attempts(self, row: JobRow) -> tuple[tuple[AttemptRow, Result | None], ...]:
+    def attempts(self, row: JobRow) -> tuple[tuple[AttemptRow, Result | None, Status | None], ...]:
+        """Return what is known of each attempt, with what it wrote about itself."""
         directory = self.workshop.directory(row)
-        rows = self.store.attempts(row.job.id)
-        return tuple((a, directory.result(directory.paths(a.number, a.lineage))) for a in rows)
+        paths = [(a, directory.paths(a.number, a.lineage)) for a in self.store.attempts(row.job.id)]
+        return tuple((a, directory.result(p), directory.status(p)) for a, p in paths)
 
     @staticmethod
     def settled(row: JobRow) -> bool:

@@ -120,8 +120,9 @@ def main() -> int:
     runner("wait", "killed", "untouched")
     print()
     for name in ("killed", "untouched"):
-        runner("show", name)
-        print()
+        print(f"$ runner show {name}", flush=True)
+        subprocess.run([RUNNER, "show", name], check=True, cwd=ROOT)  # a table, where this is a terminal
+        print(flush=True)
     hashes = {name: job(name)["result"]["weights_sha256"] for name in ("killed", "untouched")}
     for name, value in hashes.items():
         print(f"{name:>10}: {value}")

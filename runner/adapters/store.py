@@ -132,8 +132,8 @@ class SqliteStore:
         """Return the id of the next job; ids are small numbers because people type them."""
         return str(self._value("next_id"))
 
-    def add(self, row: JobRow, text: str) -> None:
-        """Write a new job and the event of its submission."""
+    def add(self, row: JobRow, text: str, token: str | None = None) -> None:
+        """Write a new job and the event of its submission; ``token`` names the submission itself."""
         values = {
             "id": int(row.job.id),
             "name": row.name,
@@ -146,6 +146,7 @@ class SqliteStore:
             "job": _jobs.dump_json(row.job).decode(),
             "revision": row.revision,
             "labels": _labels.dump_json(dict(row.labels)).decode(),
+            "token": token,
         }
         with self._transaction() as connection:
             connection.execute(SQL["add_job"], values)
@@ -179,6 +180,11 @@ class SqliteStore:
         if found is None and (rows := self._rows("job_by_name", name=reference)):
             return _job_row(rows[0])
         return found
+
+    def submitted_as(self, token: str) -> JobRow | None:
+        """Return the job that a submission with this token has made already."""
+        rows = self._rows("job_by_token", token=token)
+        return _job_row(rows[0]) if rows else None
 
     def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, newest first."""
@@ -239,7 +245,11 @@ def _attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[st
     at = event.at.isoformat()
     match event:
         case Placed():
-            yield "add_attempt", {"number": after.attempts, "lineage": after.lineage, "at": at}
+            image = getattr(after.state, "image", "")
+            yield (
+                "add_attempt",
+                {"number": after.attempts, "lineage": after.lineage, "image": image, "at": at},
+            )
         case Launched():
             yield "attempt_launched", {"number": after.attempts, "at": at}
         case ImageMissing() if isinstance(before.state, Starting):
@@ -277,6 +287,7 @@ def _attempt_row(row: sqlite3.Row) -> AttemptRow:
         job_id=str(row["job_id"]),
         number=row["number"],
         lineage=row["lineage"],
+        image=row["image"],
         placed_at=datetime.fromisoformat(row["placed_at"]),
         launched_at=_time(row["launched_at"]),
         ended_at=_time(row["ended_at"]),

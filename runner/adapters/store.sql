@@ -15,7 +15,8 @@ CREATE TABLE jobs (
     ended_at     TEXT,
     job          TEXT NOT NULL,
     revision     TEXT NOT NULL,
-    labels       TEXT NOT NULL
+    labels       TEXT NOT NULL,
+    token        TEXT UNIQUE
 ) STRICT;
 CREATE INDEX jobs_by_name ON jobs (name, id);
 CREATE INDEX jobs_unfinished ON jobs (state) WHERE state != 'finished';
@@ -24,6 +25,7 @@ CREATE TABLE attempts (
     job_id          INTEGER NOT NULL REFERENCES jobs,
     number          INTEGER NOT NULL,
     lineage         INTEGER NOT NULL,
+    image           TEXT NOT NULL,
     placed_at       TEXT NOT NULL,
     launched_at     TEXT,
     ended_at        TEXT,
@@ -55,8 +57,8 @@ SELECT value FROM meta WHERE key = :key;
 SELECT coalesce(max(id), 0) + 1 FROM jobs;
 
 -- name: add_job
-INSERT INTO jobs (id, name, uid, gid, owner, submitted_at, priority, state, job, revision, labels)
-VALUES (:id, :name, :uid, :gid, :owner, :submitted_at, :priority, :state, :job, :revision, :labels);
+INSERT INTO jobs (id, name, uid, gid, owner, submitted_at, priority, state, job, revision, labels, token)
+VALUES (:id, :name, :uid, :gid, :owner, :submitted_at, :priority, :state, :job, :revision, :labels, :token);
 
 -- name: update_job
 UPDATE jobs SET state = :state, job = :job, ended_at = :ended_at WHERE id = :id;
@@ -65,7 +67,8 @@ UPDATE jobs SET state = :state, job = :job, ended_at = :ended_at WHERE id = :id;
 INSERT INTO events (job_id, at, kind, text, body) VALUES (:job_id, :at, :kind, :text, :body);
 
 -- name: add_attempt
-INSERT INTO attempts (job_id, number, lineage, placed_at) VALUES (:job_id, :number, :lineage, :at);
+INSERT INTO attempts (job_id, number, lineage, image, placed_at)
+VALUES (:job_id, :number, :lineage, :image, :at);
 
 -- name: drop_attempt
 -- The image was missing: the attempt never began and its number is used again.
@@ -88,6 +91,9 @@ SELECT * FROM jobs WHERE id = :id;
 
 -- name: job_by_name
 SELECT * FROM jobs WHERE name = :name ORDER BY id DESC LIMIT 1;
+
+-- name: job_by_token
+SELECT * FROM jobs WHERE token = :token;
 
 -- name: recent
 SELECT * FROM jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)

@@ -48,6 +48,7 @@ class SubmitBody(Body):
     shown: str | None = Field(None, max_length=4096, description="The path as it was typed, for messages.")
     text_b64: str = Field(max_length=MAX_JOB_FILE_BYTES * 4 // 3 + 4096)
     name: str | None = Field(None, max_length=200)
+    token: str | None = Field(None, max_length=64, description="Names the submission: no second job.")
     dry_run: bool = False
 
 
@@ -84,12 +85,12 @@ def _summary(service: Service, row: JobRow) -> views.Json:
 
 def _detail(service: Service, row: JobRow) -> views.Json:
     attempts = service.attempts(row)
-    result = attempts[-1][1] if attempts else None
+    newest, result, _ = attempts[-1] if attempts else (None, None, None)
     return {
         **_summary(service, row),
-        "attempts": [views.attempt(a, r) for a, r in attempts],
+        "attempts": [views.attempt(*known) for known in attempts],
         "run_dir": str(service.workshop.directory(row).root),
-        "image": getattr(row.job.state, "image", None),
+        "image": getattr(row.job.state, "image", None if newest is None else newest.image),
         "revision": json.loads(row.revision),
         "result": None if result is None else result.model_dump(mode="json"),
     }
@@ -112,7 +113,7 @@ async def get_version(service: S) -> dict[str, Any]:
 
 @router.post("/jobs")
 async def submit(body: SubmitBody, service: S, caller: C) -> Response:
-    submission = Submission(body.path, _decoded(body.text_b64), body.name, body.shown)
+    submission = Submission(body.path, _decoded(body.text_b64), body.name, body.shown, body.token)
     if body.dry_run:
         return JSONResponse(await _apart(service.dry_run, caller, submission))
     row = await _apart(service.submit, caller, submission)

@@ -31,7 +31,9 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
     }
 
 
-def attempt(row: AttemptRow, result: Result | None) -> Json:
+def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Json:
+    """Return one attempt; a killed one wrote no result, so its last heartbeat says where it began."""
+    said = result or status
     return {
         "number": row.number,
         "lineage": row.lineage,
@@ -42,7 +44,7 @@ def attempt(row: AttemptRow, result: Result | None) -> Json:
         "cause": row.cause,
         "message": row.message,
         "verdict": row.verdict,
-        "resumed_from": None if result is None else result.resumed_from,
+        "resumed_from": None if said is None else said.resumed_from,
         "checkpoint_step": row.checkpoint_step,
     }
 
@@ -61,7 +63,7 @@ def _why(job: Job) -> str:
         case Held(why=why) | Finished(why=why):
             return why
         case Stopping(reason=reason):
-            return f"stopping: {reason}"
+            return str(reason)
         case Starting() | Running():
             return ""
 

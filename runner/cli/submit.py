@@ -1,6 +1,5 @@
 """``runner submit``: the file goes to the daemon as it stands; the daemon reads it."""
 
-import os
 from typing import Any, Final
 
 import click
@@ -46,7 +45,7 @@ def submit(  # noqa: PLR0913  one per option
         try:
             text = read(file)
             client = client or find_or_start(complain)
-            answer = client.submit(os.path.abspath(file), text, name, dry_run=dry_run)  # noqa: PTH100
+            answer = client.submit(file, text, name, dry_run=dry_run)
         except RunnerError as error:
             codes.append(complain_of(error))
         else:

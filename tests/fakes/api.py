@@ -192,7 +192,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._log(self.api.find(ref), query)
             case "POST", ["jobs", ref, "cancel"]:
                 self._cancel(self.api.find(ref))
-            case "POST", ["jobs", ref, "signal" | "restart"]:
+            case "POST", ["jobs", ref, "signal" | "restart" as verb]:
+                self.api.take_turn(verb)
                 self._json({"job": self.api.find(ref)})
             case "GET", ["events"]:
                 self.api.take_turn("events")

@@ -1,9 +1,27 @@
-"""A door to a real engine that can be shut, or lose one answer: what an outage looks like from here."""
+"""A door to a real engine: what an outage, a hang, or a lost answer looks like from here.
+
+``shut`` and ``resume``    the engine is gone, and back
+``hang`` and ``go_on``     it accepts, and answers nothing until it goes on
+``lose_answer_to``         it acts, and breaks off instead of answering
+``stop_before``, ``stop_after``   one request stops short of the engine, or was carried out
+                           and is never answered; whoever asked can be killed meanwhile
+"""
 
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+
+@dataclass(eq=False)
+class Trap:
+    """One request that is caught, by a part of its text."""
+
+    fragment: bytes
+    where: Literal["before", "after", "lost"]
+    caught: threading.Event = field(default_factory=threading.Event)
 
 
 class EngineProxy:
@@ -15,19 +33,23 @@ class EngineProxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self._lose = b""
+        self._traps: list[Trap] = []
+        self._going = threading.Event()
+        self._going.set()
         self.resume()
 
     def resume(self) -> None:
         """Listen, as an engine that was started again."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
+        self.path.chmod(0o666)
         self._listener.listen()
         self._begin(self._accept, self._listener)
 
     def shut(self) -> None:
         """Break every connection and listen no more, as an engine that was killed."""
         self.path.unlink()
+        self._going.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -38,9 +60,45 @@ class EngineProxy:
             thread.join()
         self._threads.clear()
 
+    def close(self) -> None:
+        """Leave nothing behind, in whatever state it is."""
+        if self.path.exists():
+            self.shut()
+
+    def hang(self) -> None:
+        """Accept whoever comes, and pass nothing on in either direction."""
+        self._going.clear()
+
+    def go_on(self) -> None:
+        """Pass on what has piled up, and everything from now on."""
+        self._going.set()
+
     def lose_answer_to(self, fragment: str) -> None:
         """Pass the next request on whose text contains ``fragment``, and break off instead of answering."""
-        self._lose = fragment.encode()
+        self._trap(fragment, "lost")
+
+    def stop_before(self, fragment: str) -> threading.Event:
+        """Keep the next such request from the engine, and never answer; the event says when it came."""
+        return self._trap(fragment, "before")
+
+    def stop_after(self, fragment: str) -> threading.Event:
+        """Let the engine carry the next such request out, and never answer; the event says when it has."""
+        return self._trap(fragment, "after")
+
+    def _trap(self, fragment: str, where: Literal["before", "after", "lost"]) -> threading.Event:
+        trap = Trap(fragment.encode(), where)
+        with self._lock:
+            self._traps.append(trap)
+        return trap.caught
+
+    def _sprung(self, received: bytes) -> Trap | None:
+        """Return the trap that this request has walked into, if any; each catches one."""
+        with self._lock:
+            for trap in self._traps:
+                if trap.fragment in received:
+                    self._traps.remove(trap)
+                    return trap
+        return None
 
     def _begin(self, target: object, *arguments: socket.socket) -> None:
         assert callable(target)
@@ -58,30 +116,57 @@ class EngineProxy:
         with client, socket.socket(socket.AF_UNIX) as engine:
             with self._lock:
                 self._open |= {client, engine}
-            lost = threading.Event()
             with suppress(OSError):
                 engine.connect(str(self._engine))
-                back = threading.Thread(target=self._answer, args=(engine, client, lost), daemon=True)
-                back.start()
-                self._ask(client, engine, lost)
-                _hang_up(engine)
-                back.join()
+                _Exchange(self, client, engine).carry()
             with self._lock:
                 self._open -= {client, engine}
 
-    def _ask(self, client: socket.socket, engine: socket.socket, lost: threading.Event) -> None:
-        with suppress(OSError):
-            while received := client.recv(65536):
-                if self._lose and self._lose in received:
-                    self._lose = b""
-                    lost.set()
-                engine.sendall(received)
+    def pass_on(self, received: bytes, to: socket.socket) -> None:
+        """Send, once nothing hangs."""
+        self._going.wait()
+        to.sendall(received)
 
-    def _answer(self, engine: socket.socket, client: socket.socket, lost: threading.Event) -> None:
+    def look_at(self, received: bytes) -> Trap | None:
+        return self._sprung(received)
+
+
+class _Exchange:
+    """One connection, with the trap that one of its requests may have walked into."""
+
+    def __init__(self, proxy: EngineProxy, client: socket.socket, engine: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._engine = engine
+        self._trap: Trap | None = None
+
+    def carry(self) -> None:
+        back = threading.Thread(target=self._answer, daemon=True)
+        back.start()
+        self._ask()
+        _hang_up(self._engine)
+        back.join()
+
+    def _ask(self) -> None:
         with suppress(OSError):
-            while (received := engine.recv(65536)) and not lost.is_set():
-                client.sendall(received)
-        _hang_up(client)
+            while received := self._client.recv(65536):
+                self._trap = self._trap or self._proxy.look_at(received)
+                if self._trap and self._trap.where == "before":
+                    self._trap.caught.set()
+                    continue
+                self._proxy.pass_on(received, self._engine)
+
+    def _answer(self) -> None:
+        with suppress(OSError):
+            while received := self._engine.recv(65536):
+                if self._trap is None:
+                    self._proxy.pass_on(received, self._client)
+                    continue
+                self._trap.caught.set()
+                if self._trap.where == "lost":
+                    break
+        if self._trap is None or self._trap.where == "lost":
+            _hang_up(self._client)
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -78,10 +78,20 @@ def test_a_question_that_kills_every_daemon_is_given_up(api: FakeApi) -> None:
 
 def test_a_change_is_never_asked_for_twice(api: FakeApi) -> None:
     api.add("train")
-    api.happen("submit", vanish)
+    api.happen("restart", vanish)
     with pytest.raises(CutOff, match="see runner list"):
-        client_of(api).submit("/job.yaml", b"", None)
+        client_of(api).act("train", "restart", {})
     assert len(api.asked) == 1
+
+
+def test_a_submission_that_was_cut_off_is_sent_again_under_the_same_token(api: FakeApi) -> None:
+    api.happen("submit", vanish)
+    client_of(api).submit("/job.yaml", b"", None)
+    bodies = [body for method, _, body in api.asked if method == "POST"]
+    assert len(bodies) == 2
+    assert bodies[0] == bodies[1]
+    assert bodies[0] is not None
+    assert len(bodies[0]["token"]) == 32
 
 
 def test_a_daemon_that_takes_the_connection_and_says_nothing_is_not_waited_for_without_end(

@@ -95,6 +95,15 @@ def test_an_attempt_whose_image_was_missing_never_was(store: SqliteStore) -> Non
     assert store.attempts("1") == ()
 
 
+def test_a_submission_is_found_by_its_token(store: SqliteStore) -> None:
+    job = Job(store.next_id(), Preparing(NOW))
+    store.add(JobRow(job, "job", ANN, NOW, 50, "{}"), "submitted", "1001:abc")
+    found = store.submitted_as("1001:abc")
+    assert found is not None
+    assert found.job.id == "1"
+    assert store.submitted_as("1002:abc") is None
+
+
 def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -> None:
     follow(store, add(store), *RUN)
     add(store, "other")

@@ -132,6 +132,7 @@ def test_a_job_is_accepted_runs_and_succeeds(site: Site) -> None:
     site.until("running")
     site.complete()
     found = site.until("finished")
+    assert found["image"] == "sha256:cpu"
     assert (found["outcome"], found["why"]) == ("succeeded", "completed")
     assert found["result"]["weights_sha256"] == "a" * 64
     assert [a["cause"] for a in found["attempts"]] == ["completed"]
@@ -195,6 +196,12 @@ def test_a_wrong_request_is_refused(site: Site, body: dict[str, object], words: 
     status, _, message = error(site.ask("POST", "/jobs", body))
     assert status == 422
     assert words.lower() in message.lower()
+
+
+def test_the_same_submission_sent_twice_makes_one_job(site: Site) -> None:
+    answers = [site.submit(token="a" * 32).json()["job"]["id"] for _ in range(2)]
+    assert answers == ["1", "1"]
+    assert site.submit(token="b" * 32).json()["job"]["id"] == "2"
 
 
 def test_a_dry_run_tells_everything_and_does_nothing(site: Site) -> None:

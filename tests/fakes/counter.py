@@ -1,0 +1,135 @@
+"""A program that speaks the contract and counts instead of training: it starts in a tenth of a second.
+
+It runs in place of ``python -m jobs`` inside a test image, with the standard library alone, so
+it also shows that a program of one's own may speak the contract.  What it is told:
+
+    workload.steps, checkpoint.every_steps, resume_step     by its spec
+    PERIOD_S     seconds of one step
+    CRASH_AT     leave with exit code 1 after this step, every time
+    ON_TERM      "ignore": SIGTERM means nothing to it; "leave": it goes without saving
+
+Every start is noted in ``home/starts``, and two at a time would be noted as ``busy``.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+asked_to_stop = False
+asked_to_save = False
+
+
+def say(text: str) -> None:
+    """Write one line at once: what was said before a SIGKILL is there."""
+    os.write(1, f"{text}\n".encode())
+
+
+def listen() -> None:
+    def stop(*_: object) -> None:
+        global asked_to_stop  # noqa: PLW0603 - a signal sets a flag and nothing else
+        asked_to_stop = True
+
+    def save(*_: object) -> None:
+        global asked_to_save  # noqa: PLW0603
+        asked_to_save = True
+
+    ignores = os.environ.get("ON_TERM") == "ignore"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores else stop)
+    signal.signal(signal.SIGUSR1, save)
+
+
+def publish(path: Path, content: dict[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(json.dumps(content))
+    draft.rename(path)
+
+
+def save(spec: dict[str, Any], lineage: Path, step: int) -> None:
+    """Publish a checkpoint as docs/contract.md describes it."""
+    target = lineage / f"step-{step:08d}"
+    if target.exists():
+        return
+    draft = lineage / f".tmp-{step}-{spec['attempt']}"
+    draft.mkdir(exist_ok=True)
+    state = json.dumps({"step": step}).encode()
+    (draft / "state.json").write_bytes(state)
+    manifest = {
+        "contract_version": 1,
+        "job_id": spec["job_id"],
+        "step": step,
+        "lineage": spec["lineage"],
+        "attempt": spec["attempt"],
+        "revision": spec["revision"],
+        "created": time.time(),
+        "files": {"state.json": {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}},
+    }
+    (draft / "manifest.json").write_text(json.dumps(manifest))
+    draft.rename(target)
+
+
+def newest(lineage: Path) -> int:
+    found = [json.loads(path.read_text())["step"] for path in lineage.glob("step-*/state.json")]
+    return max(found, default=0)
+
+
+def main() -> int:
+    """Count from the newest checkpoint to the last step."""
+    listen()
+    given = dict(zip(sys.argv[1:-1], sys.argv[2:], strict=True))
+    root, attempt, number = Path(given["--root"]), given["--attempt"], given["--lineage"]
+    here, lineage = root / "attempts" / attempt, root / "lineages" / number
+    with (root / "home" / "starts").open("a") as starts, (root / "home" / "lock").open("w") as lock:
+        starts.write(f"{attempt}\n")
+        starts.flush()
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            starts.write("busy\n")
+            return 93
+        return count(json.loads((here / "spec.json").read_text()), here, lineage)
+
+
+def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
+    global asked_to_save  # noqa: PLW0603
+    period, crash_at = float(os.environ.get("PERIOD_S", "0.05")), int(os.environ.get("CRASH_AT", "0"))
+    step = began = newest(lineage) if spec["resume_step"] is None else spec["resume_step"]
+    last, every = spec["workload"]["steps"], spec["checkpoint"]["every_steps"] or 10**9
+    say(f"begin at {step}")
+    while step < last:
+        if asked_to_stop:
+            if os.environ.get("ON_TERM") == "leave":
+                return 1
+            return leave(spec, here, lineage, step)
+        time.sleep(period)
+        step += 1
+        say(f"step {step}")
+        if step % every == 0 or asked_to_save:
+            save(spec, lineage, step)
+            asked_to_save = False
+        status = {"phase": "train", "time": time.time(), "step": step, "total_steps": last}
+        publish(here / "status.json", {**status, "resumed_from": began or None})
+        if step == crash_at:
+            say("crash")
+            return 1
+    save(spec, lineage, step)
+    publish(here / "result.json", {"cause": "completed", "step": step, "resumed_from": began or None})
+    say("end")
+    return 0
+
+
+def leave(spec: dict[str, Any], here: Path, lineage: Path, step: int) -> int:
+    if step:
+        save(spec, lineage, step)
+    publish(here / "result.json", {"cause": "stopped", "step": step, "message": f"saved at step {step}"})
+    say("stopped")
+    return 75
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,404 @@
+"""A real daemon on a state directory of its own, that a test can kill, bring back and talk to.
+
+Nothing here sleeps: ``until`` is the one place that waits, with a deadline and with words
+for what did not happen.
+"""
+
+import fcntl
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import docker
+
+from jobs.contract import RunPaths
+from runner.client import Client
+from runner.places import Place, answers
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+PATIENCE_S: Final = 60.0
+POLL_S: Final = 0.02
+COUNTER: Final = Path(__file__).with_name("counter.py")
+RUNNER: Final = (sys.executable, "-P", "-m", "runner.cli.main")
+LENDABLE_BYTES: Final = 64 * 1024**3  # more than this host may have: containers reserve nothing
+
+
+def until(look: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
+    """Return the first true answer; ``what`` names it in the error when none comes in time."""
+    pause, deadline = threading.Event(), time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        answer = look()
+        if answer:
+            return answer
+        pause.wait(POLL_S)
+    raise AssertionError(f"not within {patience_s:g} s: {what}")
+
+
+@dataclass
+class Service:
+    """A state directory, the settings of its daemon, and every way to reach it."""
+
+    root: Path  # others may pass through it
+    settings: Mapping[str, object]
+    env: dict[str, str] = field(default_factory=dict)
+    engine: str = "unix:///var/run/docker.sock"  # the real one, whatever door the daemon uses
+    jobs: dict[str, str] = field(default_factory=dict)  # every job submitted here, and how it shall end
+    _child: subprocess.Popen[bytes] | None = None
+    _instance: str | None = None
+
+    def __post_init__(self) -> None:
+        self.settings_file.write_text(json.dumps(self.settings))
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def socket(self) -> Path:
+        return self.state / "runner.sock"
+
+    @property
+    def settings_file(self) -> Path:
+        return self.root / "settings.yaml"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a shell of its user would have."""
+        known = {"RUNNER_STATE_DIR": str(self.state), "RUNNER_SETTINGS": str(self.settings_file)}
+        return {**{k: v for k, v in os.environ.items() if not k.startswith("RUNNER_")}, **known, **self.env}
+
+    # --- the daemon
+
+    def start(self) -> "Service":
+        """Start the daemon as a child of ours and return when it answers."""
+        self.state.mkdir(exist_ok=True)
+        with (self.state / "daemon.log").open("ab") as log:
+            self._child = subprocess.Popen(
+                [*RUNNER, "serve", "--state-dir", str(self.state)],
+                cwd="/",
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(self._answers, f"the daemon answers; its log: {self.log_tail()}")
+        return self
+
+    def _answers(self) -> bool:
+        if self._child is not None and self._child.poll() is not None:
+            raise AssertionError(f"the daemon left with {self._child.returncode}: {self.log_tail()}")
+        return answers(str(self.socket))
+
+    def pid(self) -> int | None:
+        """Return the pid of the daemon that holds the state, None if none does."""
+        try:
+            with (self.state / "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
+        except BlockingIOError:
+            text = (self.state / "lock").read_text()
+            return int(text) if text else None
+        return None
+
+    def kill(self) -> int:
+        """kill -9 the daemon, whoever started it, and return its pid once the state is free."""
+        pid = until(self.pid, "there is a daemon to kill")
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: self.pid() is None, "the state is free after kill -9")
+        self._reap()
+        return pid
+
+    def close(self) -> None:
+        """End the daemon and everything that it had started."""
+        pid = self.pid()
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: self.pid() is None, "the daemon is gone")
+        self._reap()
+        if self._instance is not None:
+            with docker_client(self.engine) as client:
+                for container in client.containers.list(all=True, filters={"label": [self._label]}):
+                    container.remove(force=True, v=True)
+
+    def _reap(self) -> None:
+        if self._child is not None:
+            self._child.wait(PATIENCE_S)
+            self._child = None
+
+    def log_tail(self) -> str:
+        try:
+            return "\n".join((self.state / "daemon.log").read_text(errors="replace").splitlines()[-15:])
+        except FileNotFoundError:
+            return "(no log)"
+
+    # --- asking it
+
+    @property
+    def client(self) -> Client:
+        """A client that never starts a daemon."""
+        return Client(Place(str(self.socket), None))
+
+    def runner(self, *arguments: str, code: int = 0, uid: int | None = None) -> str:
+        """Type a command as a user would, hold it to its exit code, and return all that it printed."""
+        drop = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"] if uid else []
+        done = subprocess.run(
+            [*drop, *RUNNER, *arguments],
+            check=False,
+            cwd=self.root,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S * 2,
+        )
+        said = f"runner {' '.join(arguments)}: exit {done.returncode}: {done.stdout}\n{self.log_tail()}"
+        assert done.returncode == code, said
+        return done.stdout
+
+    def submit(self, file: Path, *options: str, end: str = "succeeded", uid: int | None = None) -> str:
+        """Submit a job file that shall end like this, and return the job's id."""
+        answer = json.loads(self.runner("submit", str(file), *options, "--json", uid=uid))
+        job_id = str(answer["job"]["id"])
+        self.jobs[job_id] = end
+        return job_id
+
+    def job(self, reference: str) -> Json:
+        return dict(self.client.job(reference))
+
+    def state_of(self, reference: str) -> str:
+        return str(self.job(reference)["state"])
+
+    def reaches(self, reference: str, state: str, patience_s: float = PATIENCE_S) -> Json:
+        """Return the job once it is in this state."""
+
+        def look() -> Json | None:
+            found = self.job(reference)
+            return found if found["state"] == state else None
+
+        return until(look, f"job {reference} is {state}; {self.log_tail()}", patience_s)
+
+    def ends(self, reference: str, patience_s: float = PATIENCE_S * 2) -> Json:
+        """Return the job once nothing more will happen to it by itself."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            done, job = self.client.wait(reference, 5.0)
+            if done:
+                return dict(job)
+        raise AssertionError(f"job {reference} does not end: {self.job(reference)}; {self.log_tail()}")
+
+    def events(self, reference: str) -> list[Json]:
+        return [dict(event) for event in self.client.events(reference, 0)[0]]
+
+    def told(self, reference: str) -> str:
+        """Return everything that the events of a job say."""
+        return "\n".join(event["text"] for event in self.events(reference))
+
+    # --- what lies on the disk, and in the engine
+
+    def paths(self, job_id: str, attempt: int = 1, lineage: int = 1) -> RunPaths:
+        return RunPaths(self.state / "jobs" / job_id, attempt, lineage)
+
+    def log(self, job_id: str, attempt: int = 1) -> str:
+        try:
+            return self.paths(job_id, attempt).log.read_text()
+        except FileNotFoundError:
+            return ""
+
+    def prints(self, job_id: str, line: str, attempt: int = 1, patience_s: float = PATIENCE_S) -> None:
+        """Return when an attempt has printed a line."""
+
+        def look() -> bool:
+            return line in self.log(job_id, attempt).splitlines()
+
+        until(look, f"job {job_id} prints {line!r}; {self.log(job_id, attempt)[-2000:]}", patience_s)
+
+    @property
+    def instance(self) -> str:
+        if self._instance is None:
+            self._instance = str(self.client.version()["instance"])
+        return self._instance
+
+    @property
+    def _label(self) -> str:
+        return f"runner.instance={self.instance}"
+
+    def containers(self, job_id: str | None = None) -> list[Json]:
+        """Return what the engine says about the containers of this daemon, ended ones included."""
+        labels = [self._label] + ([f"runner.job={job_id}"] if job_id else [])
+        with docker_client(self.engine) as client:
+            found = client.api.containers(all=True, filters={"label": labels})
+            return [inspected for each in found if (inspected := _inspected(client, each["Id"])) is not None]
+
+    def container_pid(self, job_id: str) -> int:
+        """Return the first process of a running job on this host."""
+        [found] = [each for each in self.containers(job_id) if each["State"]["Running"]]
+        return int(found["State"]["Pid"])
+
+    def signal_container(self, job_id: str, number: int) -> None:
+        """Signal the first process of a job from outside the runner and the engine, as the kernel would."""
+        os.kill(self.container_pid(job_id), number)
+
+    # --- job files
+
+    def file(self, name: str, directory: Path | None = None, **fields: object) -> Path:
+        """Write a job file and return its path; JSON is YAML."""
+        path = (directory or self.root) / f"{name}.yaml"
+        path.write_text(json.dumps({"name": name, **fields}))
+        path.chmod(0o644)
+        return path
+
+    def counting(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:  # noqa: ANN401
+        """Write a job file whose program counts; fields of environment and retry are merged."""
+        environment = {"PERIOD_S": "0.05", **fields.pop("environment", {})}
+        retry = {"backoff": "0s", **fields.pop("retry", {})}
+        known = {
+            "workload": {"kind": "causal_lm", "data": "stdlib", "steps": steps},
+            "image": "counter",
+            "resources": {"cpus": 1, "memory": "256MiB"},
+            "checkpoint": {"every_steps": every, "keep": 3},
+        }
+        return self.file(name, **{**known, "environment": environment, "retry": retry, **fields})
+
+    def training(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:  # noqa: ANN401
+        """Write a job file that really trains, on very little."""
+        corpus = self.root / "corpus"
+        if not corpus.exists():
+            corpus.mkdir()
+            for path in sorted(Path(json.__file__).parent.glob("*.py")):
+                shutil.copy(path, corpus)
+        workload = {
+            "kind": "causal_lm",
+            "data": str(corpus),
+            "steps": steps,
+            "batch_size": 4,
+            "context": 32,
+            "layers": 1,
+            "heads": 2,
+            "width": 32,
+            "warmup_steps": 4,
+            "eval_every": None,
+            "log_every": 1,
+            **fields.pop("workload", {}),
+        }
+        known = {
+            "workload": workload,
+            "profile": {"extends": "cpu", "threads": 1},
+            "resources": {"cpus": 1, "memory": "2GiB"},
+            "checkpoint": {"every_steps": every, "keep": 3},
+            "retry": {"backoff": "0s"},
+        }
+        return self.file(name, **{**known, **fields})
+
+    # --- what every chaos test ends with
+
+    def assert_whole(self) -> None:
+        """No lost job, no job run twice, no orphan container, no leaked allocation."""
+        for job_id, end in self.jobs.items():
+            assert self.ends(job_id)["outcome"] == end, (self.told(job_id), self.log_tail())
+            self._assert_each_attempt_ran_once(job_id)
+        until(lambda: not self.containers(), f"no container is left: {self.containers()}")
+        self._assert_everything_can_be_lent()
+
+    def _assert_each_attempt_ran_once(self, job_id: str) -> None:
+        starts = self.paths(job_id).home / "starts"
+        if starts.exists():
+            begun = [int(line) for line in starts.read_text().split()]  # "busy" would not be a number
+            recorded = [a["number"] for a in self.job(job_id)["attempts"] if a["launched_at"]]
+            assert begun == sorted(set(begun)), begun
+            assert set(recorded) <= set(begun) | set(self._unborn(job_id)), (begun, recorded)
+
+    def _unborn(self, job_id: str) -> list[int]:
+        """Return attempts that were ended before their program could note that it began."""
+        return [a["number"] for a in self.job(job_id)["attempts"] if a["exit_code"] in {137, 143, None}]
+
+    def _assert_everything_can_be_lent(self) -> None:
+        """A job that wants all there is can only start when nothing is lent any more."""
+        resources = {"cpus": 1, "memory": LENDABLE_BYTES}
+        job_id = self.submit(self.counting("everything", steps=1, resources=resources))
+        assert self.ends(job_id)["outcome"] == "succeeded"
+        until(lambda: not self.containers(), "the last container is removed")
+
+
+def assert_consecutive(log: str) -> None:
+    """The log of one counting attempt has no gap and no duplicate."""
+    first, *rest = log.splitlines()
+    assert first.startswith("begin at "), log
+    at = int(first.rpartition(" ")[2])
+    steps = [int(line.rpartition(" ")[2]) for line in rest if line.startswith("step ")]
+    assert steps == list(range(at + 1, at + 1 + len(steps))), log
+
+
+@contextmanager
+def service(**settings: object) -> Iterator[Service]:
+    """A state directory with a daemon that is not started yet; everything is gone afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="runner-"))
+    root.chmod(0o755)
+    known = {"observe_every_s": 0.2, "cpus": 64, "memory_bytes": LENDABLE_BYTES, "pull": None}
+    made = Service(root, {**known, **settings})
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(root)
+
+
+@contextmanager
+def docker_client(url: str) -> Iterator[docker.DockerClient]:
+    with closing(docker.DockerClient(url, version="auto")) as client:
+        yield client
+
+
+def _inspected(client: docker.DockerClient, container: str) -> Json | None:
+    with suppress(docker.errors.NotFound):
+        inspected: Json = client.api.inspect_container(container)
+        return inspected
+    return None
+
+
+@contextmanager
+def counter_image(engine: str, base: str) -> Iterator[str]:
+    """The id of an image whose ``python`` is the counting program."""
+    program = b"#!/usr/bin/python3\n" + COUNTER.read_bytes()
+    dockerfile = f"FROM {base}\nCOPY python /usr/local/bin/python\n".encode()
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, content, mode in (("Dockerfile", dockerfile, 0o644), ("python", program, 0o755)):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), mode
+            tar.addfile(entry, io.BytesIO(content))
+    archive.seek(0)
+    with docker_client(engine) as client:
+        name = f"runner-test:counter-{os.getpid()}"
+        image, _ = client.images.build(fileobj=archive, custom_context=True, tag=name, rm=True)
+        try:
+            yield str(image.id)
+        finally:
+            client.images.remove(name, force=True)
+
+
+def speak(path: Path, question: bytes) -> bytes:
+    """Return what a socket answers to raw bytes."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE_S)
+        connection.connect(str(path))
+        connection.sendall(question)
+        return connection.recv(65536)

@@ -178,7 +178,7 @@ def _finish_step(api: docker.APIClient, container: str, step: Step) -> StepEnd:
         return StepEnd(code, output)
     repository, tag = step.commit.rsplit(":", 1)
     # Else the command of this step would stay behind as the image's own.
-    made = api.commit(container, repository, tag, changes=["ENTRYPOINT []", 'CMD ["sh"]'])
+    made = api.commit(container, repository, tag, changes=['CMD ["sh"]'])
     return StepEnd(code, output, made["Id"])
 
 
@@ -232,8 +232,8 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
     )
     return {
         "image": step.image,
-        "entrypoint": [step.argv[0]],
-        "command": list(step.argv[1:]),
+        "entrypoint": [],  # the image's own is not used, and none is left behind by a commit
+        "command": list(step.argv),
         "user": "0:0" if step.root else "65532:65532",
         "host_config": host,
     }

@@ -7,8 +7,8 @@ same image, also from different processes.
 
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -49,12 +49,12 @@ class ImageStore:
 
     def __init__(
         self,
-        settings: ImageSettings = ImageSettings(),  # noqa: B008 - frozen
+        settings: ImageSettings | None = None,
         engine: Engine | None = None,
         echo: Callable[[str], None] | None = None,
     ) -> None:
-        self._settings = settings
-        self._engine = engine or DockerEngine(settings.engine_url)
+        self._settings = settings or ImageSettings()
+        self._engine = engine or DockerEngine(self._settings.engine_url)
         self._echo = echo
 
     def ensure(self, accelerator: str, log: Path) -> str:
@@ -64,7 +64,7 @@ class ImageStore:
             BuildFailed: with the last lines of the log.
             EngineUnavailable: the engine does not answer.
         """
-        with BuildLog(log, self._echo) as lines:
+        with _disk_errors_told(), BuildLog(log, self._echo) as lines:
             try:
                 return self._ensured(self._plan(_known(accelerator), lines), lines)
             except BuildFailed as error:
@@ -176,6 +176,15 @@ class ImageStore:
         return locked(
             self._settings.cache_dir, name, lambda: log.line("waiting for another build of the same")
         )
+
+
+@contextmanager
+def _disk_errors_told() -> Iterator[None]:
+    """Make a full disk or a missing permission a failed build with a reason."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildFailed(f"{error.filename or 'build'}: {error.strerror or error}") from error
 
 
 def _known(accelerator: str) -> Accelerator:

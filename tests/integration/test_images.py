@@ -1,6 +1,7 @@
 """Images by a real engine: built once, quick to change, with nothing of the host inside."""
 
 import io
+import json
 import os
 import threading
 import time
@@ -12,13 +13,15 @@ from typing import IO
 
 import docker
 import pytest
+from click.testing import CliRunner
 
 from images.build import DockerEngine
 from images.context import text_entry, write_tar
-from images.engine import BuildRequest
+from images.engine import BuildRequest, Step
 from images.errors import BuildFailed, EngineUnavailable
 from images.settings import BuilderKind, ImageSettings
 from images.store import ImageStore
+from runner.cli.main import cli
 
 pytestmark = pytest.mark.engine
 
@@ -140,8 +143,8 @@ def test_a_change_of_the_jobs_code_rebuilds_the_last_layer_alone(
     assert took < 10, took  # one second on an idle machine
     layers = [client.images.get(name).attrs["RootFS"]["Layers"] for name in (image, changed)]
     assert layers[0][:-2] == layers[1][:-2]
-    client.images.remove(engine.built[0], force=False)
     client.images.get(image).tag("runner-cpu", "current")
+    client.images.remove(engine.built[0])
 
 
 def test_two_wishes_at_once_cause_one_build(
@@ -206,20 +209,83 @@ def test_a_registry_that_is_not_there_is_noticed_soon() -> None:
     assert time.monotonic() - began < 30
 
 
+def test_a_step_leaves_behind_what_it_wrote_and_nothing_of_the_host(
+    client: docker.DockerClient, base_image: str, tmp_path: Path
+) -> None:
+    secret = tmp_path / "ca.pem"
+    secret.write_text("ours")
+    argv = ("sh", "-c", "cat /run/ca.pem && cat /run/ca.pem > /seen && id -u")
+    step = Step(base_image, argv, root=True, files={"/run/ca.pem": secret}, commit="runner-images-test:step")
+    end = DockerEngine().step(step)
+    assert (end.exit_code, end.output) == (0, "ours0\n")
+    made = client.images.get("runner-images-test:step")
+    assert made.id == end.committed
+    assert (made.attrs["Config"]["Entrypoint"] or [], made.attrs["Config"]["Cmd"]) == ([], ["sh"])
+    assert inside(client, "runner-images-test:step", "sh", "-c", "cat /seen; ls /run").split()[0] == "ours"
+    assert "ca.pem" not in inside(client, "runner-images-test:step", "ls", "/run")
+    client.images.remove("runner-images-test:step")
+
+
+def test_a_step_is_nobody_without_a_network_unless_told_otherwise(base_image: str) -> None:
+    end = DockerEngine().step(Step(base_image, ("sh", "-c", "id -u; ls /sys/class/net; exit 3")))
+    assert (end.exit_code, end.output, end.committed) == (3, "65532\nlo\n", None)
+
+
+def test_a_command_that_is_not_in_the_base_is_a_failed_build(base_image: str) -> None:
+    with pytest.raises(BuildFailed, match="no-such-program"):
+        DockerEngine().step(Step(base_image, ("no-such-program",)))
+
+
+def test_an_image_in_use_is_known_and_not_removed(client: docker.DockerClient, base_image: str) -> None:
+    container = client.containers.create(base_image, ["true"], network_mode="none")
+    try:
+        assert base_image in DockerEngine().used()
+    finally:
+        container.remove()
+    assert DockerEngine().image("runner-images-test:no-such-image") is None
+    DockerEngine().remove("runner-images-test:no-such-image")
+
+
+def test_this_engine_has_a_builder(base_image: str) -> None:
+    assert "classic" in list(DockerEngine().builders())
+    assert DockerEngine().platform().startswith("linux/")
+    assert base_image
+
+
 def test_a_root_directory_becomes_an_image(client: docker.DockerClient) -> None:
     archive = io.BytesIO()
     write_tar([text_entry("etc/made", "here")], archive)
     archive.seek(0)
-    made = DockerEngine().load_root(archive, "runner-test:root")
-    assert client.images.get("runner-test:root").id == made
-    DockerEngine().remove("runner-test:root")
+    made = DockerEngine().load_root(archive, "runner-images-test:root")
+    assert client.images.get("runner-images-test:root").id == made
+    DockerEngine().remove("runner-images-test:root")
     assert DockerEngine().image(made) is None
+
+
+def test_the_command_line_builds_lists_and_explains(
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_STATE_DIR", str(tmp_path))
+    built = CliRunner().invoke(cli, ["images", "build", "cpu", "--json"])
+    assert json.loads(built.stdout)["id"] == image
+    listed = [
+        json.loads(line) for line in CliRunner().invoke(cli, ["images", "list", "--json"]).stdout.splitlines()
+    ]
+    assert [row["id"] for row in listed if row["current"] and row["accelerator"] == "cpu"] == [image]
+    monkeypatch.setattr("runner.cli.images.on_terminal", lambda: True)
+    table = CliRunner().invoke(cli, ["images", "list"]).stdout
+    assert table.startswith("IMAGE")
+    assert image[7:19] in table
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    down = CliRunner().invoke(cli, ["images", "prune"])
+    assert down.exit_code == 4
+    assert down.stderr.endswith("none.sock: No such file or directory; scripts/engine starts one\n")
 
 
 def _build(kind: BuilderKind, dockerfile: str, lines: list[str]) -> list[str]:
     archive = io.BytesIO()
     write_tar([text_entry("Dockerfile", dockerfile)], archive)
     archive.seek(0)
-    for line in DockerEngine().build(kind, BuildRequest("runner-test:build", {}, {}), archive):
+    for line in DockerEngine().build(kind, BuildRequest("runner-images-test:build", {}, {}), archive):
         lines.append(line)  # noqa: PERF402  kept also when the build fails half-way
     return lines

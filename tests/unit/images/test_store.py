@@ -149,3 +149,25 @@ def test_a_log_can_be_followed_while_it_is_written(
     heard: list[str] = []
     ImageStore(settings, fake, heard.append).ensure("cpu", tmp_path / "log.txt")
     assert (tmp_path / "log.txt").read_text().splitlines() == heard
+
+
+def test_a_disk_that_cannot_be_written_is_a_failed_build_with_a_reason(
+    settings: ImageSettings, fake: FakeEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildFailed, match=r"file: (File exists|Not a directory)"):
+        ImageStore(settings, fake).ensure("cpu", tmp_path / "file" / "log.txt")
+
+
+def test_a_base_can_be_made_beforehand(
+    settings: ImageSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mmdebstrap").write_text('#!/bin/sh\necho "$@"\n: >"$4"\n')
+    (tmp_path / "mmdebstrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    engine = FakeEngine()
+    made = ImageStore(settings, engine).bootstrap("ours:1")
+    found = engine.image("ours:1")
+    assert found is not None
+    assert found.id == made
+    assert "--variant=minbase" in (settings.cache_dir / "base.log").read_text()

@@ -85,6 +85,7 @@ def test_a_change_is_never_asked_for_twice(api: FakeApi) -> None:
 
 
 def test_a_submission_that_was_cut_off_is_sent_again_under_the_same_token(api: FakeApi) -> None:
+    api.add("earlier")
     api.happen("submit", vanish)
     client_of(api).submit("/job.yaml", b"", None)
     bodies = [body for method, _, body in api.asked if method == "POST"]

@@ -213,9 +213,10 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def _image(row: Mapping[str, Any]) -> Image:
-    """Return what ``inspect`` or ``list`` says; the two put the labels in different places."""
+    """Return what ``inspect`` or ``list`` says; labels are in two places, no tag is a tag."""
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
-    return Image(row["Id"], tuple(row.get("RepoTags") or ()), labels, row.get("Size", 0))
+    tags = tuple(tag for tag in row.get("RepoTags") or () if tag != "<none>:<none>")
+    return Image(row["Id"], tags, labels, row.get("Size", 0))
 
 
 def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:

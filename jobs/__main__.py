@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RunPaths
+from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RunPaths, read_limited
 from jobs.failures import UNEXPECTED, Failure, InvalidSpec, NoValidCheckpoint, is_disk_full
 from jobs.report import Reporter, complain, say
 from jobs.signals import Requests, listen
@@ -33,12 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _attempt(paths, reporter, requests)
     except Failure as failure:
         return _fail(reporter, failure)
-    except OSError as error:
-        if is_disk_full(error):
-            return _finish(reporter, Cause.DISK_FULL, UNEXPECTED, f"no space left on the disk: {error}")
-        reporter.finish(Cause.EXCEPTION, _one_line(error))
-        raise
     except BaseException as error:
+        if is_disk_full(error):
+            return _finish(reporter, Cause.DISK_FULL, UNEXPECTED, _one_line(error))
         reporter.finish(Cause.EXCEPTION, _one_line(error))
         raise
     reporter.finish(Cause.COMPLETED, f"finished at step {reporter.progress.step}")
@@ -75,9 +72,7 @@ def read_spec(paths: RunPaths) -> AttemptSpec:
         InvalidSpec: it is missing, too large, no valid spec, or that of another attempt.
     """
     try:
-        with paths.spec.open("rb") as file:
-            raw = file.read(MAX_SPEC_BYTES + 1)
-        spec = AttemptSpec.model_validate_json(raw)
+        spec = AttemptSpec.model_validate_json(read_limited(paths.spec, MAX_SPEC_BYTES))
     except OSError as error:
         raise InvalidSpec(f"{paths.spec}: {error.strerror}") from error
     except ValidationError as error:

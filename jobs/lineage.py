@@ -37,7 +37,7 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from jobs.failures import DiskFull, LineageBusy, Stopped, chain, is_disk_full
+from jobs.failures import DiskFull, InvalidSpec, LineageBusy, Stopped, chain, is_disk_full
 from jobs.signals import Requests
 from jobs.snapshot import Plain, digest, size_bytes, weights_sha256
 
@@ -104,13 +104,21 @@ def locked(directory: Path, requests: Requests, wait_s: float = LOCK_WAIT_S) -> 
     Raises:
         LineageBusy: another process kept it for ``wait_s``.
         Stopped: asked to stop while waiting.
+        InvalidSpec: there is no such directory.
     """
-    descriptor = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor = _open_lock(directory)
     try:
         _lock(descriptor, directory, requests, wait_s)
         yield
     finally:
         os.close(descriptor)
+
+
+def _open_lock(directory: Path) -> int:
+    try:
+        return os.open(directory / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError as error:
+        raise InvalidSpec(f"{directory}: no such directory; it must be there before the attempt") from error
 
 
 def _lock(descriptor: int, directory: Path, requests: Requests, wait_s: float) -> None:

@@ -27,7 +27,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Reques
         Failure: it ended early, one subclass for each reason.
     """
     with locked(paths.lineage_dir, requests):
-        training = _prepare(spec, reporter)
+        training = _prepare(spec, reporter, requests)
         checkpoints = Checkpoints(
             paths.lineage_dir,
             spec.checkpoint,
@@ -61,12 +61,14 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
     say(f"finished at step {step}: weights sha256 {progress.weights_sha256}")
 
 
-def _prepare(spec: AttemptSpec, reporter: Reporter) -> Training:
+def _prepare(spec: AttemptSpec, reporter: Reporter, requests: Requests) -> Training:
+    _leave_before_work(requests)
     device = prepare(spec)
     reporter.memory = device.memory_bytes
     reporter.progress.total_steps = spec.workload.steps
     with reporter.within(Phase.DATA):
         workload = build(spec.workload, spec.seed)
+    _leave_before_work(requests)
     with out_of_memory_named(device):
         training = Training(spec, workload, device)
         if spec.profile.compile:
@@ -160,8 +162,14 @@ def _evaluate(training: Training, reporter: Reporter, requests: Requests) -> Non
     say(f"step {progress.step}/{progress.total_steps}  held-out loss {loss:.4f}  (baseline {baseline:.4f})")
 
 
+def _leave_before_work(requests: Requests) -> None:
+    """Leave before something slow begins, if that was asked for."""
+    if requests.stop:
+        raise Stopped("asked to stop before training began; nothing is lost")
+
+
 def _leave(training: Training, checkpoints: Checkpoints, step: int, began: int) -> None:
     """Save what is new and raise ``Stopped``."""
     if step > began:
         checkpoints.save_now(step, training.state(step))
-    raise Stopped(f"asked to stop; saved at step {step}" if step else "asked to stop before the first step")
+    raise Stopped(f"asked to stop; saved at step {step}")

@@ -5,12 +5,13 @@ two daemons on one state would be two schedulers lending the same devices.
 """
 
 import fcntl
+import io
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -26,6 +27,7 @@ from runner.adapters.docker_engine import DockerExecutor, DockerSettings
 from runner.adapters.hardened import HardenedSettings
 from runner.adapters.image_store import ImagesAdapter
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
+from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
 from runner.api.peer import PeerProtocol
 from runner.api.routes import application
@@ -46,6 +48,19 @@ BUILD_LANES: Final = 8  # most of those who are in one wait for the same build
 LENDABLE_MEMORY: Final = 0.9  # the rest is the host's own
 
 
+class Heedless(io.TextIOWrapper):
+    """A stream that loses lines when its disk is full: no daemon should stop for want of a log."""
+
+    def write(self, text: str, /) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
 def serve(socket_path: str | None, state_dir: str | None, settings: str | None) -> int:
     """Serve until asked to leave; return the exit code.
 
@@ -54,19 +69,22 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
         UsageError: the settings are wrong.
         Unavailable: the state directory or the socket cannot be made.
     """
+    sys.stderr = Heedless(sys.stderr.buffer, errors="backslashreplace", line_buffering=True)
     logs.configure(terminal=sys.stderr.isatty())
     directory = Path(state_dir or default_state_dir(os.environ, os.geteuid())).absolute()
     known = load_settings(Path(settings) if settings else None)
-    with _locked(directory), _listening(Path(socket_path or directory / "runner.sock"), known) as listener:
-        service = build(directory, known)
-        _serve(service, listener)
+    with _locked(directory):
+        service = build(directory, known)  # before the socket: a store that is refused takes no calls
+        with _listening(Path(socket_path or directory / "runner.sock"), known) as listener:
+            _serve(service, listener)
     return 0
 
 
 def build(directory: Path, settings: Settings) -> Service:
     """Return the service of one state directory, not started yet."""
     store = SqliteStore(directory / "store.db")
-    executor = _executor(directory, settings, store.instance)
+    executor = _executor(directory, settings, store)
+    store.remember_executor(executor.kind)
     clock, pulse = SystemClock(), Pulse()
     shop = Shop(
         instance=store.instance,
@@ -76,8 +94,10 @@ def build(directory: Path, settings: Settings) -> Service:
         allowed_images=settings.allowed_images,
         network=settings.network,
         log_quota_bytes=settings.log_quota_bytes,
+        pins=Pins(directory / "pins") if _may_pin(settings, executor) else None,
     )
     workshop = JobWorkshop(shop)
+    workshop.sweep({row.job.id for row in store.unfinished()})
     world = World(
         store=store,
         executor=executor,
@@ -104,13 +124,19 @@ def image_settings(directory: Path, settings: Settings) -> ImageSettings:
     )
 
 
-def _executor(directory: Path, settings: Settings, instance: str) -> Executor:
-    processes = ProcessExecutor(ProcessSettings(instance, directory / "processes"))
-    if settings.executor == "process":
-        return processes
-    docker = DockerExecutor(DockerSettings(_hardened(settings, instance), settings.engine))
-    if settings.executor == "docker":
-        return docker
+def _may_pin(settings: Settings, executor: Executor) -> bool:
+    return settings.pin_mounts and executor.kind == "docker" and os.geteuid() == 0
+
+
+def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Executor:
+    """Return where attempts run; an engine that is down now still has the attempts it was given."""
+    processes = ProcessExecutor(ProcessSettings(store.instance, directory / "processes"))
+    docker = DockerExecutor(DockerSettings(_hardened(settings, store.instance), settings.engine))
+    wanted: str = settings.executor
+    if wanted == "auto" and store.unfinished() and store.executor is not None:
+        wanted = store.executor
+    if wanted != "auto":
+        return processes if wanted == processes.kind else docker
     try:
         docker.observe()
     except Unavailable as error:
@@ -143,21 +169,19 @@ def _locked(directory: Path) -> Iterator[IO[str]]:
     """Hold the state directory: the lock goes with the process, whatever ends it."""
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = (directory / "lock").open("a+")
+        file = os.fdopen(os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
     except OSError as error:
         raise Unavailable(f"{directory}: {error.strerror}; choose another with RUNNER_STATE_DIR") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            file.seek(0)
             pid = file.read().strip() or "unknown"
             raise Refused(
                 f"{directory}: another daemon (pid {pid}) has this state; runner stop ends it"
             ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with suppress(OSError):  # on a full disk others must do without; over an old pid there is room
+            os.pwrite(file.fileno(), f"{os.getpid():<20}".encode(), 0)
         yield file
 
 
@@ -176,8 +200,10 @@ def _listening(path: Path, settings: Settings) -> Iterator[socket.socket]:
         listener.close()
         raise Unavailable(f"{path}: cannot listen: {error.strerror or error}") from error
     with listener:
-        yield listener
-        path.unlink(missing_ok=True)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
@@ -202,6 +228,8 @@ def _serve(service: Service, listener: socket.socket) -> None:
         access_log=False,
         timeout_graceful_shutdown=2,
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
     service.daemon.start()
     server = uvicorn.Server(config)
     try:

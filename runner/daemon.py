@@ -82,6 +82,7 @@ class Lanes(Protocol):
 
 
 RETRY_S: Final = 2.0  # between two tries of a command that the engine did not answer
+SURE: Final = 3  # looks in a row that must see an unknown attempt before it is worth a warning
 MISSES: Final = 2  # looks in a row that must miss an attempt before it counts as vanished
 
 
@@ -164,6 +165,7 @@ class Entry:
     misses: int = 0
     again_at: float | None = None  # monotonic; when to give the implied commands again
     examined: int = 0  # attempt whose end is being looked into
+    imageless: int = 0  # launches in a row that did not find the image
 
 
 @dataclass(slots=True)
@@ -336,6 +338,9 @@ class Daemon:
         self.world.store.record(before, after, event)
         entry.row = _with_job(entry.row, after)
         entry.why, entry.misses, entry.again_at = "", 0, None
+        entry.imageless += isinstance(event, ImageMissing)
+        if isinstance(event, Launched):
+            entry.imageless = 0
         if isinstance(after.state, Finished):
             self.entries.pop(after.id, None)
             self._put(after.id, lambda: self.world.workshop.retire(entry.row))
@@ -443,10 +448,17 @@ class Daemon:
         try:
             self.world.executor.launch(self.world.workshop.request(row, attempt, image, devices))
         except ImageGone:
-            return ImageMissing(self.world.clock.now())
+            return self._imageless(row.job.id, image)
         except (LaunchRefused, Refused, UsageError) as error:
             return LaunchFailed(self.world.clock.now(), str(error))
         return Launched(self.world.clock.now())
+
+    def _imageless(self, job_id: str, image: str) -> Event:
+        """Prepare a missing image again, once: one that is missing again will not appear by itself."""
+        now, entry = self.world.clock.now(), self.entries.get(job_id)
+        if entry is None or entry.imageless == 0:
+            return ImageMissing(now)
+        return LaunchFailed(now, f"image {image}: is not in the engine, although it was prepared")
 
     def _happen_later(self, job_id: str, event: Event) -> None:
         self._queue.put(Happened(job_id, event))
@@ -495,6 +507,8 @@ class Daemon:
                     entry, state.attempt, found.pop((entry.row.job.id, state.attempt.number), None), observed
                 )
         self._strays = {key: self._strays.get(key, 0) + 1 for key in (o.key for o in found.values())}
+        if any(count < SURE for count in self._strays.values()):
+            self._sweep = True  # look again: one look may be older than what is recorded
         for stray in found.values():
             self._stray(stray)
 
@@ -536,7 +550,7 @@ class Daemon:
         if not isinstance(seen, Alive):
             if not self.world.lanes.busy(key.job_id):
                 self._put(key.job_id, lambda: self.world.executor.remove(key))
-        elif self._strays[key] == 3:  # once, and not for a look that is only older than the record
+        elif self._strays[key] == SURE:  # once, and not for a look that is only older than the record
             log.warning("daemon.unknown_attempt_alive", job_id=key.job_id, attempt=key.attempt)
 
 

@@ -122,9 +122,27 @@ def start(place: Place, tell: Tell) -> None:
             child = _spawn(place.state_dir, log)
             if _comes_up(place, child, deadline, tell):
                 return
-            if child.returncode != LOCKED:
+            if child.returncode != LOCKED or not is_locked(place.state_dir):
                 break
         raise Unavailable(f"the daemon did not start: {_last_words(place.state_dir, before)}")
+
+
+def is_locked(directory: str) -> bool:
+    """Return whether a daemon holds the state directory, for a refusal can have other reasons."""
+    from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415  only a start pays for this import
+
+    try:
+        descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def reap() -> None:

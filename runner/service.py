@@ -220,9 +220,14 @@ class Service:
     def _mine(self, caller: Caller, reference: str) -> JobRow:
         """Return a job that the caller may command: its owner, root, or the daemon's own user."""
         row = self.find(reference)
-        if caller.uid not in {0, os.geteuid(), parse_revision(row.revision).uid}:
+        if not self.may_command(caller, row):
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they and root may do that")
         return row
+
+    @staticmethod
+    def may_command(caller: Caller, row: JobRow) -> bool:
+        """Return whether a caller may steer a job, read its output and its job file."""
+        return caller.uid in {0, os.geteuid(), parse_revision(row.revision).uid}
 
     @staticmethod
     def _name(caller: Caller) -> str:

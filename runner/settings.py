@@ -60,6 +60,9 @@ class Settings(BaseModel):
     network: str | None = None
     """An engine network for every container; None: no network, which is the safe choice."""
 
+    pin_mounts: bool = True
+    """Whether a root daemon pins mount sources against swapping; false for an engine elsewhere."""
+
     cpus: float | None = Field(None, gt=0)
     """CPUs to lend in all; None: those of this host."""
 

@@ -6,7 +6,7 @@ the images and the revision, so that the daemon itself knows of none of them.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from jobs.contract import JOB_DIR, RunPaths
 from runner.adapters import as_user, log_quota
+from runner.adapters.pins import Pins
 from runner.adapters.run_directory import RunDirectory
 from runner.core.causes import Evidence, completed, explain
 from runner.core.lifecycle import Attempt
 from runner.core.placement import Needs
 from runner.core.retry import Ended
 from runner.errors import UsageError
-from runner.ports import Device, Gone, Images, JobRow, Key, LaunchRequest, Limits, Mount
+from runner.ports import BuildFailed, Device, Gone, Images, JobRow, Key, LaunchRequest, Limits, Mount
 from runner.resolved import Resolved
 from runner.spec_rules import WORKLOAD_TARGET
 
@@ -39,6 +40,7 @@ class Shop:
     allowed_images: Mapping[str, str]
     network: str | None
     log_quota_bytes: int
+    pins: Pins | None = None  # None: the daemon has no rights that its users lack
 
 
 @lru_cache(maxsize=512)
@@ -72,6 +74,8 @@ class JobWorkshop:
         revision = parse_revision(row.revision)
         chosen = revision.job.image.name
         if chosen != "auto":
+            if chosen not in self._shop.allowed_images:
+                raise BuildFailed(f"image {chosen!r} is no longer offered; ask the operator (allowed_images)")
             return self._shop.allowed_images[chosen]
         return self._shop.images.ensure(revision.accelerator, directory.root / "build.log")
 
@@ -86,16 +90,17 @@ class JobWorkshop:
             n: as_user.read(revision.person, revision.base / p) for n, p in revision.job.secrets.items()
         }
         paths = directory.prepare(spec, secrets)
-        return self._request(row, revision, paths, image, devices, self._mounts(revision, directory.secret))
+        see = partial(self._pinned, revision, f"{row.job.id}-{attempt.number}")
+        mounts = self._mounts(revision, directory.secret, see) if self._shop.in_container else ()
+        return self._request(row, revision, paths, image, devices, mounts)
 
     def dry_request(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
         """Return what would be launched, with nothing made."""
         revision = parse_revision(row.revision)
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
-        return self._request(
-            row, revision, paths, image, (), self._mounts(revision, directory.secret, check=False)
-        )
+        mounts = self._mounts(revision, directory.secret, lambda _, source: source)
+        return self._request(row, revision, paths, image, (), mounts)
 
     def _request(  # noqa: PLR0913, PLR0917  (one value per part of the answer)
         self,
@@ -117,7 +122,7 @@ class JobWorkshop:
             log=paths.log,
             limits=Limits(resources.cpus, resources.memory, resources.shm),
             environment=dict(revision.job.environment),
-            mounts=mounts if self._shop.in_container else (),
+            mounts=mounts,
             devices=devices,
             network=self._shop.network,
         )
@@ -130,15 +135,23 @@ class JobWorkshop:
 
     @staticmethod
     def _mounts(
-        revision: Resolved, secret: Callable[[str], Path], *, check: bool = True
+        revision: Resolved, secret: Callable[[str], Path], see: Callable[[int, Path], Path]
     ) -> tuple[Mount, ...]:
-        """Return what the job sees of the host, each source read with its owner's eyes first."""
+        """Return what the job sees of the host; ``see`` answers with what stands for each source."""
         asked = [(revision.base / m.source, Path(m.target), m.read_only) for m in revision.job.mounts]
         if revision.data is not None:
             asked.append((revision.data, Path(WORKLOAD_TARGET), True))
-        see = partial(_resolved, revision) if check else Path
-        mounts = [Mount(see(source), target, read_only) for source, target, read_only in asked]
+        mounts = [Mount(see(i, source), target, ro) for i, (source, target, ro) in enumerate(asked)]
         return (*mounts, *(Mount(secret(name), SECRETS_DIR / name) for name in revision.job.secrets))
+
+    def _pinned(self, revision: Resolved, name: str, number: int, path: Path) -> Path:
+        """Return what to mount for ``path``: something that its owner may read and can no longer swap."""
+        if self._shop.pins:
+            return self._shop.pins.pin(revision.person, path, f"{name}/{number}")
+        problem = as_user.problem(revision.person, path, "either")
+        if problem:
+            raise UsageError(problem)
+        return path.resolve()
 
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Ended:
         """Return the evidence about an attempt that has ended; checkpoints are verified, not believed."""
@@ -172,23 +185,22 @@ class JobWorkshop:
         log_quota.enforce(log, quota, quota // LOG_HEAD_SHARE, quota // 2)
 
     def retire(self, row: JobRow) -> None:
-        """Take back what a job must not keep once it has ended: its secrets."""
+        """Take back what a job must not keep once it has ended: its secrets, its mount sources."""
         self.directory(row).forget_secrets()
+        self._release(lambda name: name.startswith(f"{row.job.id}-"))
+
+    def sweep(self, unfinished: Collection[str]) -> None:
+        """Let go of what a daemon that was killed has left pinned for jobs that have ended since."""
+        self._release(lambda name: name.partition("-")[0] not in unfinished)
+
+    def _release(self, chosen: Callable[[str], bool]) -> None:
+        pins = self._shop.pins
+        for name in pins.names() if pins else ():
+            if pins and chosen(name):
+                pins.release(name)
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
         """Return the attempt's spec as JSON values, for a dry run."""
         revision = parse_revision(row.revision)
         spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
         return json.loads(spec.model_dump_json())
-
-
-def _resolved(revision: Resolved, path: Path) -> Path:
-    """Return the real path behind one that the job's owner may read.
-
-    Raises:
-        UsageError: it is not there, or not for them.
-    """
-    problem = as_user.problem(revision.person, path, "either")
-    if problem:
-        raise UsageError(problem)
-    return as_user.real(revision.person, path)

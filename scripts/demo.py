@@ -60,7 +60,7 @@ def wait_for_half(reference: str) -> dict[str, Any]:
 def _line(found: dict[str, Any], progress: dict[str, Any]) -> str:
     if not progress.get("total_steps"):
         return f"{found['state']}: {found['why'] or progress.get('phase', '')}"
-    return f"step {progress['step'] - progress['step'] % 25} of {progress['total_steps']}"
+    return f"step {progress['step'] - progress['step'] % 50} of {progress['total_steps']}"
 
 
 def kill_the_container(found: dict[str, Any], executor: str) -> None:

@@ -26,5 +26,7 @@ class ImagesAdapter:
     def digest(self, accelerator: Accelerator) -> str:
         try:
             return self._store.digest(accelerator)
+        except ImageBuildFailed as error:
+            raise BuildFailed(str(error)) from error
         except EngineUnavailable as error:
             raise Unavailable(str(error)) from error

@@ -126,7 +126,17 @@ class SqliteStore:
         rows = self._rows(name, **values)
         return rows[0][0] if rows else None
 
+    @property
+    def executor(self) -> str | None:
+        """The kind of executor that the jobs in here were started with last."""
+        known = self._value("get_meta", key="executor")
+        return None if known is None else str(known)
+
     # --- writing, from one thread
+
+    def remember_executor(self, kind: str) -> None:
+        with self._transaction() as connection:
+            connection.execute(SQL["set_meta"], {"key": "executor", "value": kind})
 
     def next_id(self) -> str:
         """Return the id of the next job; ids are small numbers because people type them."""

@@ -48,7 +48,7 @@ CREATE INDEX events_by_job ON events (job_id, seq);
 PRAGMA user_version = 1;
 
 -- name: set_meta
-INSERT INTO meta (key, value) VALUES (:key, :value);
+INSERT OR REPLACE INTO meta (key, value) VALUES (:key, :value);
 
 -- name: get_meta
 SELECT value FROM meta WHERE key = :key;

@@ -83,7 +83,7 @@ def _summary(service: Service, row: JobRow) -> views.Json:
     return views.summary(row, service.daemon.why(row.job.id), service.progress(row))
 
 
-def _detail(service: Service, row: JobRow) -> views.Json:
+def _detail(service: Service, caller: Caller, row: JobRow) -> views.Json:
     attempts = service.attempts(row)
     newest, result, _ = attempts[-1] if attempts else (None, None, None)
     return {
@@ -91,7 +91,7 @@ def _detail(service: Service, row: JobRow) -> views.Json:
         "attempts": [views.attempt(*known) for known in attempts],
         "run_dir": str(service.workshop.directory(row).root),
         "image": getattr(row.job.state, "image", None if newest is None else newest.image),
-        "revision": json.loads(row.revision),
+        "revision": json.loads(row.revision) if service.may_command(caller, row) else None,
         "result": None if result is None else result.model_dump(mode="json"),
     }
 
@@ -134,19 +134,19 @@ def list_jobs(service: S, caller: C, *, all: bool = False, mine: bool = False, l
 
 
 @router.get("/jobs/{reference}")
-def get_job(reference: str, service: S) -> Any:  # noqa: ANN401
-    return JSONResponse(_detail(service, service.find(reference)))
+def get_job(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
+    return JSONResponse(_detail(service, caller, service.find(reference)))
 
 
 @router.get("/jobs/{reference}/wait")
-async def wait(reference: str, service: S, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
+async def wait(reference: str, service: S, caller: C, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
     """Answer when the job has settled, or after ``timeout`` seconds."""
     row = await _apart(service.find, reference)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
     while not service.settled(row) and (left := deadline - asyncio.get_running_loop().time()) > 0:
         await service.pulse.wait(min(left, 1.0))
         row = await _apart(service.find, row.job.id)
-    return JSONResponse({"done": service.settled(row), "job": await _apart(_detail, service, row)})
+    return JSONResponse({"done": service.settled(row), "job": await _apart(_detail, service, caller, row)})
 
 
 @router.post("/jobs/{reference}/cancel")

@@ -410,7 +410,8 @@ def _stop(job: Job, state: Starting | Running, reason: StopReason, at: datetime)
 def _after_failed_launch(job: Job, state: Starting, event: LaunchFailed) -> Step:
     """A launch that was refused is an attempt that made no progress."""
     ended = Ended(None, "launch_failed", event.why, checkpoint_step=job.ledger.last_step)
-    return _judge(job, state, event.at, ended)
+    after, commands = _judge(job, state, event.at, ended)
+    return replace(after, next_start=state.attempt.start), commands
 
 
 def _after_unasked_exit(job: Job, state: Starting | Running, event: Exited) -> Step:

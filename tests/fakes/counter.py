@@ -8,7 +8,8 @@ it also shows that a program of one's own may speak the contract.  What it is to
     CRASH_AT     leave with exit code 1 after this step, every time
     ON_TERM      "ignore": SIGTERM means nothing to it; "leave": it goes without saving
 
-Every start is noted in ``home/starts``, and two at a time would be noted as ``busy``.
+Files that it finds below ``/data`` are read and told, secrets only described.  Every start
+is noted in ``home/starts``, and two at a time would be noted as ``busy``.
 """
 
 import fcntl
@@ -101,6 +102,12 @@ def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
     step = began = newest(lineage) if spec["resume_step"] is None else spec["resume_step"]
     last, every = spec["workload"]["steps"], spec["checkpoint"]["every_steps"] or 10**9
     say(f"begin at {step}")
+    for path in sorted(Path("/data").glob("*/*")):
+        say(f"{path.read_text().strip()} {path}")
+    for path in sorted(Path("/run/secrets").glob("*")):
+        seen, size = path.stat(), len(path.read_bytes())
+        whose = "mine" if seen.st_uid == os.getuid() else "not mine"
+        say(f"secret {path.name}: mode {seen.st_mode & 0o7777:04o}, {whose}, {size} bytes")
     while step < last:
         if asked_to_stop:
             if os.environ.get("ON_TERM") == "leave":

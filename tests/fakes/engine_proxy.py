@@ -91,7 +91,7 @@ class EngineProxy:
             self._traps.append(trap)
         return trap.caught
 
-    def _sprung(self, received: bytes) -> Trap | None:
+    def caught(self, received: bytes) -> Trap | None:
         """Return the trap that this request has walked into, if any; each catches one."""
         with self._lock:
             for trap in self._traps:
@@ -127,9 +127,6 @@ class EngineProxy:
         self._going.wait()
         to.sendall(received)
 
-    def look_at(self, received: bytes) -> Trap | None:
-        return self._sprung(received)
-
 
 class _Exchange:
     """One connection, with the trap that one of its requests may have walked into."""
@@ -150,7 +147,7 @@ class _Exchange:
     def _ask(self) -> None:
         with suppress(OSError):
             while received := self._client.recv(65536):
-                self._trap = self._trap or self._proxy.look_at(received)
+                self._trap = self._trap or self._proxy.caught(received)
                 if self._trap and self._trap.where == "before":
                     self._trap.caught.set()
                     continue

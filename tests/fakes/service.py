@@ -5,15 +5,14 @@ for what did not happen.
 """
 
 import fcntl
-import io
 import json
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
@@ -28,46 +27,48 @@ import docker
 from jobs.contract import RunPaths
 from runner.client import Client
 from runner.places import Place, answers
+from tests.fakes.counter_image import docker_client
+from tests.fakes.job_files import JobFiles
 
 T = TypeVar("T")
 Json = dict[str, Any]
 
 PATIENCE_S: Final = 60.0
 POLL_S: Final = 0.02
-COUNTER: Final = Path(__file__).with_name("counter.py")
 RUNNER: Final = (sys.executable, "-P", "-m", "runner.cli.main")
 LENDABLE_BYTES: Final = 64 * 1024**3  # more than this host may have: containers reserve nothing
 
 
-def until(look: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
-    """Return the first true answer; ``what`` names it in the error when none comes in time."""
+def until(
+    look: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S, *, more: Callable[[], str] = str
+) -> T:
+    """Return the first true answer; ``what`` names it when none comes in time, and ``more`` explains."""
     pause, deadline = threading.Event(), time.monotonic() + patience_s
     while time.monotonic() < deadline:
         answer = look()
         if answer:
             return answer
         pause.wait(POLL_S)
-    raise AssertionError(f"not within {patience_s:g} s: {what}")
+    raise AssertionError(f"not within {patience_s:g} s: {what}\n{more()}")
 
 
 @dataclass
-class Service:
+class Service(JobFiles):
     """A state directory, the settings of its daemon, and every way to reach it."""
 
-    root: Path  # others may pass through it
     settings: Mapping[str, object]
     env: dict[str, str] = field(default_factory=dict)
     engine: str = "unix:///var/run/docker.sock"  # the real one, whatever door the daemon uses
+    state_name: str = "state"
     jobs: dict[str, str] = field(default_factory=dict)  # every job submitted here, and how it shall end
     _child: subprocess.Popen[bytes] | None = None
-    _instance: str | None = None
 
     def __post_init__(self) -> None:
         self.settings_file.write_text(json.dumps(self.settings))
 
     @property
     def state(self) -> Path:
-        return self.root / "state"
+        return self.root / self.state_name
 
     @property
     def socket(self) -> Path:
@@ -98,7 +99,7 @@ class Service:
                 stderr=log,
                 start_new_session=True,
             )
-        until(self._answers, f"the daemon answers; its log: {self.log_tail()}")
+        until(self._answers, "the daemon answers", more=self.log_tail)
         return self
 
     def _answers(self) -> bool:
@@ -118,22 +119,27 @@ class Service:
             return int(text) if text else None
         return None
 
-    def kill(self) -> int:
-        """kill -9 the daemon, whoever started it, and return its pid once the state is free."""
-        pid = until(self.pid, "there is a daemon to kill")
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: self.pid() is None, "the state is free after kill -9")
+    def daemon_pid(self) -> int:
+        """Return the pid of the daemon, waiting for one that is just starting."""
+        return until(self.pid, "there is a daemon", more=self.log_tail)
+
+    def kill(self) -> None:
+        """kill -9 the daemon, whoever started it, and return once the state is free."""
+        os.kill(self.daemon_pid(), signal.SIGKILL)
+        self.await_end()
+
+    def await_end(self) -> None:
+        """Return once the state is free."""
+        until(lambda: self.pid() is None, "the state is free", more=self.log_tail)
         self._reap()
-        return pid
 
     def close(self) -> None:
         """End the daemon and everything that it had started."""
         pid = self.pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            until(lambda: self.pid() is None, "the daemon is gone")
-        self._reap()
-        if self._instance is not None:
+        self.await_end()
+        if (self.state / "store.db").exists():
             with docker_client(self.engine) as client:
                 for container in client.containers.list(all=True, filters={"label": [self._label]}):
                     container.remove(force=True, v=True)
@@ -143,11 +149,30 @@ class Service:
             self._child.wait(PATIENCE_S)
             self._child = None
 
-    def log_tail(self) -> str:
+    def daemon_log(self) -> str:
         try:
-            return "\n".join((self.state / "daemon.log").read_text(errors="replace").splitlines()[-15:])
+            return (self.state / "daemon.log").read_text(errors="replace")
         except FileNotFoundError:
-            return "(no log)"
+            return ""
+
+    def log_tail(self) -> str:
+        return "\n".join(self.daemon_log().splitlines()[-15:])
+
+    @contextmanager
+    def typing(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that stays, while the test does other things."""
+        with subprocess.Popen(
+            [*RUNNER, *arguments],
+            cwd=self.root,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            try:
+                yield child
+            finally:
+                child.kill()
 
     # --- asking it
 
@@ -156,11 +181,10 @@ class Service:
         """A client that never starts a daemon."""
         return Client(Place(str(self.socket), None))
 
-    def runner(self, *arguments: str, code: int = 0, uid: int | None = None) -> str:
+    def runner(self, *arguments: str, code: int = 0) -> str:
         """Type a command as a user would, hold it to its exit code, and return all that it printed."""
-        drop = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"] if uid else []
         done = subprocess.run(
-            [*drop, *RUNNER, *arguments],
+            [*RUNNER, *arguments],
             check=False,
             cwd=self.root,
             env=self.environ,
@@ -174,9 +198,9 @@ class Service:
         assert done.returncode == code, said
         return done.stdout
 
-    def submit(self, file: Path, *options: str, end: str = "succeeded", uid: int | None = None) -> str:
+    def submit(self, file: Path, *options: str, end: str = "succeeded") -> str:
         """Submit a job file that shall end like this, and return the job's id."""
-        answer = json.loads(self.runner("submit", str(file), *options, "--json", uid=uid))
+        answer = json.loads(self.runner("submit", str(file), *options, "--json"))
         job_id = str(answer["job"]["id"])
         self.jobs[job_id] = end
         return job_id
@@ -194,7 +218,7 @@ class Service:
             found = self.job(reference)
             return found if found["state"] == state else None
 
-        return until(look, f"job {reference} is {state}; {self.log_tail()}", patience_s)
+        return until(look, f"job {reference} is {state}", patience_s, more=self.log_tail)
 
     def ends(self, reference: str, patience_s: float = PATIENCE_S * 2) -> Json:
         """Return the job once nothing more will happen to it by itself."""
@@ -229,13 +253,16 @@ class Service:
         def look() -> bool:
             return line in self.log(job_id, attempt).splitlines()
 
-        until(look, f"job {job_id} prints {line!r}; {self.log(job_id, attempt)[-2000:]}", patience_s)
+        until(look, f"job {job_id} prints {line!r}", patience_s, more=lambda: self._story(job_id, attempt))
+
+    def _story(self, job_id: str, attempt: int) -> str:
+        return f"{self.log(job_id, attempt)[-2000:]}\n{self.log_tail()}"
 
     @property
     def instance(self) -> str:
-        if self._instance is None:
-            self._instance = str(self.client.version()["instance"])
-        return self._instance
+        """Return the name of the store in the engine; asked of the file, for a daemon may not be there."""
+        with closing(sqlite3.connect(self.state / "store.db")) as store:
+            return str(store.execute("SELECT value FROM meta WHERE key = 'instance'").fetchone()[0])
 
     @property
     def _label(self) -> str:
@@ -248,65 +275,29 @@ class Service:
             found = client.api.containers(all=True, filters={"label": labels})
             return [inspected for each in found if (inspected := _inspected(client, each["Id"])) is not None]
 
+    def alive(self, job_id: str) -> bool:
+        return any(each["State"]["Running"] for each in self.containers(job_id))
+
     def container_pid(self, job_id: str) -> int:
         """Return the first process of a running job on this host."""
         [found] = [each for each in self.containers(job_id) if each["State"]["Running"]]
         return int(found["State"]["Pid"])
 
+    def program_pid(self, job_id: str) -> int:
+        """Return the program below the container's init."""
+        init = self.container_pid(job_id)
+        [pid] = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+        return int(pid)
+
     def signal_container(self, job_id: str, number: int) -> None:
         """Signal the first process of a job from outside the runner and the engine, as the kernel would."""
         os.kill(self.container_pid(job_id), number)
 
-    # --- job files
-
-    def file(self, name: str, directory: Path | None = None, **fields: object) -> Path:
-        """Write a job file and return its path; JSON is YAML."""
-        path = (directory or self.root) / f"{name}.yaml"
-        path.write_text(json.dumps({"name": name, **fields}))
-        path.chmod(0o644)
-        return path
-
-    def counting(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:  # noqa: ANN401
-        """Write a job file whose program counts; fields of environment and retry are merged."""
-        environment = {"PERIOD_S": "0.05", **fields.pop("environment", {})}
-        retry = {"backoff": "0s", **fields.pop("retry", {})}
-        known = {
-            "workload": {"kind": "causal_lm", "data": "stdlib", "steps": steps},
-            "image": "counter",
-            "resources": {"cpus": 1, "memory": "256MiB"},
-            "checkpoint": {"every_steps": every, "keep": 3},
-        }
-        return self.file(name, **{**known, "environment": environment, "retry": retry, **fields})
-
-    def training(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:  # noqa: ANN401
-        """Write a job file that really trains, on very little."""
-        corpus = self.root / "corpus"
-        if not corpus.exists():
-            corpus.mkdir()
-            for path in sorted(Path(json.__file__).parent.glob("*.py")):
-                shutil.copy(path, corpus)
-        workload = {
-            "kind": "causal_lm",
-            "data": str(corpus),
-            "steps": steps,
-            "batch_size": 4,
-            "context": 32,
-            "layers": 1,
-            "heads": 2,
-            "width": 32,
-            "warmup_steps": 4,
-            "eval_every": None,
-            "log_every": 1,
-            **fields.pop("workload", {}),
-        }
-        known = {
-            "workload": workload,
-            "profile": {"extends": "cpu", "threads": 1},
-            "resources": {"cpus": 1, "memory": "2GiB"},
-            "checkpoint": {"every_steps": every, "keep": 3},
-            "retry": {"backoff": "0s"},
-        }
-        return self.file(name, **{**known, **fields})
+    def remove_container(self, job_id: str) -> None:
+        """Take a job's container away by force, as somebody who cleans up would."""
+        [found] = self.containers(job_id)
+        with docker_client(self.engine) as client:
+            client.api.remove_container(found["Id"], force=True, v=True)
 
     # --- what every chaos test ends with
 
@@ -315,7 +306,7 @@ class Service:
         for job_id, end in self.jobs.items():
             assert self.ends(job_id)["outcome"] == end, (self.told(job_id), self.log_tail())
             self._assert_each_attempt_ran_once(job_id)
-        until(lambda: not self.containers(), f"no container is left: {self.containers()}")
+        until(lambda: not self.containers(), "no container is left", more=lambda: str(self.containers()))
         self._assert_everything_can_be_lent()
 
     def _assert_each_attempt_ran_once(self, job_id: str) -> None:
@@ -358,13 +349,16 @@ def service(**settings: object) -> Iterator[Service]:
         yield made
     finally:
         made.close()
+        _unmount_below(root)
         shutil.rmtree(root)
 
 
-@contextmanager
-def docker_client(url: str) -> Iterator[docker.DockerClient]:
-    with closing(docker.DockerClient(url, version="auto")) as client:
-        yield client
+def _unmount_below(root: Path) -> None:
+    """Detach what is mounted below ``root``: removing a tree must not reach what is not in it."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    for point in reversed([point for point in points if point.startswith(f"{root}/")]):
+        subprocess.run(["umount", "-l", point], check=True)
 
 
 def _inspected(client: docker.DockerClient, container: str) -> Json | None:
@@ -372,27 +366,6 @@ def _inspected(client: docker.DockerClient, container: str) -> Json | None:
         inspected: Json = client.api.inspect_container(container)
         return inspected
     return None
-
-
-@contextmanager
-def counter_image(engine: str, base: str) -> Iterator[str]:
-    """The id of an image whose ``python`` is the counting program."""
-    program = b"#!/usr/bin/python3\n" + COUNTER.read_bytes()
-    dockerfile = f"FROM {base}\nCOPY python /usr/local/bin/python\n".encode()
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, content, mode in (("Dockerfile", dockerfile, 0o644), ("python", program, 0o755)):
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), mode
-            tar.addfile(entry, io.BytesIO(content))
-    archive.seek(0)
-    with docker_client(engine) as client:
-        name = f"runner-test:counter-{os.getpid()}"
-        image, _ = client.images.build(fileobj=archive, custom_context=True, tag=name, rm=True)
-        try:
-            yield str(image.id)
-        finally:
-            client.images.remove(name, force=True)
 
 
 def speak(path: Path, question: bytes) -> bytes:

@@ -221,7 +221,7 @@ def test_a_step_leaves_behind_what_it_wrote_and_nothing_of_the_host(
     made = client.images.get("runner-images-test:step")
     assert made.id == end.committed
     assert (made.attrs["Config"]["Entrypoint"] or [], made.attrs["Config"]["Cmd"]) == ([], ["sh"])
-    assert inside(client, "runner-images-test:step", "sh", "-c", "cat /seen; ls /run").split()[0] == "ours"
+    assert inside(client, "runner-images-test:step", "cat", "/seen") == "ours"
     assert "ca.pem" not in inside(client, "runner-images-test:step", "ls", "/run")
     client.images.remove("runner-images-test:step")
 

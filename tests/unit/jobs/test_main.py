@@ -1,5 +1,6 @@
 """The program as the runner meets it: exit status, result file, one line on stderr."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.contract import Cause, Effective, ExitCode, Phase, verify
+from jobs.contract import Cause, Effective, ExitCode, Phase, RunPaths, verify
 from jobs.lineage import load
 from jobs.snapshot import weights_sha256
 from tests.unit.jobs.conftest import JobDir
@@ -20,7 +21,7 @@ def test_a_finished_training_leaves_model_result_and_exit_status_zero(job: JobDi
     result = job.result()
     assert result.cause is Cause.COMPLETED
     assert result.step == 8
-    final = verify(job.lineage() / "final")
+    final = verify(RunPaths(job.root, 1, 1).final_dir)
     assert (
         final.state_sha256
         == result.weights_sha256
@@ -73,7 +74,7 @@ def test_a_training_killed_after_publishing_finishes_at_once_with_the_same_hash(
             '{"job_id": "j1", "attempt": 1, "lineage": 1, "workload": {"data": "/d", "width": 9}}',
             "multiple of heads",
         ),
-        (" " * 2**20 + "{}", "Invalid JSON"),
+        (" " * 2**20 + "{}", "larger than 1048576 bytes"),
     ],
 )
 def test_a_bad_spec_is_told_in_one_line_and_ends_with_78(
@@ -111,6 +112,13 @@ def test_a_bad_spec_is_told_before_torch_is_imported(job: JobDir) -> None:
     assert done.returncode == ExitCode.INVALID_SPEC
 
 
+def test_a_lineage_that_nobody_made_ends_with_78(job: JobDir) -> None:
+    paths = job.attempt()
+    paths.lineage_dir.rmdir()
+    assert job.run(paths) == ExitCode.INVALID_SPEC
+    assert "no such directory" in job.result().message
+
+
 def test_an_accelerator_that_is_not_there_ends_with_78(job: JobDir) -> None:
     assert job.train(accelerator="cuda") == ExitCode.INVALID_SPEC
     assert "sees no device" in job.result().message
@@ -129,6 +137,17 @@ def test_a_defect_is_recorded_and_its_traceback_is_left_to_python(
     assert result.cause is Cause.EXCEPTION
     assert result.message.startswith("KeyError")
     assert "\n" not in result.message
+
+
+def test_a_full_disk_outside_of_a_save_has_its_cause_too(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_spec: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("jobs.trainer.prepare", full)
+    assert job.train() == 1
+    assert job.result().cause is Cause.DISK_FULL
 
 
 def test_the_program_runs_by_its_name(job: JobDir) -> None:

@@ -10,6 +10,7 @@ import torch
 from jobs.contract import Cause, ExitCode, Phase
 from jobs.lineage import load
 from jobs.signals import Requests
+from jobs.snapshot import Plain
 from jobs.training import Training
 from tests.unit.jobs.conftest import JobDir
 
@@ -75,13 +76,21 @@ def test_a_stop_before_the_first_step_of_a_resume_needs_no_save(
     before_step({3: raise_signal(signal.SIGTERM)})
     job.train()
     before = job.names()
-    monkeypatch.setattr("jobs.__main__.listen", lambda: Requests(stop=True))
+    requests = Requests()
+    monkeypatch.setattr("jobs.__main__.listen", lambda: requests)
+    load_state = Training.load
+
+    def interrupted(self: Training, state: Plain) -> None:
+        load_state(self, state)
+        requests.stop = True
+
+    monkeypatch.setattr(Training, "load", interrupted)
     assert job.train() == ExitCode.STOPPED
     assert job.result().resumed_from == 4
     assert job.names() == before
 
 
-def test_a_stop_before_the_first_step_leaves_nothing(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_before_training_leaves_nothing(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.__main__.listen", lambda: Requests(stop=True))
     assert job.train() == ExitCode.STOPPED
     assert job.names() == set()

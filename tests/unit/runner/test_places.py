@@ -3,6 +3,8 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import pytest
@@ -161,15 +163,31 @@ def test_a_daemon_that_dies_in_silence_is_reported_without_an_older_line(stand: 
 
 def test_a_lock_that_is_about_to_be_released_is_waited_for(stand: Stand) -> None:
     stand.daemon_works(first=f"[ $(wc -l < '{stand.count}') -ge 3 ] || exit 3")
-    start(stand.place, quiet)
+    with held(stand):
+        start(stand.place, quiet)
     assert len(stand.pids) == 3
 
 
 def test_a_lock_that_stays_is_reported_in_the_daemons_words(stand: Stand) -> None:
     stand.daemon_is("echo 'another daemon (pid 7) has this state' >&2; exit 3")
-    with pytest.raises(Unavailable, match=r"another daemon \(pid 7\) has this state"):
+    with held(stand), pytest.raises(Unavailable, match=r"another daemon \(pid 7\) has this state"):
         start(stand.place, quiet)
     assert len(stand.pids) == places.LOCKED_TRIES
+
+
+def test_a_refusal_that_is_not_the_lock_is_reported_at_once(stand: Stand) -> None:
+    stand.daemon_is("echo 'written by a newer runner' >&2; exit 3")
+    with pytest.raises(Unavailable, match="written by a newer runner"):
+        start(stand.place, quiet)
+    assert len(stand.pids) == 1
+
+
+@contextmanager
+def held(stand: Stand) -> Iterator[None]:
+    """Hold the lock of the state directory, as a daemon does."""
+    with (Path(stand.directory) / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        yield
 
 
 def test_the_winner_of_a_race_between_two_starts_serves_both(stand: Stand) -> None:

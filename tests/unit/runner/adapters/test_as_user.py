@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 
 import pytest
 
 from runner.adapters import as_user
 from runner.adapters.as_user import Person
-from runner.errors import UsageError
+from runner.errors import Unavailable, UsageError
 from runner.spec_paths import Kind
 
 ROOT = os.geteuid() == 0
@@ -78,7 +79,7 @@ def test_what_nobody_may_not_do_is_told(open_path: Path) -> None:
 
 def test_hostile_paths_are_paths(hostile_path: Path) -> None:
     assert as_user.problem(ME, hostile_path, "directory") is None
-    assert as_user.real(ME, hostile_path) == hostile_path.resolve()
+    os.close(as_user.opened(ME, hostile_path))
     (hostile_path / "secret").write_bytes(b"x")
     assert as_user.read(ME, hostile_path / "secret") == b"x"
 
@@ -88,7 +89,7 @@ def test_nobody_reads_what_is_roots(open_path: Path) -> None:
     secret = open_path / "secret"
     secret.write_bytes(b"s3cret")
     secret.chmod(0o600)
-    with pytest.raises(UsageError, match="you may not read it"):
+    with pytest.raises(UsageError, match="permission denied"):
         as_user.read(NOBODY, secret)
     assert as_user.read(as_user.person(0, 0), secret) == b"s3cret"
 
@@ -99,8 +100,41 @@ def test_a_secret_that_is_too_large_is_refused(tmp_path: Path) -> None:
         as_user.read(ME, tmp_path / "big")
 
 
-def test_links_are_followed_with_the_persons_eyes(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to("file")
-    assert as_user.real(ME, tmp_path / "link") == (tmp_path / "file").resolve()
-    assert as_user.real(ME, tmp_path / "absent") == tmp_path / "absent"
+@needs_root
+def test_looking_as_somebody_changes_nobody_elses_eyes(open_path: Path) -> None:
+    secret = open_path / "secret"
+    secret.write_bytes(b"s3cret")
+    secret.chmod(0o600)
+    groups = os.getgroups()
+    with pytest.raises(UsageError, match="permission denied"):
+        as_user.opened(NOBODY, secret)
+    assert secret.read_bytes() == b"s3cret"
+    assert os.getgroups() == groups
+
+
+@needs_root
+def test_a_group_that_the_person_is_in_opens_what_it_opens_for_them(open_path: Path) -> None:
+    shared = open_path / "shared"
+    shared.write_bytes(b"ours")
+    os.chown(shared, 0, 4711)
+    shared.chmod(0o640)
+    member = Person(65534, 65534, (65534, 4711), "nobody")
+    assert as_user.read(member, shared) == b"ours"
+    with pytest.raises(UsageError, match="permission denied"):
+        as_user.read(NOBODY, shared)
+
+
+@needs_root
+def test_a_file_system_that_does_not_answer_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(as_user, "LIMIT_S", 0.01)
+    with pytest.raises(Unavailable, match="no answer from the file system"):
+        as_user.seeing_as(NOBODY, Event().wait)
+
+
+@needs_root
+def test_an_unknown_machine_is_refused_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "pdp11")
+    with pytest.raises(Unavailable, match="cannot take on the groups of nobody on pdp11"):
+        as_user.opened(NOBODY, Path("/"))

@@ -1,0 +1,379 @@
+"""What the pages under ``docs`` say, compared with what the code does."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import product
+from pathlib import Path, PurePosixPath
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from jobs import contract
+from runner import spec_rules
+from runner.adapters import attempt, hardened
+from runner.adapters.docker_engine import DockerExecutor
+from runner.adapters.local_process import ProcessExecutor, ProcessSettings
+from runner.cli.daemon import unit
+from runner.cli.main import EXIT_CODES
+from runner.core import causes, lifecycle
+from runner.core.lifecycle import (
+    Allocation,
+    Attempt,
+    CancelRequested,
+    DeadlinePassed,
+    Event,
+    Exited,
+    Finished,
+    GracePassed,
+    Held,
+    IllegalTransition,
+    ImageFailed,
+    ImageMissing,
+    ImageReady,
+    Job,
+    Launched,
+    LaunchFailed,
+    Outcome,
+    Placed,
+    Preparing,
+    Queued,
+    RestartRequested,
+    Running,
+    Start,
+    Starting,
+    State,
+    Stopping,
+    StopReason,
+    advance,
+)
+from runner.core.retry import Ended, RetryLimits
+from runner.daemon import RETRY_S
+from runner.ports import Key, LaunchRequest, Limits, Owner
+from runner.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"])
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading, without its head."""
+    below = re.split(rf"^#+ {re.escape(heading)}$", text, maxsplit=1, flags=re.MULTILINE)[1]
+    (lines,) = re.findall(r"\A(?:(?!^#).)*?((?:^\|[^\n]*\n)+)", below, re.MULTILINE | re.DOTALL)
+    rows = [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in lines.splitlines()]
+    return [[cell.strip().replace("\\|", "|") for cell in row] for row in rows[2:]]
+
+
+def words(cell: str) -> set[str]:
+    """Return what stands between backquotes."""
+    return set(re.findall(r"`([^`]+)`", cell))
+
+
+# --- every page
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_link_of_a_page_leads_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            target, _, anchor = link.partition("#")
+            found = (path.parent / target).resolve() if target else path
+            assert found.exists(), link
+            assert not anchor or anchor in anchors(found), link
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_page_can_be_read_in_one_sitting(path: Path) -> None:
+    generated = path.name == "cli.md"
+    assert generated or len(path.read_text(encoding="utf-8").splitlines()) <= 260
+
+
+def test_the_index_names_every_page() -> None:
+    index = page("README")
+    assert [p.name for p in DOCS.rglob("*.md") if f"({p.relative_to(DOCS)})" not in index] == ["README.md"]
+
+
+# --- lifecycle.md
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=1)
+FIRST = Attempt(1, 1)
+DIED = Ended(1, "exception", "boom")
+DONE = Ended(0, "completed", completed=True)
+TORN = Ended(99, "no_valid_checkpoint")
+
+STATES: tuple[State, ...] = (
+    Preparing(NOW),
+    Queued(NOW, "img"),
+    Starting(NOW, "img", FIRST, Allocation()),
+    Running(NOW, "img", FIRST, Allocation()),
+    *(Stopping(NOW, "img", FIRST, Allocation(), reason, LATER) for reason in StopReason),
+    Stopping(NOW, "img", FIRST, Allocation(), StopReason.CANCELLED, LATER, killed=True),
+    Held(NOW, "why"),
+    Finished(NOW, Outcome.FAILED, "why"),
+)
+EVENTS: tuple[Event, ...] = (
+    ImageReady(LATER, "img"),
+    ImageFailed(LATER, "no"),
+    ImageMissing(LATER),
+    Placed(LATER, Allocation()),
+    Launched(LATER),
+    LaunchFailed(LATER, "no"),
+    CancelRequested(LATER, "ann"),
+    RestartRequested(LATER, "ann", Start()),
+    DeadlinePassed(LATER),
+    GracePassed(LATER),
+    *(Exited(LATER, 1, ended) for ended in (DIED, DONE, TORN)),
+)
+JOBS = tuple(Job("1", STATES[0], RetryLimits(max_attempts=most), attempts=1) for most in (1, 5))
+
+
+def possible() -> Mapping[tuple[str, str], tuple[set[str], set[str]]]:
+    """Return (next states, commands) of every legal pair of state and event, asked of ``advance``."""
+    found: dict[tuple[str, str], tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    for state, event, job in product(STATES, EVENTS, JOBS):
+        try:
+            after, commands = advance(replace(job, state=state), event)
+        except IllegalTransition:
+            continue
+        states, given = found[state.kind, event.kind]
+        states.add(after.state.kind)
+        given |= {type(command).__name__ for command in commands}
+    return dict(found)
+
+
+def test_the_samples_leave_no_state_and_no_event_out() -> None:
+    assert {type(state) for state in STATES} == set(get_args(State))
+    assert {type(event) for event in EVENTS} == set(get_args(Event))
+
+
+def test_the_table_of_transitions_is_what_advance_allows() -> None:
+    rows = table(page("lifecycle"), "Every legal pair")
+    told = {
+        (row[0].strip("`"), event): (words(row[2]), words(row[3])) for row in rows for event in words(row[1])
+    }
+    assert told == possible()
+
+
+def test_the_diagram_shows_the_same_transitions_as_the_table() -> None:
+    (diagram,) = re.findall(r"```mermaid\n(stateDiagram-v2.*?)```", page("lifecycle"), re.DOTALL)
+    drawn = {
+        (before, event, after)
+        for before, after, events in re.findall(r"^ *(\w+) --> (\w+): (.+)$", diagram, re.MULTILINE)
+        for event in re.split(r"[,\s]+", events.strip())
+    }
+    legal = {
+        (before, event, after) for (before, event), (states, _) in possible().items() for after in states
+    }
+    assert drawn == {edge for edge in legal if edge[0] != edge[2]}
+
+
+def test_the_states_and_reasons_are_all_explained() -> None:
+    text = page("lifecycle")
+    assert {row[0].strip("`") for row in table(text, "States")} == {state.kind for state in STATES}
+    assert {row[0].strip("`") for row in table(text, "Events")} == {event.kind for event in EVENTS}
+    assert {row[0].strip("`") for row in table(text, "Commands")} == {
+        kind.__name__ for kind in get_args(lifecycle.Command)
+    }
+    missing = [word for kind in (StopReason, Outcome) for word in kind if f"`{word}`" not in text]
+    assert missing == []
+
+
+def explained() -> set[str]:
+    """Return every cause that the host can name, whatever an attempt leaves behind."""
+    said = [None, *map(str, contract.Cause)]
+    codes = [None, *range(256)]
+    return {
+        causes.explain(
+            causes.Evidence(code, oom, "", word, "", reports=True),
+        )[0]
+        for code, oom, word in product(codes, (False, True), said)
+    } | {"launch_failed", "not_started"}  # of the lifecycle and of the store: no attempt ended
+
+
+def test_the_vocabulary_of_causes_is_complete() -> None:
+    rows = table(page("lifecycle"), "Causes")
+    assert {row[0].strip("`") for row in rows} == explained()
+    codes = {cause: code for code, (cause, _) in causes.BY_CODE.items()}
+    codes |= {cause: 128 + number for number, (cause, _) in causes.BY_SIGNAL.items()}
+    told = {row[0].strip("`"): row[1] for row in rows}
+    assert [cause for cause, code in codes.items() if f"exit {code}" not in told[cause]] == []
+
+
+def test_the_defaults_of_the_retry_limits_are_those_of_the_code() -> None:
+    told = {row[0].strip("`"): row[1].strip("`") for row in table(page("lifecycle"), "Limits")}
+    limits = RetryLimits()
+    assert told == {
+        "retry.max_attempts": str(limits.max_attempts),
+        "retry.no_progress": str(limits.no_progress),
+        "retry.backoff": f"{limits.backoff.total_seconds():g}s",
+        "retry.backoff_max": f"{limits.backoff_max.total_seconds() / 60:g}m",
+    }
+
+
+# --- contract.md
+
+REPORTS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("spec.json", contract.AttemptSpec),
+    ("status.json", contract.Status),
+    ("result.json", contract.Result),
+    ("effective.json", contract.Effective),
+    ("manifest.json", contract.Manifest),
+)
+
+
+@pytest.mark.parametrize(("heading", "model"), REPORTS)
+def test_the_contract_tells_every_field_of_a_file(heading: str, model: type[BaseModel]) -> None:
+    told = {row[0].strip("`") for row in table(page("contract"), heading)}
+    assert told == set(model.model_fields)
+
+
+def test_the_contract_tells_every_exit_code() -> None:
+    told = {(int(row[0]), row[1].strip("`")) for row in table(page("contract"), "Exit codes")}
+    assert told == {(code.value, code.name) for code in contract.ExitCode}
+
+
+@pytest.mark.parametrize("kind", [contract.Phase, contract.Cause])
+def test_the_contract_tells_every_word_that_a_report_may_use(kind: type[StrEnum]) -> None:
+    text = page("contract")
+    assert [word for word in kind if f"`{word}`" not in text] == []
+
+
+def test_the_contract_tells_every_limit_of_what_the_host_reads() -> None:
+    text = page("contract")
+    assert f"{contract.MAX_REPORT_BYTES // 1024} KiB" in text
+    assert f"{contract.MAX_MANIFEST_BYTES // 1024**2} MiB" in text
+    assert f"version is {contract.CONTRACT_VERSION}" in text
+
+
+REQUEST = LaunchRequest(
+    key=Key("abcd", "7", 2),
+    job_name="demo",
+    owner=Owner(1000, 1000, "ann"),
+    image="sha256:1",
+    argv=("python", "-P", "-m", "jobs"),
+    run_dir=Path("/state/jobs/7"),
+    log=Path("/state/jobs/7/attempts/2/log.txt"),
+    limits=Limits(2, 2**32),
+)
+
+
+def container() -> dict[str, Any]:
+    made = hardened.engine_arguments(REQUEST, hardened.HardenedSettings("abcd"))
+    config: dict[str, Any] = made["config"]
+    return config
+
+
+def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) -> None:
+    rows = {row[0].strip("`"): row for row in table(page("contract"), "Environment")}
+    in_container = dict(variable.split("=", 1) for variable in container()["Env"])
+    process = ProcessExecutor(ProcessSettings("abcd", tmp_path / "books")).plan(REQUEST)["environment"]
+    assert isinstance(process, dict)
+    assert set(rows) == set(in_container) | set(process)
+    told = {name: row[1] != "-" for name, row in rows.items()}
+    assert told == {name: name in in_container for name in rows}
+    assert {name: row[2] != "-" for name, row in rows.items()} == {name: name in process for name in rows}
+    fixed = {name: row[1].strip("`") for name, row in rows.items() if re.fullmatch(r"`[^`<]+`", row[1])}
+    assert fixed == {name: in_container[name] for name in fixed}
+
+
+# --- operations.md
+
+
+def test_the_settings_table_is_complete_and_its_defaults_are_true() -> None:
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("operations"), "Settings")}
+    defaults = Settings().model_dump(mode="json")
+    assert rows == {name: json.dumps(value) for name, value in defaults.items()}
+
+
+def test_the_unit_file_on_the_page_is_the_one_that_is_printed() -> None:
+    (quoted,) = re.findall(r"```ini\n(.*?)```", page("operations"), re.DOTALL)
+    assert quoted == unit("/opt/runner/bin/python3")
+
+
+def test_the_exit_codes_of_the_daemon_are_those_of_every_command() -> None:
+    told = {int(row[0]) for row in table(page("operations"), "Exit codes of the daemon")}
+    assert told <= set(EXIT_CODES)
+
+
+def test_the_page_knows_how_often_is_tried_again() -> None:
+    assert f"every {RETRY_S:g} s" in page("operations")
+
+
+# --- security.md
+
+
+def walls() -> Iterator[tuple[str, object]]:
+    """Yield (name, value) of everything that is asked of an engine."""
+    config = container()
+    for name, value in config.items():
+        if name != "HostConfig":
+            yield name, value
+    yield from config["HostConfig"].items()
+
+
+def test_the_table_of_walls_is_complete_and_its_fixed_values_are_true() -> None:
+    rows = table(page("security"), "The walls of a container")
+    told = {name: row[1] for row in rows for name in words(row[0])}
+    asked = dict(walls())
+    assert set(told) == set(asked)
+    literal = {name: cell[1:-1] for name, cell in told.items() if re.fullmatch(r"`[^`<]+`", cell)}
+    assert {name: json.loads(value) for name, value in literal.items()} == {
+        name: asked[name] for name in literal
+    }
+    assert len(literal) > 20
+
+
+def test_a_container_shows_the_refusals_of_the_page() -> None:
+    text = page("security")
+    for pattern in (attempt.FORBIDDEN_VARIABLES, hardened.IMAGE_FORBIDDEN):
+        for name in re.findall(r"`([A-Z_]+)\*?`", text.split("## Environment")[1].split("\n## ")[0]):
+            assert pattern.fullmatch(name) or any(
+                known.fullmatch(name + "X") or known.fullmatch(name)
+                for known, _ in spec_rules.REFUSED_VARIABLES
+            ), name
+    assert all(f"`/{name}`" in text for name in ("proc", "sys", "dev", "boot", "etc", "run", "root"))
+    assert PurePosixPath("/etc").name in hardened.SYSTEM_DIRS
+
+
+# --- glossary.md and architecture.md
+
+
+def test_the_glossary_has_every_word_that_a_user_meets() -> None:
+    text = page("glossary")
+    met = [
+        *explained(),
+        *Outcome,
+        *(state.kind for state in STATES),
+        DockerExecutor.kind,
+        ProcessExecutor.kind,
+    ]
+    assert [word for word in met if f"`{word}`" not in text] == []
+
+
+def test_the_layout_has_one_line_for_every_module() -> None:
+    text = page("architecture")
+    modules = [
+        path.relative_to(ROOT).as_posix()
+        for package in ("runner", "jobs", "images")
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py" or path.stat().st_size
+    ]
+    told = {name for row in table(text, "Layout") for name in words(row[0])}
+    assert sorted(set(modules) - told) == []
+    assert [name for name in told if not (ROOT / name).exists()] == []

@@ -33,5 +33,6 @@ def _back_to_eager(training: Training, why: str) -> None:
 
 
 def _reason(error: TorchDynamoException) -> str:
+    """Return the first two lines: who raised, and what."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return " ".join(lines[:2])[:300] or type(error).__name__

@@ -23,7 +23,7 @@ import torch
 
 from jobs import checkpoint, files, lineage, trainer
 from jobs.__main__ import main as train
-from jobs.contract import AttemptSpec, RunPaths, read_manifest
+from jobs.contract import AttemptSpec, RunPaths, checkpoints, read_manifest
 
 PROTOCOL = frozenset(module.__file__ for module in (checkpoint, files, lineage))
 """Where a kill can fall between two halves of a save or of a resume."""
@@ -96,6 +96,17 @@ class Job:
         result = json.loads(paths.result.read_text())
         return Hashes(result["weights_sha256"], read_manifest(last).state_sha256)
 
+    def steps_lost(self, code: int) -> int:
+        """Return how many steps an attempt did that its lineage does not hold, after it stopped."""
+        if code == -signal.SIGTERM:  # so early that nothing listened yet
+            return 0
+        paths = RunPaths(self._root, self.attempts, 1)
+        result = json.loads(paths.result.read_text())
+        if (code, result["cause"]) != (75, "stopped"):
+            raise SystemExit(f"{self._root}: attempt {self.attempts} ended with {code}: {result}")
+        newest = next((step for step, _ in checkpoints(paths.lineage_dir)), 0)
+        return max(0, int(result["step"]) - newest)  # less: it stopped before it had resumed
+
     def _child(self, paths: RunPaths, lines: Lines | None) -> None:
         os.setpgid(0, 0)
         log = os.open(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -143,6 +154,19 @@ class Torture:
                 return job.hashes(), killed
         return job.finish(), killed
 
+    def stop_at_random_times(self, number: int, seconds: float, stops: int) -> tuple[Hashes, int]:
+        """Ask a job up to so often to stop; return its end and how many steps the stops lost."""
+        job, lost = Job(self.root / f"stopped-{number}", self.spec), 0
+        for _ in range(stops):
+            pid = job.start()
+            time.sleep(self.draw.uniform(0.05, seconds))
+            os.kill(pid, signal.SIGTERM)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if code == 0:
+                return job.hashes(), lost
+            lost += job.steps_lost(code)
+        return job.finish(), lost
+
     def kill_at_random_lines(self, number: int, lines: int) -> tuple[Hashes, int]:
         """Kill a job at a line of the protocol and its successor at another, then let it finish."""
         job, killed = Job(self.root / f"lines-{number}", self.spec), 0
@@ -179,11 +203,18 @@ def main() -> None:
         hashes, killed = torture.kill_at_random_lines(number, lines)
         inside += killed
         ends.append(asdict(hashes))
+    lost = 0
+    for _ in range(asked["stopped_jobs"]):
+        number += 1
+        hashes, missing = torture.stop_at_random_times(number, seconds / 2, 5)
+        lost += missing
+        ends.append(asdict(hashes))
     report = {
         "reference": asdict(reference),
         "ends": ends,
         "timed_kills": timed,
         "line_kills": inside,
+        "steps_lost_by_stops": lost,
         "lines": lines,
         "seconds": seconds,
     }

@@ -77,10 +77,12 @@ def test_a_training_killed_at_random_moments_ends_with_the_bits_of_an_undisturbe
         "seed": seed,
         "timed_kills": KILLS // 2,
         "line_kills": KILLS // 2,
+        "stopped_jobs": 1 + KILLS // 15,
     }
     report = torture(tmp_path / "jobs", asked)
     assert report["timed_kills"] >= KILLS // 2
     assert report["line_kills"] >= KILLS // 2
+    assert report["steps_lost_by_stops"] == 0
     assert report["reference"]["weights"]
     assert report["reference"]["state"]
     for end in report["ends"]:

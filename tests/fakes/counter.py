@@ -5,6 +5,7 @@ it also shows that a program of one's own may speak the contract.  What it is to
 
     workload.steps, checkpoint.every_steps, resume_step     by its spec
     PERIOD_S     seconds of one step
+    STAY_AT      wait after this step for a signal, SIGTERM or SIGUSR1; only when it began at 0
     CRASH_AT     leave with exit code 1 after this step, every time
     ON_TERM      "ignore": SIGTERM means nothing to it; "leave": it goes without saving
 
@@ -99,6 +100,7 @@ def main() -> int:
 def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
     global asked_to_save  # noqa: PLW0603
     period, crash_at = float(os.environ.get("PERIOD_S", "0.05")), int(os.environ.get("CRASH_AT", "0"))
+    stay_at = int(os.environ.get("STAY_AT", "0"))
     step = began = newest(lineage) if spec["resume_step"] is None else spec["resume_step"]
     last, every = spec["workload"]["steps"], spec["checkpoint"]["every_steps"] or 10**9
     say(f"begin at {step}")
@@ -121,6 +123,8 @@ def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
             asked_to_save = False
         status = {"phase": "train", "time": time.time(), "step": step, "total_steps": last}
         publish(here / "status.json", {**status, "resumed_from": began or None})
+        while step == stay_at and not began and not (asked_to_stop or asked_to_save):
+            time.sleep(0.02)
         if step == crash_at:
             say("crash")
             return 1

@@ -1,0 +1,83 @@
+"""Benchmarks: ratios measured side by side, with what was aimed at and whether it was reached.
+
+Everything is measured on a daemon, a state directory and queues of its own, which are
+gone afterwards.  docs/benchmarks.md says what each line means.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench import daemon, first_line, listing, post, resume, submit
+from bench.machine import Machine, this_machine
+from bench.result import CannotMeasure, Line, NotMeasured, as_json
+from bench.room import QUICK, Effort, Room, opened
+from bench.table import render
+from runner.errors import RunnerError
+
+BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
+    submit.BENCH: submit.measure,
+    post.BENCH: post.measure,
+    first_line.BENCH: first_line.measure,
+    resume.BENCH: resume.measure,
+    daemon.BENCH: daemon.measure,
+    listing.BENCH: listing.measure,
+}
+RESULTS: Final = Path(__file__).with_name("results")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what was asked for, print it, and keep it if it was all there is."""
+    asked = _parser().parse_args(argv)
+    names = asked.names or list(BENCHES)
+    machine = this_machine()
+    print(machine.text(), flush=True)
+    with opened(QUICK if asked.quick else Effort()) as room:
+        lines = [line for name in names for line in measured(name, room)]
+    text = f"{machine.text()}\n\n{render(lines)}"
+    print(f"\n{render(lines)}", end="")
+    keep = asked.results or (None if asked.quick or asked.names else RESULTS)
+    if keep is not None:
+        write(keep, machine, lines, text)
+    return 0
+
+
+def measured(name: str, room: Room) -> list[Line]:
+    """Return the lines of one bench; what goes wrong becomes a line that says so."""
+    print(f"measuring {name} ...", file=sys.stderr, flush=True)
+    began = time.monotonic()
+    lines: list[Line] = []
+    try:
+        lines.extend(BENCHES[name](room))
+    except (CannotMeasure, RunnerError) as problem:
+        lines.append(NotMeasured(name, name, " ".join(str(problem).split())))
+    print(f"measured {name} in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return lines
+
+
+def write(directory: Path, machine: Machine, lines: Sequence[Line], text: str) -> None:
+    """Keep the numbers and the table, named after the kind of machine."""
+    directory.mkdir(parents=True, exist_ok=True)
+    kept = {"machine": machine.as_json(), "lines": [as_json(line) for line in lines]}
+    (directory / f"{machine.slug}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    (directory / f"{machine.slug}.txt").write_text(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument(
+        "--quick", action="store_true", help="see that everything works; numbers mean nothing"
+    )
+    parser.add_argument("--results", type=Path, metavar="DIR", help="keep JSON and table here")
+    return parser
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up on the way
+    sys.exit(main())

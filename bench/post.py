@@ -1,0 +1,84 @@
+"""The submission alone, without a program around it: one request over the socket.
+
+On a fresh connection, which is what every command of the client opens, and on one that
+stays open.  Jobs queue behind a blocked one, and the next request waits until the daemon
+has come to rest.
+"""
+
+import http.client
+import json
+import secrets
+import socket
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Self
+
+from bench import rounds
+from bench.jobfile import job_text
+from bench.result import Aim, CannotMeasure, Line, Result, in_milliseconds
+from bench.room import Room
+from bench.stage import Stage, socket_of, stage
+
+BENCH: Final = "post"
+FRESH: Final = "POST /v1/jobs, a new connection each"
+KEPT: Final = "POST /v1/jobs, one connection"
+AIM_MS: Final = 5.0
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield what one accepted job costs over the socket."""
+    with stage(room.directory("stage")) as here:
+        here.block()
+        file = here.write(job_text())
+        with _Kept(socket_of(here.directory)) as kept:
+            contestants = {
+                FRESH: _then_rest(here, lambda: here.submit(file)),
+                KEPT: _then_rest(here, lambda: kept.submit(file)),
+            }
+            seconds = rounds.interleaved(room.effort.posts, room.effort.warmups, contestants)
+    for name, values in seconds.items():
+        yield Result(BENCH, in_milliseconds(name, values), None, Aim(AIM_MS, "p50"))
+
+
+def _then_rest(here: Stage, submit: Callable[[], str]) -> Callable[[], float]:
+    def measure() -> float:
+        began = time.perf_counter()
+        job = submit()
+        took = time.perf_counter() - began
+        here.await_state(job, "queued")
+        return took
+
+    return measure
+
+
+class _Kept(http.client.HTTPConnection):
+    """A connection to a Unix socket, opened once and again if the server has let go of it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("runner", timeout=30)
+        self._path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self._path))
+
+    def submit(self, file: Path) -> str:
+        body = {
+            "path": str(file),
+            "text_b64": b64encode(file.read_bytes()).decode(),
+            "token": secrets.token_hex(16),
+        }
+        self.request("POST", "/v1/jobs", json.dumps(body), {"Content-Type": "application/json"})
+        answer = self.getresponse()
+        content = json.loads(answer.read())
+        if answer.status != http.client.CREATED:
+            raise CannotMeasure(f"the daemon answered {answer.status} to a submission")
+        return str(content["job"]["id"])

@@ -1,0 +1,178 @@
+"""kill -9 of a real daemon around every command of a job's life: nothing lost, nothing doubled.
+
+A door before the engine tells the moments apart to the request: *before* means recorded and
+never done, *after* means done and never recorded.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from tests.fakes.engine_proxy import EngineProxy
+from tests.fakes.service import PATIENCE_S, Service, assert_consecutive
+
+pytestmark = pytest.mark.engine
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Which request of the daemon to catch, and what a person asks for to bring it about."""
+
+    name: str
+    where: Literal["before", "after"]
+    request: str
+    ask: tuple[str, ...] = ()  # a command about the job, given once it counts
+    outcome: str = "succeeded"
+    attempts: int = 1
+
+    def trap(self, proxy: EngineProxy) -> Callable[[float], bool]:
+        stop = proxy.stop_before if self.where == "before" else proxy.stop_after
+        return stop(self.request).wait
+
+
+MOMENTS = [
+    Moment("placed, and no container yet", "before", "/containers/create"),
+    Moment("container created", "after", "/containers/create"),
+    Moment("container created and compared", "before", "/start"),
+    Moment("container started", "after", "/start"),
+    Moment("stop requested", "before", "/kill?signal=15", ("cancel",), "cancelled"),
+    Moment("asked to stop", "after", "/kill?signal=15", ("cancel",), "cancelled"),
+    Moment("restart requested", "before", "/kill?signal=15", ("restart",), "succeeded", 2),
+    Moment("asked to stop for a restart", "after", "/kill?signal=15", ("restart",), "succeeded", 2),
+    Moment("end recorded, container still there", "before", "DELETE "),
+    Moment("end recorded, container removed", "after", "DELETE "),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name.replace(" ", "-"))
+def test_a_daemon_killed_around_any_command_loses_and_doubles_nothing(
+    moment: Moment, behind_proxy: Service, proxy: EngineProxy
+) -> None:
+    caught = moment.trap(proxy)
+    stays = {"STAY_AT": "10"} if moment.ask else {}
+    job_id = behind_proxy.submit(behind_proxy.counting("count", 20, environment=stays), end=moment.outcome)
+    if moment.ask:
+        behind_proxy.prints(job_id, "step 3")
+        behind_proxy.runner(*moment.ask, job_id)
+    assert caught(PATIENCE_S)
+    behind_proxy.kill()
+    assert "count" in behind_proxy.runner("list", "--all")  # and with that it is there again
+    assert behind_proxy.ends(job_id)["attempt"] == moment.attempts
+    for attempt in range(1, moment.attempts + 1):
+        assert_consecutive(behind_proxy.log(job_id, attempt))
+    behind_proxy.assert_whole()
+
+
+def test_a_daemon_killed_while_the_image_is_prepared_prepares_it_again(
+    behind_proxy: Service, proxy: EngineProxy, trainer_image: str
+) -> None:
+    caught = proxy.stop_after("/images/")
+    job_id = behind_proxy.submit(behind_proxy.training("train", 4))
+    assert caught.wait(PATIENCE_S)
+    assert behind_proxy.state_of(job_id) == "preparing"
+    behind_proxy.kill()
+    behind_proxy.runner("list")
+    assert behind_proxy.ends(job_id)["attempt"] == 1
+    assert behind_proxy.job(job_id)["result"]["step"] == 4
+    del trainer_image
+    behind_proxy.assert_whole()
+
+
+def test_a_running_attempt_goes_on_without_its_daemon_and_is_found_again(daemon: Service) -> None:
+    job_id = daemon.submit(daemon.counting("count", 45, environment={"STAY_AT": "40"}))
+    daemon.prints(job_id, "step 3")
+    [before] = daemon.containers(job_id)
+    daemon.kill()
+    daemon.prints(job_id, "step 40")  # it goes on counting without a daemon
+    assert "running" in daemon.runner("list")
+    [after] = daemon.containers(job_id)
+    assert (after["Id"], after["State"]["StartedAt"]) == (before["Id"], before["State"]["StartedAt"])
+    daemon.runner("kill", "--signal", "USR1", job_id)
+    assert daemon.ends(job_id)["attempt"] == 1
+    assert_consecutive(daemon.log(job_id))
+    assert daemon.runner("logs", job_id) == daemon.log(job_id)
+    daemon.assert_whole()
+
+
+def test_whoever_follows_a_job_sees_every_line_once_and_its_end_whatever_happens_to_the_daemon(
+    daemon: Service,
+) -> None:
+    job_id = daemon.submit(daemon.counting("count", 50, environment={"STAY_AT": "40"}))
+    with daemon.typing("logs", "-f", job_id) as follows, daemon.typing("wait", job_id) as waits:
+        for step in (10, 40):
+            daemon.prints(job_id, f"step {step}")
+            daemon.kill()
+            daemon.client.version()  # both commands have brought it back, and it answers
+        daemon.runner("kill", "--signal", "USR1", job_id)
+        seen, noted = follows.communicate(timeout=PATIENCE_S)
+        end, complaints = waits.communicate(timeout=PATIENCE_S)
+    assert (follows.returncode, waits.returncode) == (0, 0), (noted, complaints)
+    assert seen == daemon.log(job_id)
+    assert "count: succeeded" in end
+    assert daemon.ends(job_id)["attempt"] == 1
+    assert_consecutive(daemon.log(job_id))
+    daemon.assert_whole()
+
+
+def test_a_job_cancelled_while_its_launch_hangs_never_starts(
+    behind_proxy: Service, proxy: EngineProxy
+) -> None:
+    caught = proxy.stop_before("/containers/create")
+    job_id = behind_proxy.submit(behind_proxy.counting("count", 30), end="cancelled")
+    assert caught.wait(PATIENCE_S)
+    behind_proxy.runner("cancel", job_id)
+    assert behind_proxy.state_of(job_id) == "stopping"
+    behind_proxy.kill()
+    behind_proxy.runner("list")
+    assert behind_proxy.ends(job_id)["outcome"] == "cancelled"
+    assert behind_proxy.log(job_id) == ""
+    behind_proxy.assert_whole()
+
+
+def test_an_attempt_whose_container_somebody_removed_is_followed_by_another(daemon: Service) -> None:
+    job_id = daemon.submit(daemon.counting("count", 20, environment={"STAY_AT": "12"}))
+    daemon.prints(job_id, "step 12")
+    daemon.remove_container(job_id)
+    ended = daemon.ends(job_id)
+    assert [a["cause"] for a in ended["attempts"]] == ["vanished", "completed"]
+    assert ended["attempts"][1]["resumed_from"] == 10
+    daemon.assert_whole()
+
+
+def test_an_end_that_no_daemon_saw_is_found_by_the_next_one(daemon: Service) -> None:
+    fine = daemon.submit(daemon.counting("fine", 12))
+    dies = daemon.submit(daemon.counting("dies", 12, environment={"STAY_AT": "8"}))
+    daemon.prints(fine, "step 3")
+    daemon.prints(dies, "step 8")
+    daemon.kill()
+    daemon.signal_container(dies, 9)
+    daemon.prints(fine, "end")
+    daemon.runner("list")
+    assert daemon.ends(fine)["attempt"] == 1
+    ended = daemon.ends(dies)
+    assert [(a["cause"], a["exit_code"]) for a in ended["attempts"]] == [("killed", 137), ("completed", 0)]
+    assert ended["result"]["resumed_from"] == 5
+    daemon.assert_whole()
+
+
+def test_a_daemon_killed_again_and_again_brings_every_job_to_its_end(daemon: Service) -> None:
+    seed = int.from_bytes(os.urandom(4))
+    print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    draw = random.Random(seed)  # noqa: S311 - kill points, no secrets
+    steady = daemon.submit(daemon.counting("steady", 120))
+    daemon.submit(
+        daemon.counting("dying", 120, environment={"CRASH_AT": "9"}, retry={"no_progress": 3}),
+        end="failed",
+    )
+    daemon.submit(daemon.counting("later", 20))
+    for step in sorted(draw.sample(range(1, 100), 5)):
+        daemon.prints(steady, f"step {step}")
+        daemon.kill()
+        daemon.runner("list")
+    assert daemon.ends(steady)["attempt"] == 1
+    assert_consecutive(daemon.log(steady))
+    daemon.assert_whole()

@@ -1,0 +1,32 @@
+"""torch.compile in the hardened container: compiler, headers, an executable /tmp, HOME, USER and caches."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.store import ImageStore
+from jobs.contract import Effective
+from tests.fakes.service import Service, service
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def daemon(engine: str, base_image: str, tmp_path: Path) -> Iterator[Service]:
+    assert engine
+    assert base_image
+    ImageStore().ensure("cpu", tmp_path / "log.txt")
+    with service(executor="docker") as made:
+        yield made.start()
+
+
+def test_a_compiled_step_really_compiles_behind_all_walls(daemon: Service) -> None:
+    profile = {"extends": "cpu", "compile": True, "threads": 1}
+    resources = {"cpus": 2, "memory": "4GiB"}
+    file = daemon.training("compiled", 4, profile=profile, resources=resources)
+    job_id = daemon.submit(file)
+    assert daemon.ends(job_id, 240)["outcome"] == "succeeded", daemon.log(job_id)
+    effective = Effective.model_validate_json(daemon.paths(job_id).effective.read_bytes())
+    assert (effective.compiled, effective.fallbacks) == (True, ())
+    assert effective.compile_graphs >= 1

@@ -1,0 +1,30 @@
+"""What docs/benchmarks.md says, compared with what is measured."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import daemon, post
+from bench.__main__ import BENCHES
+from bench.room import Effort
+
+PAGE = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_bench_is_explained(name: str) -> None:
+    assert f"### `{name}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    "aim",
+    [
+        f"≤ {post.AIM_MS:g} ms",
+        f"≤ {daemon.AIM_START_S:g} s",
+        f"≤ {daemon.AIM_MEMORY_MIB:g} MiB",
+        f"≤ {daemon.AIM_IDLE_PERCENT:g} %",
+        f"{Effort().finished_jobs:,} finished jobs",
+    ],
+)
+def test_the_page_names_the_aims_that_are_measured_against(aim: str) -> None:
+    assert aim in PAGE

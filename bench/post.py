@@ -1,8 +1,8 @@
 """The submission alone, without a program around it: one request over the socket.
 
 On a fresh connection, which is what every command of the client opens, and on one that
-stays open.  Jobs queue behind a blocked one, and the next request waits until the daemon
-has come to rest.
+stays open.  Jobs queue behind a blocked one and are cancelled before the next request; a
+question that changes nothing shows what HTTP itself costs.
 """
 
 import http.client
@@ -18,39 +18,59 @@ from typing import Final, Self
 from bench import rounds
 from bench.jobfile import job_text
 from bench.result import Aim, CannotMeasure, Line, Result, in_milliseconds
-from bench.room import Room
+from bench.room import Effort, Room
 from bench.stage import Stage, socket_of, stage
 
 BENCH: Final = "post"
 FRESH: Final = "POST /v1/jobs, a new connection each"
 KEPT: Final = "POST /v1/jobs, one connection"
+FLOOR: Final = "GET /v1/version"
 AIM_MS: Final = 5.0
 
 
 def measure(room: Room) -> Iterator[Line]:
-    """Yield what one accepted job costs over the socket."""
+    """Yield what one accepted job costs over the socket, into an empty queue and into a long one."""
     with stage(room.directory("stage")) as here:
         here.block()
         file = here.write(job_text())
         with _Kept(socket_of(here.directory)) as kept:
             contestants = {
-                FRESH: _then_rest(here, lambda: here.submit(file)),
-                KEPT: _then_rest(here, lambda: kept.submit(file)),
+                FRESH: _submitted(here, lambda: here.submit(file)),
+                KEPT: _submitted(here, lambda: kept.submit(file)),
+                FLOOR: lambda: _asked(here),
             }
             seconds = rounds.interleaved(room.effort.posts, room.effort.warmups, contestants)
+        waiting = f"{FRESH}, {room.effort.waiting} jobs waiting"
+        late = _behind_others(here, file, room.effort, waiting)
+    floor = in_milliseconds(FLOOR, seconds.pop(FLOOR))
     for name, values in seconds.items():
-        yield Result(BENCH, in_milliseconds(name, values), None, Aim(AIM_MS, "p50"))
+        yield Result(BENCH, in_milliseconds(name, values), floor, Aim(AIM_MS, "p50"))
+    yield Result(BENCH, in_milliseconds(waiting, late[waiting]), in_milliseconds(FLOOR, late[FLOOR]))
 
 
-def _then_rest(here: Stage, submit: Callable[[], str]) -> Callable[[], float]:
+def _submitted(here: Stage, submit: Callable[[], str]) -> Callable[[], float]:
     def measure() -> float:
         began = time.perf_counter()
         job = submit()
         took = time.perf_counter() - began
-        here.await_state(job, "queued")
+        here.withdraw(job)
         return took
 
     return measure
+
+
+def _asked(here: Stage) -> float:
+    began = time.perf_counter()
+    here.client.version()
+    return time.perf_counter() - began
+
+
+def _behind_others(here: Stage, file: Path, effort: Effort, name: str) -> dict[str, tuple[float, ...]]:
+    """Measure again when many jobs wait: each turn of the daemon's loop looks at all of them."""
+    for job in [here.submit(file) for _ in range(effort.waiting)]:
+        here.await_state(job, "queued")
+    contestants = {name: _submitted(here, lambda: here.submit(file)), FLOOR: lambda: _asked(here)}
+    return rounds.interleaved(max(effort.posts // 3, 1), effort.warmups, contestants)
 
 
 class _Kept(http.client.HTTPConnection):

@@ -20,7 +20,8 @@ class Effort:
     """How often each thing is measured."""
 
     submits: int = 40
-    posts: int = 150
+    posts: int = 100
+    waiting: int = 300
     first_lines: int = 12
     resumes: int = 4
     backoffs_s: tuple[int, ...] = (0, 1)
@@ -35,6 +36,7 @@ class Effort:
 QUICK: Final = Effort(
     submits=3,
     posts=10,
+    waiting=20,
     first_lines=1,
     resumes=1,
     backoffs_s=(0,),

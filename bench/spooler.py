@@ -25,15 +25,29 @@ def queue(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]
     require((PROGRAM,), PACKAGES, may_install=may_install)
     environment = dict(os.environ) | {"TS_SOCKET": str(directory / "socket"), "TMPDIR": str(directory)}
     rounds.command([find(PROGRAM), "sleep", "3600"], environment, directory)()
-    blocker = int(_said("-p", environment))
     try:
+        rounds.wait_for(
+            "the start of task-spooler's job", lambda: _blocker(environment) is not None, 10, 0.02
+        )
         yield rounds.command([find(PROGRAM), "true"], environment, directory)
     finally:
+        blocker = _blocker(environment)
         _said("-K", environment)
-        os.kill(blocker, signal.SIGTERM)
+        if blocker is not None:
+            os.kill(blocker, signal.SIGTERM)
+
+
+def _blocker(environment: dict[str, str]) -> int | None:
+    """Return the process of the running job; task-spooler says 0 as long as there is none."""
+    return process_number(_said("-p", environment))
+
+
+def process_number(said: str) -> int | None:
+    """Return a number that names one process; to ``kill``, 0 and -1 would mean many."""
+    text = said.strip()
+    return int(text) if text.isdecimal() and int(text) > 1 else None
 
 
 def _said(option: str, environment: dict[str, str]) -> str:
-    return subprocess.run(
-        [find(PROGRAM), option], env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    argv = [find(PROGRAM), option]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False).stdout

@@ -106,6 +106,11 @@ class Stage:
     def container(self, job: str, attempt: int) -> str:
         return attempt_name(Key(self.instance(), job, attempt))
 
+    def withdraw(self, job: str) -> None:
+        """Let a job reach the queue and take it out again: what is measured next finds an empty one."""
+        self.await_state(job, "queued")
+        self.client.act(job, "cancel", {})
+
     def end(self, job: str) -> None:
         """Cancel a job without grace, and return when nothing of it is left to disturb anybody."""
         found = self.client.act(job, "cancel", {})["job"]

@@ -49,6 +49,12 @@ def parse_revision(text: str) -> Resolved:
     return Resolved.model_validate_json(text)
 
 
+@lru_cache(maxsize=8192)
+def _needs(text: str) -> Needs:
+    """Return what an attempt takes: small, and asked at every turn of the loop about every job that waits."""
+    return parse_revision(text).needs()
+
+
 class JobWorkshop:
     """Satisfies ``runner.daemon.Workshop``."""
 
@@ -63,7 +69,7 @@ class JobWorkshop:
 
     @staticmethod
     def needs(row: JobRow) -> Needs:
-        return parse_revision(row.revision).needs()
+        return _needs(row.revision)
 
     def prepare_image(self, row: JobRow) -> str:
         """Return the id of the job's image; the build's log is kept beside the job."""

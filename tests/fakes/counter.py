@@ -21,10 +21,11 @@ import signal
 import sys
 import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-asked_to_stop = False
-asked_to_save = False
+asked_to_stop = Event()
+asked_to_save = Event()
 
 
 def say(text: str) -> None:
@@ -34,16 +35,18 @@ def say(text: str) -> None:
 
 def listen() -> None:
     def stop(*_: object) -> None:
-        global asked_to_stop  # noqa: PLW0603 - a signal sets a flag and nothing else
-        asked_to_stop = True
+        asked_to_stop.set()
 
     def save(*_: object) -> None:
-        global asked_to_save  # noqa: PLW0603
-        asked_to_save = True
+        asked_to_save.set()
 
     ignores = os.environ.get("ON_TERM") == "ignore"
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores else stop)
     signal.signal(signal.SIGUSR1, save)
+
+
+def asked() -> bool:
+    return asked_to_stop or asked_to_save
 
 
 def publish(path: Path, content: dict[str, Any]) -> None:
@@ -98,7 +101,6 @@ def main() -> int:
 
 
 def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
-    global asked_to_save  # noqa: PLW0603
     period, crash_at = float(os.environ.get("PERIOD_S", "0.05")), int(os.environ.get("CRASH_AT", "0"))
     stay_at = int(os.environ.get("STAY_AT", "0"))
     step = began = newest(lineage) if spec["resume_step"] is None else spec["resume_step"]
@@ -111,19 +113,19 @@ def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
         whose = "mine" if seen.st_uid == os.getuid() else "not mine"
         say(f"secret {path.name}: mode {seen.st_mode & 0o7777:04o}, {whose}, {size} bytes")
     while step < last:
-        if asked_to_stop:
+        if asked_to_stop.is_set():
             if os.environ.get("ON_TERM") == "leave":
                 return 1
             return leave(spec, here, lineage, step)
         time.sleep(period)
         step += 1
         say(f"step {step}")
-        if step % every == 0 or asked_to_save:
+        if step % every == 0 or asked_to_save.is_set():
             save(spec, lineage, step)
-            asked_to_save = False
+            asked_to_save.clear()
         status = {"phase": "train", "time": time.time(), "step": step, "total_steps": last}
         publish(here / "status.json", {**status, "resumed_from": began or None})
-        while step == stay_at and not began and not (asked_to_stop or asked_to_save):
+        while step == stay_at and not began and not asked():
             time.sleep(0.02)
         if step == crash_at:
             say("crash")

@@ -140,8 +140,7 @@ class Service(JobFiles):
 
     def close(self) -> None:
         """End the daemon and everything that it had started."""
-        pid = self.pid()
-        if pid is not None:
+        while (pid := self.pid()) is not None:
             os.kill(pid, signal.SIGKILL)
             self.await_end(pid)
         if (self.state / "store.db").exists():

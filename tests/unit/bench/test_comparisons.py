@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import container, finished, first_line, packages, resume, rounds
+from bench import container, finished, first_line, packages, resume, rounds, spooler
 from bench.jobfile import CPUS, job_text
 from bench.result import CannotMeasure
 from bench.slurm import Ports, configuration
@@ -61,6 +61,15 @@ def test_slurm_touches_nothing_outside_its_directory() -> None:
     assert all(settings[name].removeprefix("socket=").startswith("/bench/rival/") for name in files)
     assert (settings["SlurmctldPort"], settings["SlurmdPort"]) == ("10001", "10002")
     assert settings["PartitionName"].endswith("State=DOWN")
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "1", "", "none\n", "-4242"])
+def test_what_names_no_single_process_is_never_sent_a_signal(said: str) -> None:
+    assert spooler.process_number(said) is None
+
+
+def test_the_process_of_the_blocking_job_is_read() -> None:
+    assert spooler.process_number("4242\n") == 4242
 
 
 def test_the_measured_job_file_is_valid_and_takes_all_that_a_stage_lends() -> None:

@@ -41,6 +41,7 @@ class DockerEngine:
 
     def __init__(self, url: str | None = None) -> None:
         self._url = url
+        self._version = "auto"  # asked once: every look-up would ask again
 
     def image(self, reference: str) -> Image | None:
         with self._client(f"inspect {reference}") as api:
@@ -153,8 +154,11 @@ class DockerEngine:
         if "unix://" in url:
             _knock("/" + url.split("://")[1].lstrip("/"))
         if self._url is not None:
-            return docker.APIClient(self._url, "auto", timeout_s)
-        return docker.from_env(version="auto", timeout=timeout_s).api  # with its TLS settings
+            api = docker.APIClient(self._url, self._version, timeout_s)
+        else:
+            api = docker.from_env(version=self._version, timeout=timeout_s).api  # with its TLS settings
+        self._version = api.api_version
+        return api
 
 
 def _knock(path: str) -> None:

@@ -46,7 +46,7 @@ def listen() -> None:
 
 
 def asked() -> bool:
-    return asked_to_stop or asked_to_save
+    return asked_to_stop.is_set() or asked_to_save.is_set()
 
 
 def publish(path: Path, content: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ def build(directory: Path, settings: Settings) -> Service:
         pins=Pins(directory / "pins") if _may_pin(settings, executor) else None,
     )
     workshop = JobWorkshop(shop)
-    workshop.sweep({row.job.id for row in store.unfinished()})
+    workshop.sweep()
     world = World(
         store=store,
         executor=executor,

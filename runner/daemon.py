@@ -99,6 +99,9 @@ class Workshop(Protocol):
     ) -> LaunchRequest:
         """Return what to launch, with the attempt's directory made; may raise Unavailable, Refused."""
 
+    def let_go(self, row: JobRow) -> None:
+        """Take back what was held for a launch alone; the next try holds it anew."""
+
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Ended:
         """Return the evidence about an attempt that has ended."""
 
@@ -451,6 +454,8 @@ class Daemon:
             return self._imageless(row.job.id, image)
         except (LaunchRefused, Refused, UsageError) as error:
             return LaunchFailed(self.world.clock.now(), str(error))
+        finally:
+            self.world.workshop.let_go(row)
         return Launched(self.world.clock.now())
 
     def _imageless(self, job_id: str, image: str) -> Event:

@@ -6,7 +6,7 @@ the images and the revision, so that the daemon itself knows of none of them.
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -191,18 +191,21 @@ class JobWorkshop:
         log_quota.enforce(log, quota, quota // LOG_HEAD_SHARE, quota // 2)
 
     def retire(self, row: JobRow) -> None:
-        """Take back what a job must not keep once it has ended: its secrets, its mount sources."""
+        """Take back what a job must not keep once it has ended: its secrets."""
         self.directory(row).forget_secrets()
-        self._release(lambda name: name.startswith(f"{row.job.id}-"))
 
-    def sweep(self, unfinished: Collection[str]) -> None:
-        """Let go of what a daemon that was killed has left pinned for jobs that have ended since."""
-        self._release(lambda name: name.partition("-")[0] not in unfinished)
+    def let_go(self, row: JobRow) -> None:
+        """Unpin the mount sources of a job: a container that has started keeps its own."""
+        self._release(f"{row.job.id}-")
 
-    def _release(self, chosen: Callable[[str], bool]) -> None:
+    def sweep(self) -> None:
+        """Unpin what a daemon that was killed in the middle of a launch has left."""
+        self._release("")
+
+    def _release(self, prefix: str) -> None:
         pins = self._shop.pins
         for name in pins.names() if pins else ():
-            if pins and chosen(name):
+            if pins and name.startswith(prefix):
                 pins.release(name)
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)

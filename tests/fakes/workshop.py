@@ -49,6 +49,9 @@ class FakeWorkshop:
             devices=devices,
         )
 
+    def let_go(self, row: JobRow) -> None:
+        """Nothing is held for a launch."""
+
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Ended:
         del attempt
         said = "completed" if gone.exit_code == 0 else None

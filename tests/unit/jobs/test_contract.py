@@ -1,0 +1,133 @@
+"""What a reader of checkpoints believes, and what it does not; no torch needed on this side."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from jobs.contract import (
+    MAX_MANIFEST_BYTES,
+    AttemptSpec,
+    CausalLm,
+    CheckpointInvalid,
+    CheckpointPlan,
+    RunPaths,
+    checkpoint_name,
+    checkpoints,
+    dump,
+    file_sha256,
+    read_manifest,
+    verify,
+)
+
+
+def save(lineage: Path, step: int = 7, **changes: object) -> Path:
+    """Write a checkpoint by hand, as any program may; ``changes`` go into its manifest."""
+    where = lineage / checkpoint_name(step)
+    where.mkdir(parents=True)
+    (where / "state.pt").write_bytes(b"weights")
+    known = {"bytes": 7, "sha256": file_sha256(where / "state.pt")}
+    manifest = {
+        "contract_version": 1,
+        "job_id": "1",
+        "step": step,
+        "lineage": 1,
+        "attempt": 1,
+        "revision": 1,
+        "created": 0.0,
+        "files": {"state.pt": known},
+        **changes,
+    }
+    (where / "manifest.json").write_text(json.dumps(manifest))
+    return where
+
+
+def test_a_checkpoint_that_fits_its_manifest_is_valid(tmp_path: Path) -> None:
+    assert verify(save(tmp_path)).step == 7
+
+
+def test_checkpoints_are_listed_newest_first_and_other_things_are_not(tmp_path: Path) -> None:
+    for step in (7, 30, 9):
+        save(tmp_path, step)
+    for name in ("final", "bad-step-00000031", ".tmp-32", "step-x"):
+        (tmp_path / name).mkdir()
+    assert [step for step, _ in checkpoints(tmp_path)] == [30, 9, 7]
+    assert list(checkpoints(tmp_path / "absent")) == []
+    assert list(checkpoints(tmp_path / "final" / ".." / checkpoint_name(7) / "state.pt")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"contract_version": 2}, r"written by a newer contract \(2\)"),
+        ({"files": {}}, "manifest is not valid: files: "),
+        (
+            {"files": {"../state.pt": {"bytes": 1, "sha256": "0" * 64}}},
+            "outside the checkpoint: '../state.pt'",
+        ),
+        ({"files": {"gone.pt": {"bytes": 1, "sha256": "0" * 64}}}, "gone.pt: No such file"),
+        ({"files": {"state.pt": {"bytes": 8, "sha256": "0" * 64}}}, "7 bytes where the manifest says 8"),
+        ({"files": {"state.pt": {"bytes": 7, "sha256": "0" * 64}}}, "content differs from its sha256"),
+    ],
+)
+def test_what_does_not_fit_is_invalid_and_says_why(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CheckpointInvalid, match=words):
+        verify(save(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("trick", ["missing", "pipe", "huge", "no object", "link"])
+def test_a_manifest_that_is_no_manifest_is_invalid(tmp_path: Path, trick: str) -> None:
+    manifest = save(tmp_path) / "manifest.json"
+    text = manifest.read_text()
+    manifest.unlink()
+    match trick:
+        case "pipe":
+            os.mkfifo(manifest)
+        case "huge":
+            manifest.write_text(text + " " * MAX_MANIFEST_BYTES)
+        case "no object":
+            manifest.write_text("[")
+        case "link":
+            (tmp_path / "elsewhere").write_text(text)
+            manifest.symlink_to(tmp_path / "elsewhere")
+        case _:
+            assert not manifest.exists()
+    with pytest.raises(CheckpointInvalid, match="manifest"):
+        read_manifest(manifest.parent)
+
+
+def test_a_manifest_of_another_step_is_invalid(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointInvalid, match="manifest is for step 7"):
+        verify(save(tmp_path).rename(tmp_path / checkpoint_name(8)))
+
+
+def test_a_final_artifact_may_be_of_any_step(tmp_path: Path) -> None:
+    where = save(tmp_path).rename(tmp_path / "final")
+    assert verify(where).step == 7
+
+
+def test_every_file_name_has_one_owner() -> None:
+    paths = RunPaths(Path("/job"), 2, 3)
+    assert [
+        str(p) for p in (paths.spec, paths.effective, paths.status, paths.metrics, paths.result, paths.log)
+    ] == [
+        f"/job/attempts/2/{name}"
+        for name in ("spec.json", "effective.json", "status.json", "metrics.jsonl", "result.json", "log.txt")
+    ]
+    assert (str(paths.final_dir), str(paths.home)) == ("/job/lineages/3/final", "/job/home")
+
+
+def test_a_spec_is_closed_and_survives_the_way_to_disk_and_back() -> None:
+    spec = AttemptSpec(job_id="1", attempt=1, lineage=1, workload=CausalLm(data="stdlib"))
+    assert AttemptSpec.model_validate_json(dump(spec)) == spec
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        AttemptSpec.model_validate({**json.loads(dump(spec)), "privileged": True})
+    with pytest.raises(ValidationError, match="width 10 is not a multiple of heads 4"):
+        CausalLm(data="stdlib", width=10)
+    with pytest.raises(ValidationError, match="greater than or equal to 2"):
+        CheckpointPlan(keep=1)

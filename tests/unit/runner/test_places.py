@@ -194,6 +194,7 @@ def test_the_winner_of_a_race_between_two_starts_serves_both(stand: Stand) -> No
     stand.daemon_is("exit 3")
     with FakeApi(Path(stand.place.socket)):
         start(stand.place, quiet)
+        assert places.answers(stand.place.socket)
 
 
 def test_a_slow_start_is_told_and_one_without_end_is_given_up(

@@ -1,5 +1,6 @@
 """What the adapter concludes from an engine's words; the engine itself is in the contract suite."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,10 @@ def test_a_dry_run_needs_no_engine(tmp_path: Path) -> None:
 
 
 def test_a_watch_on_an_engine_that_is_down_can_be_stopped(tmp_path: Path) -> None:
+    before = threading.active_count()
     stop = _executor(f"unix://{tmp_path}/no.sock").watch(lambda: None)
     stop()
+    assert threading.active_count() == before
 
 
 def test_an_amd_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compilation is believed only when graphs are counted; that it works is shown in a container (integration)."""
+"""Compilation is believed only when graphs are counted; that it works is shown in a container."""
 
 from collections.abc import Iterator
 

@@ -9,6 +9,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class EngineProxy:
         self._listener.bind(str(self.path))
         self.path.chmod(0o666)
         self._listener.listen()
-        self._begin(self._accept, self._listener)
+        self._acceptor = _begin(self._accept, self._listener)
 
     def shut(self) -> None:
         """Break every connection and listen no more, as an engine that was killed."""
@@ -53,6 +54,7 @@ class EngineProxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._acceptor.join()  # from here on nobody new comes in
         with self._lock:
             for connection in self._open:
                 _hang_up(connection)
@@ -100,27 +102,21 @@ class EngineProxy:
                     return trap
         return None
 
-    def _begin(self, target: object, *arguments: socket.socket) -> None:
-        assert callable(target)
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                self._begin(self._serve, client)
+                with self._lock:
+                    self._open.add(client)
+                self._threads.append(_begin(self._serve, client))
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.socket(socket.AF_UNIX) as engine:
-            with self._lock:
-                self._open |= {client, engine}
             with suppress(OSError):
                 engine.connect(str(self._engine))
                 _Exchange(self, client, engine).carry()
             with self._lock:
-                self._open -= {client, engine}
+                self._open.discard(client)
 
     def pass_on(self, received: bytes, to: socket.socket) -> None:
         """Send, once nothing hangs."""
@@ -164,6 +160,12 @@ class _Exchange:
                     break
         if self._trap is None or self._trap.where == "lost":
             _hang_up(self._client)
+
+
+def _begin(target: Callable[[socket.socket], None], connection: socket.socket) -> threading.Thread:
+    thread = threading.Thread(target=target, args=(connection,), daemon=True)
+    thread.start()
+    return thread
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import daemon, first_line, listing, post, resume, submit
+from bench import daemon, decide, first_line, listing, post, resume, submit
 from bench.machine import Machine, this_machine
 from bench.result import CannotMeasure, Line, NotMeasured, as_json
 from bench.room import QUICK, Effort, Room, opened
@@ -27,6 +27,7 @@ BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
     resume.BENCH: resume.measure,
     daemon.BENCH: daemon.measure,
     listing.BENCH: listing.measure,
+    decide.BENCH: decide.measure,
 }
 RESULTS: Final = Path(__file__).with_name("results")
 

@@ -13,17 +13,8 @@ from typing import Final
 
 from bench.jobfile import job_text
 from runner.adapters.store import SqliteStore
-from runner.core.lifecycle import (
-    Allocation,
-    Event,
-    Exited,
-    ImageReady,
-    Job,
-    Launched,
-    Placed,
-    Preparing,
-    advance,
-)
+from runner.core.job import Allocation, Event, Exited, ImageReady, Job, Launched, Placed, Preparing
+from runner.core.lifecycle import advance
 from runner.core.retry import Ended
 from runner.ports import JobRow, Owner
 from runner.resolved import Resolved

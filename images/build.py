@@ -9,7 +9,8 @@ everything that they need is in the context.
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from socket import AF_UNIX, socket
 from typing import IO, Any, Final
 
@@ -17,11 +18,12 @@ import docker
 import requests
 from docker.constants import DEFAULT_TIMEOUT_SECONDS, DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.types import Mount
+from docker.types import CancellableStream, Mount
 
 from images import buildx
 from images.engine import BuildRequest, Image, Step, StepEnd
 from images.errors import BuildFailed, EngineUnavailable
+from images.interest import Interest
 from images.settings import BuilderKind
 from images.trace import Trace
 
@@ -71,7 +73,7 @@ class DockerEngine:
     def load_root(self, archive: IO[bytes], tag: str) -> str:
         repository, name = tag.rsplit(":", 1)
         params = {"fromSrc": "-", "repo": repository, "tag": name, "changes": f"ENV PATH={_DEFAULT_PATH}"}
-        for record in self._post("images/create", params, archive):
+        for record in self._post("images/create", params, archive, Interest()):
             if "error" in record:
                 raise BuildFailed(f"import {tag}: {record['error']}")
         found = self.image(tag)
@@ -107,14 +109,18 @@ class DockerEngine:
             version = api.version()
         return f"{version['Os']}/{version['Arch']}"
 
-    def build(self, kind: BuilderKind, request: BuildRequest, context: IO[bytes]) -> Iterator[str]:
+    def build(
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+    ) -> Iterator[str]:
         match kind:
             case "buildx":
-                yield from buildx.build(request, context, self._url)
+                yield from buildx.build(request, context, self._url, interest)
             case "engine":
-                yield from _buildkit_lines(self._post("build", _build_params(request, "2"), context))
+                params = _build_params(request, "2")
+                yield from _buildkit_lines(self._post("build", params, context, interest))
             case "classic":
-                yield from _classic_lines(self._post("build", _build_params(request, "1"), context))
+                params = _build_params(request, "1")
+                yield from _classic_lines(self._post("build", params, context, interest))
 
     def used(self) -> frozenset[str]:
         with self._client("list containers") as api:
@@ -130,16 +136,19 @@ class DockerEngine:
                 if error.status_code != requests.codes.conflict:
                     raise
 
-    def _post(self, path: str, params: Mapping[str, str], body: IO[bytes]) -> Iterator[dict[str, Any]]:
+    def _post(
+        self, path: str, params: Mapping[str, str], body: IO[bytes], interest: Interest
+    ) -> Iterator[dict[str, Any]]:
         """Send a tar, yield the answer's records; no time limit, for a command may print nothing for long."""
         with self._client(path) as api:
             url = f"{api.base_url}/v{api.api_version}/{path}"
-            chunks = iter(lambda: body.read(_CHUNK_BYTES), b"")
+            chunks = _chunks(body, interest)
             with api.post(url, data=chunks, params=params, headers=_TAR, stream=True, timeout=None) as answer:
                 if not answer.ok:
                     raise BuildFailed(f"{path}: {_message(answer.text)}")
-                for line in filter(None, answer.iter_lines(chunk_size=None)):
-                    yield _record(line)
+                lines = answer.iter_lines(chunk_size=None)
+                with interest.ending(partial(_hang_up, CancellableStream(lines, answer))):
+                    yield from map(_record, filter(None, lines))
 
     @contextmanager
     def _client(self, doing: str, timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> Iterator[docker.APIClient]:
@@ -168,7 +177,20 @@ def _knock(path: str) -> None:
             door.settimeout(DEFAULT_TIMEOUT_SECONDS)
             door.connect(path)
     except OSError as error:
-        raise EngineUnavailable(f"container engine: {path}: {error.strerror or error}") from error
+        raise _silent(f"{path}: {error.strerror or error}") from error
+
+
+def _chunks(body: IO[bytes], interest: Interest) -> Iterator[bytes]:
+    while chunk := body.read(_CHUNK_BYTES):
+        interest.check()
+        yield chunk
+
+
+def _hang_up(answer: "CancellableStream[bytes]") -> None:
+    """Close the connection under an answer that is being read: the engine ends a build with its client."""
+    # The SDK's errors for one that ends just now, and for ssh, where a build goes on to its end.
+    with suppress(AttributeError, OSError, DockerException):
+        answer.close()
 
 
 def _finish_step(api: docker.APIClient, container: str, step: Step) -> StepEnd:
@@ -190,8 +212,14 @@ def _finish_step(api: docker.APIClient, container: str, step: Step) -> StepEnd:
 def _translated(doing: str) -> Iterator[None]:
     try:
         yield
+    except APIError as error:
+        raise EngineUnavailable(f"{doing}: the container engine says: {_one_line(error)}") from error
     except (DockerException, requests.RequestException) as error:
-        raise EngineUnavailable(f"container engine: {doing}: {_one_line(error)}") from error
+        raise _silent(f"{doing}: {_one_line(error)}") from error
+
+
+def _silent(fact: str) -> EngineUnavailable:
+    return EngineUnavailable(f"the container engine does not answer ({fact})")
 
 
 def _one_line(error: Exception) -> str:
@@ -212,7 +240,7 @@ def _record(line: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(line)
     except ValueError as error:
-        raise EngineUnavailable("container engine: the answer breaks off in the middle") from error
+        raise _silent("its answer breaks off in the middle") from error
     return found
 
 

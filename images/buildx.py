@@ -6,12 +6,15 @@ to find the engine, so that nothing of the daemon's own reaches a build.
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Final
 
 from images.engine import BuildRequest
 from images.errors import BuildFailed
+from images.interest import Interest
 
 _PASSED_ON: Final = (
     "PATH",
@@ -40,11 +43,11 @@ def works() -> bool:
     return done.returncode == 0
 
 
-def build(request: BuildRequest, context: IO[bytes], url: str | None) -> Iterator[str]:
+def build(request: BuildRequest, context: IO[bytes], url: str | None, interest: Interest) -> Iterator[str]:
     """Yield the build's log lines.
 
     Raises:
-        BuildFailed: a step failed, with the program's last line.
+        BuildFailed: a step failed, or the program was killed; with its last line.
     """
     last = ""
     process = subprocess.Popen(
@@ -55,13 +58,29 @@ def build(request: BuildRequest, context: IO[bytes], url: str | None) -> Iterato
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        process_group=0,  # the command and its plugin are two processes
     )
-    with process:
+    with process, _killed_early(process, interest):
         for line in process.stdout or ():
             last = line.rstrip() or last
             yield line.rstrip("\n")
     if process.returncode != 0:
         raise BuildFailed(last)
+
+
+@contextmanager
+def _killed_early(process: subprocess.Popen[str], interest: Interest) -> Iterator[None]:
+    """Let nothing go on that nobody waits for or listens to; the engine ends a build with its client."""
+
+    def kill() -> None:
+        os.killpg(process.pid, signal.SIGKILL)  # not reaped before the block is left, so it is ours
+
+    with interest.ending(kill):
+        try:
+            yield
+        except BaseException:
+            kill()
+            raise
 
 
 def arguments(request: BuildRequest) -> list[str]:

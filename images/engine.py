@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
+from images.interest import Interest
 from images.settings import BuilderKind
 
 
@@ -84,8 +85,12 @@ class Engine(Protocol):
     def platform(self) -> str:
         """Return what images are built for: ``linux/amd64``."""
 
-    def build(self, kind: BuilderKind, request: BuildRequest, context: IO[bytes]) -> Iterator[str]:
+    def build(
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+    ) -> Iterator[str]:
         """Build and tag a context (an open file: a tar with a ``Dockerfile``); yield the log as it comes.
+
+        When the interest is abandoned the build is broken off, and fails in one way or another.
 
         Raises:
             BuildFailed: a step failed.

@@ -1,7 +1,7 @@
-"""The two ways in which an image cannot be had.
+"""The ways in which an image cannot be had.
 
 ``images`` stands alone, so it has its own errors; whoever calls it translates them.
-Both messages are written for people and name the next step where there is one.
+The messages are written for people and name the next step where there is one.
 """
 
 
@@ -11,3 +11,7 @@ class EngineUnavailable(Exception):
 
 class BuildFailed(Exception):
     """The image cannot be built as asked; the text is the last lines of the build's log."""
+
+
+class BuildAbandoned(Exception):
+    """The build was ended because nobody waited for the image any more; nothing is wrong with it."""

@@ -4,17 +4,28 @@ import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Final
+
+from images.interest import Interest
+
+_LOOK_S: Final = 0.2  # between two tries; the kernel's own waiting could not be given up
 
 
 @contextmanager
-def locked(cache_dir: Path, name: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """Keep everybody else out, after saying so if that means to wait."""
+def locked(
+    cache_dir: Path, name: str, waiting: Callable[[], None], interest: Interest | None = None
+) -> Iterator[None]:
+    """Keep everybody else out, after saying so if that means to wait.
+
+    Raises:
+        BuildAbandoned: ``interest`` was abandoned meanwhile.
+    """
+    interest = interest or Interest()
     with _file(cache_dir, name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(file):
             waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            while not _taken(file):
+                interest.wait(_LOOK_S)
         yield
 
 
@@ -22,12 +33,16 @@ def locked(cache_dir: Path, name: str, waiting: Callable[[], None]) -> Iterator[
 def if_free(cache_dir: Path, name: str) -> Iterator[bool]:
     """Yield whether the lock was free; if so it is held until the end."""
     with _file(cache_dir, name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield _taken(file)
+
+
+def _taken(file: IO[str]) -> bool:
+    """Return whether the lock was free and is ours now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _file(cache_dir: Path, name: str) -> Path:

@@ -8,14 +8,18 @@ from types import TracebackType
 from typing import Final, Self
 
 from images.errors import BuildFailed
+from images.interest import Interest
 
 LAST_LINES: Final = 20
 
 
 class BuildLog:
-    """Appends to a file, so that somebody else can follow it."""
+    """Appends to a file, so that somebody else can follow it, and knows whether anybody still waits."""
 
-    def __init__(self, path: Path, echo: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, path: Path, echo: Callable[[str], None] | None = None, interest: Interest | None = None
+    ) -> None:
+        self.interest = interest or Interest()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", buffering=1, encoding="utf-8", errors="replace")
         self._echo = echo
@@ -43,12 +47,20 @@ class BuildLog:
         """Return the last lines, what a failed build is explained with."""
         return "\n".join(self._last)
 
-    def program(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Run a program to its end with its output in the log.
+    def program(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        interest: Interest | None = None,
+    ) -> None:
+        """Run a program to its end with its output in the log; kill it when ``interest`` is abandoned.
 
         Raises:
             BuildFailed: it cannot be started, or ends with another code than 0.
+            BuildAbandoned: it was killed.
         """
+        interest = interest or Interest()
         try:
             process = subprocess.Popen(
                 argv,
@@ -61,7 +73,8 @@ class BuildLog:
             )
         except OSError as error:
             raise BuildFailed(f"{argv[0]}: cannot be started: {error.strerror}") from error
-        with process:
+        with process, interest.ending(process.kill):
             self.lines(line.rstrip("\n") for line in process.stdout or ())
+        interest.check()
         if process.returncode != 0:
             raise BuildFailed(f"{argv[0]}: exit code {process.returncode}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,8 @@ from images.build import DockerEngine
 from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
 from images.engine import BuildRequest, Engine, Image
-from images.errors import BuildFailed
+from images.errors import BuildAbandoned, BuildFailed, EngineUnavailable
+from images.interest import Interest
 from images.locks import locked
 from images.log import BuildLog
 from images.recipe import Base, Entry, Recipe, last_stage, without_last_stage
@@ -57,19 +58,16 @@ class ImageStore:
         self._engine = engine or DockerEngine(self._settings.engine_url)
         self._echo = echo
 
-    def ensure(self, accelerator: str, log: Path) -> str:
+    def ensure(self, accelerator: str, log: Path, interest: Interest | None = None) -> str:
         """Return the id of the image for an accelerator's jobs, building what is missing.
 
         Raises:
             BuildFailed: with the last lines of the log.
             EngineUnavailable: the engine does not answer.
+            BuildAbandoned: ``interest`` was abandoned; wheels and layers that are complete stay.
         """
-        with _disk_errors_told(), BuildLog(log, self._echo) as lines:
-            try:
-                return self._ensured(self._plan(_known(accelerator), lines), lines)
-            except BuildFailed as error:
-                lines.lines(str(error).splitlines())
-                raise BuildFailed(lines.tail()) from error
+        with _disk_errors_told(), BuildLog(log, self._echo, interest) as lines, _end_told(lines):
+            return self._ensured(self._plan(_known(accelerator), lines), lines)
 
     def digest(self, accelerator: str) -> str:
         """Return the content address of the image that ``ensure`` would answer with.
@@ -80,6 +78,18 @@ class ImageStore:
         """
         with BuildLog(self._settings.cache_dir / "base.log") as lines:
             return self._plan(_known(accelerator), lines).address
+
+    def resolve(self, reference: str) -> str:
+        """Return the id of an image that the engine has under a tag or an id; never pulls.
+
+        Raises:
+            BuildFailed: the engine has none.
+            EngineUnavailable: the engine does not answer.
+        """
+        image = self._engine.image(reference)
+        if image is None:
+            raise BuildFailed(f"image {reference}: is not in the engine")
+        return image.id
 
     def bootstrap(self, base_tag: str) -> str:
         """Return the id of a base image made without a registry.
@@ -160,12 +170,13 @@ class ImageStore:
     def _build(self, recipe: Recipe, below: dict[str, str], more: tuple[Entry, ...], log: BuildLog) -> Image:
         address = digest(recipe)
         name = tag(recipe.kind, recipe.accelerator, address)
+        log.interest.check()
         log.line(f"{recipe.kind}: building {name} with {recipe.builder}")
         request = BuildRequest(name, dict(recipe.arguments) | below, _labels(recipe, address, below))
         with tempfile.TemporaryFile(dir=self._settings.cache_dir) as archive:
             write_tar((text_entry("Dockerfile", recipe.dockerfile), *recipe.entries, *more), archive)
             archive.seek(0)
-            log.lines(self._engine.build(recipe.builder, request, archive))
+            log.lines(self._engine.build(recipe.builder, request, archive, log.interest))
         image = self._present(recipe)
         if image is None:
             raise BuildFailed(f"{name}: the build ended well and the engine does not have the image")
@@ -173,9 +184,25 @@ class ImageStore:
         return image
 
     def _locked(self, name: str, log: BuildLog) -> AbstractContextManager[None]:
-        return locked(
-            self._settings.cache_dir, name, lambda: log.line("waiting for another build of the same")
-        )
+        waiting = partial(log.line, "waiting for another build of the same")
+        return locked(self._settings.cache_dir, name, waiting, log.interest)
+
+
+@contextmanager
+def _end_told(log: BuildLog) -> Iterator[None]:
+    """Say in the log why it ends; what was broken off on purpose fails in one way or another."""
+    try:
+        try:
+            yield
+        except (BuildFailed, EngineUnavailable):
+            log.interest.check()
+            raise
+    except BuildAbandoned as error:
+        log.line(str(error))
+        raise
+    except BuildFailed as error:
+        log.lines(str(error).splitlines())
+        raise BuildFailed(log.tail()) from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ installs from a directory with no network.
 
 import hashlib
 import importlib.util
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -82,4 +83,6 @@ def _download(requirements: Path, wheels: Path, base: Base, settings: ImageSetti
         raise BuildFailed(f"{sys.executable}: no pip, which fetches the wheels; run it with -m ensurepip")
     log.line(f"wheels: pip download for Python {base.python} on {base.machine}")
     wheels.mkdir()
-    log.program(download_arguments(requirements, wheels, base, settings))
+    # What pip unpacks lies beside the wheels: there is room, and it is gone with them however pip ends.
+    environment = {**os.environ, "TMPDIR": str(wheels.parent)}
+    log.program(download_arguments(requirements, wheels, base, settings), environment, interest=log.interest)

@@ -9,6 +9,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from torch import nn
+
+from jobs.contract import TRAJECTORY, TrainingPlan
 from jobs.failures import InvalidSpec
 
 MODEL = "model"
@@ -25,6 +28,17 @@ _SHOULD_AGREE = (SCHEDULE, SEED, NUMERICS)
 def signature(value: object) -> str:
     """Return the sha256 of a value made of JSON types."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def model_signature(model: nn.Module, *more: object) -> str:
+    """Return the signature of a model: names, shapes and types of its state, and what they do not show."""
+    shapes = [[name, list(t.shape), str(t.dtype)] for name, t in model.state_dict().items()]
+    return signature([*more, shapes])
+
+
+def schedule_signature(plan: TrainingPlan, *more: object) -> str:
+    """Return the signature of what decides where a training goes, and not what it can take up."""
+    return signature([plan.model_dump(mode="json", include=set(TRAJECTORY)), *more])
 
 
 def differences(saved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:

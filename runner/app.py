@@ -31,7 +31,7 @@ from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
 from runner.api.peer import PeerProtocol
 from runner.api.routes import application
-from runner.daemon import Capacity, Daemon, World
+from runner.daemon import Daemon
 from runner.errors import Refused, Unavailable
 from runner.lanes import Lanes
 from runner.places import state_dir as default_state_dir
@@ -40,6 +40,7 @@ from runner.pulse import Pulse
 from runner.service import Service
 from runner.settings import Settings, load_settings
 from runner.workshop import JobWorkshop, Shop
+from runner.world import Capacity, World
 
 log = structlog.get_logger()
 

@@ -8,167 +8,44 @@ daemon killed at any instruction starts again, adopts what still runs, and loses
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Thread
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import TypeVar
 
 import structlog
 
-from runner.core.lifecycle import (
+from runner.acting import carry_out
+from runner.core.job import (
     Allocation,
     Attempt,
     Command,
     Event,
     Exited,
     Finished,
-    IllegalTransition,
-    ImageFailed,
     ImageMissing,
-    ImageReady,
     Job,
-    Kill,
-    Launch,
     Launched,
-    LaunchFailed,
+    Lent,
     Placed,
     PrepareImage,
     Queued,
-    Remove,
     Running,
-    Starting,
     Stopping,
-    Terminate,
-    advance,
-    due,
-    implied,
 )
-from runner.core.placement import Free, Lend, Needs, Wait, Waiting, place
-from runner.core.retry import Ended
-from runner.errors import Refused, Unavailable, UsageError
-from runner.ports import (
-    Alive,
-    BuildFailed,
-    Clock,
-    Created,
-    Device,
-    Executor,
-    Gone,
-    ImageGone,
-    JobRow,
-    Key,
-    LaunchRefused,
-    LaunchRequest,
-    Observation,
-    Store,
-)
+from runner.core.lifecycle import IllegalTransition, advance, due, implied
+from runner.core.placement import Free, Lend, Wait, Waiting, place
+from runner.errors import Refused, Unavailable
+from runner.observer import IDLE_S, Leftover, Observer, Over, Undead
+from runner.patience import Retries, delay_s
+from runner.ports import Gone, JobRow
+from runner.world import Asked, Entry, Happened, Lanes, Message, Moment, Observed, World
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
-
-
-class Lanes(Protocol):
-    """Work for other threads: in order per key, side by side between keys."""
-
-    def put(self, key: str, work: Callable[[], None]) -> None: ...
-
-    def busy(self, key: str) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-RETRY_S: Final = 2.0  # between two tries of a command that the engine did not answer
-SURE: Final = 3  # looks in a row that must see an unknown attempt before it is worth a warning
-MISSES: Final = 2  # looks in a row that must miss an attempt before it counts as vanished
-
-
-class Workshop(Protocol):
-    """What the daemon asks others to do with a job: slow, blocking, in lanes of their own."""
-
-    def needs(self, row: JobRow) -> Needs: ...
-
-    def prepare_image(self, row: JobRow) -> str:
-        """Return the id of the job's image, building it if need be; may raise BuildFailed, Unavailable."""
-
-    def request(
-        self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
-    ) -> LaunchRequest:
-        """Return what to launch, with the attempt's directory made; may raise Unavailable, Refused."""
-
-    def let_go(self, row: JobRow) -> None:
-        """Take back what was held for a launch alone; the next try holds it anew."""
-
-    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Ended:
-        """Return the evidence about an attempt that has ended."""
-
-    def tend(self, row: JobRow, attempt: Attempt) -> None:
-        """Look after a running attempt: keep its log within the quota."""
-
-    def retire(self, row: JobRow) -> None:
-        """Take back what a job must not keep once it has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What this daemon lends."""
-
-    cpus: float
-    memory_bytes: int
-    devices: tuple[Device, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The parts of the daemon, made elsewhere."""
-
-    store: Store
-    executor: Executor
-    workshop: Workshop
-    clock: Clock
-    capacity: Capacity
-    lanes: Lanes
-    builds: Lanes  # of their own: whoever waits for an image must not keep launches waiting
-    observe_every_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """One look at the executor, with the time when it began."""
-
-    began: datetime
-    found: tuple[Observation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    job_id: str
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A call from another thread, to be answered on the loop's."""
-
-    work: Callable[[], None]
-
-
-Message: TypeAlias = Observed | Happened | Asked
-
-
-@dataclass(slots=True)
-class Entry:
-    """A job that is not finished, with what only this process knows about it."""
-
-    row: JobRow
-    why: str = ""
-    misses: int = 0
-    again_at: float | None = None  # monotonic; when to give the implied commands again
-    examined: int = 0  # attempt whose end is being looked into
-    imageless: int = 0  # launches in a row that did not find the image
 
 
 @dataclass(slots=True)
@@ -180,18 +57,20 @@ class Daemon:
     changed: Callable[[], None] = lambda: None
     _queue: SimpleQueue[Message] = field(default_factory=SimpleQueue)
     _stop: Flag = field(default_factory=Flag)
-    _look: Flag = field(default_factory=Flag)
     _deferred: list[Happened] = field(default_factory=list)
-    _strays: dict[Key, int] = field(default_factory=dict)
-    _sweep: bool = True  # something may be left over even when no job is unfinished
     _threads: list[Thread] = field(default_factory=list)
+    _retries: Retries = field(default_factory=Retries)
+    _observer: Observer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._observer = Observer(self.world, self.entries, self._queue.put)
 
     # --- life
 
     def start(self) -> None:
         """Adopt what is unfinished and begin to look."""
         self.adopt()
-        for target in (self._loop, self._observe):
+        for target in (self._loop, self._observer.run):
             thread = Thread(target=target, name=target.__name__, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -199,19 +78,23 @@ class Daemon:
     def adopt(self) -> None:
         """Take over every unfinished job, and give again the commands that its state implies."""
         for row in self.world.store.unfinished():
-            self.entries[row.job.id] = Entry(row)
-            self._act_all(row.job, implied(row.job))
+            self._enter(row)
         log.info("daemon.started", unfinished=len(self.entries), executor=self.world.executor.kind)
+
+    def _enter(self, row: JobRow) -> None:
+        entry = self.entries[row.job.id] = Entry(row, self.world.moment())
+        self._act_all(entry, implied(row.job))
 
     def stop(self) -> None:
         """Leave; attempts go on, and the next daemon adopts them."""
         self._stop.set()
-        self._look.set()
+        self._observer.stop()
         self._queue.put(Asked(lambda: None))
         for thread in self._threads:
             thread.join(timeout=10)
         self.world.lanes.close()
         self.world.builds.close()
+        self.world.workshop.close()
 
     def ask(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the loop's thread and return what it returns or raises."""
@@ -230,8 +113,7 @@ class Daemon:
 
     def submit(self, row: JobRow, text: str, token: str | None = None) -> None:
         self.world.store.add(row, text, token)
-        self.entries[row.job.id] = Entry(row)
-        self._act_all(row.job, implied(row.job))
+        self._enter(row)
         self.changed()
 
     def happen(self, row: JobRow, event: Event) -> JobRow:
@@ -240,7 +122,7 @@ class Daemon:
         Raises:
             Refused: the job is in no state for it.
         """
-        entry = self.entries.get(row.job.id) or Entry(row)
+        entry = self.entries.get(row.job.id) or Entry(row, self.world.moment())
         try:
             self._happened(entry, event)
         except IllegalTransition as error:
@@ -259,7 +141,7 @@ class Daemon:
         state = row.job.state
         if not isinstance(state, Running | Stopping):
             raise Refused(f"job {row.job.id}: is {state.kind}; there is nothing to send a signal to")
-        key = self._key(row.job.id, state.attempt.number)
+        key = self.world.key(row.job.id, state.attempt.number)
         self._put(row.job.id, lambda: self.world.executor.signal(key, number))
 
     def why(self, job_id: str) -> str:
@@ -272,7 +154,7 @@ class Daemon:
     def _loop(self) -> None:
         while not self._stop.is_set():
             try:
-                self.turn(self._patience())
+                self.turn(0.5 if self.entries else IDLE_S)
             except Exception:  # the one broad except of the daemon: it must outlive any single mistake
                 log.exception("daemon.turn_failed")
                 self._stop.wait(1)
@@ -299,20 +181,16 @@ class Daemon:
             return []
         return messages
 
-    def _patience(self) -> float:
-        return 0.5 if self.entries else 60.0
-
     def _tick(self) -> None:
         """Let time alone bring about what it does: deadlines, retries, starts."""
-        now, monotonic = self.world.clock.now(), self.world.clock.monotonic()
+        now = self.world.moment()
         self._catch_up()
         for entry in list(self.entries.values()):
-            event = due(entry.row.job, now)
+            event = due(entry.row.job, entry.since.later(now.monotonic))
             if event is not None:
-                self._happened(entry, event)
-            if entry.again_at is not None and monotonic >= entry.again_at:
-                entry.again_at = None
-                self._act_all(entry.row.job, implied(entry.row.job))
+                self._happened(entry, replace(event, at=now.at))
+            if self._retries.begin(entry.row.job.id, now.monotonic):
+                self._act_all(entry, implied(entry.row.job))
         self._place(now)
 
     def _report(self, news: Happened) -> None:
@@ -340,7 +218,10 @@ class Daemon:
         after, commands = advance(before, event)
         self.world.store.record(before, after, event)
         entry.row = _with_job(entry.row, after)
-        entry.why, entry.misses, entry.again_at = "", 0, None
+        entry.why, entry.misses = "", 0
+        if after.state.since != before.state.since:
+            entry.since = self.world.moment()
+        self._retries.forget(after.id)
         entry.imageless += isinstance(event, ImageMissing)
         if isinstance(event, Launched):
             entry.imageless = 0
@@ -351,34 +232,36 @@ class Daemon:
             self.entries[after.id] = entry
         log.info("job.advanced", job_id=after.id, event_kind=event.kind, state=after.state.kind)
         self.changed()
-        self._act_all(after, commands)
+        self._act_all(entry, commands)
 
     # --- placing
 
-    def _place(self, now: datetime) -> None:
+    def _place(self, now: Moment) -> None:
         queue = [
-            self._waiting(e.row, e.row.job.state) for e in self.entries.values() if _is_queued(e.row.job)
+            self._waiting(entry, state, now)
+            for entry in self.entries.values()
+            if isinstance(state := entry.row.job.state, Queued)
         ]
         if not queue:
             return
-        for answer in place(queue, self._free(), now):
+        for answer in place(queue, self._free(), now.at):
             entry = self.entries[answer.job_id]
             match answer:
                 case Lend(_, devices):
-                    self._happened(entry, Placed(now, Allocation(devices)))
+                    self._happened(entry, Placed(now.at, Allocation(devices)))
                 case Wait(_, why):
                     entry.why = why
 
-    def _waiting(self, row: JobRow, state: object) -> Waiting:
-        not_before = state.not_before if isinstance(state, Queued) else None
+    def _waiting(self, entry: Entry, state: Queued, now: Moment) -> Waiting:
+        row, not_before = entry.row, state.not_before
+        if not_before is not None:  # a backoff keeps its length when the time of day is set
+            not_before += now.at - entry.since.later(now.monotonic)
         return Waiting(row.job.id, self.world.workshop.needs(row), row.priority, row.submitted_at, not_before)
 
     def _free(self) -> Free:
         """Return what is not lent: lending is nothing but the states of the jobs."""
         capacity = self.world.capacity
-        lent = [
-            e.row for e in self.entries.values() if isinstance(e.row.job.state, Starting | Running | Stopping)
-        ]
+        lent = [e.row for e in self.entries.values() if isinstance(e.row.job.state, Lent)]
         needs = [self.world.workshop.needs(row) for row in lent]
         used = {uuid for row in lent for uuid in _devices(row.job)}
         return Free(
@@ -389,15 +272,13 @@ class Daemon:
 
     # --- acting, in lanes
 
-    def _act_all(self, job: Job, commands: tuple[Command, ...]) -> None:
+    def _act_all(self, entry: Entry, commands: tuple[Command, ...]) -> None:
+        job = entry.row.job
         for command in commands:
-            row = self.entries[job.id].row if job.id in self.entries else None
-            work = partial(self._carry_out, job.id, row, command)
-            self._put(
-                job.id, work, self.world.builds if isinstance(command, PrepareImage) else self.world.lanes
-            )
+            work = partial(self._carry_out, entry.row, command, entry.imageless)
+            self._put(job.id, work, self.world.builds if isinstance(command, PrepareImage) else None)
         if not isinstance(job.state, Queued | Finished):
-            self._look.set()
+            self._observer.hint()
 
     def _put(self, job_id: str, work: Callable[[], None], lanes: Lanes | None = None) -> None:
         """Queue work for another thread; whatever it raises, the loop hears of it."""
@@ -406,135 +287,69 @@ class Daemon:
             try:
                 work()
             except Unavailable as error:
-                self._queue.put(Asked(partial(self._later, job_id, str(error))))
+                self._queue.put(Asked(partial(self._unanswered, job_id, str(error))))
             except Exception as error:  # the outermost frame of a lane's thread
                 log.exception("daemon.work_failed", job_id=job_id)
-                self._queue.put(Asked(partial(self._later, job_id, f"{type(error).__name__}: {error}")))
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                self._queue.put(Asked(partial(self._mistaken, job_id, why)))
+            else:
+                if job_id in self._retries:
+                    self._queue.put(Asked(partial(self._worked, job_id)))
 
         (lanes or self.world.lanes).put(job_id, guarded)
 
-    def _later(self, job_id: str, why: str) -> None:
+    def _unanswered(self, job_id: str, why: str) -> None:
         """Remember to try again: a blip is not a death."""
-        self._sweep = True
+        self._retries.unanswered(job_id, self.world.clock.monotonic())
+        self._later(job_id, why)
+
+    def _mistaken(self, job_id: str, why: str) -> None:
+        """Remember to try again, ever later: what nobody expected will probably happen again."""
+        known = self._retries.mistaken(job_id, self.world.clock.monotonic())
+        again = f"tried again after {delay_s(known.mistakes):g} s"
+        often = f", {known.mistakes} times in a row" if known.mistakes > 1 else ""
+        self._later(job_id, f"{why} ({again}{often})")
+
+    def _later(self, job_id: str, why: str) -> None:
+        self._observer.sweep()
         entry = self.entries.get(job_id)
         if entry is None:
             return
         if entry.why != why:
             log.warning("daemon.waiting", job_id=job_id, why=why)
         entry.why, entry.examined = why, 0
-        entry.again_at = self.world.clock.monotonic() + RETRY_S
 
-    def _carry_out(self, job_id: str, row: JobRow | None, command: Command) -> None:
-        match command:
-            case PrepareImage() if row is not None:
-                self._happen_later(job_id, self._prepared(row))
-            case Launch(attempt, image, allocation) if row is not None:
-                self._happen_later(job_id, self._launched(row, attempt, image, allocation))
-            case Terminate(number):
-                self.world.executor.signal(self._key(job_id, number), 15)
-            case Kill(number):
-                self.world.executor.signal(self._key(job_id, number), 9)
-            case Remove(number):
-                self.world.executor.remove(self._key(job_id, number))
-            case _:
-                log.warning("daemon.command_without_job", job_id=job_id, command=type(command).__name__)
+    def _worked(self, job_id: str) -> None:
+        if self._retries.worked(job_id, self.world.clock.monotonic()) and job_id in self.entries:
+            self.entries[job_id].why = ""
 
-    def _prepared(self, row: JobRow) -> Event:
-        try:
-            image = self.world.workshop.prepare_image(row)
-        except BuildFailed as error:
-            return ImageFailed(self.world.clock.now(), str(error))
-        return ImageReady(self.world.clock.now(), image)
-
-    def _launched(self, row: JobRow, attempt: Attempt, image: str, allocation: Allocation) -> Event:
-        devices = tuple(d for d in self.world.capacity.devices if d.uuid in allocation.devices)
-        try:
-            self.world.executor.launch(self.world.workshop.request(row, attempt, image, devices))
-        except ImageGone:
-            return self._imageless(row.job.id, image)
-        except (LaunchRefused, Refused, UsageError) as error:
-            return LaunchFailed(self.world.clock.now(), str(error))
-        finally:
-            self.world.workshop.let_go(row)
-        return Launched(self.world.clock.now())
-
-    def _imageless(self, job_id: str, image: str) -> Event:
-        """Prepare a missing image again, once: one that is missing again will not appear by itself."""
-        now, entry = self.world.clock.now(), self.entries.get(job_id)
-        if entry is None or entry.imageless == 0:
-            return ImageMissing(now)
-        return LaunchFailed(now, f"image {image}: is not in the engine, although it was prepared")
+    def _carry_out(self, row: JobRow, command: Command, imageless: int) -> None:
+        event = carry_out(self.world, row, command, imageless)
+        if event is not None:
+            self._happen_later(row.job.id, event)
 
     def _happen_later(self, job_id: str, event: Event) -> None:
         self._queue.put(Happened(job_id, event))
 
-    def _key(self, job_id: str, attempt: int) -> Key:
-        return Key(self.world.store.instance, job_id, attempt)
-
-    # --- observing
-
-    def _observe(self) -> None:
-        """Look at the executor: soon after a hint, and every now and then without one."""
-        close = self.world.executor.watch(self._look.set)
-        while not self._stop.is_set():
-            self._look.wait(self.world.observe_every_s if self.entries or self._sweep else 60.0)
-            self._look.clear()
-            if (self.entries or self._sweep) and not self._stop.is_set():
-                self._sweep = False
-                if not self.look():
-                    self._sweep = True
-                    self._stop.wait(RETRY_S)
-                self._tend()
-        close()
-
-    def _tend(self) -> None:
-        for entry in list(self.entries.values()):
-            state = entry.row.job.state
-            if isinstance(state, Running | Stopping):
-                self.world.workshop.tend(entry.row, state.attempt)
+    # --- what was seen
 
     def look(self) -> bool:
         """Observe once, leave what was seen to the loop, and return whether the executor answered."""
-        began = self.world.clock.now()
-        try:
-            self._queue.put(Observed(began, self.world.executor.observe()))
-        except Unavailable as error:
-            log.warning("daemon.blind", problem=str(error))
-            return False
-        return True
+        return self._observer.look()
 
     def _observed(self, observed: Observed) -> None:
-        found = {(o.key.job_id, o.key.attempt): o for o in observed.found}
-        for entry in list(self.entries.values()):
-            state = entry.row.job.state
-            if isinstance(state, Starting | Running | Stopping):
-                self._compare(
-                    entry, state.attempt, found.pop((entry.row.job.id, state.attempt.number), None), observed
-                )
-        self._strays = {key: self._strays.get(key, 0) + 1 for key in (o.key for o in found.values())}
-        if any(count < SURE for count in self._strays.values()):
-            self._sweep = True  # look again: one look may be older than what is recorded
-        for stray in found.values():
-            self._stray(stray)
-
-    def _compare(self, entry: Entry, attempt: Attempt, seen: Observation | None, observed: Observed) -> None:
-        """Hold one attempt against what was seen; only evidence ends it."""
-        if self.world.lanes.busy(entry.row.job.id):
-            return
-        state = entry.row.job.state
-        match seen:
-            case Gone():
-                self._examine(entry, attempt, seen)
-            case Alive():
-                entry.misses = 0
-                if isinstance(state, Stopping) and state.killed:
-                    self._act_all(entry.row.job, implied(entry.row.job))
-            case Created() | None if isinstance(state, Running | Stopping) and state.since < observed.began:
-                entry.misses += 1
-                if entry.misses >= MISSES:
-                    self._examine(entry, attempt, Gone(self._key(entry.row.job.id, attempt.number), None))
-            case _:
-                pass
+        now = self.world.clock.monotonic()
+        for finding in self._observer.compare(observed):
+            if self._retries.waits(finding.job_id, now):
+                self._observer.sweep()  # it will have to be seen again
+                continue
+            match finding:
+                case Over(entry, attempt, gone):
+                    self._examine(entry, attempt, gone)
+                case Undead(entry):
+                    self._act_all(entry, implied(entry.row.job))
+                case Leftover(key):  # exhaustive
+                    self._put(key.job_id, partial(self.world.executor.remove, key))
 
     def _examine(self, entry: Entry, attempt: Attempt, gone: Gone) -> None:
         """Look into the end of an attempt, once, in its lane: verifying checkpoints takes time."""
@@ -549,23 +364,10 @@ class Daemon:
 
         self._put(row.job.id, work)
 
-    def _stray(self, seen: Observation) -> None:
-        """Clear away what has ended and is recorded; leave alone what is alive and not ours to judge."""
-        key = seen.key
-        if not isinstance(seen, Alive):
-            if not self.world.lanes.busy(key.job_id):
-                self._put(key.job_id, lambda: self.world.executor.remove(key))
-        elif self._strays[key] == SURE:  # once, and not for a look that is only older than the record
-            log.warning("daemon.unknown_attempt_alive", job_id=key.job_id, attempt=key.attempt)
-
 
 def _with_job(row: JobRow, job: Job) -> JobRow:
     return JobRow(job, row.name, row.owner, row.submitted_at, row.priority, row.revision, row.labels)
 
 
-def _is_queued(job: Job) -> bool:
-    return isinstance(job.state, Queued)
-
-
 def _devices(job: Job) -> tuple[str, ...]:
-    return job.state.allocation.devices if isinstance(job.state, Starting | Running | Stopping) else ()
+    return job.state.allocation.devices if isinstance(job.state, Lent) else ()

@@ -8,10 +8,10 @@ start, list, signal and forget an attempt can be an executor too.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol, TypeAlias
 
-from runner.core.lifecycle import Event, Job
+from runner.core.job import Event, Job
 
 Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
 
@@ -81,6 +81,7 @@ class LaunchRequest:
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()
     network: str | None = None  # an operator's network; None: no network
+    directory: PurePosixPath | None = None  # where argv starts, as it sees it; None: the run directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +165,27 @@ class Executor(Protocol):
 class Images(Protocol):
     """Where images come from."""
 
-    def ensure(self, accelerator: Accelerator, log: Path) -> str:
+    def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
         """Return the image id for an accelerator, building it if nothing in the store has its digest.
 
         Blocks, possibly for minutes; the build's output is appended to ``log`` as it comes.
 
         Raises:
             BuildFailed: with the last lines of the log.
+            Unavailable: the engine does not answer, or all who waited have left.
+        """
+
+    def leave(self, job_id: str) -> None:
+        """Wait no longer for an image; a build that no job waits for is broken off.  Does not block."""
+
+    def close(self) -> None:
+        """Break off every build; does not block."""
+
+    def resolve(self, reference: str) -> str:
+        """Return the id of an image that is there under a tag or an id; a tag may move, an id cannot.
+
+        Raises:
+            BuildFailed: there is none.
             Unavailable: the engine does not answer.
         """
 

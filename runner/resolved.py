@@ -4,19 +4,68 @@ Paths are absolute, ``auto`` is decided, and who asked is part of it; the store 
 JSON of this, and every attempt is derived from it and from nothing else.
 """
 
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from jobs.contract import STDLIB, AttemptSpec, CausalLm, Profile
+from jobs.contract import AttemptSpec, Plan, Profile, Program
+from runner import datasets, spec_paths, spec_switches
 from runner.adapters.as_user import Person
-from runner.core.lifecycle import Attempt, From
+from runner.core.job import Attempt, From
 from runner.core.placement import Needs
+from runner.profile_environment import environment
+from runner.source import SpecError, quoted
 from runner.spec import JobFile, checkpoint_plan, resolve_profile
-from runner.spec_rules import WORKLOAD_TARGET
+from runner.spec_rules import CODE_TARGET, WORKLOAD_TARGET
 
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
+
+_DATA: Final = ("workload", "data")
+
+
+class Data(BaseModel):
+    """Where on the host the data of a workload lie."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    is_file: bool = False
+    prepared: bool = False
+    """A set of the daemon's own, in its state directory: nobody else can have swapped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Something of the host that a job is shown."""
+
+    source: Path
+    target: PurePosixPath
+    read_only: bool = True
+    trusted: bool = False  # the daemon's own; everything else is looked at as the job's owner
+
+
+def find_data(job: JobFile, base: Path, state_dir: Path, look: spec_paths.Look) -> Data | None:
+    """Return where the data of a job lie, None when they come with the image or are made up.
+
+    ``look`` answers for one path, as in ``spec_paths.check_paths``.
+
+    Raises:
+        SpecError: they are a set that has not been prepared.
+    """
+    name = spec_paths.prepared_set(job.workload)
+    if name is not None and not datasets.is_prepared(state_dir, name):
+        fact = f"the data set {quoted(name)} is not prepared; run: runner data prepare {name}"
+        raise SpecError(job.origin.path, [job.origin.problem(_DATA, fact)])
+    if name is not None:
+        return Data(path=str(datasets.location(state_dir, name)), prepared=True)
+    written = spec_paths.data_path(job.workload)
+    if written is None:
+        return None
+    path = base / written
+    return Data(path=str(path), is_file=look(path, "file") is None)
 
 
 class Resolved(BaseModel):
@@ -31,6 +80,7 @@ class Resolved(BaseModel):
     gid: int
     groups: tuple[int, ...]
     user: str
+    data: Data | None = None
 
     @property
     def base(self) -> Path:
@@ -40,18 +90,29 @@ class Resolved(BaseModel):
     def person(self) -> Person:
         return Person(self.uid, self.gid, self.groups, self.user)
 
-    @property
-    def data(self) -> Path | None:
-        """Where the workload's data lies on the host; None when it comes with the image."""
-        return None if self.job.workload.data == STDLIB else self.base / self.job.workload.data
-
     def needs(self) -> Needs:
         resources = self.job.resources
         vendor = VENDORS.get(self.accelerator)
         return Needs(resources.cpus, resources.memory, resources.gpus, vendor)
 
     def profile(self) -> Profile:
-        return resolve_profile(self.job)
+        return resolve_profile(self.job, self.accelerator)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job file asks of its profile and nothing will come of, one line each."""
+        idle = spec_switches.unused(self.profile(), self.job.workload.kind, self.accelerator)
+        asked = self.job.profile.changes
+        return tuple(f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked)
+
+    def environment(self, root: PurePath, scratch: PurePath) -> Mapping[str, str]:
+        """Return the job's own variables, and those that follow from its profile.
+
+        ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
+        """
+        cpus = self.job.resources.cpus
+        ours = environment(self.profile(), self.accelerator, cpus, root / "home", scratch)
+        return {**self.job.environment, **ours}
 
     def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:
         """Return what one attempt is told."""
@@ -68,8 +129,29 @@ class Resolved(BaseModel):
             cpus=self.job.resources.cpus,
         )
 
-    def _workload(self, *, in_container: bool) -> CausalLm:
-        if self.data is None:
-            return self.job.workload
-        where = str(WORKLOAD_TARGET) if in_container else str(self.data)
-        return self.job.workload.model_copy(update={"data": where})
+    def shown(self) -> Iterator[Shown]:
+        """Yield what the job sees of the host, its secrets apart."""
+        for mount in self.job.mounts:
+            yield Shown(self.base / mount.source, PurePosixPath(mount.target), mount.read_only)
+        if self.data is not None:
+            yield Shown(Path(self.data.path), self._data_target(self.data), trusted=self.data.prepared)
+        if (code := self._code()) is not None:
+            yield Shown(code, CODE_TARGET)
+
+    def _code(self) -> Path | None:
+        plan = self.job.workload
+        return self.base / plan.code if isinstance(plan, Program) and plan.code is not None else None
+
+    @staticmethod
+    def _data_target(data: Data) -> PurePosixPath:
+        """Return where the data appear; a file keeps its name, because its ending says what it holds."""
+        return WORKLOAD_TARGET / Path(data.path).name if data.is_file else WORKLOAD_TARGET
+
+    def _workload(self, *, in_container: bool) -> Plan:
+        """Return the plan with the paths that the attempt sees."""
+        changes = {}
+        if self.data is not None:
+            changes["data"] = str(self._data_target(self.data)) if in_container else self.data.path
+        if (code := self._code()) is not None:
+            changes["code"] = str(CODE_TARGET) if in_container else str(code)
+        return self.job.workload.model_copy(update=changes)

@@ -13,7 +13,7 @@ from jobs.contract import Result, Status
 from runner import spec_rules
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
-from runner.core.lifecycle import (
+from runner.core.job import (
     Attempt,
     CancelRequested,
     Event,
@@ -31,10 +31,10 @@ from runner.errors import Refused, RunnerError, UsageError
 from runner.ports import AttemptRow, Clock, JobRow, Owner
 from runner.pulse import Pulse
 from runner.quantities import format_size
-from runner.resolved import VENDORS, Resolved
+from runner.resolved import VENDORS, Resolved, find_data
 from runner.settings import Settings
 from runner.source import Problem, SpecError, one_line
-from runner.spec import JobFile, load, retry_limits
+from runner.spec import JobFile, clashes, load, retry_limits
 from runner.spec_paths import check_paths
 from runner.workshop import JobWorkshop, parse_revision
 
@@ -99,18 +99,21 @@ class Service:
             raise UsageError(f"path: must be absolute, not {one_line(submission.path)!r}")
         who = as_user.person(caller.uid, caller.gid)
         job = _named(load(submission.text, Path(submission.shown or path)), submission.name)
-        check_paths(job, path.parent, partial(as_user.problem, who))
-        problems = list(self._impossible(job))
+        look = partial(as_user.problem, who)
+        check_paths(job, path.parent, look)
+        accelerator = self._accelerator(job)
+        problems = [*self._impossible(job), *clashes(job, accelerator)]
         if problems:
             raise SpecError(job.origin.path, problems)
         return Resolved(
             job=job,
             path=str(path),
-            accelerator=self._accelerator(job),
+            accelerator=accelerator,
             uid=who.uid,
             gid=who.gid,
             groups=who.groups,
             user=who.name,
+            data=find_data(job, path.parent, self.state_dir, look),
         )
 
     def _impossible(self, job: JobFile) -> Iterator[Problem]:
@@ -181,6 +184,7 @@ class Service:
             "job": json.loads(revision.model_dump_json()),
             "spec": self.workshop.spec_json(row, attempt),
             "engine": self.daemon.world.executor.plan(request),
+            "warnings": list(revision.warnings),
         }
 
     # --- asking for something to happen

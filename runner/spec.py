@@ -15,11 +15,11 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from jobs import contract
-from runner import spec_parse, spec_profiles, spec_rules, spec_yaml
+from runner import spec_parse, spec_profiles, spec_rules, spec_switches, spec_yaml
 from runner.core.retry import RetryLimits
 from runner.quantities import format_duration, format_size
 from runner.source import Problem, SpecError, quoted, read_source, shown
-from runner.spec_profiles import ProfileChoice
+from runner.spec_profiles import Accelerator, ProfileChoice
 from runner.spec_types import (
     GIB,
     MIB,
@@ -38,7 +38,7 @@ from runner.spec_types import (
     Wait,
 )
 
-WORKLOADS: Final = ("causal_lm",)
+WORKLOADS: Final = contract.KINDS
 """The kinds that ``workload.kind`` may be."""
 
 
@@ -114,16 +114,22 @@ def _known_kind(value: object) -> object:
     if not isinstance(kind, str):
         raise spec_parse.below(("kind",), f"must be {spec_parse.choose(WORKLOADS)}, not {shown(kind)}")
     if kind not in WORKLOADS:
-        hint = spec_parse.did_you_mean(kind, WORKLOADS) or f"; there is {spec_parse.choose(WORKLOADS)}"
+        hint = spec_parse.did_you_mean(kind, WORKLOADS) or f"; there are {', '.join(WORKLOADS)}"
         raise spec_parse.below(("kind",), f"there is no workload {quoted(kind)}{hint}")
     return value
 
 
-def _checked_paths(workload: contract.CausalLm) -> contract.CausalLm:
-    try:
-        spec_rules.host_path(workload.data)
-    except ValueError as error:
-        raise spec_parse.below(("data",), str(error)) from error
+def _checked_paths(workload: contract.Plan) -> contract.Plan:
+    """Look at the paths of a plan: the contract does not know that they are the host's."""
+    if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
+        fact = f'"stdlib" is text, which {workload.kind} does not read; a directory is written "./stdlib"'
+        raise spec_parse.below(("data",), fact)
+    for name in ("data", "code"):
+        path = getattr(workload, name, None)
+        try:
+            spec_rules.host_path("." if path is None else path)
+        except ValueError as error:
+            raise spec_parse.below((name,), str(error)) from error
     return workload
 
 
@@ -148,8 +154,8 @@ class JobFile(contract.Spec):
     """One job, as its owner wants it."""
 
     name: Name = Field(description="Name of the job; the file's own name where this is left out.")
-    workload: Annotated[contract.CausalLm, BeforeValidator(_known_kind), AfterValidator(_checked_paths)] = (
-        Field(description="What is trained.")
+    workload: Annotated[contract.Plan, BeforeValidator(_known_kind), AfterValidator(_checked_paths)] = Field(
+        description="What is trained."
     )
     profile: Annotated[ProfileChoice, BeforeValidator(_profile)] = Field(
         ProfileChoice(), description="How it is run fast: the name of a profile, or changes to one."
@@ -202,14 +208,16 @@ def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
     Raises:
         SpecError: with every problem at once.
     """
+    profiles = profiles or contract.profiles_dir()
     tree, problems = spec_parse.mapping(text, path)
-    problems += spec_profiles.unknown_profile(tree, profiles or contract.profiles_dir())
+    problems += (unknown := spec_profiles.unknown_profile(tree, profiles))
     written = {"name": spec_rules.name_from(path.stem), **_as_written(tree)}
     job, complaints = spec_parse.validated(JobFile, written, tree)
     problems += complaints
     if job is None:
         raise SpecError(path, problems)
     problems += _conflicts(job.read_from(Origin(path, tree)))
+    problems += () if unknown else _clashes_everywhere(job, profiles)
     if problems:
         raise SpecError(path, problems)
     return job
@@ -283,16 +291,49 @@ def _overlaps(job: JobFile) -> Iterator[Problem]:
             yield job.origin.problem(("mounts", i, "target"), fact)
 
 
-# --- Out: what the rest of the house wants ------------------------------------------------------------
+def _clashes_everywhere(job: JobFile, profiles: Path) -> Iterator[Problem]:
+    """Yield what is wrong with the profile on every accelerator that the job could still get."""
+    found = [list(_clashes(job, each, profiles)) for each in _accelerators(job)]
+    sides = [{(clash.switch, clash.other) for clash in each} for each in found]
+    for clash in found[0]:
+        if all((clash.switch, clash.other) in each for each in sides):
+            yield job.origin.problem(("profile", clash.switch), clash.fact)
 
 
-def resolve_profile(job: JobFile, profiles: Path | None = None) -> contract.Profile:
-    """Return the settings that the job's profile comes to.
+def _accelerators(job: JobFile) -> tuple[Accelerator, ...]:
+    if job.accelerator != "auto":
+        return (job.accelerator,)
+    return ("cuda", "rocm") if job.resources.gpus else ("cpu",)
+
+
+def clashes(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> Iterator[Problem]:
+    """Yield what is wrong with the job's profile on an accelerator: contradictory and impossible settings.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
     """
-    return spec_profiles.resolve(job.profile, profiles or contract.profiles_dir())
+    for clash in _clashes(job, accelerator, profiles or contract.profiles_dir()):
+        yield job.origin.problem(("profile", clash.switch), clash.fact)
+
+
+def _clashes(job: JobFile, accelerator: Accelerator, profiles: Path) -> Iterator[spec_switches.Clash]:
+    tree = job.origin.tree
+    said = spec_profiles.chosen(job.profile, tree, profiles, accelerator)
+    decided_by = ("accelerator",) if job.accelerator != "auto" else ("resources", "gpus")
+    node = spec_yaml.at_path(tree, decided_by) if tree else None
+    return spec_switches.clashes(said, accelerator, f" (line {node.at.line})" if node else "")
+
+
+# --- Out: what the rest of the house wants ------------------------------------------------------------
+
+
+def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> contract.Profile:
+    """Return the settings that the job's profile comes to on an accelerator.
+
+    Raises:
+        UsageError: a profile is missing, extends itself or is not valid.
+    """
+    return spec_profiles.resolve(job.profile, profiles or contract.profiles_dir(), accelerator)
 
 
 def checkpoint_plan(job: JobFile) -> contract.CheckpointPlan:

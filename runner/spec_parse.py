@@ -8,7 +8,7 @@ two things is a file that somebody will read the other way.
 import difflib
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
@@ -24,6 +24,20 @@ from runner.spec_yaml import Node, Part, Scalar
 M = TypeVar("M", bound=BaseModel)
 
 MEANT: Final[Mapping[str, str]] = {
+    "amp": "profile.precision",
+    "amp_dtype": "profile.precision",
+    "use_amp": "profile.precision",
+    "tf32": "profile.tf32_matmul",
+    "num_workers": "profile.loader_workers",
+    "prefetch_factor": "profile.loader_prefetch",
+    "persistent_workers": "profile.loader_persistent",
+    "pin_memory": "profile.placement",
+    "stream_buffer_size": "profile.stream_buffer",
+    "gradient_checkpointing": "profile.activation_checkpointing",
+    "accumulate_grad_batches": "profile.micro_batch",
+    "gradient_accumulation_steps": "profile.micro_batch",
+    "detect_anomaly": "profile.anomaly_detection",
+    "fused_optimizer": "profile.optimizer",
     "env": "environment",
     "volumes": "mounts",
     "tags": "labels",
@@ -122,7 +136,7 @@ class _Complaint:
     def path(self) -> tuple[Part, ...]:
         """The field as the file spells it: without pydantic's marks."""
         inside = self.detail.get("ctx", {}).get("path", ())
-        parts = [part for part in (*self.detail["loc"], *inside) if part != "[key]"]
+        parts = [*_as_spelt(self.model, self.detail["loc"]), *inside]
         if isinstance(spec_yaml.at_path(self.tree, tuple(parts[:-1])), Scalar):
             parts.pop()  # a short form: the text stands for a mapping with this field in it
         return tuple(parts)
@@ -165,51 +179,58 @@ def _fact(complaint: _Complaint, kind: str) -> str:
             return _unknown(complaint)
         case "too_long":
             return f"holds more than {context['max_length']} entries"
+        case "too_short":
+            return f"must hold at least {context['min_length']} entry"
         case _:
             return _mismatch(complaint)
 
 
 def _unknown(complaint: _Complaint) -> str:
     word = str(complaint.path[-1])
-    parent = _type_at(complaint.model, complaint.path[:-1])
+    parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
     names = tuple(parent.model_fields) if _is_model(parent) else ()
     meant = MEANT.get(word, "")
-    if meant.startswith(dotted(complaint.path[:-1])) and meant:
+    if meant and (meant.startswith(dotted(complaint.path[:-1])) or "." in meant):
         return f"unknown field; did you mean {quoted(meant)}?"
     if word in ENGINE_OPTIONS:
         return "unknown field; a job file carries no options of the container engine"
     if hint := did_you_mean(word, names):
         return f"unknown field{hint}"
-    elsewhere = [dotted((*path, word)) for path, fields in _sections(complaint.model) if word in fields]
+    elsewhere = [
+        dotted((*path, word)) for path, fields in _sections(complaint.model, complaint.tree) if word in fields
+    ]
     return f"unknown field{f'; did you mean {quoted(elsewhere[0])}?' if elsewhere else ''}"
 
 
 def _sections(
-    model: type[BaseModel], path: tuple[str, ...] = ()
+    model: type[BaseModel], node: Node | None, path: tuple[str, ...] = ()
 ) -> Iterable[tuple[tuple[str, ...], frozenset[str]]]:
     yield path, frozenset(model.model_fields)
     for name, info in model.model_fields.items():
-        if _is_model(inner := _bare(info.annotation)):
-            yield from _sections(inner, (*path, name))
+        below_it = spec_yaml.at_path(node, (name,)) if node else None
+        if _is_model(inner := _chosen(_bare(info.annotation), below_it)):
+            yield from _sections(inner, below_it, (*path, name))
 
 
 def _mismatch(complaint: _Complaint) -> str:
-    info = _field_at(complaint.model, complaint.path)
-    wanted = _wanted(info.annotation, info) if info else _wanted(_type_at(complaint.model, complaint.path))
+    info = _field_at(complaint)
+    wanted = _wanted(info.annotation, info) if info else _wanted(_type_of(complaint))
     return f"must be {wanted}, not {_found(complaint.node)}{_hint(complaint, info)}"
 
 
 def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
     node = complaint.node
-    kind = _type_at(complaint.model, complaint.path)
+    kind = _type_of(complaint)
     if not isinstance(node, Scalar):
         return ""
     if node.value is None and info is not None and not info.is_required():
         return "; remove the line to get the default"
+    if get_origin(kind) is tuple and isinstance(node.value, str):
+        return f"; did you mean [{', '.join(map(quoted, node.value.split()))}]?"
     if kind is str:
         return '; write "" for an empty text' if node.value is None else "; put it in quotes"
-    if get_origin(kind) is Literal:
-        return did_you_mean(node.text, [str(choice) for choice in get_args(kind)])
+    if words := _words(kind):
+        return did_you_mean("off" if node.value is False else node.text, words)
     if kind is bool and node.text.lower() in {"yes", "no", "on", "off"}:
         return f"; did you mean {'true' if node.text.lower() in {'yes', 'on'} else 'false'}?"
     if isinstance(node.value, str) and isinstance(spec_yaml.resolve(node.text), int | float):
@@ -227,25 +248,60 @@ def _found(node: Node | None) -> str:
 # --- What a field wants -------------------------------------------------------------------------------
 
 
-def _field_at(model: type[BaseModel], path: tuple[Part, ...]) -> FieldInfo | None:
-    if not path:
+def _field_at(complaint: _Complaint) -> FieldInfo | None:
+    if not complaint.path:
         return None
-    parent = _type_at(model, path[:-1])
-    return parent.model_fields.get(str(path[-1])) if _is_model(parent) else None
+    parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
+    return parent.model_fields.get(str(complaint.path[-1])) if _is_model(parent) else None
 
 
-def _type_at(model: type[BaseModel], path: tuple[Part, ...]) -> Any:  # noqa: ANN401 - annotations are values of any kind
+def _type_of(complaint: _Complaint) -> Any:  # noqa: ANN401 - annotations are values of any kind
+    return _type_at(complaint.model, complaint.path, complaint.tree)
+
+
+def _as_spelt(model: type[BaseModel], loc: tuple[Part, ...]) -> Iterator[Part]:
+    """Yield the parts of pydantic's location that a file has: not which member of a union was meant."""
+    kind: Any = model
+    for part in loc:
+        if part == "[key]":
+            continue
+        members = _members(kind)
+        if len(members) == 1:
+            yield part
+            kind = _inside(members[0], part)
+        else:
+            kind = next((member for member in members if _tag(member) == part), None)
+
+
+def _type_at(model: type[BaseModel], path: tuple[Part, ...], tree: Node) -> Any:  # noqa: ANN401 - the same
     """Return the type at a path, None when the model has no such place."""
     kind: Any = model
-    for part in path:
-        if _is_model(kind):
-            info = kind.model_fields.get(str(part))
-            kind = _bare(info.annotation) if info else None
-        elif get_origin(kind) in (tuple, dict):
-            kind = _bare(get_args(kind)[0 if get_origin(kind) is tuple else 1])
-        else:
-            return None
+    for depth, part in enumerate(path, start=1):
+        kind = _chosen(_inside(kind, part), spec_yaml.at_path(tree, path[:depth]))
     return kind
+
+
+def _inside(kind: Any, part: Part) -> Any:  # noqa: ANN401 - the same
+    """Return the type of one field of a model, or of what a list or a mapping holds."""
+    if _is_model(kind):
+        info = kind.model_fields.get(str(part))
+        return _bare(info.annotation) if info else None
+    if get_origin(kind) in (tuple, dict):
+        return _bare(get_args(kind)[0 if get_origin(kind) is tuple else 1])
+    return None
+
+
+def _chosen(kind: Any, node: Node | None) -> Any:  # noqa: ANN401 - the same
+    """Return the member of a union of models that the file's own ``kind`` chooses."""
+    said = node.entries.get("kind") if isinstance(node, spec_yaml.Mapping) else None
+    tag = said.value if isinstance(said, Scalar) else None
+    return next((member for member in _members(kind) if tag is not None and _tag(member) == tag), kind)
+
+
+def _tag(kind: object) -> object:
+    """Return the ``kind`` of a model that is one member of a union."""
+    found = kind.model_fields.get("kind") if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return found.default if found else None
 
 
 def _is_model(kind: object) -> bool:
@@ -256,19 +312,47 @@ def _bare(annotation: Any) -> Any:  # noqa: ANN401 - the same
     """Return a type without its annotations and without ``| None``."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return _bare(next(kind for kind in get_args(annotation) if kind is not types.NoneType))
-    return annotation
+    members = _members(annotation)
+    return _bare(members[0]) if _is_union(annotation) and len(members) == 1 else annotation
+
+
+def _is_union(annotation: object) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the same
+    """Return the types that a value may have, null apart."""
+    if not _is_union(annotation):
+        return (annotation,)
+    return tuple(kind for kind in get_args(annotation) if kind is not types.NoneType)
+
+
+def _words(kind: Any) -> list[str]:  # noqa: ANN401 - the same
+    """Return the words that a field may say, whatever else it may be."""
+    literals = [member for member in map(_bare, _members(kind)) if get_origin(member) is Literal]
+    return [str(choice) for literal in literals for choice in get_args(literal)]
+
+
+def wanted(info: FieldInfo) -> str:
+    """Return what a field may hold, in the words of complaints."""
+    return _wanted(info.annotation, info)
 
 
 def _wanted(annotation: Any, info: FieldInfo | None = None) -> str:  # noqa: ANN401 - the same
+    members = _members(annotation)
+    bounds = info.metadata if info else []
+    words = dict.fromkeys(_described(member, bounds, alone=len(members) == 1) for member in members)
+    return f"{' or '.join(words)}{', or null' if types.NoneType in get_args(annotation) else ''}"
+
+
+def _described(annotation: Any, bounds: Sequence[object], *, alone: bool) -> str:  # noqa: ANN401 - the same
     kind = _bare(annotation)
     if get_origin(kind) is Literal:
-        words = f"one of {choose([str(choice) for choice in get_args(kind)])}"
-    else:
-        words = _WORDS.get(get_origin(kind) or kind, "a mapping")
-    optional = types.NoneType in get_args(annotation)
-    return f"{words}{_range(info)}{', or null' if optional else ''}"
+        return f"{'one of ' if alone else ''}{choose([str(choice) for choice in get_args(kind)])}"
+    own = [
+        item for field in getattr(annotation, "__metadata__", ()) for item in getattr(field, "metadata", ())
+    ]
+    return f"{_WORDS.get(get_origin(kind) or kind, 'a mapping')}{_range([*bounds, *own])}"
 
 
 _WORDS: Final[Mapping[Any, str]] = {
@@ -280,10 +364,10 @@ _WORDS: Final[Mapping[Any, str]] = {
 }
 
 
-def _range(info: FieldInfo | None) -> str:
+def _range(metadata: Sequence[object]) -> str:
     bound = {
         name: value
-        for item in (info.metadata if info else ())
+        for item in metadata
         for name in ("ge", "gt", "le", "lt")
         if (value := getattr(item, name, None)) is not None
     }

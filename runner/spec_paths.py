@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from jobs.contract import STDLIB
+from jobs.contract import STDLIB, CausalLm, Plan, Program
+from runner.datasets import NAMES
 from runner.source import SpecError, one_line
 from runner.spec import JobFile
+from runner.spec_parse import did_you_mean
 from runner.spec_yaml import Part
 
 Kind: TypeAlias = Literal["directory", "file", "either", "writable"]
@@ -24,10 +26,30 @@ SYSTEM: Final = tuple(
 """What is never shown to a job, wherever a link points from."""
 
 
+SYNTHETIC: Final = "synthetic-"
+"""Begins the name of data that a workload makes up, and says so."""
+
+
+def prepared_set(plan: Plan) -> str | None:
+    """Return the name of the prepared data set that a plan learns from, None when it is no such set."""
+    return plan.data if not isinstance(plan, Program) and plan.data in NAMES else None
+
+
+def data_path(plan: Plan) -> str | None:
+    """Return the path of a plan's data as it was written, None when they come from elsewhere."""
+    if isinstance(plan, Program) or plan.data in (STDLIB, *NAMES):
+        return None
+    made_up = plan.data.startswith(SYNTHETIC) and "/" not in plan.data
+    return None if made_up else plan.data
+
+
 def paths(job: JobFile) -> Iterator[tuple[tuple[Part, ...], str, Kind]]:
     """Yield field, path as written and what it must be, for every path of a job."""
-    if job.workload.data != STDLIB:
-        yield ("workload", "data"), job.workload.data, "directory"
+    plan = job.workload
+    if (data := data_path(plan)) is not None:
+        yield ("workload", "data"), data, "directory" if isinstance(plan, CausalLm) else "either"
+    if isinstance(plan, Program) and plan.code is not None:
+        yield ("workload", "code"), plan.code, "directory"
     for i, mount in enumerate(job.mounts):
         yield ("mounts", i, "source"), mount.source, "either" if mount.read_only else "writable"
     for name, source in job.secrets.items():
@@ -44,12 +66,18 @@ def check_paths(job: JobFile, base: Path, look: Look | None = None) -> None:
     """
     ask = look or problem_with
     found = [
-        job.origin.problem(field, fact)
+        job.origin.problem(field, fact + _meant(field, written))
         for field, written, kind in paths(job)
         if (fact := ask(base / written, kind)) is not None
     ]
     if found:
         raise SpecError(job.origin.path, found)
+
+
+def _meant(field: tuple[Part, ...], written: str) -> str:
+    """Return the guess that a data path was to be the name of a data set."""
+    is_name = field == ("workload", "data") and "/" not in written
+    return did_you_mean(written, (STDLIB, *NAMES)) if is_name else ""
 
 
 def problem_with(path: Path, kind: Kind) -> str | None:

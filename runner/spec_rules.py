@@ -17,6 +17,9 @@ DATA_ROOT: Final = PurePosixPath("/data")
 WORKLOAD_TARGET: Final = DATA_ROOT / "workload"
 """Where the runner itself shows the workload's data; a job cannot mount over it."""
 
+CODE_TARGET: Final = PurePosixPath("/code")
+"""Where the runner shows the code of a program."""
+
 MAX_TEXT: Final = 32 * 1024
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -30,9 +33,11 @@ _DEVICES: Final = re.compile(
 _ENGINE: Final = re.compile(r"DOCKER_.*|CONTAINER_HOST")
 _RUNNER: Final = re.compile(
     r"RUNNER_.*|HOME|USER|LOGNAME|PATH|TMPDIR|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR"
-    r"|CUDA_CACHE_PATH|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
+    r"|CUDA_CACHE_PATH|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED|OMP_WAIT_POLICY"
 )
 _THREADS: Final = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS")
+_ALLOCATOR: Final = re.compile(r"PYTORCH_((CUDA|HIP)_)?ALLOC_CONF")
+_BLOCKING: Final = re.compile(r"(CUDA|HIP)_LAUNCH_BLOCKING|AMD_SERIALIZE_KERNEL")
 _SECRET: Final = re.compile(r".*(PASSWORD|PASSWD|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|TOKEN$).*")
 
 REFUSED_VARIABLES: Final = (
@@ -41,6 +46,11 @@ REFUSED_VARIABLES: Final = (
     (_ENGINE, "belongs to the container engine; a job has nothing to say to it"),
     (_RUNNER, "is set by the runner"),
     (_THREADS, 'is set by the runner; use "threads" of the profile'),
+    (
+        _ALLOCATOR,
+        'is set by the runner, and of several names for it one wins; use "allocator" of the profile',
+    ),
+    (_BLOCKING, 'is set by the runner; use "launch_blocking" of the profile'),
     (_SECRET, "looks like a secret, and a job's environment is not secret: use secrets"),
 )
 """Pattern and reason, in the order in which they are tried."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from jobs import contract
 from runner import spec
 from runner.quantities import format_duration, format_size
-from runner.spec_profiles import profile_names
+from runner.spec_profiles import AUTO, profile_names
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -23,10 +23,11 @@ def schema(profiles: Path | None = None) -> dict[str, Any]:
     document = spec.JobFile.model_json_schema()
     fields, definitions = document["properties"], document["$defs"]
     document["required"].remove("name")  # the file's name stands in
-    definitions["CausalLm"]["required"] = ["kind", "data"]
-    names = profile_names(profiles or contract.profiles_dir())
+    for plan in contract.PLANS:
+        definitions[plan.__name__]["required"] = ["kind", *definitions[plan.__name__].get("required", ())]
+    names = (AUTO, *profile_names(profiles or contract.profiles_dir()))
     definitions["ProfileChoice"]["properties"]["extends"]["enum"] = list(names)
-    _allow_text(fields["profile"], {"type": "string", "enum": list(names)}, "baseline")
+    _allow_text(fields["profile"], {"type": "string", "enum": list(names)}, AUTO)
     _allow_text(fields["image"], {"type": "string"}, "auto")
     for section in ("environment", "labels"):
         fields[section]["additionalProperties"] = {"type": ["string", "number"]}

@@ -51,6 +51,7 @@ _DURATIONS: Final = WithJsonSchema({"type": "string", "pattern": DURATION_PATTER
 _WRITTEN: Final = PlainSerializer(format_duration, return_type=str, when_used="json")
 
 Memory = Annotated[int, PlainValidator(_size(64 * MIB, 64 * TIB)), _SIZES]
+BufferMemory = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
 Shm = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
 Interval = Annotated[
     timedelta, PlainValidator(_duration(SECOND / 10, timedelta(days=1))), _DURATIONS, _WRITTEN

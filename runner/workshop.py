@@ -12,20 +12,21 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from jobs.contract import JOB_DIR, RunPaths
+from jobs.contract import JOB_DIR, Program, RunPaths
+from runner import programs
 from runner.adapters import as_user, log_quota
 from runner.adapters.pins import Pins
 from runner.adapters.run_directory import RunDirectory
 from runner.core.causes import Evidence, completed, explain
-from runner.core.lifecycle import Attempt
+from runner.core.job import Attempt
 from runner.core.placement import Needs
 from runner.core.retry import Ended
 from runner.errors import UsageError
 from runner.ports import BuildFailed, Device, Gone, Images, JobRow, Key, LaunchRequest, Limits, Mount
 from runner.resolved import Resolved
-from runner.spec_rules import WORKLOAD_TARGET
 
 SECRETS_DIR: Final = Path("/run/secrets")
+CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
 LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning, the rest for the end
 
 
@@ -56,7 +57,7 @@ def _needs(text: str) -> Needs:
 
 
 class JobWorkshop:
-    """Satisfies ``runner.daemon.Workshop``."""
+    """Satisfies ``runner.world.Workshop``."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -79,11 +80,18 @@ class JobWorkshop:
             return "none"
         revision = parse_revision(row.revision)
         chosen = revision.job.image.name
-        if chosen != "auto":
-            if chosen not in self._shop.allowed_images:
-                raise BuildFailed(f"image {chosen!r} is no longer offered; ask the operator (allowed_images)")
-            return self._shop.allowed_images[chosen]
-        return self._shop.images.ensure(revision.accelerator, directory.root / "build.log")
+        if chosen == "auto":
+            return self._shop.images.ensure(revision.accelerator, directory.root / "build.log", row.job.id)
+        if chosen not in self._shop.allowed_images:
+            raise BuildFailed(f"image {chosen!r} is no longer offered; ask the operator (allowed_images)")
+        return self._offered(self._shop.allowed_images[chosen])
+
+    def _offered(self, reference: str) -> str:
+        """Return the id that a reference stands for now: what is recorded is what all attempts run."""
+        try:
+            return self._shop.images.resolve(reference)
+        except BuildFailed as error:
+            raise BuildFailed(f"{error}; ask the operator (allowed_images)") from error
 
     def request(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
@@ -98,7 +106,8 @@ class JobWorkshop:
         paths = directory.prepare(spec, secrets)
         see = partial(self._pinned, revision, f"{row.job.id}-{attempt.number}")
         mounts = self._mounts(revision, directory.secret, see) if self._shop.in_container else ()
-        return self._request(row, revision, paths, image, devices, mounts)
+        request = self._request(row, revision, paths, image, devices, mounts)
+        return programs.started(request, spec, in_container=self._shop.in_container)
 
     def dry_request(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
         """Return what would be launched, with nothing made."""
@@ -106,7 +115,9 @@ class JobWorkshop:
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         mounts = self._mounts(revision, directory.secret, lambda _, source: source)
-        return self._request(row, revision, paths, image, (), mounts)
+        request = self._request(row, revision, paths, image, (), mounts)
+        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
+        return programs.started(request, spec, in_container=self._shop.in_container)
 
     def _request(  # noqa: PLR0913, PLR0917  (one value per part of the answer)
         self,
@@ -127,11 +138,17 @@ class JobWorkshop:
             run_dir=paths.root,
             log=paths.log,
             limits=Limits(resources.cpus, resources.memory, resources.shm),
-            environment=dict(revision.job.environment),
+            environment=dict(revision.environment(*self._places(paths))),
             mounts=mounts,
             devices=devices,
             network=self._shop.network,
         )
+
+    def _places(self, paths: RunPaths) -> tuple[Path, Path]:
+        """Return the run directory and the scratch directory as an attempt sees them."""
+        if self._shop.in_container:
+            return Path(JOB_DIR), CONTAINER_SCRATCH
+        return paths.root, paths.root / "home" / ".cache" / f"attempt-{paths.attempt}"
 
     def _argv(self, paths: RunPaths) -> tuple[str, ...]:
         python = "python" if self._shop.in_container else sys.executable
@@ -144,10 +161,10 @@ class JobWorkshop:
         revision: Resolved, secret: Callable[[str], Path], see: Callable[[int, Path], Path]
     ) -> tuple[Mount, ...]:
         """Return what the job sees of the host; ``see`` answers with what stands for each source."""
-        asked = [(revision.base / m.source, Path(m.target), m.read_only) for m in revision.job.mounts]
-        if revision.data is not None:
-            asked.append((revision.data, Path(WORKLOAD_TARGET), True))
-        mounts = [Mount(see(i, source), target, ro) for i, (source, target, ro) in enumerate(asked)]
+        mounts = [
+            Mount(one.source if one.trusted else see(i, one.source), Path(one.target), one.read_only)
+            for i, one in enumerate(revision.shown())
+        ]
         return (*mounts, *(Mount(secret(name), SECRETS_DIR / name) for name in revision.job.secrets))
 
     def _pinned(self, revision: Resolved, name: str, number: int, path: Path) -> Path:
@@ -171,7 +188,7 @@ class JobWorkshop:
             engine_error=gone.error,
             result_cause=None if result is None else str(result.cause),
             result_message="" if result is None else result.message,
-            reports=True,
+            reports=not isinstance(parse_revision(row.revision).job.workload, Program),
         )
         cause, message = explain(evidence)
         return Ended(
@@ -191,8 +208,13 @@ class JobWorkshop:
         log_quota.enforce(log, quota, quota // LOG_HEAD_SHARE, quota // 2)
 
     def retire(self, row: JobRow) -> None:
-        """Take back what a job must not keep once it has ended: its secrets."""
+        """Take back what a job must not keep once it has ended: its place before an image, its secrets."""
+        self._shop.images.leave(row.job.id)
         self.directory(row).forget_secrets()
+
+    def close(self) -> None:
+        """End what may take minutes, so that the daemon can leave; the next one begins it again."""
+        self._shop.images.close()
 
     def let_go(self, row: JobRow) -> None:
         """Unpin the mount sources of a job: a container that has started keeps its own."""

@@ -5,67 +5,131 @@ state, no position in a data set and no schedule, so there is nothing of them to
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from jobs.contract import CausalLm
-from jobs.workloads import causal_lm
+from jobs.batches import Batch
+from jobs.contract import BuiltIn, CausalLm, GraphForecast, ImuStream, PairClassifier, ResidentTransformer
+from jobs.switches import Switches
 
-Batch: TypeAlias = Tensor
-"""The first dimension is the sequence or row; a micro-batch is a slice of it."""
+
+class Source(Protocol):
+    """Makes batches; a pure function of the step, so any process can make any of them.
+
+    It is handed to loader processes, so it can be pickled and holds no open file.
+    """
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """Bytes that ``on`` would take; None if this source cannot live on a device."""
+
+    def on(self, device: torch.device) -> "Source":
+        """Return the same source with its tensors on a device; asked only where ``resident_bytes`` is not None."""
+
+    def batch(self, step: int) -> Batch:
+        """Return the effective batch of a step."""
+
+    def held_out(self, index: int) -> Batch:
+        """Return one evaluation batch, the same one each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What held-out data says about the model, beside what no model at all would get."""
+
+    metrics: Mapping[str, float]
+    baseline: Mapping[str, float]  # the same metrics of the trivial predictor that docs/workloads.md names
+    primary: str  # decides which checkpoint is the best
+    higher_is_better: bool = False
 
 
 class Workload(Protocol):
     """What the trainer needs to know about a training."""
 
     @property
-    def plan(self) -> CausalLm:
+    def plan(self) -> BuiltIn:
         """The workload's own fields of the spec."""
 
     @property
     def model(self) -> nn.Module: ...
 
     @property
+    def source(self) -> Source: ...
+
+    @property
+    def item(self) -> str:
+        """What is counted: token, window, node, candle, pair."""
+
+    @property
     def items_per_step(self) -> int:
-        """Tokens, windows or rows in one effective batch."""
+        """Items in one effective batch."""
 
     @property
     def train_items(self) -> int:
-        """Tokens, windows or rows to draw from."""
+        """Items to draw from."""
 
     @property
-    def baseline_loss(self) -> float:
-        """The loss of knowing frequencies only; a model that learns ends below it."""
+    def steps_per_epoch(self) -> int:
+        """Steps after which as many items were drawn as there are."""
 
     @property
     def signatures(self) -> Mapping[str, str]:
         """The aspects of ``jobs.signatures`` that the workload decides."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the optimiser's parameter groups with their hyper-parameters."""
-
-    def learning_rate(self, step: int) -> float: ...
-
-    def batch(self, step: int) -> Batch:
-        """Return the effective batch of a step, on the CPU."""
-
-    def held_out(self, index: int) -> Batch:
-        """Return one evaluation batch, the same one each time."""
+        """Return the optimiser's parameter groups with their hyper-parameters, parameters by name."""
 
     def loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum of the losses of all items of a batch that lies on the model's device."""
 
     def count(self, batch: Batch) -> int:
-        """Return the number of items whose losses ``loss_sum`` adds up."""
+        """Return the number of items whose losses ``loss_sum`` adds up, without asking the device."""
+
+    def score(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return sums over one held-out batch, on its device; ``judge`` gets them added up."""
+
+    def judge(self, sums: Mapping[str, float]) -> Evaluation:
+        """Return what the sums over all held-out batches mean."""
 
 
-def build(plan: CausalLm, seed: int) -> Workload:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a workload is built from."""
+
+    seed: int
+    switches: Switches
+    cache_dir: Path | None = None  # survives from attempt to attempt of a job; None: there is none
+
+
+def build(plan: BuiltIn, setting: Setting) -> Workload:
     """Return the workload of a spec, its weights initialised on the CPU.
 
     Raises:
-        InvalidSpec: its corpus is missing, unreadable or too small.
+        InvalidSpec: what it is to learn from is missing, unreadable, wrong or too small.
     """
+    # A workload is imported when it is asked for: each has readers of its own.
     match plan:
         case CausalLm():
-            return causal_lm.CausalLanguageModel(plan, seed)
+            from jobs.workloads.causal_lm import CausalLanguageModel  # noqa: PLC0415
+
+            return CausalLanguageModel(plan, setting)
+        case ImuStream():
+            from jobs.workloads.imu_stream import StreamedPoses  # noqa: PLC0415
+
+            return StreamedPoses(plan, setting)
+        case GraphForecast():
+            from jobs.workloads.graph_forecast import GraphForecaster  # noqa: PLC0415
+
+            return GraphForecaster(plan, setting)
+        case ResidentTransformer():
+            from jobs.workloads.resident_transformer import CandleTransformer  # noqa: PLC0415
+
+            return CandleTransformer(plan, setting)
+        case PairClassifier():
+            from jobs.workloads.pair_classifier import PairComparator  # noqa: PLC0415
+
+            return PairComparator(plan, setting)

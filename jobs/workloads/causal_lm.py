@@ -9,6 +9,7 @@ Attention masks are never stored: ``is_causal`` lets every backend of
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,25 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
 
+from jobs.batches import Batch
 from jobs.contract import CausalLm
-from jobs.data import corpus_directory, read_corpus, unigram_nats, windows
 from jobs.randomness import seed_all
-from jobs.signatures import CORPUS, MODEL, SCHEDULE, signature
+from jobs.readers.text import Corpus, corpus_directory, read_corpus, unigram_nats, windows
+from jobs.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
+from jobs.workloads import Evaluation, Setting
+from jobs.workloads.parts import decayed_matrices
 
 VOCABULARY = 256
-FLOOR = 0.1
-"""The learning rate ends at this share of its peak."""
-
-_TRAJECTORY = (
-    "steps",
-    "batch_size",
-    "dropout",
-    "learning_rate",
-    "warmup_steps",
-    "weight_decay",
-    "grad_clip",
-)
-"""Fields that decide where a training goes, and not what it can take up."""
 
 
 class Block(nn.Module):
@@ -93,16 +84,46 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-class CausalLanguageModel:
-    """The workload: corpus, model, batches, loss and schedule of one spec."""
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The corpus, and windows of it."""
 
-    def __init__(self, plan: CausalLm, seed: int) -> None:
+    corpus: Corpus
+    plan: CausalLm
+    seed: int
+
+    @property
+    def resident_bytes(self) -> int:
+        return self.corpus.train_N.numel() + self.corpus.held_out_N.numel()
+
+    def on(self, device: torch.device) -> "Text":
+        corpus = self.corpus
+        moved = replace(corpus, train_N=corpus.train_N.to(device), held_out_N=corpus.held_out_N.to(device))
+        return replace(self, corpus=moved)
+
+    def batch(self, step: int) -> Batch:
+        return self._windows(self.corpus.train_N, "batch", step)
+
+    def held_out(self, index: int) -> Batch:
+        return self._windows(self.corpus.held_out_N, "held-out", index)
+
+    def _windows(self, text_N: Tensor, purpose: str, number: int) -> Batch:
+        plan = self.plan
+        return {"tokens": windows(text_N, plan.batch_size, plan.context + 1, self.seed, purpose, number)}
+
+
+class CausalLanguageModel:
+    """The workload: corpus, model and loss of one spec."""
+
+    item = "token"
+
+    def __init__(self, plan: CausalLm, setting: Setting) -> None:
         self.plan = plan
-        self._seed = seed
-        self._window = plan.context + 1
-        self._corpus = read_corpus(corpus_directory(plan.data), plan.include, self._window)
-        seed_all(seed, "weights")
-        self.model = Transformer(plan)
+        corpus = read_corpus(corpus_directory(plan.data), plan.include, plan.context + 1)
+        self.source = Text(corpus, plan, setting.seed)
+        seed_all(setting.seed, "weights")
+        self.model = Transformer(plan, setting.switches.profile)
+        setting.switches.applied("attention", verified=True)
 
     @property
     def items_per_step(self) -> int:
@@ -110,53 +131,41 @@ class CausalLanguageModel:
 
     @property
     def train_items(self) -> int:
-        return self._corpus.train_N.numel()
+        return self.source.corpus.train_N.numel()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return max(1, self.train_items // self.items_per_step)
 
     @cached_property
     def baseline_loss(self) -> float:
-        return unigram_nats(self._corpus.train_N)
+        return unigram_nats(self.source.corpus.train_N)
 
     @cached_property
     def signatures(self) -> Mapping[str, str]:
-        plan = self.plan.model_dump(mode="json")
-        shapes = [[name, list(t.shape), str(t.dtype)] for name, t in self.model.state_dict().items()]
-        schedule = {key: plan[key] for key in _TRAJECTORY}
+        plan = self.plan
         return {
-            MODEL: signature([plan["kind"], plan["heads"], shapes]),
-            CORPUS: self._corpus.sha256,
-            SCHEDULE: signature(schedule),
+            MODEL: model_signature(self.model, plan.kind, plan.heads),
+            CORPUS: self.source.corpus.sha256,
+            SCHEDULE: schedule_signature(plan, plan.dropout),
         }
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return matrices with weight decay, and biases and norms without."""
-        named = list(self.model.named_parameters())
-        decayed = [(name, p) for name, p in named if p.dim() >= 2]
-        others = [(name, p) for name, p in named if p.dim() < 2]
-        return [
-            {"params": decayed, "weight_decay": self.plan.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        return decayed_matrices(self.model, self.plan.weight_decay)
 
-    def learning_rate(self, step: int) -> float:
-        """Return a linear warm-up, then half a cosine down to the floor."""
-        plan = self.plan
-        if step < plan.warmup_steps:
-            return plan.learning_rate * (step + 1) / plan.warmup_steps
-        done = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
-        return plan.learning_rate * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * done)))
-
-    def batch(self, step: int) -> Tensor:
-        plan = self.plan
-        return windows(self._corpus.train_N, plan.batch_size, self._window, self._seed, "batch", step)
-
-    def held_out(self, index: int) -> Tensor:
-        plan = self.plan
-        return windows(self._corpus.held_out_N, plan.batch_size, self._window, self._seed, "held-out", index)
-
-    def loss_sum(self, batch: Tensor) -> Tensor:
-        tokens_BT = batch.long()
+    def loss_sum(self, batch: Batch) -> Tensor:
+        tokens_BT = batch["tokens"].long()
         logits_BTV = self.model(tokens_BT[:, :-1])
         return F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT[:, 1:].flatten(), reduction="sum")
 
-    def count(self, batch: Tensor) -> int:
-        return batch.shape[0] * (batch.shape[1] - 1)
+    def count(self, batch: Batch) -> int:
+        tokens_BT = batch["tokens"]
+        return tokens_BT.shape[0] * (tokens_BT.shape[1] - 1)
+
+    def score(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {"loss": self.loss_sum(batch), "count": torch.tensor(self.count(batch))}
+
+    def judge(self, sums: Mapping[str, float]) -> Evaluation:
+        return Evaluation(
+            {"eval_loss": sums["loss"] / sums["count"]}, {"eval_loss": self.baseline_loss}, "eval_loss"
+        )

@@ -12,7 +12,7 @@ from typing import Final
 from runner.errors import Refused
 from runner.ports import Key, LaunchRequest
 
-ENTRY: Final = 'umask 077; cd "$1" || exit 126; log=$2; shift 2; exec "$@" >>"$log" 2>&1'
+ENTRY: Final = 'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; exec "$@"'
 """The attempt appends its own output to its log: complete whatever happens to daemon and engine."""
 
 FORBIDDEN_VARIABLES: Final = re.compile(
@@ -49,9 +49,9 @@ def admit(request: LaunchRequest) -> None:
             raise Refused(f"{request.key.job_id}: environment: {name} may not be set by a job; remove it")
 
 
-def entry(root: PurePath, log: PurePath, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command that goes to ``root``, opens ``log`` for appending and becomes ``argv``."""
-    return ("/bin/sh", "-c", ENTRY, "runner", str(root), str(log), *argv)
+def entry(directory: PurePath, log: PurePath, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that opens ``log`` for appending, goes to ``directory`` and becomes ``argv``."""
+    return ("/bin/sh", "-c", ENTRY, "runner", str(directory), str(log), *argv)
 
 
 def environment(request: LaunchRequest, home: PurePath, scratch: PurePath) -> Mapping[str, str]:

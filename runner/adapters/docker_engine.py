@@ -312,9 +312,10 @@ def _engine(doing: str) -> Iterator[None]:
     try:
         yield
     except APIError as error:
-        raise Unavailable(f"{doing}: the engine says: {_explanation(error)}") from error
+        raise Unavailable(f"{doing}: the container engine says: {_explanation(error)}") from error
     except (OSError, DockerException) as error:  # requests' errors are OSErrors
-        raise Unavailable(f"{doing}: the engine does not answer: {_one_line(str(error))}") from error
+        fact = f"the container engine does not answer ({doing}: {_one_line(str(error))})"
+        raise Unavailable(f"{fact}; it is tried again") from error
 
 
 def _refused(name: str, error: APIError) -> LaunchRefused | APIError:

@@ -79,7 +79,7 @@ def engine_arguments(
         "name": attempt_name(request.key),
         "config": {
             "Image": request.image,
-            "Entrypoint": list(entry(JOB_DIR, _log(request), ())),
+            "Entrypoint": list(entry(request.directory or JOB_DIR, _log(request), ())),
             "Cmd": list(request.argv),
             "WorkingDir": str(JOB_DIR),
             "User": f"{owner.uid}:{owner.gid}",  # one number alone takes groups from the image

@@ -187,7 +187,7 @@ class ProcessExecutor:
         # Shells ignore these two in the background, and what is ignored stays so.
         clean = ["env", "--ignore-environment", "--default-signal=INT,QUIT"]
         variables = [f"{name}={value}" for name, value in self._environment(request).items()]
-        program = entry(request.run_dir, request.log, request.argv)
+        program = entry(request.directory or request.run_dir, request.log, request.argv)
         return ("setpriv", *drop, "--", *clean, *variables, *program)
 
     def _spawn(self, books: Books, command: tuple[str, ...]) -> None:

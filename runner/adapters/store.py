@@ -19,7 +19,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from runner.core import story
-from runner.core.lifecycle import (
+from runner.core.job import (
     Event,
     Exited,
     Finished,

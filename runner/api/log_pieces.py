@@ -7,7 +7,7 @@ from typing import Final
 
 from jobs.contract import open_regular
 from runner.adapters import log_quota
-from runner.core.lifecycle import Finished, Held
+from runner.core.job import Finished, Held
 from runner.ports import AttemptRow, JobRow
 from runner.service import Service
 

@@ -19,10 +19,11 @@ from starlette.concurrency import run_in_threadpool
 from jobs.contract import CONTRACT_VERSION
 from runner.api import log_pieces, views
 from runner.api.peer import peer_of
-from runner.core.lifecycle import From, Start
+from runner.core.job import From, Start
 from runner.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.ports import JobRow
 from runner.service import MAX_JOB_FILE_BYTES, Caller, NotFound, Service, Submission
+from runner.workshop import parse_revision
 
 T = TypeVar("T")
 
@@ -117,7 +118,8 @@ async def submit(body: SubmitBody, service: S, caller: C) -> Response:
     if body.dry_run:
         return JSONResponse(await _apart(service.dry_run, caller, submission))
     row = await _apart(service.submit, caller, submission)
-    return JSONResponse({"job": _summary(service, row), "warnings": []}, status_code=201)
+    warnings = list(parse_revision(row.revision).warnings)
+    return JSONResponse({"job": _summary(service, row), "warnings": warnings}, status_code=201)
 
 
 def _decoded(text: str) -> bytes:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from jobs.contract import Result, Status
-from runner.core.lifecycle import Finished, Held, Job, Preparing, Queued, Running, Starting, Stopping
+from runner.core.job import Finished, Held, Job, Preparing, Queued, Running, Starting, Stopping
 from runner.ports import AttemptRow, EventRow, JobRow
 
 Json: TypeAlias = dict[str, Any]

@@ -105,7 +105,7 @@ def state_line(job: Summary) -> str:
     word = state_word(job)
     if job["state"] in {"starting", "running", "stopping"}:
         word += f" (attempt {job['attempt']} on {', '.join(job['gpus']) or 'cpu'})"
-    return f"{job['name']}: {word}" + (f": {job['why']}" if job["why"] else "")
+    return f"{job['name']}: {_because(word, job['why'])}"
 
 
 def attempt_line(attempt: AttemptRow) -> str:
@@ -121,9 +121,16 @@ def attempt_line(attempt: AttemptRow) -> str:
 def end_line(job: Detail) -> str:
     """Return how a job ended, the reason, and the proof of its weights when there is one."""
     tries = f" after {job['attempt']} attempts" if job["attempt"] > 1 else ""
-    why = f": {job['why']}" if job["why"] else ""
     sha256 = weights(job)
-    return f"{job['name']}: {state_word(job)}{tries}{why}" + (f"; weights sha256 {sha256}" if sha256 else "")
+    end = _because(f"{state_word(job)}{tries}", job["why"])
+    return f"{job['name']}: {end}" + (f"; weights sha256 {sha256}" if sha256 else "")
+
+
+def _because(word: str, why: str) -> str:
+    """Return a word with its reason, which may begin with the word: it is said once."""
+    if why.startswith(word):
+        return why
+    return f"{word}: {why}" if why else word
 
 
 def weights(job: Detail) -> str | None:

@@ -1,6 +1,6 @@
 """What happened, in one line for people.  The store keeps these beside each event."""
 
-from runner.core.lifecycle import (
+from runner.core.job import (
     CancelRequested,
     DeadlinePassed,
     Event,
@@ -56,7 +56,7 @@ def verdict(after: Job) -> str:
     """Return what was decided about a job whose attempt has ended, and why."""
     match after.state:
         case Finished(outcome=outcome, why=why):
-            return f"{outcome}: {why}"
+            return why if why.startswith(outcome) else f"{outcome}: {why}"
         case Held(why=why):
             return f"held: {why}"
         case Queued(since=since, why=why, not_before=not_before) if not_before is not None:

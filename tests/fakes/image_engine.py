@@ -5,10 +5,12 @@ import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import IO
 
 from images.engine import BuildRequest, Image, Step, StepEnd
-from images.errors import BuildFailed
+from images.errors import BuildFailed, EngineUnavailable
+from images.interest import Interest
 from images.settings import BuilderKind
 
 FACTS = {
@@ -42,6 +44,9 @@ class FakeEngine:
     pulled: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     builds: list[Built] = field(default_factory=list)
+    endless: bool = False  # builds go on until they are broken off
+    building: Event = field(default_factory=Event)
+    broken_off: Event = field(default_factory=Event)
 
     def add(self, tag: str, labels: dict[str, str] | None = None) -> Image:
         """Put an image there, as if somebody had made it."""
@@ -84,15 +89,26 @@ class FakeEngine:
     def platform(self) -> str:
         return "linux/amd64"
 
-    def build(self, kind: BuilderKind, request: BuildRequest, context: IO[bytes]) -> Iterator[str]:
+    def build(
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+    ) -> Iterator[str]:
         with tarfile.open(fileobj=io.BytesIO(context.read())) as tar:
             dockerfile = tar.extractfile("Dockerfile")
             assert dockerfile is not None
             self.builds.append(Built(kind, request, dockerfile.read().decode(), frozenset(tar.getnames())))
+        with interest.ending(self.broken_off.set):
+            yield from self._building()
         yield from self.failing
         if self.failing:
             raise BuildFailed("executor failed running [/bin/sh -c pip]: exit code: 1")
         self.add(request.tag, dict(request.labels))
+
+    def _building(self) -> Iterator[str]:
+        if self.endless:
+            yield "a long step"
+            self.building.set()
+            assert self.broken_off.wait(10)
+            raise EngineUnavailable("the connection was closed")
 
     def used(self) -> frozenset[str]:
         return self.in_use

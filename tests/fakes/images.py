@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from runner.ports import Accelerator
+from runner.ports import Accelerator, BuildFailed
 
 
 class FakeImages:
@@ -10,11 +10,25 @@ class FakeImages:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.left: list[str] = []
+        self.offered: dict[str, str] = {}
 
-    def ensure(self, accelerator: Accelerator, log: Path) -> str:
+    def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        del job_id
         self.asked.append(accelerator)
         log.write_text("building\nbuilt\n")
         return f"sha256:{accelerator}"
+
+    def leave(self, job_id: str) -> None:
+        self.left.append(job_id)
+
+    def close(self) -> None:
+        """Nothing is being built."""
+
+    def resolve(self, reference: str) -> str:
+        if reference not in self.offered:
+            raise BuildFailed(f"image {reference}: is not in the engine")
+        return self.offered[reference]
 
     def digest(self, accelerator: Accelerator) -> str:
         return f"digest-{accelerator}"

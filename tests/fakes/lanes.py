@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class ManualLanes:
-    """Satisfies ``runner.daemon.Lanes``."""
+    """Satisfies ``runner.world.Lanes``."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, deque[Callable[[], None]]] = {}

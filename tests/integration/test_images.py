@@ -19,6 +19,7 @@ from images.build import DockerEngine
 from images.context import text_entry, write_tar
 from images.engine import BuildRequest, Step
 from images.errors import BuildFailed, EngineUnavailable
+from images.interest import Interest
 from images.settings import BuilderKind, ImageSettings
 from images.store import ImageStore
 from runner.cli.main import cli
@@ -38,9 +39,11 @@ class Observed(DockerEngine):
     def __post_init__(self) -> None:
         super().__init__(self.url)
 
-    def build(self, kind: BuilderKind, request: BuildRequest, context: IO[bytes]) -> Iterator[str]:
+    def build(
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+    ) -> Iterator[str]:
         self.built.append(request.tag)
-        return super().build(kind, request, context)
+        return super().build(kind, request, context, interest)
 
 
 @pytest.fixture(scope="module")
@@ -279,13 +282,14 @@ def test_the_command_line_builds_lists_and_explains(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     down = CliRunner().invoke(cli, ["images", "prune"])
     assert down.exit_code == 4
-    assert down.stderr.endswith("none.sock: No such file or directory; scripts/engine starts one\n")
+    assert down.stderr.endswith("none.sock: No such file or directory); scripts/engine starts one\n")
 
 
 def _build(kind: BuilderKind, dockerfile: str, lines: list[str]) -> list[str]:
     archive = io.BytesIO()
     write_tar([text_entry("Dockerfile", dockerfile)], archive)
     archive.seek(0)
-    for line in DockerEngine().build(kind, BuildRequest("runner-images-test:build", {}, {}), archive):
+    request = BuildRequest("runner-images-test:build", {}, {})
+    for line in DockerEngine().build(kind, request, archive, Interest()):
         lines.append(line)  # noqa: PERF402  kept also when the build fails half-way
     return lines

@@ -21,18 +21,18 @@ from runner.adapters.docker_engine import DockerExecutor
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.cli.daemon import unit
 from runner.cli.main import EXIT_CODES
-from runner.core import causes, lifecycle
-from runner.core.lifecycle import (
+from runner.core import causes
+from runner.core.job import (
     Allocation,
     Attempt,
     CancelRequested,
+    Command,
     DeadlinePassed,
     Event,
     Exited,
     Finished,
     GracePassed,
     Held,
-    IllegalTransition,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -50,10 +50,10 @@ from runner.core.lifecycle import (
     State,
     Stopping,
     StopReason,
-    advance,
 )
+from runner.core.lifecycle import IllegalTransition, advance
 from runner.core.retry import Ended, RetryLimits
-from runner.daemon import RETRY_S
+from runner.patience import RETRY_S
 from runner.ports import Key, LaunchRequest, Limits, Owner
 from runner.settings import Settings
 
@@ -188,7 +188,7 @@ def test_the_states_and_reasons_are_all_explained() -> None:
     assert {row[0].strip("`") for row in table(text, "States")} == {state.kind for state in STATES}
     assert {row[0].strip("`") for row in table(text, "Events")} == {event.kind for event in EVENTS}
     assert {row[0].strip("`") for row in table(text, "Commands")} == {
-        kind.__name__ for kind in get_args(lifecycle.Command)
+        kind.__name__ for kind in get_args(Command)
     }
     missing = [word for kind in (StopReason, Outcome) for word in kind if f"`{word}`" not in text]
     assert missing == []

@@ -10,7 +10,8 @@ from bench.jobfile import CPUS, job_text
 from bench.result import CannotMeasure
 from bench.slurm import Ports, configuration
 from runner.adapters.hardened import HardenedSettings, engine_arguments
-from runner.core.lifecycle import Finished, Job, Outcome, Preparing, advance
+from runner.core.job import Finished, Job, Outcome, Preparing
+from runner.core.lifecycle import advance
 from runner.ports import Key, LaunchRequest, Limits, Owner
 from runner.spec import load, retry_limits
 

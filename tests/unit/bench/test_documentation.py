@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import daemon, post
+from bench import daemon, decide, post
 from bench.__main__ import BENCHES
 from bench.room import Effort
 
@@ -20,6 +20,7 @@ def test_every_bench_is_explained(name: str) -> None:
     "aim",
     [
         f"≤ {post.AIM_MS:g} ms",
+        f"≤ {decide.AIM_MS:g} ms",
         f"≤ {daemon.AIM_START_S:g} s",
         f"≤ {daemon.AIM_MEMORY_MIB:g} MiB",
         f"≤ {daemon.AIM_IDLE_PERCENT:g} %",

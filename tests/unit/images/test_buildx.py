@@ -1,6 +1,7 @@
 """The buildx plugin is called by an argument list, with little of our environment."""
 
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from images import buildx
 from images.engine import BuildRequest
 from images.errors import BuildFailed
+from images.interest import Interest
 
 REQUEST = BuildRequest("runner-cpu:h-1", {"BASE": "b; echo gotcha"}, {"runner.digest": "1"})
 
@@ -22,7 +24,7 @@ def built(url: str | None = None) -> list[str]:
     with tempfile.TemporaryFile() as context:
         context.write(b"the tar")
         context.seek(0)
-        return list(buildx.build(REQUEST, context, url))
+        return list(buildx.build(REQUEST, context, url, Interest()))
 
 
 def test_the_plugin_is_there_when_it_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -48,6 +50,29 @@ def test_secrets_of_our_environment_stay_here(monkeypatch: pytest.MonkeyPatch, t
     lines = built("unix:///engine.sock")
     assert "DOCKER_HOST=unix:///engine.sock" in lines
     assert not [line for line in lines if "password" in line]
+
+
+def test_a_build_that_nobody_waits_for_ends_with_all_its_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program(monkeypatch, tmp_path, "echo begun; sleep 600 & wait")
+    interest = Interest()
+    with tempfile.TemporaryFile() as context:
+        lines = buildx.build(REQUEST, context, None, interest)
+        assert next(lines) == "begun"
+        interest.abandon()
+        with pytest.raises(BuildFailed, match="begun"):
+            list(lines)
+
+
+def test_a_build_that_nobody_listens_to_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program(monkeypatch, tmp_path, "echo $$; exec sleep 600")
+    with tempfile.TemporaryFile() as context:
+        lines = buildx.build(REQUEST, context, None, Interest())
+        pid = next(lines)
+        assert isinstance(lines, Generator)
+        lines.close()
+    assert not Path("/proc", pid).exists()
 
 
 def test_a_failure_carries_the_programs_last_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

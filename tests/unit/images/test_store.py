@@ -171,3 +171,18 @@ def test_a_base_can_be_made_beforehand(
     assert found is not None
     assert found.id == made
     assert "--variant=minbase" in (settings.cache_dir / "base.log").read_text()
+
+
+def test_a_tag_is_resolved_to_the_image_that_it_names_now(settings: ImageSettings, fake: FakeEngine) -> None:
+    first, store = fake.add("site/ours:1"), ImageStore(settings, fake)
+    assert store.resolve("site/ours:1") == first.id == store.resolve(first.id)
+    assert fake.add("site/ours:1").id == store.resolve("site/ours:1") != first.id
+
+
+def test_an_image_that_is_not_there_is_named_and_not_pulled(
+    settings: ImageSettings, fake: FakeEngine
+) -> None:
+    fake.registry.add("site/ours:1")
+    with pytest.raises(BuildFailed, match=r"^image site/ours:1: is not in the engine$"):
+        ImageStore(settings, fake).resolve("site/ours:1")
+    assert fake.pulled == []

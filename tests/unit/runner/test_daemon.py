@@ -1,23 +1,16 @@
 """The loop over a fake world: every interleaving of work, looks, crashes and outages."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.adapters.store import SqliteStore
-from runner.core.lifecycle import (
+from runner.core.job import (
     CancelRequested,
     Finished,
     From,
     Held,
-    Job,
     Outcome,
     Preparing,
     Queued,
@@ -28,91 +21,13 @@ from runner.core.lifecycle import (
     Stopping,
 )
 from runner.core.placement import Needs
-from runner.core.retry import RetryLimits
-from runner.daemon import Capacity, Daemon
-from runner.daemon import World as Parts
 from runner.errors import Refused
-from runner.ports import Alive, Device, JobRow, Key, Owner
-from tests.fakes.clock import FakeClock
-from tests.fakes.executor import FakeExecutor, Program, World
-from tests.fakes.lanes import ManualLanes
-from tests.fakes.workshop import FakeWorkshop
+from runner.ports import Alive, JobRow
+from tests.fakes.executor import Program
+from tests.fakes.host import Host, fresh_host
 
-ANN = Owner(1001, 1001, "ann")
-GPUS = (Device("GPU-a", "nvidia", "H100"), Device("GPU-b", "nvidia", "H100"))
-
-
-@dataclass
-class Host:
-    """A machine: a store and an engine that outlive the daemon, and a daemon that can be killed."""
-
-    path: Path
-    world: World = field(default_factory=World)
-    clock: FakeClock = field(default_factory=FakeClock)
-
-    def __post_init__(self) -> None:
-        self.boot()
-
-    def boot(self) -> None:
-        """Start a daemon over what is there; whatever the one before had not done is lost."""
-        self.store = SqliteStore(self.path / "store.db")
-        if not hasattr(self, "workshop"):
-            self.workshop = FakeWorkshop(self.store.instance)
-        self.executor = FakeExecutor(self.store.instance, self.world)
-        self.lanes, self.builds = ManualLanes(), ManualLanes()
-        parts = Parts(
-            store=self.store,
-            executor=self.executor,
-            workshop=self.workshop,
-            clock=self.clock,
-            capacity=Capacity(4.0, 16 * 1024**3, GPUS),
-            lanes=self.lanes,
-            builds=self.builds,
-        )
-        self.daemon = Daemon(parts)
-        self.daemon.adopt()
-
-    def submit(self, name: str = "job", limits: RetryLimits | None = None) -> str:
-        job = Job(self.store.next_id(), Preparing(self.clock.now()), limits or RetryLimits())
-        self.daemon.submit(JobRow(job, name, ANN, self.clock.now(), 50, "{}"), "submitted")
-        return job.id
-
-    def row(self, job_id: str) -> JobRow:
-        row = self.store.get(job_id)
-        assert row is not None
-        return row
-
-    def state(self, job_id: str) -> str:
-        return self.row(job_id).job.state.kind
-
-    def key(self, job_id: str, attempt: int = 1) -> Key:
-        return Key(self.store.instance, job_id, attempt)
-
-    def settle(self, rounds: int = 12) -> None:
-        """Let everything happen that needs no time to pass."""
-        for _ in range(rounds):
-            while self.builds.step() or self.lanes.step():
-                self.daemon.turn(0)
-            self.daemon.look()
-            self.daemon.turn(0)
-
-    def wait(self, seconds: float) -> None:
-        self.clock.forward(seconds)
-        self.daemon.turn(0)
-        self.settle()
-
-
-@contextmanager
-def fresh_host() -> Iterator[Host]:
-    memory = Path("/dev/shm")  # hundreds of stores: an fsync each would be most of the time
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
-        yield Host(Path(path))
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with fresh_host() as host:
-        yield host
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_job_runs_and_its_container_is_removed(host: Host) -> None:
@@ -212,7 +127,7 @@ def test_cancelling_terminates_and_after_the_grace_kills(host: Host) -> None:
     assert host.state(job_id) == "stopping"
     host.wait(31)
     assert [number for _, number in host.world.signals] == [15, 9]
-    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.CANCELLED, "cancelled")
+    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.CANCELLED, "cancelled by ann")
 
 
 def test_cancelling_while_the_image_is_built_is_at_once(host: Host) -> None:
@@ -397,13 +312,3 @@ def finish_all(host: Host) -> None:
     host.settle()
     host.wait(40)
     assert host.store.unfinished() == ()
-
-
-def test_time_that_passes_is_read_from_the_monotonic_clock_for_retries(host: Host) -> None:
-    host.workshop.engine_down = True
-    job_id = host.submit()
-    host.settle()
-    host.workshop.engine_down = False
-    host.clock.jump(-timedelta(days=1).total_seconds())
-    host.wait(3)
-    assert host.state(job_id) == "running"

@@ -8,25 +8,28 @@ from typing import Any
 
 import pytest
 
-from runner import spec, spec_rules
+from jobs import contract
+from runner import spec, spec_reference, spec_rules
 from runner.spec_schema import schema
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = (DOCS / "jobfile.md").read_text(encoding="utf-8")
+FIELDS = (DOCS / "jobfile-fields.md").read_text(encoding="utf-8")
 FIRST_JOB = (DOCS / "howto" / "first-job.md").read_text(encoding="utf-8")
-ROWS = dict(re.findall(r"^\| `([a-z_.\[\]]+)` \| (.+?) \|", TEXT, re.MULTILINE))
-SPECIAL = {"name": "the file's name", "profile.name": "made from the changes", "workload.kind": "required"}
+ROW = re.compile(r"^\| `([a-z_0-9.\[\]]+)` \| (.+?) \|", re.MULTILINE)
+SPECIAL = {"name": "the file's name", "workload": "required"}
+ELSEWHERE = ("workload", "profile")
+"""Sections whose fields are told by the page that is made from the models."""
 
 
 def fields(part: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield every field of the schema, dotted, with its default as the page should show it."""
     for name, field in part["properties"].items():
         path = f"{prefix}{name}"
-        (section,) = re.findall(r'"#/\$defs/(\w+)"', json.dumps(field)) or [None]
-        if section:
-            yield from fields(
-                definitions[section], definitions, f"{path}[]." if "items" in field else f"{path}."
-            )
+        sections = [] if name in ELSEWHERE else re.findall(r'"#/\$defs/(\w+)"', json.dumps(field))
+        for section in sections:
+            inner = f"{path}[]." if "items" in field else f"{path}."
+            yield from fields(definitions[section], definitions, inner)
         yield path, SPECIAL.get(path) or default(field, required=name in part.get("required", ()))
 
 
@@ -46,15 +49,37 @@ def documented() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("path", "expected"), documented())
 def test_the_page_tells_every_field_with_its_default(path: str, expected: str) -> None:
-    assert ROWS.get(path) == expected
+    assert dict(ROW.findall(TEXT)).get(path) == expected
 
 
 def test_the_page_tells_no_field_that_does_not_exist() -> None:
-    assert set(ROWS) - {path for path, _ in documented()} == set()
+    kinds = {*spec.WORKLOADS}
+    assert {path for path, _ in ROW.findall(TEXT)} - {path for path, _ in documented()} - kinds == set()
 
 
 def test_the_page_lists_every_kind_of_workload() -> None:
-    assert [kind for kind in spec.WORKLOADS if f"**`{kind}`**" not in TEXT] == []
+    assert [kind for kind in spec.WORKLOADS if f"| `{kind}` |" not in TEXT] == []
+
+
+def test_the_page_of_fields_is_what_the_models_say() -> None:
+    assert spec_reference.renewed(FIELDS) == FIELDS, "python -m runner.spec_reference docs/jobfile-fields.md"
+
+
+@pytest.mark.parametrize("kind", spec.WORKLOADS)
+def test_the_page_of_fields_leaves_out_no_field_of_a_kind(kind: str) -> None:
+    plan = dict(zip(contract.KINDS, contract.PLANS, strict=True))[kind]
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", FIELDS, re.MULTILINE | re.DOTALL))
+    common = dict(ROW.findall(sections["Every training"])) if kind != "program" else {}
+    told = common | dict(ROW.findall(sections[kind]))
+    wanted = {name: spec_reference.default(info) for name, info in plan.model_fields.items()}
+    assert told == {f"workload.{name}": shown for name, shown in wanted.items()} | {
+        "workload.kind": "required"
+    }
+
+
+def test_the_page_of_fields_has_every_switch() -> None:
+    told = {path for path, _ in ROW.findall(FIELDS.split("\n## profile\n")[1])}
+    assert told == {f"profile.{name}" for name in ("name", "extends", *contract.SWITCHES)}
 
 
 def test_the_page_lists_the_refused_variables() -> None:

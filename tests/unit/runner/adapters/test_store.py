@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.store import SQL, VERSION, SqliteStore, file_version
-from runner.core.lifecycle import (
+from runner.core.job import (
     Allocation,
     Event,
     Exited,
@@ -21,8 +21,8 @@ from runner.core.lifecycle import (
     LaunchFailed,
     Placed,
     Preparing,
-    advance,
 )
+from runner.core.lifecycle import advance
 from runner.core.retry import Ended
 from runner.errors import Refused, Unavailable
 from runner.ports import JobRow, Owner

@@ -17,14 +17,15 @@ from runner.adapters.clock import SystemClock
 from runner.adapters.store import SqliteStore
 from runner.api.peer import Peer, peer_of
 from runner.api.routes import application
-from runner.daemon import Capacity, Daemon
-from runner.daemon import World as Parts
+from runner.daemon import Daemon
 from runner.lanes import Lanes
 from runner.ports import Device
 from runner.pulse import Pulse
 from runner.service import Service
 from runner.settings import Settings
 from runner.workshop import JobWorkshop, Shop
+from runner.world import Capacity
+from runner.world import World as Parts
 from tests.fakes.executor import FakeExecutor, Program, World
 from tests.fakes.images import FakeImages
 
@@ -42,11 +43,13 @@ class Site:
 
     def __post_init__(self) -> None:
         store, clock, pulse = SqliteStore(self.directory / "store.db"), SystemClock(), Pulse()
+        images = FakeImages()
+        images.offered["site/ours:1"] = "sha256:ours"
         shop = Shop(
             instance=store.instance,
             jobs_dir=self.directory / "jobs",
             in_container=True,
-            images=FakeImages(),
+            images=images,
             allowed_images={"ours": "site/ours:1"},
             network=None,
             log_quota_bytes=1024**2,
@@ -174,7 +177,7 @@ def test_the_accelerator_follows_from_what_there_is(site: Site) -> None:
 
 def test_an_image_that_the_site_offers_is_taken_by_its_reference(site: Site) -> None:
     site.submit(JOB + "image: ours")
-    assert site.until("running")["image"] == "site/ours:1"
+    assert site.until("running")["image"] == "sha256:ours"
 
 
 @pytest.mark.parametrize(

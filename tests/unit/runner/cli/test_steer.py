@@ -9,8 +9,8 @@ from tests.unit.runner.cli.conftest import Invoke
 def test_cancelling_twice_changes_nothing_and_is_no_error(api: FakeApi, invoke: Invoke) -> None:
     api.add("train")
     first, second = invoke("cancel", "train"), invoke("cancel", "train")
-    assert (first.exit_code, first.stdout) == (0, "train: cancelled: cancelled by ada\n")
-    assert (second.exit_code, second.stdout) == (0, "train: cancelled: cancelled by ada; nothing changed\n")
+    assert (first.exit_code, first.stdout) == (0, "train: cancelled by ada\n")
+    assert (second.exit_code, second.stdout) == (0, "train: cancelled by ada; nothing changed\n")
 
 
 def test_every_job_is_tried_although_one_is_unknown(api: FakeApi, invoke: Invoke) -> None:

@@ -15,7 +15,7 @@ def test_waiting_for_several_jobs_exits_with_the_first_that_did_not_succeed(
     result = invoke("wait", "one", "two", "three")
     assert result.exit_code == 11
     assert result.stdout.splitlines()[1:] == [
-        "two: cancelled: cancelled by ada",
+        "two: cancelled by ada",
         "three: failed: all 5 attempts used",
     ]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from runner.core import story
-from runner.core.lifecycle import (
+from runner.core.job import (
     Allocation,
     Attempt,
     CancelRequested,
@@ -22,7 +22,6 @@ from runner.core.lifecycle import (
     From,
     GracePassed,
     Held,
-    IllegalTransition,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -45,10 +44,8 @@ from runner.core.lifecycle import (
     Stopping,
     StopReason,
     Terminate,
-    advance,
-    due,
-    implied,
 )
+from runner.core.lifecycle import IllegalTransition, advance, due, implied
 from runner.core.retry import Ended, Ledger, RetryLimits
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -151,6 +148,12 @@ def test_an_attempt_that_dies_is_resumed_after_a_backoff() -> None:
     assert commands == (Remove(1),)
 
 
+def test_a_job_without_any_valid_checkpoint_is_held_for_a_person() -> None:
+    job, commands = advance(running(), Exited(LATER, 1, Ended(99, "no_valid_checkpoint")))
+    assert job.state == Held(LATER, "checkpoints exist and none is valid")
+    assert commands == (Remove(1),)
+
+
 def test_news_about_an_older_attempt_is_refused() -> None:
     with pytest.raises(IllegalTransition):
         advance(running(), Exited(LATER, 7, DIED))
@@ -214,7 +217,22 @@ def test_a_job_cancelled_while_it_starts_is_told_again_once_it_has_started() -> 
 def test_cancelling_overrides_a_restart_that_is_under_way() -> None:
     job, commands = advance(stopping(StopReason.RESTART), CancelRequested(LATER, "ann"))
     assert isinstance(job.state, Stopping)
-    assert (job.state.reason, commands) == (StopReason.CANCELLED, ())
+    assert (job.state.reason, job.state.by, commands) == (StopReason.CANCELLED, "ann", ())
+
+
+@pytest.mark.parametrize("state", STATES[:6])
+def test_whoever_cancels_a_job_is_named_once(state: State) -> None:
+    job, _ = advance(replace(JOB, state=state), CancelRequested(NOW, "ann"))
+    if isinstance(job.state, Stopping):
+        job, _ = advance(job, Exited(LATER, 1, Ended(143, "terminated")))
+    assert isinstance(job.state, Finished)
+    assert (job.state.outcome, job.state.why) == (Outcome.CANCELLED, "cancelled by ann")
+    assert story.verdict(job) == "cancelled by ann"
+
+
+def test_a_time_of_day_that_was_set_back_gives_no_running_time_back() -> None:
+    job, _ = advance(running(replace(JOB, ran=LATER - NOW)), Exited(NOW - timedelta(days=1), 1, DIED))
+    assert job.ran == LATER - NOW
 
 
 def test_a_restart_from_scratch_begins_a_new_lineage_and_keeps_the_old_one() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.data import corpus_directory, read_corpus, unigram_nats, windows
+from jobs.readers.text import corpus_directory, read_corpus, unigram_nats, windows
 from jobs.failures import InvalidSpec
 
 PATTERNS = ("*.py", "*.txt")

@@ -1,0 +1,508 @@
+"""Makes a training script of your own resumable: checkpoints, heartbeat, stop, randomness.
+
+    def save(directory): torch.save(state(), directory / "state.pt")
+    def load(directory): restore(torch.load(directory / "state.pt"))
+
+    with attach(save, load) as job:
+        for step in job.steps(1000):  # begins after the newest checkpoint
+            loss = train_on(job.rows(step, len(rows), 32))
+            job.report(loss=loss)
+
+One file, standard library only, Python 3.8 or newer: import it as ``jobs.attach`` in the
+job's image, or copy it beside your script.  Started by the runner it keeps the contract
+(``docs/contract.md``); started by hand it saves below ``./checkpoints`` and reports nothing.
+Saving is synchronous.  Of several processes (``RANK``) only the first writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType, TracebackType
+
+    Act = Callable[[Path], object]
+
+CONTRACT_VERSION, MANIFEST, FINAL = 1, "manifest.json", "final"
+STOPPED, INVALID_SPEC, DO_NOT_RESTART, NON_FINITE, OUT_OF_MEMORY, NO_VALID_CHECKPOINT = 75, 78, 93, 97, 98, 99
+CAUSES = {
+    STOPPED: "stopped",
+    INVALID_SPEC: "invalid_spec",
+    NON_FINITE: "non_finite",
+    OUT_OF_MEMORY: "device_out_of_memory",
+    NO_VALID_CHECKPOINT: "no_valid_checkpoint",
+}
+HEARTBEAT_S, LOCK_WAIT_S, BAD_KEPT = 0.5, 30.0, 3
+KINDS: dict[str, Callable[[str], Any]] = {
+    "checkpoint_dir": Path,
+    "attempt_dir": Path,
+    "job_id": str,
+    "save_every_s": float,
+}
+
+
+class Invalid(Exception):
+    """A directory that looks like a checkpoint and is not one; the text says why."""
+
+
+class Told(NamedTuple):
+    """What the runner says in ``RUNNER_<NAME>``, or what stands in for it where there is no runner."""
+
+    checkpoint_dir: Path
+    attempt_dir: Path | None = None  # None: nobody reads reports
+    job_id: str = "local"
+    revision: int = 1
+    attempt: int = 1
+    lineage: int = 1
+    seed: int = 0
+    steps: int | None = None
+    resume_step: int | None = None
+    save_every_steps: int | None = None
+    save_every_s: float | None = None
+    keep: int = 3
+    milestone_every: int | None = None
+
+
+def told(environ: Mapping[str, str], local: Told) -> Told:
+    """Return what the environment says; ``local`` where there is no runner."""
+    spoken = {name: environ.get(f"RUNNER_{name.upper()}") for name in Told._fields}
+    known = {name: KINDS.get(name, int)(text) for name, text in spoken.items() if text}
+    return Told(**known) if "checkpoint_dir" in known else local
+
+
+def attach(save: Act | None = None, load: Act | None = None, **local: Any) -> Attempt:  # noqa: ANN401
+    """Return this attempt; ``local`` is any field of ``Told``, for where there is no runner.
+
+    ``save`` and ``load`` are given a directory: one writes plain files into it, the other reads them.
+    """
+    by_hand = Told(**{"checkpoint_dir": Path("checkpoints"), "save_every_s": 600.0, **local})
+    return Attempt(told(os.environ, by_hand), save, load)
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """Return a 63-bit number that depends on the seed and on every part of the purpose."""
+    text = ":".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@functools.lru_cache(maxsize=2)
+def _order(length: int, seed: int, epoch: int) -> list[int]:
+    order = list(range(length))
+    random.Random(derive(seed, "order", epoch)).shuffle(order)  # noqa: S311  (no secret)
+    return order
+
+
+class Attempt:
+    """One attempt at a training, from the newest checkpoint to its end."""
+
+    def __init__(self, said: Told, save: Act | None = None, load: Act | None = None) -> None:
+        self.told = said
+        self.step = 0  # that many are finished
+        self.stopping = False  # somebody asked: finish the step, save, leave with 75
+        self.writes = os.environ.get("RANK", "0") == "0"
+        self.lineage = Lineage(said, writes=self.writes)
+        self.reports = Reports(said.attempt_dir if self.writes else None)
+        self._save, self._load = save, load
+        self._numbers: dict[str, float] = {}
+        self._saved_at, self._save_asked, self._pid = time.monotonic(), False, os.getpid()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+                signal.signal(number, self._heed)
+        self._beat("init")
+
+    def __enter__(self) -> Attempt:  # noqa: PYI034  (Self is younger than Python 3.8)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write the result; an error leaves as it came, but a device without memory leaves with 98."""
+        if error is None:
+            self.finish()
+        elif type(error).__name__ == "OutOfMemoryError":
+            traceback.print_exception(kind, error, trace)
+            self.leave(OUT_OF_MEMORY, str(error))
+        elif not isinstance(error, SystemExit):
+            self._result("disk_full" if _full(error) else "exception", f"{type(error).__name__}: {error}")
+
+    def steps(self, total: int | None = None) -> Iterator[int]:
+        """Yield the steps that are left, each with its own randomness; save and stop between them."""
+        total = total or self.told.steps
+        if total is None:
+            raise ValueError("how many steps? say steps(total), or steps in the job file")
+        self.reports.known["total_steps"] = total
+        if "resumed_from" not in self.reports.known:
+            self.restore()
+        for step in range(self.step, total):
+            self.seed(step)
+            yield step
+            self.end_step(step + 1)
+            if self.wants_save():
+                self.save()
+            if self.stopping and self.step < total:
+                self.leave(STOPPED, f"asked to stop; step {self.step} is saved")
+
+    def report(self, **numbers: float) -> None:
+        """Tell about this step: ``loss``, ``items`` (rows, tokens: for items/s), numbers of your own."""
+        self._numbers.update(numbers)
+
+    def end_step(self, step: int, **numbers: float) -> None:
+        """Count ``step`` steps as finished: for loops that ``steps`` does not drive."""
+        self.step = step
+        self.reports.numbers(step, {**self._numbers, **numbers})
+        self._numbers = {}
+        self._beat("train", HEARTBEAT_S)
+
+    def rows(self, step: int, length: int, size: int) -> list[int]:
+        """Return which of ``length`` rows make the batch of a step: shuffled, a new order every epoch."""
+        epoch, index = divmod(step, length // size)
+        return _order(length, self.told.seed, epoch)[index * size : (index + 1) * size]
+
+    def order(self, total: int, length: int, size: int) -> list[list[int]]:
+        """Return the batches that are left after ``restore``: a DataLoader's ``batch_sampler``."""
+        return [self.rows(step, length, size) for step in range(self.step, total)]
+
+    def seed(self, step: int, *purpose: str | int) -> None:
+        """Make every generator's draws a function of seed and step, whatever happened before."""
+        key = derive(self.told.seed, step, *purpose)
+        random.seed(key)
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if numpy is not None:
+            numpy.random.seed(key % 2**32)
+        if torch is not None:
+            torch.default_generator.manual_seed(key)
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                torch.cuda.manual_seed_all(key)
+
+    def restore(self, load: Act | None = None) -> int:
+        """Load the newest valid checkpoint and return its step, 0 if there has never been one.
+
+        Leaves with 99 when there are some and none is valid: never a silent fresh start.
+        """
+        found, why_not = self.lineage.find()
+        self.reports.known.update(resumed_from=found, checkpoint_step=found)
+        self.reports.rejected = self.lineage.rejected
+        if why_not:
+            self.leave(NO_VALID_CHECKPOINT if self.told.resume_step is None else INVALID_SPEC, why_not)
+        if found is not None:
+            self.step = found
+            (load or self._load or say_loaded)(self.lineage.place(found))
+            say(f"resumed from step {found}; rejected: {self.lineage.rejected or 'none'}")
+        return self.step
+
+    def wants_save(self) -> bool:
+        """Return whether a checkpoint is due after the step that has just ended."""
+        steps, seconds = self.told.save_every_steps, self.told.save_every_s
+        late = seconds is not None and time.monotonic() - self._saved_at >= seconds
+        return self.stopping or self._save_asked or late or (steps is not None and self.step % steps == 0)
+
+    def save(self, write: Act | None = None) -> None:
+        """Publish a checkpoint of ``step``; as long as the training goes on, a full disk is forgiven."""
+        write = write or self._save
+        self._saved_at, self._save_asked = time.monotonic(), False
+        if write is None or not self.writes:
+            return
+        self._beat("save")
+        try:
+            self.lineage.publish(self.step, write)
+            self.reports.known["checkpoint_step"] = self.step
+        except OSError as error:
+            if self.stopping or not _full(error):
+                raise
+            say(f"warning: checkpoint of step {self.step} skipped: {error}; the next save tries again")
+        self._beat("train")
+
+    def finish(self, final: Act | None = None, metrics: Mapping[str, float] | None = None) -> None:
+        """Save the last step, publish what ``final`` writes as the finished model, and say completed."""
+        if self.step and self.reports.known.get("checkpoint_step") != self.step:
+            self.stopping = True  # there is no next save that a full disk could be forgiven for
+            self.save()
+        if final is not None and self.writes:
+            self.lineage.publish(self.step, final, FINAL)
+        self._result("completed", "", metrics)
+
+    def leave(self, code: int, message: str = "") -> NoReturn:
+        """End the attempt with an exit code of the contract, and say why."""
+        say(f"leaving with {code}: {message}")
+        self._result(CAUSES.get(code, "exception"), message)
+        raise SystemExit(code)
+
+    def _beat(self, phase: str, unless_within_s: float = 0.0) -> None:
+        self.reports.beat(phase, self.step, unless_within_s)
+
+    def _result(self, cause: str, message: str, metrics: Mapping[str, float] | None = None) -> None:
+        self._beat("drain")
+        self.reports.result(cause, self.step, message, metrics or {})
+        self.lineage.release()
+
+    def _heed(self, number: int, _: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a forked loader process: the signal has its usual meaning
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif number == signal.SIGUSR1:
+            self._save_asked = True
+        elif number == signal.SIGINT and self.stopping:
+            raise KeyboardInterrupt
+        else:
+            self.stopping = True
+
+
+class Lineage:
+    """The directory of checkpoints; a rename is the only commit."""
+
+    def __init__(self, said: Told, *, writes: bool) -> None:
+        self.directory = said.checkpoint_dir
+        self.rejected: list[tuple[str, str]] = []
+        self._told, self._writes = said, writes
+        self._lock: int | None = None
+        self._parent: int | None = None
+
+    def place(self, step: int) -> Path:
+        """Return where the checkpoint of a step lies."""
+        return self.directory / f"step-{step:08d}"
+
+    def find(self) -> tuple[int | None, str]:
+        """Return the step to resume from, None for a fresh start, or why there is neither."""
+        self._hold()
+        present, given = self._present(), self._told.resume_step
+        for step in present if given is None else [given]:
+            try:
+                _verify(self.place(step))
+            except Invalid as error:
+                self.rejected.append((self.place(step).name, str(error)))
+            else:
+                self._adopt(step, [other for other in present if other > step])
+                return step, ""
+        if given is None:
+            self.rejected += [(bad.name, "rejected earlier") for bad in self.directory.glob("bad-*")]
+        return None, f"no valid checkpoint: {self.rejected}" if self.rejected else ""
+
+    def _adopt(self, step: int, newer: list[int]) -> None:
+        """Make the lineage end at a step: what is newer is never read again."""
+        self._parent = step
+        if not self._writes:
+            return
+        given = self._told.resume_step is not None
+        for path in [self.place(each) for each in newer] + ([self.directory / FINAL] if given else []):
+            _set_aside(path, "superseded" if given else "bad")
+        bad = sorted(self.directory.glob("bad-*"), key=lambda path: path.lstat().st_ctime_ns, reverse=True)
+        for path in bad[BAD_KEPT:]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def publish(self, step: int, write: Act, name: str = "") -> None:
+        """Let ``write`` fill a directory, and name it when it is complete and durable."""
+        self._hold()
+        place = self.directory / name if name else self.place(step)
+        if not name and _is_valid(place):
+            return
+        tmp = self.directory / f".tmp-{step}-{os.urandom(4).hex()}"
+        tmp.mkdir()
+        try:
+            write(tmp)
+            self._seal(tmp, step)
+            _set_aside(place, "superseded" if name else "bad")
+            tmp.rename(place)
+            _sync(self.directory)
+        except BaseException:
+            shutil.rmtree(tmp, ignore_errors=True)  # give the space back at once
+            raise
+        self._parent = step
+        self._retain()
+
+    def release(self) -> None:
+        """Let the next attempt in."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
+
+    def _present(self) -> list[int]:
+        names = [path.name for path in self.directory.glob("step-*")]
+        return sorted((int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,12}", name)), reverse=True)
+
+    def _seal(self, tmp: Path, step: int) -> None:
+        """Sync what was written, and write the manifest last."""
+        paths = sorted(tmp.iterdir())
+        wrong = [path.name for path in paths if path.is_symlink() or not path.is_file()]
+        if wrong or not paths:
+            raise ValueError(f"a checkpoint holds plain files, not {wrong or 'nothing'}")
+        for path in paths:
+            _sync(path)
+        manifest = {
+            **{name: getattr(self._told, name) for name in ("job_id", "lineage", "attempt", "revision")},
+            "contract_version": CONTRACT_VERSION,
+            "step": step,
+            "parent_step": self._parent,
+            "created": time.time(),
+            "files": {path.name: _facts(path) for path in paths},
+        }
+        (tmp / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+        _sync(tmp / MANIFEST)
+        _sync(tmp)
+
+    def _retain(self) -> None:
+        every = self._told.milestone_every
+        for step in self._present()[max(self._told.keep, 2) :]:
+            if not (every and step % every == 0):
+                trash = self.directory / f".trash-{step}-{os.urandom(4).hex()}"
+                self.place(step).rename(trash)
+                shutil.rmtree(trash, ignore_errors=True)
+
+    def _hold(self) -> None:
+        """Take the lineage's lock, so that a dying attempt and its successor never write together."""
+        if self._lock is not None or not self._writes:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(str(self.directory / ".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while not _locked(self._lock):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.directory}: locked by another process; stop that one first")
+            threading.Event().wait(0.05)
+        for left in [*self.directory.glob(".tmp-*"), *self.directory.glob(".trash-*")]:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+class Reports:
+    """Heartbeat, metrics and result; a report that cannot be written never ends a training."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.known: dict[str, Any] = {}
+        self.rejected: list[tuple[str, str]] = []
+        self._directory = directory
+        self._beat_at, self._items, self._items_at = -math.inf, 0.0, time.monotonic()
+
+    def beat(self, phase: str, step: int, unless_within_s: float) -> None:
+        """Replace the heartbeat, unless the last one is younger than that."""
+        now = time.monotonic()
+        if now - self._beat_at < unless_within_s:
+            return
+        if self._items and now - self._items_at >= HEARTBEAT_S:
+            self.known["items_per_s"] = self._items / (now - self._items_at)
+            self._items, self._items_at = 0.0, now
+        self._beat_at = now
+        self._replace("status.json", {**self.known, "phase": phase, "time": time.time(), "step": step})
+
+    def numbers(self, step: int, numbers: dict[str, float]) -> None:
+        """Append a line of metrics, if there are any; items count towards the rate alone."""
+        self._items += float(numbers.pop("items", 0))
+        values = {name: _finite(float(value)) for name, value in numbers.items()}
+        self.known.update({"loss": values["loss"]} if "loss" in values else {})
+        if self._directory is not None and values:
+            line = json.dumps({"time": round(time.time(), 3), "step": step, **values})
+            with _tolerated("metrics.jsonl"), (self._directory / "metrics.jsonl").open("a") as file:
+                file.write(line + "\n")
+
+    def result(self, cause: str, step: int, message: str, metrics: Mapping[str, float]) -> None:
+        """Write the result."""
+        rejected = [{"name": name[:200], "why": why[:1000]} for name, why in self.rejected[:20]]
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        about = {"message": " ".join(message.split())[:4000], "resumed_from": self.known.get("resumed_from")}
+        end = {"cause": cause, "step": step, "time": time.time(), "rejected": rejected, "metrics": finite}
+        self._replace("result.json", {**end, **about})
+
+    def _replace(self, name: str, content: dict[str, Any]) -> None:
+        if self._directory is None:
+            return
+        with _tolerated(name):
+            new = self._directory / f".{name}.new"
+            new.write_text(json.dumps(content, indent=1) + "\n")
+            new.replace(self._directory / name)
+
+
+@contextlib.contextmanager
+def _tolerated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        say(f"warning: {name} cannot be written ({error.strerror}); going on without it")
+
+
+def say(text: str) -> None:
+    """Write one line to the log."""
+    sys.stderr.write(f"attach: {text}\n")
+
+
+def say_loaded(place: Path) -> None:
+    """Leave loading to the caller, who knows from ``step`` where it begins."""
+    say(f"nothing loads {place}")
+
+
+def _is_valid(place: Path) -> bool:
+    try:
+        _verify(place)
+    except Invalid:
+        return False
+    return True
+
+
+def _verify(place: Path) -> None:
+    """Compare every file of a checkpoint with its manifest."""
+    try:
+        manifest = json.loads((place / MANIFEST).read_bytes())
+        if f"step-{manifest['step']:08d}" != place.name or manifest["contract_version"] > CONTRACT_VERSION:
+            raise Invalid(f"manifest is for step {manifest['step']}, or of a newer contract")
+        for name, expected in manifest["files"].items():
+            if _facts(place / name) != expected:
+                raise Invalid(f"{name}: not what the manifest says")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Invalid(f"{type(error).__name__}: {error}") from error
+
+
+def _facts(path: Path) -> dict[str, int | str]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+            size += len(block)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _set_aside(place: Path, why: str) -> None:
+    if place.exists():
+        place.rename(place.with_name(f"{why}-{place.name}-{os.urandom(4).hex()}"))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(str(path), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

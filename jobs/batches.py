@@ -1,0 +1,49 @@
+"""Batches: named tensors whose first dimension is the row, and what is done to them whole."""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Batch: TypeAlias = dict[str, Tensor]
+"""Tensors by name; the first dimension of all is the row: a sequence, a window, a day, a pair."""
+
+
+def rows(batch: Batch) -> int:
+    """Return the number of rows."""
+    return next(iter(batch.values())).shape[0]
+
+
+def split(batch: Batch, size: int) -> Iterator[Batch]:
+    """Yield consecutive parts of at most ``size`` rows."""
+    if rows(batch) <= size:
+        yield batch
+        return
+    for start in range(0, rows(batch), size):
+        yield {name: tensor[start : start + size] for name, tensor in batch.items()}
+
+
+def to(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
+    """Return the batch on a device."""
+    return {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in batch.items()}
+
+
+def clone(batch: Batch) -> Batch:
+    """Return a copy of every tensor."""
+    return {name: tensor.detach().clone() for name, tensor in batch.items()}
+
+
+def pin(batch: Batch) -> Batch:
+    """Return the batch in page-locked memory, from which a device copies without the CPU."""
+    return {name: tensor.pin_memory() for name, tensor in batch.items()}
+
+
+def size_bytes(batch: Batch) -> int:
+    """Return the bytes of all tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in batch.values())
+
+
+def device_of(batch: Batch) -> torch.device:
+    """Return where the first tensor lies; a batch lies in one place."""
+    return next(iter(batch.values())).device

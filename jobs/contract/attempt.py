@@ -1,0 +1,37 @@
+"""``attempts/N/spec.json``: all that one attempt is told, and all that it may depend on."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from jobs.contract.base import Spec
+from jobs.contract.plans import Plan
+from jobs.contract.profile import Profile
+
+
+class CheckpointPlan(Spec):
+    """When to save and how many to keep; both clocks may run, whichever is due first."""
+
+    every_steps: int | None = Field(None, ge=1)
+    every_s: float | None = Field(None, gt=0)
+    keep: int = Field(3, ge=2, description="The newest may be torn: never fewer than two.")
+    milestone_every: int | None = Field(
+        None, ge=1, description="Steps between checkpoints that are never deleted."
+    )
+
+
+class AttemptSpec(Spec):
+    """What one attempt is told."""
+
+    contract_version: Literal[1] = 1
+    job_id: str
+    revision: int = Field(1, ge=1)
+    attempt: int = Field(ge=1)
+    lineage: int = Field(ge=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    workload: Plan
+    profile: Profile = Profile()
+    checkpoint: CheckpointPlan = CheckpointPlan()
+    resume_step: int | None = Field(None, ge=0, description="A given step; null: the newest valid one.")
+    accelerator: Literal["cuda", "rocm", "cpu"] = "cpu"
+    cpus: float = Field(1.0, gt=0, description="The cpu quota, for the thread count.")

@@ -1,0 +1,40 @@
+"""How a program that speaks the contract ends, and what it says it is doing meanwhile."""
+
+from enum import IntEnum, StrEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of a program that speaks the contract; others mean what the kernel says."""
+
+    FINISHED = 0
+    STOPPED = 75  # asked to stop, checkpoint saved (EX_TEMPFAIL)
+    INVALID_SPEC = 78  # the spec is invalid or does not fit the saved state (EX_CONFIG)
+    DO_NOT_RESTART = 93  # the program knows that another attempt is pointless
+    NON_FINITE = 97  # loss or gradient not finite; the weights were not updated
+    DEVICE_OUT_OF_MEMORY = 98  # marker written to result.json
+    NO_VALID_CHECKPOINT = 99  # checkpoints exist and none is valid; never a silent fresh start
+
+
+class Phase(StrEnum):
+    """What the program is doing; each has its own idea of how long is too long."""
+
+    INIT = "init"
+    DATA = "data"
+    COMPILE = "compile"
+    TRAIN = "train"
+    EVAL = "eval"
+    SAVE = "save"
+    DRAIN = "drain"
+
+
+class Cause(StrEnum):
+    """Why the program ended, in its own words (``result.json``)."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    INVALID_SPEC = "invalid_spec"
+    NON_FINITE = "non_finite"
+    DEVICE_OUT_OF_MEMORY = "device_out_of_memory"
+    NO_VALID_CHECKPOINT = "no_valid_checkpoint"
+    DISK_FULL = "disk_full"
+    EXCEPTION = "exception"

@@ -1,0 +1,23 @@
+"""The plan of ``program``: somebody's own training, in any language."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from jobs.contract.base import BILLION, Spec
+
+
+class Program(Spec):
+    """A command of the user's own, with the run directory as its contract (``docs/contract.md``)."""
+
+    kind: Literal["program"] = "program"
+    command: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=200,
+        description="The program, found on PATH unless it has a slash, and its arguments.",
+    )
+    code: str | None = Field(
+        None,
+        description="Directory shown read-only as /code, where the command starts; null: the run directory.",
+    )
+    steps: int | None = Field(None, ge=1, le=BILLION, description="Steps of the whole job, if it knows them.")

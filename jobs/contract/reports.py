@@ -1,0 +1,101 @@
+"""What the program tells the runner: heartbeat, result, what took effect, manifests.
+
+All of it comes from an untrusted party: every text and every list has a limit.
+"""
+
+from pydantic import Field
+
+from jobs.contract.base import Report
+from jobs.contract.ends import Cause, Phase
+
+
+class Status(Report):
+    """``status.json``: the heartbeat, replaced atomically."""
+
+    phase: Phase
+    time: float = Field(description="Unix time of writing, seconds.")
+    step: int = Field(0, ge=0)
+    total_steps: int | None = Field(None, ge=0)
+    items_per_s: float | None = Field(None, ge=0, description="Tokens, windows, rows per second; recent.")
+    data_wait: float | None = Field(None, ge=0, le=1, description="Share of step time spent waiting.")
+    parts: dict[str, float] = Field(
+        {},
+        max_length=20,
+        description="Share of step time by part: data, transfer, forward, backward, optimizer.",
+    )
+    loss: float | None = None
+    memory_bytes: int | None = Field(None, ge=0, description="Resident on a CPU, allocated on a device.")
+    checkpoint_step: int | None = Field(None, ge=0, description="Newest published checkpoint.")
+    resumed_from: int | None = Field(None, ge=0)
+
+
+class Rejected(Report):
+    """A checkpoint that was not used, and why."""
+
+    name: str = Field(max_length=200)
+    why: str = Field(max_length=1000)
+
+
+class Result(Report):
+    """``result.json``: written once, at the end."""
+
+    cause: Cause
+    step: int = Field(0, ge=0)
+    message: str = Field("", max_length=4000)
+    time: float = 0.0
+    resumed_from: int | None = Field(None, ge=0)
+    rejected: tuple[Rejected, ...] = Field((), max_length=20)
+    weights_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    metrics: dict[str, float] = Field({}, max_length=100)
+
+
+class Switch(Report):
+    """What became of one switch of the profile."""
+
+    requested: str = Field(max_length=200)
+    applied: str | None = Field(None, max_length=200, description="None: this workload has no use for it.")
+    verified: bool | None = Field(
+        None, description="Whether the effect was seen; None: it cannot be seen here."
+    )
+    note: str = Field("", max_length=1000)
+
+
+class Effective(Report):
+    """``effective.json``: what really took effect, beside what was asked."""
+
+    device: str
+    device_name: str
+    precision: str
+    threads: int
+    micro_batch: int
+    accumulation: int
+    compile_graphs: int = 0
+    parameters: int = 0
+    train_items: int = 0
+    switches: dict[str, Switch] = Field({}, max_length=200)
+    versions: dict[str, str] = {}
+    fallbacks: tuple[str, ...] = ()
+
+
+class FileDigest(Report):
+    """Size and content of one file of a checkpoint."""
+
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Manifest(Report):
+    """``manifest.json``, written last: a checkpoint without a valid one does not exist."""
+
+    contract_version: int
+    job_id: str
+    step: int = Field(ge=0)
+    lineage: int
+    attempt: int
+    revision: int
+    parent_step: int | None = None
+    created: float
+    files: dict[str, FileDigest] = Field(min_length=1, max_length=1000)
+    signatures: dict[str, str] = Field({}, max_length=20)
+    environment: dict[str, str] = Field({}, max_length=50)
+    state_sha256: str | None = None

@@ -1,0 +1,35 @@
+"""Values that are expensive to make, as many as there is room for; what is kept never changes a result."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Key, Value]):
+    """At most ``capacity`` values, the least recently used one given up first; pickled empty."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.made = 0
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
+        """Return the value of a key, made now if it is not kept."""
+        if key in self._values:
+            self._values.move_to_end(key)
+            return self._values[key]
+        value = make()
+        self.made += 1
+        self._values[key] = value
+        while len(self._values) > self.capacity:
+            self._values.popitem(last=False)
+        return value
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.capacity,)

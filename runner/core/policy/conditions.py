@@ -1,0 +1,191 @@
+"""Conditions over facts, in three-valued logic, with the facts that decided.
+
+The logic is Kleene's: a comparison with an unknown fact is unknown, ``all`` is false as soon as
+one part is, ``any`` is true as soon as one part is, ``not unknown`` is unknown.  So without any
+known fact nothing but the empty condition is true: what nobody knows cannot decide.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from runner.core.policy.facts import Facts, Known, Value
+
+Truth: TypeAlias = bool | None
+"""None is unknown."""
+
+
+class Operator(StrEnum):
+    """How a fact is compared."""
+
+    IS = "is"
+    IN = "in"
+    LT = "lt"
+    LE = "le"
+    GE = "ge"
+    GT = "gt"
+
+
+SIGNS: Final[Mapping[Operator, str]] = {
+    Operator.IS: "",
+    Operator.IN: "one of ",
+    Operator.LT: "< ",
+    Operator.LE: "<= ",
+    Operator.GE: ">= ",
+    Operator.GT: "> ",
+}
+
+_ORDER: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
+    Operator.LT: operator.lt,
+    Operator.LE: operator.le,
+    Operator.GE: operator.ge,
+    Operator.GT: operator.gt,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One fact compared with one value, or for ``in`` with several.
+
+    A list fact ``is`` a value when it holds it, and is ``in`` several when it holds one of them.
+    """
+
+    fact: str
+    operator: Operator
+    operand: Known
+
+    @property
+    def wanted(self) -> str:
+        """What would make it true, in words."""
+        return SIGNS[self.operator] + worded(self.operand)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """True when every part is; without parts always."""
+
+    parts: tuple["Condition", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """True when one part is; without parts never."""
+
+    parts: tuple["Condition", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """True when its part is false."""
+
+    part: "Condition"
+
+
+Condition: TypeAlias = Comparison | AllOf | AnyOf | Not
+
+ALWAYS: Final = AllOf()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A fact that decided: what was wanted, and what it was."""
+
+    test: Comparison
+    value: Known | None
+    negated: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return ``phase = eval (wanted: train)``."""
+        found = "is unknown" if self.value is None else f"= {worded(self.value)}"
+        return f"{self.test.fact} {found} (wanted: {'not ' if self.negated else ''}{self.test.wanted})"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether a condition is true, and the facts that made it so."""
+
+    truth: Truth
+    readings: tuple[Reading, ...] = ()
+
+
+def weigh(condition: Condition, facts: Facts) -> Finding:
+    """Return whether a condition is true of some facts, and which of them decided."""
+    match condition:
+        case Comparison():
+            value = facts.get(condition.fact)
+            return Finding(_compare(condition, value), (Reading(condition, value),))
+        case AllOf(parts):
+            return _join(parts, facts, decisive=False)
+        case AnyOf(parts):
+            return _join(parts, facts, decisive=True)
+        case Not(part):  # exhaustive
+            found = weigh(part, facts)
+            turned = tuple(replace(reading, negated=not reading.negated) for reading in found.readings)
+            return Finding(None if found.truth is None else not found.truth, turned)
+
+
+def _join(parts: tuple[Condition, ...], facts: Facts, *, decisive: bool) -> Finding:
+    """Return the truth of several parts, of which one that is ``decisive`` settles the matter."""
+    settled: list[Reading] = []
+    unknown: Finding | None = None
+    for part in parts:
+        found = weigh(part, facts)
+        if found.truth is decisive:
+            return found
+        if found.truth is None:
+            unknown = unknown or found
+        else:
+            settled.extend(found.readings)
+    return unknown or Finding(not decisive, tuple(settled))
+
+
+def _compare(test: Comparison, value: Known | None) -> Truth:
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        wanted = test.operand if isinstance(test.operand, tuple) else (test.operand,)
+        return any(entry in wanted for entry in value)
+    if test.operator is Operator.IS:
+        return value == test.operand
+    if isinstance(test.operand, tuple):
+        return value in test.operand
+    return _ORDER[test.operator](value, test.operand)
+
+
+def comparisons(condition: Condition) -> Iterator[Comparison]:
+    """Yield every comparison in a condition."""
+    match condition:
+        case Comparison():
+            yield condition
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from comparisons(part)
+        case Not(part):  # exhaustive
+            yield from comparisons(part)
+
+
+def conjuncts(condition: Condition) -> frozenset[Condition]:
+    """Return what must all be true for a condition to be; nested ``all`` taken apart."""
+    if not isinstance(condition, AllOf):
+        return frozenset({condition})
+    return frozenset().union(*map(conjuncts, condition.parts))
+
+
+def worded(value: Known) -> str:
+    """Return a value as a policy file would write it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(_word, value)) or "nothing"
+    return _word(value)
+
+
+def _word(value: Value) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.4g}"
+        case _:
+            return str(value)

@@ -1,0 +1,236 @@
+"""Whether a change is worth its cost: the time to the end if nothing is done, if resumed, if restarted.
+
+Work is counted in items (samples, tokens, rows), rates in items per second, all of them measured.
+A rate is a mean with an uncertainty; a gain is taken at the bounds that speak against the change,
+so that only what is certainly faster is called faster.  What has not been measured has no rate, and
+then there is no answer: None, which is an unknown fact.  docs/policy.md derives the formulas.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from runner.core.policy.facts import Known
+
+MIN_MEASUREMENTS: Final = 20
+"""Steps, or groups of steps, below which a mean says nothing."""
+
+TRIAL_SHARE: Final = 0.25
+"""A trial may cost at most this share of what it is expected to save."""
+
+Choice: TypeAlias = Literal["keep", "resume", "restart"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A measured rate, items per second: the mean of ``count`` measurements and their standard deviation."""
+
+    mean: float
+    deviation: float
+    count: int
+
+    @property
+    def low(self) -> float:
+        """Return the mean less two standard errors, at least 0."""
+        return max(self.mean - self._margin, 0.0)
+
+    @property
+    def high(self) -> float:
+        return self.mean + self._margin
+
+    @property
+    def _margin(self) -> float:
+        return 2 * self.deviation / math.sqrt(self.count)
+
+
+def measured(rates: Sequence[float]) -> Rate | None:
+    """Return the rate that measurements come to; None while there are too few of them.
+
+    Measurements should be means over groups of steps: single steps follow each other too closely to
+    count as independent, and would make the bounds too narrow.
+    """
+    if len(rates) < MIN_MEASUREMENTS:
+        return None
+    mean = math.fsum(rates) / len(rates)
+    variance = math.fsum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)
+    return Rate(mean, math.sqrt(variance), len(rates)) if mean > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much there is to do, in items: in all, done in memory, and safe in the newest usable checkpoint.
+
+    ``saved`` is 0 where there is none; ``on_demand`` says that the program saves when it is asked to stop.
+    """
+
+    total: float
+    done: float
+    saved: float = 0.0
+    on_demand: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What a change of attempts costs, seconds: save (δ), stop, start, data, load and verify, warm up."""
+
+    save_s: float = 0.0
+    stop_s: float = 0.0
+    start_s: float = 0.0
+    data_s: float = 0.0
+    load_s: float = 0.0
+    warm_s: float = 0.0
+
+    @property
+    def fresh_s(self) -> float:
+        """Return what it costs to stop, and to begin at step 0."""
+        return self.stop_s + self.start_s + self.data_s + self.warm_s
+
+    @property
+    def recovery_s(self) -> float:
+        """Return what it costs to come back after an interruption."""
+        return self.start_s + self.data_s + self.load_s + self.warm_s
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """How often the host interrupts jobs (seconds between two times), and how often a job saves.
+
+    ``interval_s`` is None where it saves nothing on its way.  Without a known mean there is no risk.
+    """
+
+    mean_between_s: float | None = None
+    interval_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Expected seconds to the end, at the bounds that speak against a change, and what a trial has cost.
+
+    ``resume_s`` is None where nothing is saved: what would be resumed begins at step 0.
+    """
+
+    keep_s: float
+    resume_s: float | None
+    restart_s: float
+    trial_s: float = 0.0
+
+    @property
+    def resume_gain(self) -> float | None:
+        return None if self.resume_s is None else self.keep_s / (self.resume_s + self.trial_s)
+
+    @property
+    def restart_gain(self) -> float:
+        return self.keep_s / (self.restart_s + self.trial_s)
+
+    @property
+    def soonest_change_s(self) -> float:
+        """Return the time to the end with the better change, without what a trial has cost."""
+        return self.restart_s if self.resume_s is None else min(self.resume_s, self.restart_s)
+
+    @property
+    def best(self) -> Choice:
+        """Return what ends first; what is already going on wins a tie, and then what keeps the work."""
+        if self.keep_s <= self.soonest_change_s + self.trial_s:
+            return "keep"
+        return "restart" if self.soonest_change_s != self.resume_s else "resume"
+
+    def facts(self) -> dict[str, Known]:
+        """Return what a policy may ask about."""
+        told: dict[str, Known] = {"econ.restart_gain": self.restart_gain, "econ.best": self.best}
+        return told if self.resume_gain is None else {**told, "econ.resume_gain": self.resume_gain}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything that a comparison needs, but the rates."""
+
+    work: Work
+    costs: Overheads = field(default_factory=Overheads)
+    risk: Risk = field(default_factory=Risk)
+    trial_s: float = 0.0
+
+
+def compare(case: Case, now: Rate | None, new: Rate | None) -> Alternatives | None:
+    """Return the three alternatives; None while a rate is unknown, may be nothing, or no work is left."""
+    work, costs = case.work, case.costs
+    if now is None or new is None or new.low <= 0 or work.done >= work.total:
+        return None
+    kept = work.done if work.on_demand else work.saved
+    save_s = costs.save_s if work.on_demand else 0.0
+    resumed_s = save_s + costs.fresh_s + costs.load_s + _expected(case, (work.total - kept) / new.low)
+    restart_s = costs.fresh_s + _expected(case, work.total / new.low)
+    return Alternatives(_kept_going(case, now.high), resumed_s if kept > 0 else None, restart_s, case.trial_s)
+
+
+def worth_trying(expected: Alternatives, trial_s: float) -> bool:
+    """Return whether a trial costs less than a quarter of what the better change is expected to save."""
+    return trial_s < TRIAL_SHARE * (expected.keep_s - expected.soonest_change_s)
+
+
+def disappoints(promised: float, delivered: float) -> bool:
+    """Return whether a change brought less than half of what its gain had promised: then go back, once."""
+    return delivered - 1 < (promised - 1) / 2
+
+
+def break_even(work: Work, rate: float, overhead_s: float = 0.0) -> float:
+    """Return how many times faster a restart from step 0 must be to end first; infinite if it never can.
+
+    ``W / (W - D - rate * overhead)``; without overheads ``1 / (1 - share done)``.
+    """
+    left = work.total - work.done - rate * overhead_s
+    return work.total / left if left > 0 else math.inf
+
+
+# --- Interruptions ------------------------------------------------------------------------------------
+
+
+def _expected(case: Case, compute_s: float) -> float:
+    """Return the expected time for so much computing that begins from something safe."""
+    mean_s, interval_s = case.risk.mean_between_s, case.risk.interval_s
+    if mean_s is None:
+        return compute_s
+    recovery_s = case.costs.recovery_s
+    if interval_s is None:
+        return unsaved_s(compute_s, mean_s, recovery_s)
+    return compute_s * inflation(interval_s, case.costs.save_s, mean_s, recovery_s)
+
+
+def _kept_going(case: Case, rate: float) -> float:
+    """Return the expected time to the end of an attempt that goes on.
+
+    One that saves nothing also stands to lose what it has: with the chance that an interruption comes
+    before the end, everything since the last checkpoint is computed again.
+    """
+    work, mean_s = case.work, case.risk.mean_between_s
+    left_s = (work.total - work.done) / rate
+    if mean_s is None or case.risk.interval_s is not None:
+        return _expected(case, left_s)
+    recovery_s = case.costs.recovery_s
+    again_s = unsaved_s((work.total - work.saved) / rate, mean_s, recovery_s)
+    return -math.expm1(-left_s / mean_s) * (mean_s + recovery_s + again_s)
+
+
+def inflation(interval_s: float, save_s: float, mean_s: float, recovery_s: float) -> float:
+    """Return the factor by which interruptions and saving lengthen computing (Daly 2006).
+
+    ``(M / τ) · exp(R / M) · (exp((τ + δ) / M) - 1)``, about ``1 + δ/τ + (τ/2 + R)/M``.
+    """
+    return mean_s / interval_s * _exp(recovery_s / mean_s) * _expm1((interval_s + save_s) / mean_s)
+
+
+def unsaved_s(compute_s: float, mean_s: float, recovery_s: float) -> float:
+    """Return the expected time when every interruption throws back to where this began."""
+    return (mean_s + recovery_s) * _expm1(compute_s / mean_s)
+
+
+_HOPELESS: Final = 200.0
+"""Exponent at which a time is given up on: greater ones would overflow."""
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(min(exponent, _HOPELESS))
+
+
+def _expm1(exponent: float) -> float:
+    return math.expm1(min(exponent, _HOPELESS))

@@ -1,0 +1,269 @@
+"""Facts about what is around an attempt: devices, its history, requests, a change that is offered."""
+
+from typing import Final
+
+from runner.core.policy.facts import Fact, Kind, Moment
+
+_EXIT: Final = (Moment.EXIT,)
+_CHANGE: Final = (Moment.CHANGE,)
+_RUNNING: Final = (Moment.WATCH, Moment.CHANGE)
+_ALWAYS: Final = (Moment.EXIT, Moment.WATCH, Moment.CHANGE)
+
+PRECISIONS: Final = ("fp16", "bf16", "tf32", "fp32")
+"""From the least to the most careful: ``precision: safer`` walks to the right."""
+
+DEVICE_FACTS: Final = (
+    Fact(
+        "device.lost",
+        Kind.TRUTH,
+        _ALWAYS,
+        "one of its devices no longer answers",
+        "NVML: NVML_ERROR_GPU_IS_LOST on any query, or Xid 79",
+    ),
+    Fact(
+        "device.recovery",
+        Kind.WORD,
+        _ALWAYS,
+        "what the driver says must be done before a device can be used again",
+        "NVML GPU_RECOVERY_ACTION (driver 570 or newer), or Xid 154",
+        ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
+    ),
+    Fact(
+        "device.xid",
+        Kind.WHOLES,
+        _ALWAYS,
+        "error codes that the driver reported for its devices during the attempt",
+        "kernel log or NVML events",
+        least=0,
+        most=1000,
+    ),
+    Fact(
+        "device.util",
+        Kind.NUMBER,
+        _RUNNING,
+        "share of samples in which some kernel was running; says nothing about efficiency",
+        "NVML or AMD sysfs, mean over device.window_s, the least busy of its devices",
+        least=0,
+        most=100,
+        unit="%",
+    ),
+    Fact(
+        "device.window_s",
+        Kind.NUMBER,
+        _RUNNING,
+        "how long device.util has been looked at",
+        "the runner's samples",
+        least=0,
+        unit="s",
+    ),
+    Fact(
+        "device.memory",
+        Kind.NUMBER,
+        _RUNNING,
+        "share of the memory of its fullest device in use",
+        "NVML or AMD sysfs",
+        least=0,
+        most=1,
+    ),
+    Fact(
+        "device.others",
+        Kind.WHOLE,
+        _EXIT,
+        "other healthy devices that the job may be given",
+        "inventory, within what the job was granted",
+        least=0,
+    ),
+)
+
+EFFECTIVE_FACTS: Final = (
+    Fact(
+        "effective.micro_batch",
+        Kind.WHOLE,
+        _ALWAYS,
+        "rows in one forward pass",
+        "effective.json micro_batch",
+        least=1,
+        hint=True,
+    ),
+    Fact(
+        "effective.eval_batch",
+        Kind.WHOLE,
+        _ALWAYS,
+        "rows in one evaluation pass",
+        "effective.json, switch eval_batch",
+        least=1,
+        hint=True,
+    ),
+    Fact(
+        "effective.workers",
+        Kind.WHOLE,
+        _ALWAYS,
+        "DataLoader workers",
+        "effective.json, switch loader_workers",
+        least=0,
+        hint=True,
+    ),
+    Fact(
+        "effective.precision",
+        Kind.WORD,
+        _ALWAYS,
+        "arithmetic of the forward pass",
+        "effective.json precision",
+        PRECISIONS,
+        hint=True,
+    ),
+    Fact(
+        "effective.compile",
+        Kind.TRUTH,
+        _ALWAYS,
+        "torch.compile took effect",
+        "effective.json compile_graphs > 0",
+        hint=True,
+    ),
+    Fact(
+        "effective.profile",
+        Kind.TEXT,
+        _ALWAYS,
+        "name of the profile that it runs with",
+        "the resolved spec of the attempt",
+    ),
+)
+
+ATTEMPT_FACTS: Final = (
+    Fact(
+        "attempt.n", Kind.WHOLE, _ALWAYS, "number of the attempt", "history of the job", least=1, derived=True
+    ),
+    Fact(
+        "attempt.charged",
+        Kind.WHOLE,
+        _ALWAYS,
+        "attempts before this one that were charged",
+        "history of the job",
+        least=0,
+        derived=True,
+    ),
+    Fact(
+        "attempt.same_root",
+        Kind.WHOLE,
+        _EXIT,
+        "charged attempts before it, since the last progress, with the same root and effective spec",
+        "history of the job",
+        least=0,
+        derived=True,
+    ),
+    Fact(
+        "attempt.uptime_s",
+        Kind.NUMBER,
+        _ALWAYS,
+        "running time of this attempt",
+        "launch and end, or now",
+        least=0,
+        unit="s",
+        derived=True,
+    ),
+    Fact(
+        "attempt.wall_s",
+        Kind.NUMBER,
+        _ALWAYS,
+        "running time of all attempts together",
+        "history of the job",
+        least=0,
+        unit="s",
+        derived=True,
+    ),
+)
+
+REQUEST_FACTS: Final = (
+    Fact(
+        "preempted",
+        Kind.TRUTH,
+        _ALWAYS,
+        "its devices were, or will be, taken away from outside",
+        "scheduler; notice of the host",
+    ),
+    Fact(
+        "deadline.slack_s",
+        Kind.NUMBER,
+        _ALWAYS,
+        "running time that the time limit leaves; negative when it is passed",
+        "resources.time_limit minus the running time",
+        unit="s",
+    ),
+    Fact(
+        "operator.request",
+        Kind.WORD,
+        _ALWAYS,
+        "what a person has asked for",
+        "the daemon's API",
+        ("none", "cancel", "hold", "restart", "save"),
+    ),
+    Fact(
+        "operator.approved",
+        Kind.TRUTH,
+        _CHANGE,
+        "a person has agreed that this change may cost work",
+        "`runner apply --approve`, or an answer to its question",
+    ),
+)
+
+CHANGE_FACTS: Final = (
+    Fact(
+        "diff.class",
+        Kind.WORD,
+        _CHANGE,
+        "what the change does to a checkpoint: A same bits, B other rounding, C other trajectory, "
+        "D weights only, E incompatible",
+        "fields and signatures of both revisions; a field that nobody knows is E",
+        ("A", "B", "C", "D", "E"),
+    ),
+    Fact("diff.fields", Kind.WORDS, _CHANGE, "fields that differ, dotted", "both revisions, resolved"),
+    Fact(
+        "diff.allowed",
+        Kind.TRUTH,
+        _CHANGE,
+        "the job file allows training to change (class C)",
+        "allow: changed_training in the new revision",
+    ),
+    Fact(
+        "econ.resume_gain",
+        Kind.NUMBER,
+        _CHANGE,
+        "time to the end as things are, over the time after resuming with the change; at the bounds that "
+        "speak against it",
+        "runner.core.policy.economics over measured rates; unknown until both are measured, and where "
+        "nothing is saved",
+        least=0,
+    ),
+    Fact(
+        "econ.restart_gain",
+        Kind.NUMBER,
+        _CHANGE,
+        "the same for starting again at step 0",
+        "the same",
+        least=0,
+    ),
+    Fact(
+        "econ.resume_pays",
+        Kind.TRUTH,
+        _CHANGE,
+        "econ.resume_gain reaches economics.hurdle",
+        "the policy",
+        derived=True,
+    ),
+    Fact(
+        "econ.restart_pays",
+        Kind.TRUTH,
+        _CHANGE,
+        "econ.restart_gain reaches economics.hurdle",
+        "the policy",
+        derived=True,
+    ),
+    Fact(
+        "econ.best",
+        Kind.WORD,
+        _CHANGE,
+        "which of the three is expected to end first",
+        "runner.core.policy.economics",
+        ("keep", "resume", "restart"),
+    ),
+)

@@ -1,0 +1,110 @@
+"""Programs of the user's own, through a real daemon and in real containers."""
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.store import ImageStore
+from jobs.contract import checkpoints, verify
+from tests.fakes.counter_image import counter_image
+from tests.fakes.service import Service, service, until
+
+pytestmark = pytest.mark.engine
+
+PLAIN = Path(__file__).parents[2] / "examples" / "programs" / "plain.py"
+
+
+@pytest.fixture(scope="module")
+def daemon(engine: str, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    ImageStore().ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
+    with (
+        counter_image(engine, base_image) as counter,
+        service(executor="docker", allowed_images={"counter": counter}) as made,
+    ):
+        yield made.start()
+        made.assert_whole()
+
+
+def program(daemon: Service, name: str, *command: str, image: str = "counter", **fields: Any) -> Path:  # noqa: ANN401
+    """Write the job file of a program whose code lies beside it."""
+    code = daemon.root / f"code of {name}"
+    code.mkdir(exist_ok=True)
+    shutil.copy(PLAIN, code)
+    return daemon.file(
+        name,
+        workload={"kind": "program", "command": list(command), "code": str(code)},
+        image=image,
+        resources={"cpus": 1, "memory": "1GiB"},
+        retry={"backoff": "0s", "max_attempts": 3},
+        **fields,
+    )
+
+
+LOOK = """\
+env | grep ^RUNNER_ | sort
+pwd
+touch here || echo "code is read-only"
+test -r "$RUNNER_ATTEMPT_DIR/spec.json" && echo "spec is there"
+echo mine > "$RUNNER_JOB_DIR/home/mine" && echo "home is mine"
+"""
+
+
+def test_a_program_finds_what_the_contract_promises(daemon: Service) -> None:
+    job_id = daemon.submit(program(daemon, "look", "/bin/sh", "-c", LOOK, seed=9))
+    assert daemon.ends(job_id)["outcome"] == "succeeded"
+    log = daemon.log(job_id)
+    for line in (
+        f"RUNNER_JOB_ID={job_id}",
+        "RUNNER_ATTEMPT=1",
+        "RUNNER_LINEAGE=1",
+        "RUNNER_SEED=9",
+        "RUNNER_JOB_DIR=/job",
+        "RUNNER_CHECKPOINT_DIR=/job/lineages/1",
+        "/code",
+        "code is read-only",
+        "spec is there",
+        "home is mine",
+    ):
+        assert line in log.splitlines(), log
+
+
+def test_exit_0_of_a_program_is_believed_and_other_codes_are_not_success(daemon: Service) -> None:
+    job_id = daemon.submit(program(daemon, "wrong", "/bin/sh", "-c", "echo no >&2; exit 3"), end="failed")
+    assert "exit code 3" in daemon.ends(job_id)["why"]
+
+
+def test_a_program_that_is_not_there_is_said_to_be_missing(daemon: Service) -> None:
+    job_id = daemon.submit(program(daemon, "missing", "no-such-program"), end="failed")
+    assert "not found" in daemon.ends(job_id)["why"]
+    assert "no-such-program" in daemon.log(job_id)
+
+
+def test_a_script_with_attach_that_was_killed_ends_with_the_bits_of_one_that_was_not(
+    daemon: Service,
+) -> None:
+    command = ("python", "plain.py", "1500")
+    killed, quiet = (
+        daemon.submit(
+            program(daemon, name, *command, image="auto", checkpoint={"every_steps": 25, "keep": 3})
+        )
+        for name in ("killed", "quiet")
+    )
+    lineage = daemon.paths(killed).lineage_dir
+    until(lambda: next(checkpoints(lineage), None), "a checkpoint", 120, more=lambda: daemon.log(killed))
+    daemon.signal_container(killed, signal.SIGKILL)
+    ended = daemon.ends(killed, 240)
+    assert [attempt["cause"] for attempt in ended["attempts"]] == ["killed", "completed"]
+    assert ended["attempts"][1]["resumed_from"] == ended["attempts"][0]["checkpoint_step"]
+    daemon.ends(quiet, 240)
+    states = [
+        verify(daemon.paths(job_id).lineage_dir / "step-00001500").files["state.pt"].sha256
+        for job_id in (killed, quiet)
+    ]
+    assert states[0] == states[1]
+    status = json.loads(daemon.paths(killed, 2).status.read_text())
+    assert (status["step"], status["resumed_from"]) == (1500, ended["attempts"][1]["resumed_from"])

@@ -1,0 +1,138 @@
+"""The example programs as processes: killed without warning, resumed, and the same bits as never killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs.contract import AttemptSpec, CheckpointPlan, Program, Result, RunPaths, Status, checkpoints, verify
+from jobs.snapshot import digest
+from runner.programs import variables
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "examples" / "programs"
+PATIENCE_S = 240
+FILE = "lightning.ckpt"
+FRAMEWORKS = {"plain.py": "torch", "with_lightning.py": "lightning", "with_huggingface.py": "transformers"}
+
+
+@dataclass
+class Job:
+    """One job whose attempts are processes, as an executor would start them."""
+
+    root: Path
+    command: tuple[str, ...]
+    save_every: int
+    attempt: int = 0
+    paths: RunPaths = field(init=False)
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        self.attempt += 1
+        self.paths = RunPaths(self.root, self.attempt, 1)
+        for leaf in (self.paths.attempt_dir, self.paths.lineage_dir, self.paths.home):
+            leaf.mkdir(parents=True, exist_ok=True)
+        plan = Program(command=self.command)
+        saving = CheckpointPlan(every_steps=self.save_every, keep=3)
+        spec = AttemptSpec(job_id="j", attempt=self.attempt, lineage=1, workload=plan, checkpoint=saving)
+        with self.paths.log.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, *self.command],
+                cwd=PROGRAMS, env={**self._environment(), **variables(spec, plan, self.paths)},
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        known = {"PYTHONPATH": str(ROOT), "HOME": str(self.paths.home), "PATH": os.environ["PATH"]}
+        return {**known, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
+
+    def end(self, process: "subprocess.Popen[bytes]") -> int:
+        code = process.wait(PATIENCE_S)
+        assert code in {0, 75, -signal.SIGKILL}, self.paths.log.read_text()
+        return code
+
+    def newest(self) -> int:
+        return next((step for step, _ in checkpoints(self.paths.lineage_dir)), 0)
+
+    def wait_for(self, process: "subprocess.Popen[bytes]", step: int) -> None:
+        """Return when a checkpoint of ``step`` or later is there."""
+        for _ in range(PATIENCE_S * 100):
+            if self.newest() >= step or process.poll() is not None:
+                break
+            threading.Event().wait(0.01)
+        assert process.poll() is None, f"it ended before step {step}:\n{self.paths.log.read_text()}"
+
+    def result(self) -> Result:
+        return Result.model_validate_json(self.paths.result.read_bytes())
+
+    def digests(self) -> dict[str, str]:
+        """Return the step of the newest checkpoint and the digests of all bits of the training in it."""
+        step, directory = next(checkpoints(self.paths.lineage_dir))
+        files = verify(directory).files
+        if FILE in files:  # it counts restarts, too: compare what was trained
+            saved = torch.load(directory / FILE, weights_only=True)
+            return {f"{step} {part}": digest(saved[part]) for part in ("state_dict", "optimizer_states")}
+        # Where and when it was trained is in these two; that is not part of the training.
+        skipped = {"trainer_state.json", "training_args.bin"}
+        return {f"{step} {name}": file.sha256 for name, file in files.items() if name not in skipped}
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def program(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(FRAMEWORKS[request.param])
+    return str(request.param)
+
+
+ARGUMENTS = {"plain.py": ("600", 20), "with_lightning.py": ("5", 10), "with_huggingface.py": ("60", 4)}
+
+
+def job(program: str, root: Path) -> Job:
+    amount, save_every = ARGUMENTS[program]
+    return Job(root, (program, amount), save_every)
+
+
+@pytest.fixture
+def running(program: str, tmp_path: Path) -> Iterator[tuple[Job, "subprocess.Popen[bytes]"]]:
+    made = job(program, tmp_path / "killed")
+    process = made.start()
+    yield made, process
+    process.kill()
+    process.wait()
+
+
+def test_a_program_that_was_killed_ends_with_the_bits_of_one_that_was_not(
+    program: str, running: tuple[Job, "subprocess.Popen[bytes]"], tmp_path: Path
+) -> None:
+    killed, process = running
+    killed.wait_for(process, 1)
+    process.kill()
+    assert killed.end(process) == -signal.SIGKILL
+    newest = killed.newest()
+    if program == "plain.py":  # the others are asked to stop where they need not be started: in tests/unit
+        newest = stopped_later(killed, newest)
+    assert killed.end(killed.start()) == 0
+    assert (killed.result().cause, killed.result().resumed_from) == ("completed", newest)
+
+    whole = job(program, tmp_path / "whole")
+    assert whole.end(whole.start()) == 0
+    assert killed.digests() == whole.digests()
+    status = Status.model_validate_json(whole.paths.status.read_bytes())
+    assert status.step == status.total_steps == whole.newest()
+    assert status.loss is not None
+
+
+def stopped_later(killed: Job, first: int) -> int:
+    """Resume, ask to stop after some more steps, and return the step that was saved then."""
+    process = killed.start()
+    killed.wait_for(process, first + 1)
+    process.send_signal(signal.SIGTERM)
+    assert killed.end(process) == 75
+    assert (killed.result().cause, killed.result().resumed_from) == ("stopped", first)
+    assert killed.result().step == killed.newest() > first
+    return killed.newest()

@@ -1,0 +1,90 @@
+"""A connection to the engine is closed when nobody waits for what is built over it."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+
+import pytest
+
+from images.build import DockerEngine
+from images.engine import BuildRequest
+from images.errors import BuildAbandoned, EngineUnavailable
+from images.interest import Interest
+
+REQUEST = BuildRequest("runner-test:1", {}, {})
+
+
+class Builder(ThreadingUnixStreamServer):
+    """An engine that begins every build and ends none."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), Answers)
+        self.hung_up = threading.Event()
+
+
+class Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = json.dumps({"ApiVersion": "1.43"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        while size := self.rfile.readline().strip():  # the context has no line end: a chunk of it is a line
+            self.rfile.readline()
+            if size == b"0":
+                self._begin()
+
+    def _begin(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        line = json.dumps({"stream": "begun"}).encode() + b"\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+        assert self.rfile.read(1) == b""
+        assert isinstance(self.server, Builder)
+        self.server.hung_up.set()
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Builder]:
+    with Builder(tmp_path / "engine.sock") as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_the_engine_is_hung_up_on_when_nobody_waits_any_more(engine: Builder) -> None:
+    interest = Interest()
+    lines = DockerEngine(f"unix://{engine.server_address!s}").build(
+        "classic", REQUEST, io.BytesIO(b"tar"), interest
+    )
+    assert next(lines) == "begun"
+    interest.abandon()
+    with pytest.raises(EngineUnavailable):
+        list(lines)
+    assert engine.hung_up.wait(10)
+
+
+def test_no_context_is_sent_for_nobody(engine: Builder) -> None:
+    interest = Interest()
+    interest.abandon()
+    lines = DockerEngine(f"unix://{engine.server_address!s}").build(
+        "classic", REQUEST, io.BytesIO(b"tar"), interest
+    )
+    with pytest.raises(BuildAbandoned):
+        next(lines)

@@ -1,0 +1,70 @@
+"""A table of molecules is read whole, or refused with the file, the row and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.failures import InvalidSpec
+from jobs.readers.molecules import Library, read_molecules
+
+HEADER = "smiles,logs,class,split\n"
+GOOD = HEADER + "CC,-1.5,low,train\nCCC,-2,low,train\nCCO,0.5,high,test\n"
+
+
+def read(tmp_path: Path, text: str | bytes, longest: int = 20) -> Library:
+    file = tmp_path / "molecules.csv"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_molecules(file, "logs", longest)
+
+
+def test_both_parts_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    library = read(tmp_path, GOOD)
+    assert library.train.smiles == ("CC", "CCC")
+    assert library.train.value_M.tolist() == [-1.5, -2.0]
+    assert (library.test.smiles, library.test.value_M.tolist()) == (("CCO",), [0.5])
+
+
+def test_a_directory_is_asked_for_its_file(tmp_path: Path) -> None:
+    whole = read(tmp_path, GOOD)
+    assert read_molecules(tmp_path, "logs", 20).sha256 == whole.sha256
+
+
+def test_the_signature_is_that_of_the_content(tmp_path: Path) -> None:
+    before = read(tmp_path, GOOD).sha256
+    assert read(tmp_path, GOOD.replace("\n", "\r\n").replace(",class", ",other")).sha256 == before
+    assert read(tmp_path, GOOD.replace("0.5", "0.6")).sha256 != before
+
+
+def test_a_test_molecule_that_is_trained_on_is_left_out_and_counted(tmp_path: Path) -> None:
+    library = read(tmp_path, GOOD + "CC,-1.5,low,test\n")
+    assert (library.test.smiles, library.repeated) == (("CCO",), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", r"molecules\.csv:1: no column smiles, logs, split among none; add it"),
+        ("smiles,solubility,split\n", r":1: no column logs among smiles, solubility, split;.*value_column"),
+        (HEADER + "CC,,low,train\n", r":2: logs is '', which is no number"),
+        (HEADER + "CC,1,low,train\nCC,x,low,train\n", r":3: logs is 'x', which is no number"),
+        (HEADER + "CC,nan,low,train\n", r":2: logs is nan, which is not finite"),
+        (HEADER + "CC,1e999,low,train\n", r":2: logs is 1e999, which is not finite"),
+        (HEADER + ",1,low,train\n", r":2: smiles is empty"),
+        (HEADER + "C\u00e9,1,low,train\n", r":2: smiles 'C\u00e9' has characters that no SMILES has"),
+        (HEADER + "C C,1,low,train\n", r":2: smiles 'C C' has characters that no SMILES has"),
+        (HEADER + "C" * 21 + ",1,low,train\n", r":2: smiles has 21 characters, and length allows 20; raise"),
+        (HEADER + "CC,1,low,dev\n", r":2: split is 'dev'; it must be train or test"),
+        (HEADER + "CC,1,low\n", r":2: not as many fields as columns; the file may be cut off"),
+        (HEADER + "CC,1,low,train,more\n", r":2: not as many fields as columns"),
+        (HEADER + '"CC,1,low,train\n', r"unexpected end of data; it must be CSV"),
+        (GOOD.encode("utf-16"), r"it must be CSV in UTF-8"),
+    ],
+)
+def test_a_bad_table_is_refused_with_its_row(tmp_path: Path, text: str | bytes, complaint: str) -> None:
+    with pytest.raises(InvalidSpec, match=complaint):
+        read(tmp_path, text)
+
+
+def test_a_missing_file_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"data: .*molecules\.csv: No such file.*; give a CSV file"):
+        read_molecules(tmp_path, "logs", 20)

@@ -1,0 +1,149 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from runner.cli.main import cli
+from runner.core.policy.table import TABLE
+from runner.policy_file import SHIPPED, load, named
+from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
+
+GOOD = "policy: 1\non_exit: [{name: other, when: {}, do: resume}]\n"
+BAD = "policy: 1\nceilings: {atempts: 3}\non_exit: [{name: other, when: {}, do: resum}]\n"
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["policy", *arguments])
+
+
+def test_a_good_policy_is_ok() -> None:
+    Path("mine.yaml").write_text(GOOD)
+    result = call("check", "mine.yaml", "default")
+    assert (result.exit_code, result.stderr) == (0, "")
+    first, second = result.stdout.splitlines()
+    assert first.startswith("mine.yaml: ok, 1 rules, digest ")
+    assert second.startswith("default: ok, 34 rules, digest ")
+
+
+def test_every_problem_is_a_line_and_the_exit_code_is_2() -> None:
+    Path("mine.yaml").write_text(BAD)
+    result = call("check", "mine.yaml", "default")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        'mine.yaml:2:12: ceilings.atempts: unknown field; did you mean "attempts"?',
+        'mine.yaml:3:39: on_exit[0].do: there is no verb "resum"; did you mean "resume"?',
+    ]
+    assert result.stdout.startswith("default: ok")
+
+
+def test_json_is_one_object_for_each_policy() -> None:
+    Path("mine.yaml").write_text(BAD)
+    good, bad = [
+        json.loads(line) for line in call("check", "--json", "default", "mine.yaml").stdout.splitlines()
+    ]
+    assert (good["ok"], good["name"], good["rules"], good["problems"]) == (True, "default", 34, [])
+    assert (bad["ok"], len(bad["problems"])) == (False, 2)
+
+
+def test_an_unknown_name_is_guessed_at_and_a_missing_file_told() -> None:
+    assert (
+        call("check", "defalt").stderr == 'defalt: there is no policy of this name; did you mean "default"?\n'
+    )
+    assert call("check", "a/b.yaml").stderr.startswith("a/b.yaml: no such file")
+
+
+def test_a_file_comes_before_a_shipped_policy_of_its_name() -> None:
+    Path("default").write_text(GOOD)
+    assert call("check", "default").stdout.startswith("default: ok, 1 rules")
+
+
+def test_a_policy_is_shown_with_its_comments() -> None:
+    assert call("show").stdout == (SHIPPED / "default.yaml").read_text(encoding="utf-8")
+    assert call("show", "strict").stdout.startswith("# For results")
+
+
+def test_a_merged_policy_can_be_read_again() -> None:
+    text = call("show", "--merged", "strict").stdout
+    assert load(text.encode(), Path("strict.yaml")) == named("strict")
+
+
+def test_the_cases_of_the_shipped_policies_are_as_expected() -> None:
+    path = SHIPPED / "default.cases.yaml"
+    result = call("test", "default", str(path))
+    assert result.exit_code == 0
+    assert result.stdout.endswith("cases are as expected\n")
+
+
+def test_a_case_that_differs_is_told_with_its_place() -> None:
+    Path("mine.cases.yaml").write_text(
+        "cases:\n  - {name: held, facts: {nan: true}, expect: {do: hold}}\n"
+        "  - {name: fine, facts: {exit.class: success}, expect: {do: finish}}\n"
+    )
+    result = call("test", "default", "mine.cases.yaml")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "mine.cases.yaml:2:5: held: do should be hold, but is resume: resume from"
+    )
+    assert result.stdout == "mine.cases.yaml: 1 of 2 cases are as expected\n"
+    told = json.loads(call("test", "--json", "default", "mine.cases.yaml").stdout)
+    assert (told["cases"], told["failed"], len(told["problems"])) == (2, 1, 1)
+
+
+def test_every_fact_is_listed() -> None:
+    lines = call("facts").stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == list(TABLE)
+    assert all(len(line.split("\t")) == 5 for line in lines)
+    first = json.loads(call("facts", "--json").stdout.splitlines()[0])
+    assert (first["name"], first["moments"]) == ("exit.class", "E")
+
+
+def test_the_schema_is_json() -> None:
+    assert json.loads(call("schema").stdout)["title"] == "Policy file"
+
+
+@pytest.fixture
+def kept() -> str:
+    lines = [json.dumps(one) for one in journal(POLICY, OOM, OOM, {"exit.class": "success"}, job="train")]
+    Path("journal.jsonl").write_text("\n".join(lines) + "\n")
+    return "journal.jsonl"
+
+
+def test_a_decision_is_explained(kept: str) -> None:
+    text = call("explain", "train", "1", "--journal", kept).stdout
+    assert text.startswith(
+        "train, attempt 1, on_exit: resume from the newest checkpoint with micro-batch halve"
+    )
+    assert "smaller  true     oom.device = true (wanted: true)" in text
+    record = json.loads(call("explain", "train", "--journal", kept, "--json").stdout)
+    assert (record["attempt"], record["verdict"]["do"]) == (3, "finish")
+
+
+def test_a_decision_that_nobody_recorded_cannot_be_explained(kept: str) -> None:
+    result = call("explain", "eval", "--journal", kept)
+    assert (result.exit_code, result.stderr) == (2, 'job "eval": no decision about it is in the journal\n')
+
+
+def test_another_policy_is_asked_about_a_journal(kept: str) -> None:
+    result = call("simulate", "strict", "--journal", kept)
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [row[:6] for row in rows] == [
+        ["train", "1", "resume", "hold", "oom-train", "3600"],
+        ["train", "2", "resume", "-", "-", "3600"],
+        ["train", "3", "finish", "-", "-", "0"],
+    ]
+    assert result.stderr == "job train: 1 of 3 attempts, 3600 of 7200 s of work lost\n"
+
+
+def test_what_is_uncertain_is_marked(kept: str) -> None:
+    Path("plain.yaml").write_text(GOOD)
+    result = call("simulate", "plain.yaml", "--journal", kept)
+    assert [line.split("\t")[3] for line in result.stdout.splitlines()] == ["resume", "resume ?", "resume ?"]
+    assert result.stderr.endswith("; it would go on where the journal ends\n")
+    told = json.loads(call("simulate", "plain.yaml", "--journal", kept, "--json").stdout)
+    assert [turn["certain"] for turn in told["turns"]] == [True, False, False]

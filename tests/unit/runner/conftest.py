@@ -1,0 +1,11 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.host import Host, fresh_host
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with fresh_host() as host:
+        yield host

@@ -1,0 +1,211 @@
+"""The arithmetic of docs/policy.md, with its published and worked examples."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.core.policy.economics import (
+    MIN_MEASUREMENTS,
+    Alternatives,
+    Case,
+    Overheads,
+    Rate,
+    Risk,
+    Work,
+    break_even,
+    compare,
+    disappoints,
+    inflation,
+    measured,
+    unsaved_s,
+    worth_trying,
+)
+from runner.core.policy.facts import Moment
+from runner.core.policy.table import known
+
+HOUR = 3600.0
+COSTS = Overheads(save_s=1, stop_s=2, start_s=5, data_s=3, load_s=4, warm_s=10)
+
+
+def exactly(rate: float) -> Rate:
+    return Rate(rate, 0.0, 100)
+
+
+def gains(share: float, faster: float, *, saved: float = 0.0) -> Alternatives:
+    """Return the alternatives of a job of 1,000 items at one item a second, without overheads."""
+    found = compare(Case(Work(1000, 1000 * share, 1000 * saved)), exactly(1), exactly(faster))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("share", "faster", "saves"),
+    [(0.084, 5, 0.78), (0.084, 7, 0.84), (0.42, 5, 0.66), (0.42, 7, 0.75), (0.84, 5, -0.25), (0.84, 7, 0.11)],
+)
+def test_a_restart_saves_what_the_table_on_the_page_says(share: float, faster: float, saves: float) -> None:
+    found = gains(share, faster)
+    assert 1 - found.restart_s / found.keep_s == pytest.approx(saves, abs=0.006)
+    assert found.best == ("restart" if saves > 0 else "keep")
+
+
+@pytest.mark.parametrize(("faster", "saves"), [(5, 0.80), (7, 0.86)])
+def test_with_a_checkpoint_resuming_beats_both(faster: float, saves: float) -> None:
+    found = gains(0.84, faster, saved=0.84)
+    assert found.resume_s is not None
+    assert 1 - found.resume_s / found.keep_s == pytest.approx(saves, abs=0.005)
+    assert found.best == "resume"
+
+
+@pytest.mark.parametrize(("share", "needed"), [(0.084, 1.09), (0.42, 1.72), (0.84, 6.25)])
+def test_the_speed_up_at_which_a_restart_breaks_even(share: float, needed: float) -> None:
+    assert break_even(Work(1, share), 1) == pytest.approx(needed, abs=0.005)
+    assert break_even(Work(1, share), 1) == pytest.approx(1 / (1 - share))
+
+
+def test_overheads_raise_it_until_nothing_is_fast_enough() -> None:
+    assert break_even(Work(1000, 500), 1, 100) == pytest.approx(2.5)
+    assert break_even(Work(1000, 500), 1, 500) == math.inf
+
+
+def test_where_nothing_is_saved_there_is_nothing_to_resume() -> None:
+    found = gains(0.5, 10)
+    assert (found.resume_s, found.resume_gain) == (None, None)
+    assert found.facts() == {"econ.restart_gain": 5.0, "econ.best": "restart"}
+
+
+def test_every_overhead_is_in_the_time_that_it_belongs_to() -> None:
+    work = Work(1000, 500, 400)
+    found = compare(Case(work, COSTS), exactly(1), exactly(2))
+    assert found == Alternatives(500, 2 + 5 + 3 + 10 + 4 + 300, 2 + 5 + 3 + 10 + 500)
+    asked = compare(Case(Work(1000, 500, 400, on_demand=True), COSTS, trial_s=30), exactly(1), exactly(2))
+    assert asked == Alternatives(500, 1 + 2 + 5 + 3 + 10 + 4 + 250, 520, 30)
+
+
+@given(st.floats(1, 900), st.floats(1, 10), st.floats(0, 100))
+def test_resuming_beats_restarting_when_loading_costs_less_than_what_is_saved(
+    saved: float, faster: float, load_s: float
+) -> None:
+    found = compare(Case(Work(1000, 950, saved), Overheads(load_s=load_s)), exactly(1), exactly(faster))
+    assert found is not None
+    assert found.resume_s is not None
+    assert (found.resume_s < found.restart_s) == (1000 / faster > load_s + (1000 - saved) / faster)
+
+
+def test_what_a_trial_has_cost_counts_against_the_change() -> None:
+    found = Alternatives(keep_s=100, resume_s=50, restart_s=60, trial_s=50)
+    assert (found.resume_gain, found.best) == (1.0, "keep")
+    assert found.facts()["econ.resume_gain"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("now", "new", "done"),
+    [
+        (None, Rate(1, 0, 100), 0),
+        (Rate(1, 0, 100), None, 0),
+        (Rate(1, 0, 100), Rate(1, 50, 20), 0),
+        (Rate(1, 0, 100), Rate(1, 0, 100), 1000),
+    ],
+)
+def test_what_is_not_known_has_no_gain(now: Rate | None, new: Rate | None, done: float) -> None:
+    assert compare(Case(Work(1000, done)), now, new) is None
+
+
+def test_what_comes_out_is_what_a_policy_may_ask() -> None:
+    facts = gains(0.5, 4, saved=0.4).facts()
+    assert known(facts, Moment.CHANGE) == facts
+
+
+# --- Rates
+
+
+def test_a_rate_has_bounds_of_two_standard_errors() -> None:
+    rate = measured([9.0, 11.0] * 32)
+    assert rate is not None
+    assert (rate.mean, rate.count) == (10.0, 64)
+    assert rate.low == pytest.approx(10 - 2 * rate.deviation / 8)
+    assert rate.high == pytest.approx(10 + 2 * rate.deviation / 8)
+    assert rate.deviation == pytest.approx(math.sqrt(64 / 63))
+
+
+def test_a_lower_bound_is_never_negative() -> None:
+    assert Rate(1, 100, 20).low == 0
+
+
+def test_too_few_measurements_are_none() -> None:
+    assert measured([1.0] * (MIN_MEASUREMENTS - 1)) is None
+    assert measured([1.0] * MIN_MEASUREMENTS) == Rate(1.0, 0.0, MIN_MEASUREMENTS)
+
+
+def test_a_job_that_stands_still_has_no_rate() -> None:
+    assert measured([0.0] * 50) is None
+
+
+def test_a_gain_is_taken_at_the_bounds_that_speak_against_the_change() -> None:
+    sure, unsure = Rate(2, 0, 100), Rate(2, 2, 100)
+    certain = compare(Case(Work(1000, 500, 500)), exactly(1), sure)
+    vague = compare(Case(Work(1000, 500, 500)), Rate(1, 1, 100), unsure)
+    assert certain is not None
+    assert vague is not None
+    assert certain.resume_gain == pytest.approx(2)
+    assert vague.resume_gain == pytest.approx(1.6 / 1.2)
+
+
+# --- Trials
+
+
+def test_a_trial_may_cost_a_quarter_of_what_it_saves() -> None:
+    expected = Alternatives(1000, 600, 700)
+    assert worth_trying(expected, 99)
+    assert not worth_trying(expected, 100)
+    assert not worth_trying(Alternatives(100, None, 700), 0)
+
+
+def test_less_than_half_of_what_was_promised_is_a_disappointment() -> None:
+    assert disappoints(2.0, 1.4)
+    assert not disappoints(2.0, 1.6)
+
+
+# --- Interruptions
+
+
+def test_inflation_is_what_the_approximation_says_when_interruptions_are_rare() -> None:
+    interval, save, mean, recovery = 300.0, 0.3, 24 * HOUR, 60.0
+    about = 1 + save / interval + (interval / 2 + recovery) / mean
+    assert inflation(interval, save, mean, recovery) == pytest.approx(about, rel=1e-4)
+
+
+def test_without_checkpoints_three_times_the_mean_takes_nineteen() -> None:
+    assert unsaved_s(3, 1, 0) == pytest.approx(19.1, abs=0.02)
+
+
+def test_a_hopeless_job_takes_very_long_and_not_too_long_for_a_float() -> None:
+    assert math.isfinite(unsaved_s(1e12, 1, 0))
+    assert math.isfinite(inflation(1e9, 1, 1, 1e9))
+
+
+def test_a_risk_makes_a_job_that_saves_nothing_worth_restarting_with_less_to_do() -> None:
+    work = Work(1000, 500, 0)
+    calm = compare(Case(work, COSTS), exactly(1), exactly(2))
+    stormy = compare(Case(work, COSTS, Risk(mean_between_s=500)), exactly(1), exactly(2))
+    assert calm is not None
+    assert stormy is not None
+    assert calm.keep_s < calm.restart_s
+    assert stormy.keep_s > stormy.restart_s  # going on stands to lose all; half the time is half the risk
+
+
+def test_going_on_and_beginning_again_cost_the_same_when_nothing_is_done() -> None:
+    found = compare(Case(Work(1000, 0), Overheads(), Risk(mean_between_s=300)), exactly(1), exactly(1))
+    assert found is not None
+    assert found.keep_s == pytest.approx(found.restart_s)
+
+
+def test_with_checkpoints_all_alternatives_are_inflated_alike() -> None:
+    risk = Risk(mean_between_s=10 * HOUR, interval_s=600)
+    plain = compare(Case(Work(1e6, 5e5, 5e5)), exactly(1), exactly(2))
+    risky = compare(Case(Work(1e6, 5e5, 5e5), Overheads(), risk), exactly(1), exactly(2))
+    assert plain is not None
+    assert risky is not None
+    assert risky.keep_s / plain.keep_s == pytest.approx(risky.restart_s / plain.restart_s)
+    assert risky.keep_s > plain.keep_s

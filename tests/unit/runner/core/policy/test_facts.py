@@ -1,0 +1,94 @@
+import pytest
+
+from jobs.contract import Phase
+from runner.core import causes
+from runner.core.policy.evidence import CAUSES, PHASES
+from runner.core.policy.facts import MAX_ENTRIES, MAX_TEXT, Fact, Kind, Moment
+from runner.core.policy.table import SECTIONS, TABLE, at, known
+
+
+@pytest.mark.parametrize("fact", TABLE.values(), ids=lambda fact: fact.name)
+def test_every_fact_says_what_it_is_and_where_it_comes_from(fact: Fact) -> None:
+    assert fact.moments
+    assert fact.meaning
+    assert fact.source
+    assert bool(fact.values) == (fact.kind is Kind.WORD)
+    assert not (fact.hint and fact.derived)
+
+
+def test_no_two_facts_have_one_name() -> None:
+    assert len(TABLE) == sum(len(facts) for _, facts in SECTIONS)
+
+
+def test_the_phases_are_those_of_the_contract() -> None:
+    assert tuple(Phase) == PHASES
+
+
+def test_the_causes_include_every_one_that_the_host_can_name() -> None:
+    named = {cause for cause, _ in (*causes.BY_CODE.values(), *causes.BY_SIGNAL.values())}
+    assert named <= set(CAUSES)
+
+
+def test_what_is_known_is_kept_and_none_is_unknown() -> None:
+    given = {"exit.code": 1, "oom.host": None, "progress.rate": 2, "device.xid": [13, 31]}
+    assert known(given, Moment.EXIT) == {"exit.code": 1, "progress.rate": 2, "device.xid": (13, 31)}
+
+
+@pytest.mark.parametrize("name", ["exit.cod", "heartbeat.age_s"])
+def test_a_fact_that_does_not_exist_at_this_moment_is_a_mistake(name: str) -> None:
+    with pytest.raises(ValueError, match=f"there is no fact '{name}' on exit"):
+        known({name: 1}, Moment.EXIT)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("exit.code", 256),
+        ("exit.code", True),
+        ("exit.code", "1"),
+        ("phase", "dreaming"),
+        ("nan", "yes"),
+        ("data_wait", 1.5),
+        ("progress.step", -1),
+        ("root", 7),
+        ("root", ("a",)),
+    ],
+)
+def test_a_hint_that_makes_no_sense_is_unknown(name: str, value: object) -> None:
+    assert known({name: value}, Moment.EXIT) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("oom.host", 1),
+        ("killed_by", "ghost"),
+        ("device.xid", 13),
+        ("device.xid", ["13"]),
+        ("checkpoint.step", -1),
+    ],
+)
+def test_what_the_runner_itself_got_wrong_is_a_mistake(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} cannot be"):
+        known({name: value}, Moment.EXIT)
+
+
+def test_a_stop_by_any_watch_rule_is_a_word_of_killed_by() -> None:
+    assert known({"killed_by": "watch/mine"}, Moment.EXIT) == {"killed_by": "watch/mine"}
+    assert not TABLE["phase"].has_word("watch/mine")
+
+
+def test_what_a_container_writes_is_cut_short() -> None:
+    assert known({"root": "x" * 1000}, Moment.EXIT) == {"root": "x" * MAX_TEXT}
+    assert known({"device.xid": list(range(200))}, Moment.EXIT) == {"device.xid": tuple(range(MAX_ENTRIES))}
+
+
+def test_each_moment_has_its_own_facts() -> None:
+    assert "exit.code" in at(Moment.EXIT)
+    assert "exit.code" not in at(Moment.WATCH)
+    assert "diff.class" in at(Moment.CHANGE)
+    assert "diff.class" not in at(Moment.EXIT)
+
+
+def test_texts_may_be_words_of_a_list() -> None:
+    assert known({"diff.fields": ["seed"]}, Moment.CHANGE) == {"diff.fields": ("seed",)}

@@ -1,0 +1,194 @@
+"""What holds for every policy, whatever its rules say and whatever happens."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.core.policy.conditions import comparisons, weigh
+from runner.core.policy.decide import decide, root_of
+from runner.core.policy.facts import Facts, Moment
+from runner.core.policy.history import History
+from runner.core.policy.rules import DISTURBS, STARTS, Ceilings, Policy, Rule, Spent, Storm, Verb, tightened
+from runner.core.policy.verdict import Decision, Situation
+from tests.unit.runner.core.policy.strategies import CEILINGS, conditions, facts, gathered, policies
+
+EXAMPLES = 30
+"""Enough for every build; thousands were tried when these were written."""
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ends = st.tuples(
+    facts(Moment.EXIT),
+    st.integers(0, 600).map(lambda minutes: timedelta(minutes=minutes)),  # how long the attempt lasts
+    st.integers(0, 60).map(lambda minutes: timedelta(minutes=minutes)),  # how long it waits for a device
+    st.sampled_from(["s", "t"]),
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """One attempt of a life: when it started, how it ended, what was decided."""
+
+    started: datetime
+    facts: Facts
+    effective: str
+    decision: Decision
+    ran_before: timedelta
+
+
+def life(
+    policy: Policy, story: Sequence[tuple[Facts, timedelta, timedelta, str]], most: int = 60
+) -> list[Made]:
+    """Live through ends until the policy makes no further attempt."""
+    made: list[Made] = []
+    history, clock, ran = History(), NOW, timedelta()
+    for number in range(most):
+        known, lasts, waits, effective = story[number % len(story)]
+        situation = Situation(known, clock + lasts, clock, effective, "job")
+        decision = decide(policy, Moment.EXIT, history, situation)
+        made.append(Made(clock, known, effective, decision, ran))
+        if decision.verdict.verb not in STARTS:
+            break
+        history, ran = decision.history, ran + lasts
+        clock += lasts + decision.verdict.delay + waits
+    return made
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=4))
+def test_no_policy_starts_more_attempts_than_its_ceilings_allow(
+    policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
+) -> None:
+    made, ceilings = life(policy, story), policy.ceilings
+    assert sum(each.decision.verdict.charged for each in made) <= ceilings.attempts
+    starts = [each.started for each in made]
+    for number, last in enumerate(starts):
+        window = [start for start in starts[: number + 1] if start > last - ceilings.storm.within]
+        assert len(window) <= ceilings.storm.attempts
+    assert all(ceilings.wall is None or each.ran_before < ceilings.wall for each in made)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
+def test_no_policy_repeats_what_ended_alike_without_progress_more_often_than_it_says(
+    policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
+) -> None:
+    stuck: Counter[tuple[str, str]] = Counter()
+    for each in life(policy, story):
+        verdict = each.decision.verdict
+        if each.facts.get("progress.advanced") is True:
+            stuck.clear()
+        if verdict.charged and each.facts.get("progress.advanced") is False:
+            stuck[root_of(each.facts), each.effective] += 1
+        repeats = verdict.verb in STARTS and all(one.knob == "device" for one in verdict.adjust)
+        if repeats:
+            assert stuck[root_of(each.facts), each.effective] < policy.ceilings.no_progress
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
+def test_a_container_that_only_talks_gets_no_attempt_for_free(
+    policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
+) -> None:
+    hints = {fact.name for fact in gathered(Moment.EXIT) if fact.hint}
+    talk = [
+        ({name: known[name] for name in known if name in hints}, lasts, waits, effective)
+        for known, lasts, waits, effective in story
+    ]
+    unexcused = [
+        rule for rule in policy.on_exit if not list(comparisons(rule.when))
+    ]  # the loader refuses these
+    careful = replace(policy, on_exit=tuple(rule for rule in policy.on_exit if rule not in unexcused))
+    assert all(each.decision.verdict.charged for each in life(careful, talk))
+
+
+@pytest.mark.parametrize("moment", [Moment.WATCH, Moment.CHANGE])
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(rest=st.data())
+def test_when_nothing_is_known_nothing_that_runs_is_disturbed(moment: Moment, rest: st.DataObject) -> None:
+    policy = rest.draw(policies(moment))
+    verdict = decide(policy, moment, History(), Situation({}, NOW)).verdict
+    assert verdict.verb not in DISTURBS
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(policies(Moment.EXIT))
+def test_when_nothing_is_known_no_rule_with_a_condition_answers(policy: Policy) -> None:
+    decision = decide(policy, Moment.EXIT, History(), Situation({}, NOW))
+    conditional = {rule.name for rule in policy.on_exit if list(comparisons(rule.when))}
+    assert decision.verdict.rule not in conditional
+    assert all(each.truth is None for each in decision.weighed if each.rule in conditional)
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(rest=st.data())
+def test_to_forget_a_fact_makes_a_condition_unknown_but_never_turns_it_round(
+    moment: Moment, rest: st.DataObject
+) -> None:
+    condition, known = rest.draw(conditions(moment)), rest.draw(facts(moment))
+    forgotten = rest.draw(st.sets(st.sampled_from(sorted(known)))) if known else set()
+    fewer = {name: value for name, value in known.items() if name not in forgotten}
+    truth = weigh(condition, fewer).truth
+    assert truth is None or truth == weigh(condition, known).truth
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(policies(Moment.EXIT), facts(Moment.EXIT))
+def test_the_first_rule_that_is_true_and_acts_answers(policy: Policy, known: Facts) -> None:
+    decision = decide(policy, Moment.EXIT, History(), Situation(known, NOW))
+    handing_over = {each.rule for each in decision.weighed if "the next rule is asked" in each.note}
+    true = [
+        rule.name
+        for rule, each in zip(policy.on_exit, decision.weighed, strict=True)
+        if each.truth and not rule.speaks_only and rule.name not in handing_over
+    ]
+    asked = known.get("operator.request") in ("cancel", "hold") and known.get("exit.class") != "success"
+    assert decision.verdict.rule == ("" if asked or not true else true[0])
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
+def test_a_spent_remedy_never_falls_through_by_default(
+    policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
+) -> None:
+    policy = replace(policy, on_exit=tuple(_by_default(rule) for rule in policy.on_exit))
+    for each in life(policy, story):
+        answering = [one for one in each.decision.weighed if one.truth and one.note != "only says so"]
+        if answering and each.decision.verdict.rule:
+            assert each.decision.verdict.rule == answering[0].rule
+            spent = "used" in answering[0].note or "any further" in answering[0].note
+            assert not spent or each.decision.verdict.verb is Verb.GIVE_UP
+
+
+def _by_default(rule: Rule) -> Rule:
+    return replace(rule, spent=Spent.GIVE_UP)
+
+
+@given(CEILINGS, CEILINGS)
+def test_extending_never_loosens_a_ceiling(parent: Ceilings, child: Ceilings) -> None:
+    both = tightened(parent, child)
+    for each in (parent, child):
+        assert both.attempts <= each.attempts
+        assert both.no_progress <= each.no_progress
+        assert (both.wall or timedelta.max) <= (each.wall or timedelta.max)
+        assert both.storm.attempts <= each.storm.attempts
+        assert both.storm.within >= each.storm.within
+    assert both == tightened(child, parent)
+
+
+def test_the_stricter_storm_is_put_together_from_both() -> None:
+    often, long = Storm(3, timedelta(minutes=1)), Storm(9, timedelta(hours=1))
+    assert tightened(Ceilings(storm=often), Ceilings(storm=long)).storm == Storm(3, timedelta(hours=1))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.sampled_from(list(Moment)), st.data())
+def test_the_same_question_always_gets_the_same_answer(moment: Moment, rest: st.DataObject) -> None:
+    policy = rest.draw(policies(moment))
+    situation = Situation(rest.draw(facts(moment)), NOW, NOW - timedelta(hours=1), "s", "job")
+    assert decide(policy, moment, History(), situation) == decide(policy, moment, History(), situation)

@@ -1,0 +1,70 @@
+import pytest
+
+from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
+from runner.core.policy.facts import Known
+from runner.core.policy.reach import contradiction, hidden
+from runner.core.policy.rules import Mode, Rule, Spent, Verb
+
+NAN = Comparison("nan", Operator.IS, operand=True)
+OOM = Comparison("oom.device", Operator.IS, operand=True)
+
+
+def code(sign: Operator, operand: Known) -> Comparison:
+    return Comparison("exit.code", sign, operand)
+
+
+def rule(name: str, when: Condition, *, mode: Mode = Mode.ACT, spent: Spent = Spent.GIVE_UP) -> Rule:
+    return Rule(name, Verb.RESUME, when, spent=spent, mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "hides"),
+    [
+        (ALWAYS, NAN, True),
+        (NAN, NAN, True),
+        (NAN, AllOf((OOM, NAN)), True),
+        (AllOf((NAN, OOM)), AllOf((OOM, NAN)), True),
+        (AllOf((NAN, OOM)), NAN, False),
+        (NAN, OOM, False),
+        (AnyOf((NAN, OOM)), NAN, False),
+    ],
+)
+def test_a_rule_behind_one_that_is_true_whenever_it_is_is_hidden(
+    first: Condition,
+    second: Condition,
+    hides: bool,  # noqa: FBT001
+) -> None:
+    rules = (rule("a", first), rule("b", second))
+    assert [(one.name, other.name) for one, other in hidden(rules)] == ([("b", "a")] if hides else [])
+
+
+def test_a_rule_that_hands_over_or_only_speaks_hides_nothing() -> None:
+    assert list(hidden((rule("a", ALWAYS, spent=Spent.NEXT), rule("b", NAN)))) == []
+    assert list(hidden((rule("a", ALWAYS, mode=Mode.LOG), rule("b", NAN)))) == []
+
+
+def test_a_rule_that_only_speaks_is_heard_everywhere() -> None:
+    assert list(hidden((rule("a", ALWAYS), rule("b", NAN, mode=Mode.LOG)))) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "fact"),
+    [
+        (AllOf((code(Operator.LT, 5), code(Operator.GT, 10))), "exit.code"),
+        (AllOf((code(Operator.LT, 5), code(Operator.GE, 5))), "exit.code"),
+        (AllOf((code(Operator.LE, 5), code(Operator.GE, 5))), None),
+        (AllOf((code(Operator.IS, 5), code(Operator.IS, 6))), "exit.code"),
+        (AllOf((code(Operator.IS, 5), code(Operator.IN, (5, 6)))), None),
+        (AllOf((code(Operator.IN, (1, 2)), code(Operator.GT, 5))), "exit.code"),
+        (AllOf((code(Operator.IS, 7), code(Operator.GT, 5))), None),
+        (
+            AllOf((Comparison("phase", Operator.IS, "eval"), Comparison("phase", Operator.IS, "train"))),
+            "phase",
+        ),
+        (AllOf((Comparison("device.xid", Operator.IS, 13), Comparison("device.xid", Operator.IS, 31))), None),
+        (AllOf((NAN, Not(NAN))), None),
+        (ALWAYS, None),
+    ],
+)
+def test_a_condition_that_cannot_hold_is_found(condition: Condition, fact: str | None) -> None:
+    assert contradiction(condition) == fact

@@ -1,0 +1,186 @@
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from runner.core.policy.conditions import AllOf, Comparison, Operator
+from runner.core.policy.decide import decide
+from runner.core.policy.facts import Facts, Moment
+from runner.core.policy.history import History
+from runner.core.policy.records import About, Record, explained, record, situation_of
+from runner.core.policy.rules import (
+    Adjustment,
+    Backoff,
+    Ceilings,
+    Knob,
+    Policy,
+    Rule,
+    Source,
+    Start,
+    Verb,
+    digest,
+)
+from runner.core.policy.simulate import Replay, lost_s, replay
+from runner.core.policy.verdict import Situation
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+TRAIN = AllOf(
+    (Comparison("oom.device", Operator.IS, operand=True), Comparison("phase", Operator.IS, "train"))
+)
+POLICY = Policy(
+    "mine",
+    backoff=Backoff(jitter=0),
+    on_exit=(
+        Rule("done", Verb.FINISH, Comparison("exit.class", Operator.IS, "success")),
+        Rule("smaller", Verb.RESUME, TRAIN, adjust=(Adjustment(Knob.MICRO_BATCH, "halve"),), tries=4),
+        Rule("back", Verb.RESUME, Comparison("nan", Operator.IS, operand=True), Start(Source.STEP, 20)),
+        Rule("other", Verb.RESUME, tries=3),
+    ),
+    on_watch=(Rule("slow", Verb.ADVISE, Comparison("data_wait", Operator.GT, 0.5)),),
+)
+OOM: Facts = {
+    "cause": "device_out_of_memory",
+    "oom.device": True,
+    "phase": "train",
+    "progress.advanced": False,
+    "device.xid": (13,),
+}
+
+
+def journal(policy: Policy, *ends: Facts, job: str = "7") -> list[Record]:
+    """Live through some ends under a policy, and keep what a daemon would."""
+    history, kept, clock = History(), [], NOW
+    for number, known in enumerate(ends, 1):
+        situation = Situation(known, clock + HOUR, clock, "spec", job)
+        decision = decide(policy, Moment.EXIT, history, situation)
+        kept.append(
+            json.loads(json.dumps(record(About(job, number, digest(policy)), policy, situation, decision)))
+        )
+        history, clock = decision.history, clock + HOUR + decision.verdict.delay
+    return kept
+
+
+def test_a_record_is_json_and_gives_the_situation_back() -> None:
+    (kept,) = journal(POLICY, OOM)
+    situation = situation_of(kept)
+    assert {name: situation.facts[name] for name in OOM} == OOM
+    assert (situation.now, situation.started, situation.effective, situation.seed) == (
+        NOW + HOUR,
+        NOW,
+        "spec",
+        "7",
+    )
+    assert kept["verdict"] == {
+        "do": "resume",
+        "rule": "smaller",
+        "reason": "resume from the newest checkpoint with micro-batch halve: device out of memory in train",
+        "from": "newest",
+        "with": {"micro_batch": "halve"},
+        "delay_s": 5.0,
+        "charged": True,
+        "limit": None,
+    }
+
+
+def test_a_record_of_an_attempt_that_never_started() -> None:
+    situation = Situation({"nan": True}, NOW)
+    kept = record(
+        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.EXIT, History(), situation)
+    )
+    assert kept["started"] is None
+    assert kept["verdict"]["from"] == "step 20"
+    assert situation_of(kept).started is None
+
+
+def test_an_explanation_has_every_rule_with_the_fact_that_decided() -> None:
+    (kept,) = journal(POLICY, OOM)
+    lines = list(explained(kept))
+    assert lines[0] == (
+        "7, attempt 1, on_exit: "
+        "resume from the newest checkpoint with micro-batch halve: device out of memory in train"
+    )
+    assert lines[1].startswith("  resume by rule smaller, charged; policy mine (")
+    assert lines[3:7] == [
+        "  done     unknown  exit.class is unknown (wanted: success)",
+        "  smaller  true     oom.device = true (wanted: true), phase = train (wanted: train): answers",
+        "  back     unknown  nan is unknown (wanted: true)",
+        "  other    true     always: an earlier rule has answered",
+    ]
+    assert lines[8:] == [
+        "  charged 1 of 20 attempts; ran 3600 s in all",
+        "  rule smaller has answered 1 times for device_out_of_memory",
+        "  ended without progress 1 times for device_out_of_memory with spec spec",
+    ]
+
+
+def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> None:
+    situation = Situation({"data_wait": 0.9, "checkpoint.present": False}, NOW)
+    watched = record(
+        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.WATCH, History(), situation)
+    )
+    assert "  advice of slow: slow" in list(explained(watched))
+    assert "  keep by no rule, charged; policy mine" in "\n".join(explained(watched))
+    ended = record(
+        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.EXIT, History(), situation)
+    )
+    assert "restart by rule other, limited by no_checkpoint, charged" in "\n".join(explained(ended))
+
+
+def test_an_explanation_has_the_economics() -> None:
+    situation = Situation({"econ.resume_gain": 1.25, "econ.best": "resume"}, NOW)
+    kept = record(
+        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.CHANGE, History(), situation)
+    )
+    lines = list(explained(kept))
+    assert lines[-3:] == ["  econ.best = resume", "  econ.resume_gain = 1.25", "  econ.resume_pays = true"]
+
+
+# --- Simulation
+
+
+def test_the_same_policy_decides_as_it_did() -> None:
+    kept = journal(POLICY, OOM, OOM, {"exit.class": "success"})
+    replayed = replay("7", POLICY, kept)
+    assert [
+        (turn.recorded, turn.verdict.verb if turn.verdict else None, turn.certain) for turn in replayed.turns
+    ] == [
+        ("resume", "resume", True),
+        ("resume", "resume", True),
+        ("finish", "finish", True),
+    ]
+    assert (replayed.made, replayed.goes_on, replayed.lost_s) == (3, False, (7200.0, 7200.0))
+
+
+def test_a_policy_that_stops_earlier_makes_fewer_attempts() -> None:
+    strict = Policy("strict", Ceilings(attempts=1), on_exit=POLICY.on_exit)
+    replayed = replay("7", strict, journal(POLICY, OOM, OOM, OOM))
+    assert [turn.verdict.verb if turn.verdict else None for turn in replayed.turns] == ["give_up", None, None]
+    assert (replayed.made, replayed.lost_s) == (1, (3 * 3600.0, 3600.0))
+
+
+def test_after_a_different_decision_the_evidence_is_of_another_life() -> None:
+    unchanged = Policy("plain", on_exit=(Rule("other", Verb.RESUME),))
+    replayed = replay("7", unchanged, journal(POLICY, OOM, OOM))
+    assert [turn.certain for turn in replayed.turns] == [True, False]
+    assert replayed.goes_on
+
+
+def test_what_is_not_an_end_is_left_out_and_order_does_not_matter() -> None:
+    kept = journal(POLICY, OOM, {"exit.class": "success"})
+    assert replay("7", POLICY, [{"moment": "watch"}, *reversed(kept)]) == replay("7", POLICY, kept)
+    assert replay("7", POLICY, []) == Replay("7", ())
+    assert not Replay("7", ()).goes_on
+
+
+@pytest.mark.parametrize(
+    ("known", "lost"),
+    [
+        ({"exit.class": "success"}, 0.0),
+        ({"exit.class": "exception", "checkpoint.age_s": 60}, 60.0),
+        ({"exit.class": "exception", "checkpoint.age_s": 99999}, 3600.0),
+        ({"exit.class": "exception"}, 3600.0),
+    ],
+)
+def test_what_no_checkpoint_keeps_is_lost(known: Facts, lost: float) -> None:
+    assert lost_s(Situation(known, NOW + HOUR, NOW)) == lost

@@ -1,0 +1,78 @@
+"""The policies that come with the runner do what their cases say, and every rule has its cases."""
+
+import pytest
+
+from runner import policy_cases
+from runner.core.policy.conditions import conjuncts, weigh
+from runner.core.policy.facts import Moment
+from runner.core.policy.rules import Rule
+from runner.policy_file import SHIPPED, Shelf, named
+
+NAMES = Shelf().names()
+SHIPPED_POLICIES = {name: named(name) for name in NAMES}
+CASES = {name: policy_cases.read(SHIPPED / f"{name}.cases.yaml") for name in NAMES}
+TEXTS = {name: (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8") for name in NAMES}
+OWN = [
+    (name, rule)
+    for name, one in SHIPPED_POLICIES.items()
+    for rule in one.on_exit
+    if f"name: {rule.name} " in TEXTS[name].replace("\n", " ")
+]
+ANSWERING = {
+    name: {policy_cases.verdict_of(SHIPPED_POLICIES[name], case).verdict.rule for case in cases}
+    for name, cases in CASES.items()
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_case_is_decided_as_it_should_be(name: str) -> None:
+    wrong = {case.name: list(policy_cases.run(SHIPPED_POLICIES[name], case)) for case in CASES[name]}
+    assert {case: facts for case, facts in wrong.items() if facts} == {}
+
+
+def test_the_default_policy_has_sixty_cases_and_no_name_twice() -> None:
+    names = [case.name for case in CASES["default"]]
+    assert len(names) >= 60
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("name", "rule"), OWN, ids=lambda value: getattr(value, "name", value))
+def test_every_rule_has_a_case_in_which_it_answers(name: str, rule: Rule) -> None:
+    """But for ``cancelled``: a person's word comes before every rule, and is a clamp."""
+    assert rule.name in ANSWERING[name] | {"cancelled"}
+
+
+@pytest.mark.parametrize(("name", "rule"), OWN, ids=lambda value: getattr(value, "name", value))
+def test_every_rule_with_a_condition_has_a_case_that_misses_it_by_one_fact(name: str, rule: Rule) -> None:
+    nearly = [case for case in CASES[name] if case.expected.get("nearly") == rule.name]
+    parts = conjuncts(rule.when)
+    missing = [sum(weigh(part, case.now.facts).truth is not True for part in parts) for case in nearly]
+    assert 1 in missing or not parts
+
+
+def test_the_last_rule_of_every_shipped_policy_leaves_nothing_unanswered() -> None:
+    for name in NAMES:
+        assert not conjuncts(SHIPPED_POLICIES[name].on_exit[-1].when)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_of_a_shipped_policy_says_why_beside_it_or_above_it(name: str) -> None:
+    lines = TEXTS[name].splitlines()
+    assert lines[0].startswith("# ")
+    assert sum("#" in line for line in lines) >= 6
+
+
+def test_only_the_learned_stall_limit_stops_what_runs() -> None:
+    """Device utilisation and the like are hints at best; a wrong stop costs more than a late one."""
+    for name in NAMES:
+        stopping = [rule for rule in SHIPPED_POLICIES[name].on_watch if rule.do == "stop"]
+        facts = {
+            str(part.fact) for rule in stopping for part in conjuncts(rule.when) if hasattr(part, "fact")
+        }
+        assert facts <= {"phase", "heartbeat.age_over_limit"}
+
+
+def test_strict_changes_no_bits() -> None:
+    turned = {str(each.knob) for rule in SHIPPED_POLICIES["strict"].on_exit for each in rule.adjust}
+    assert turned == {"eval_batch", "workers"}
+    assert {rule.do for rule in SHIPPED_POLICIES["strict"].rules(Moment.CHANGE)[:2]} == {"keep", "restart"}

@@ -47,3 +47,12 @@ def size_bytes(batch: Batch) -> int:
 def device_of(batch: Batch) -> torch.device:
     """Return where the first tensor lies; a batch lies in one place."""
     return next(iter(batch.values())).device
+
+
+def automatic_size(batch_size: int) -> int:
+    """Return the micro-batch of ``micro_batch: auto``: an eighth of a large batch, half of a small one.
+
+    The rule is MobilePoser's ("dynamic batch size for streaming"): it bounds memory without
+    asking the device, so it is the same on every machine.
+    """
+    return min(batch_size, max(512, batch_size // 8) if batch_size >= 1024 else max(32, batch_size // 2))

@@ -57,7 +57,7 @@ class Checkpoints:
     ) -> None:
         self._directory = directory
         self._plan = plan
-        self._stamp = stamp
+        self.stamp = stamp
         self._reporter = reporter
         self._in_background = in_background
         self._saved_at = time.monotonic()
@@ -87,7 +87,7 @@ class Checkpoints:
             manifest = verify(self._directory / lineage.FINAL)
         except CheckpointInvalid:
             return None
-        same = manifest.step == step and same_training(manifest.signatures, self._stamp.signatures)
+        same = manifest.step == step and same_training(manifest.signatures, self.stamp.signatures)
         return manifest.state_sha256 if same else None
 
     def find(self, resume_step: int | None) -> Found | None:
@@ -130,7 +130,7 @@ class Checkpoints:
         if step not in present:
             steps = ", ".join(str(each) for each in sorted(present)) or "none"
             raise InvalidSpec(
-                f"resume_step {step}: no such checkpoint; lineage {self._stamp.lineage} has {steps}"
+                f"resume_step {step}: no such checkpoint; lineage {self.stamp.lineage} has {steps}"
             )
         try:
             manifest, state = verify(path), lineage.load(path)
@@ -186,8 +186,21 @@ class Checkpoints:
         with self._reporter.within(Phase.DRAIN):
             if final.exists():
                 lineage.set_aside(final, "superseded")
-            lineage.publish(self._directory, snapshot, self._stamp)
+            lineage.publish(self._directory, snapshot, self.stamp)
         return weights_sha256(snapshot.state)
+
+    def publish_best(self, step: int, weights: Plain) -> None:
+        """Publish the weights of the best evaluation so far, then let go of the one before."""
+        snapshot = lineage.of_best(step, clone(weights))
+        with self._reporter.within(Phase.SAVE):
+            if (self._directory / snapshot.name).exists():  # reached again after a resume: the same bits
+                return
+            try:
+                lineage.publish(self._directory, snapshot, self.stamp)
+            except DiskFull as error:
+                warn(f"the best weights so far were not kept: {error}")
+                return
+            lineage.retain_best(self._directory, snapshot.name)
 
     def _begin(self, step: int, state: Plain) -> None:
         self.settle()
@@ -205,9 +218,9 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> int:
         """Publish on the writer's thread, and return the step."""
         if not self._is_there(snapshot):
-            lineage.publish(self._directory, snapshot, self._stamp)
+            lineage.publish(self._directory, snapshot, self.stamp)
             say(f"checkpoint of step {snapshot.step} saved")
-        lineage.retain(self._directory, self._plan.keep)
+        lineage.retain(self._directory, self._plan.keep, self._plan.milestone_every)
         return snapshot.step
 
     def _is_there(self, snapshot: Snapshot) -> bool:

@@ -8,15 +8,18 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from jobs.contract import AttemptSpec, Profile
+from jobs.contract import AttemptSpec, thread_count
 from jobs.failures import DeviceOutOfMemory, InvalidSpec
 from jobs.report import resident_bytes
+from jobs.switches import Switches
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(slots=True)
@@ -28,13 +31,16 @@ class Device:
     threads: int
     precision: str = "fp32"
     graphs: int = 0
-    fallbacks: list[str] = field(default_factory=list)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""
-        if self.precision == "bf16":
-            return torch.amp.autocast(self.torch_device.type, dtype=torch.bfloat16)
-        return nullcontext()
+        dtype = _DTYPES.get(self.precision)
+        return torch.amp.autocast(self.torch_device.type, dtype=dtype) if dtype else nullcontext()
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The type in which matrix products of a forward pass come out."""
+        return _DTYPES.get(self.precision, torch.float32)
 
     def memory_bytes(self) -> int | None:
         """Return what is allocated on a device, or resident on a CPU."""
@@ -42,23 +48,24 @@ class Device:
             return int(torch.cuda.memory_allocated(self.torch_device))
         return resident_bytes()
 
-    def fell_back(self, text: str) -> None:
-        self.fallbacks.append(text)
 
-
-def prepare(spec: AttemptSpec) -> Device:
+def prepare(spec: AttemptSpec, switches: Switches) -> Device:
     """Return the device of a spec after putting the profile's global switches in force.
 
     Raises:
         InvalidSpec: the accelerator that was granted is not there.
     """
-    profile = spec.profile
+    profile = switches.profile
     if profile.deterministic:
         _be_deterministic()
-    threads = profile.threads or max(1, int(spec.cpus))
+    switches.applied("deterministic", verified=True)
+    threads = thread_count(profile, spec.cpus)
     torch.set_num_threads(threads)
+    switches.applied("threads", threads, verified=torch.get_num_threads() == threads)
     device = _select(spec.accelerator, threads)
-    _set_precision(device, profile)
+    _set_precision(device, switches)
+    _set_cudnn(device, switches)
+    _set_process(device, switches)
     return device
 
 
@@ -80,26 +87,78 @@ def _be_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def _set_precision(device: Device, profile: Profile) -> None:
-    on_device = device.torch_device.type == "cuda"
-    wanted = profile.precision
-    if wanted == "tf32" and not on_device:
-        wanted = "fp32"
-        device.fell_back("precision tf32: a CPU has none; using fp32")
-    if wanted == "bf16" and on_device and not torch.cuda.is_bf16_supported(including_emulation=False):
-        wanted = "fp32"
-        device.fell_back(f"precision bf16: {device.name} has none; using fp32")
-    torch.set_float32_matmul_precision("high" if wanted == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = wanted == "tf32"  # on by default: an fp32 that is not one
-    device.precision = wanted
+def _set_precision(device: Device, switches: Switches) -> None:
+    wanted = switches.profile.precision
+    device.precision, why = _available(wanted, device)
+    if why:
+        switches.fell_back("precision", device.precision, why)
+    has_tf32 = device.torch_device.type == "cuda" and torch.cuda.get_device_capability(
+        device.torch_device
+    ) >= (8, 0)
+    for name in ("tf32_matmul", "tf32_cudnn"):
+        asked = getattr(switches.profile, name) or wanted == "tf32"
+        if asked and not has_tf32:
+            switches.fell_back(name, value=False, why=f"{device.name} has no TF32")
+        else:
+            switches.applied(name, asked, verified=True)
+    matmul, cudnn = (switches.report()[name].applied == "true" for name in ("tf32_matmul", "tf32_cudnn"))
+    torch.set_float32_matmul_precision("high" if matmul else "highest")
+    torch.backends.cudnn.allow_tf32 = cudnn  # on by default: an fp32 that is not one
+
+
+def _available(wanted: str, device: Device) -> tuple[str, str]:
+    """Return the precision to use, and why it is another one than was asked for."""
+    if device.torch_device.type == "cpu":
+        if wanted in ("auto", "tf32"):
+            return "fp32", "a CPU has none of the faster ones natively"
+        return wanted, ""
+    capability = torch.cuda.get_device_capability(device.torch_device)
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    best = "bf16" if has_bf16 else "fp16" if capability >= (7, 0) else "fp32"
+    if wanted == "auto":
+        return best, f"the best that {device.name} has natively"
+    if (wanted == "bf16" and not has_bf16) or (wanted == "tf32" and capability < (8, 0)):
+        return "fp32", f"{device.name} has no {wanted}"
+    return wanted, ""
+
+
+def _set_cudnn(device: Device, switches: Switches) -> None:
+    wanted = switches.profile.cudnn_benchmark
+    if wanted and device.torch_device.type != "cuda":
+        switches.fell_back("cudnn_benchmark", value=False, why="a CPU has no cuDNN")
+        return
+    torch.backends.cudnn.benchmark = wanted
+    switches.applied("cudnn_benchmark", verified=torch.backends.cudnn.benchmark == wanted)
+
+
+def _set_process(device: Device, switches: Switches) -> None:
+    """Record what the runner's environment has put in force, and limit the device's memory."""
+    on_device, profile = device.torch_device.type == "cuda", switches.profile
+    if not on_device:
+        return
+    blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+    switches.applied("launch_blocking", blocking, verified=blocking == profile.launch_blocking)
+    expandable = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    allocator = "expandable_segments" if expandable else "default"
+    switches.applied("allocator", allocator, verified=allocator == profile.allocator)
+    if profile.memory_fraction is not None:
+        torch.cuda.set_per_process_memory_fraction(profile.memory_fraction, device.torch_device)
+        switches.applied("memory_fraction")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a device, or the CPU's allocator, had no room."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate" in str(error)
 
 
 @contextmanager
 def out_of_memory_named(device: Device) -> Iterator[None]:
-    """Turn the device's out-of-memory error into ours, with the numbers that a reader needs."""
+    """Turn an out-of-memory error that no halving could mend into ours, with what a reader needs."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         first_line = str(error).splitlines()[0]
         raise DeviceOutOfMemory(f"{device.name}: {first_line} Lower profile.micro_batch") from error
 

@@ -70,7 +70,7 @@ class Feed:
         yield from map(self._prepared, self._held_out)
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device, copied unless it lies there and copies are made only when needed."""
+        """Return the batch on the device; one that lies there already is copied only by ``always``."""
         if self._profile.transfer == "needed" and batches.device_of(batch) == self._device:
             return batch
         return batches.to(batch, self._device, non_blocking=self._profile.non_blocking)

@@ -1,6 +1,7 @@
 """The directory of one lineage: what may appear in it, in which order, and who may write.
 
     step-00000050/  state.pt  manifest.json      complete, and never changed again
+    best-00000040/  weights.pt  manifest.json    the weights of the best evaluation
     final/          weights.pt  manifest.json    the finished model
     .tmp-...  .trash-...                         left by a kill; swept by the next attempt
     bad-...  superseded-...                      set aside, never read again
@@ -44,6 +45,10 @@ from jobs.snapshot import Plain, digest, size_bytes, weights_sha256
 STATE = "state.pt"
 WEIGHTS = "weights.pt"
 FINAL = "final"
+BEST = "best-"
+
+LOOKING_ON = frozenset({"best", "evaluated"})
+"""Entries of a state that no later step depends on."""
 
 LOCK_WAIT_S = 30.0
 """A killed attempt may live for seconds; a longer holder is a second attempt, which is a defect."""
@@ -90,11 +95,20 @@ class Snapshot:
 
 
 def of_step(step: int, parent_step: int | None, state: Plain) -> Snapshot:
-    return Snapshot(step, parent_step, state, checkpoint_name(step), STATE, digest)
+    return Snapshot(step, parent_step, state, checkpoint_name(step), STATE, training_digest)
+
+
+def training_digest(state: Plain) -> str:
+    """Return the digest of what a step changes: how often somebody looked on is not part of it."""
+    return digest({key: value for key, value in state.items() if key not in LOOKING_ON})
 
 
 def of_final(step: int, weights: Plain) -> Snapshot:
     return Snapshot(step, step, weights, FINAL, WEIGHTS, weights_sha256)
+
+
+def of_best(step: int, weights: Plain) -> Snapshot:
+    return Snapshot(step, step, weights, f"{BEST}{step:08d}", WEIGHTS, weights_sha256)
 
 
 @contextmanager
@@ -239,10 +253,20 @@ def sweep(directory: Path) -> None:
             files.remove_tree(entry)
 
 
-def retain(directory: Path, keep: int) -> None:
-    """Delete the oldest checkpoints beyond ``keep``."""
-    for _, path in list(checkpoints(directory))[keep:]:
+def retain(directory: Path, keep: int, milestone_every: int | None = None) -> None:
+    """Delete the oldest checkpoints beyond ``keep``, but never a milestone."""
+    passing = [
+        path for step, path in checkpoints(directory) if not (milestone_every and step % milestone_every == 0)
+    ]
+    for path in passing[keep:]:
         files.discard(path, secrets.token_hex(4))
+
+
+def retain_best(directory: Path, name: str) -> None:
+    """Delete the weights of earlier best evaluations."""
+    for path in list(directory.glob(f"{BEST}*")):
+        if path.name != name:
+            files.discard(path, secrets.token_hex(4))
 
 
 def set_aside(path: Path, prefix: str) -> None:

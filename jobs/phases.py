@@ -2,9 +2,9 @@
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jobs.contract import Phase
 
@@ -14,11 +14,17 @@ WINDOW = 32
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How long one step took, and how much of that it waited for its batch."""
+    """How long one step took, or several of which only the last was waited for."""
 
     items: int
     seconds: float
-    waited: float
+    parts: Mapping[str, float] = field(default_factory=dict)  # seconds; empty where nobody has looked
+    steps: int = 1  # that these figures are for
+
+    @property
+    def waited(self) -> float:
+        """Seconds until the batch was there."""
+        return self.parts.get("data", 0.0)
 
 
 class Pace:
@@ -42,9 +48,17 @@ class Pace:
         seconds = self._seconds()
         return min(1.0, sum(step.waited for step in self._steps) / seconds) if seconds else None
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """Return the share of step time that each part takes."""
+        seconds = self._seconds()
+        names = {name for step in self._steps for name in step.parts}
+        spent = {name: sum(step.parts.get(name, 0.0) for step in self._steps) for name in sorted(names)}
+        return {name: round(min(1.0, took / seconds), 4) for name, took in spent.items()} if seconds else {}
+
     def seconds_for(self, steps: int) -> float | None:
         """Return how long that many steps take at this pace."""
-        return self._seconds() / len(self._steps) * steps if self._steps else None
+        return self._seconds() / sum(each.steps for each in self._steps) * steps if self._steps else None
 
     def _seconds(self) -> float:
         return sum(step.seconds for step in self._steps)

@@ -90,10 +90,16 @@ class Reporter:
             yield
         self.beat()
 
-    def stepped(self, step: int, loss: float, took: StepTime) -> None:
-        """Record a finished step, with a heartbeat when the last one is old enough."""
-        self.progress.step, self.progress.loss = step, loss
-        self.pace.add(took)
+    def stepped(self, step: int, loss: float | None, took: StepTime | None) -> None:
+        """Record a finished step, with a heartbeat when the last one is old enough.
+
+        Loss and time are None where the CPU did not wait for the device.
+        """
+        self.progress.step = step
+        if loss is not None:
+            self.progress.loss = loss
+        if took is not None:
+            self.pace.add(took)
         if self._clock() - self._beat_at >= HEARTBEAT_S:
             self.beat()
 
@@ -103,19 +109,20 @@ class Reporter:
         with self._tolerating("status.json"):
             files.replace(self._paths.status, dump(self._status()).encode())
 
-    def log_step(self, learning_rate: float) -> None:
+    def log_step(self, learning_rate: float, item: str) -> None:
         """Write one line for people and one for programs about the newest step."""
         now, pace = self.progress, self.pace
         rate = pace.items_per_s or 0.0
         left = pace.seconds_for((now.total_steps or now.step) - now.step) or 0.0
         where = f"step {now.step}/{now.total_steps}"
-        say(f"{where}  loss {now.loss:.4f}  {rate:,.0f} items/s  eta {_clock_text(left)}")
+        say(f"{where}  loss {now.loss:.4f}  {rate:,.0f} {item}s/s  eta {_clock_text(left)}")
         self.metric(
             step=now.step,
             loss=now.loss,
             learning_rate=learning_rate,
             items_per_s=round(rate, 1),
             data_wait=round(pace.data_wait or 0.0, 4),
+            **{f"part_{name}": share for name, share in pace.parts.items()},
         )
 
     def metric(self, **values: float | None) -> None:
@@ -151,6 +158,7 @@ class Reporter:
             total_steps=now.total_steps,
             items_per_s=self.pace.items_per_s,
             data_wait=self.pace.data_wait,
+            parts=self.pace.parts,
             loss=finite(now.loss),
             memory_bytes=self.memory(),
             checkpoint_step=now.checkpoint_step,

@@ -5,19 +5,19 @@ step is a pure function of the state (``jobs.training``), a checkpoint is comple
 (``jobs.lineage``), and the finished model is published before the exit status says so.
 """
 
-import math
-
 from jobs.checkpoint import Checkpoints, Found
-from jobs.compilation import compile_training
-from jobs.contract import AttemptSpec, Phase, RunPaths
+from jobs.compilation import compile_model
+from jobs.contract import AttemptSpec, BuiltIn, Phase, Program, RunPaths
 from jobs.device import out_of_memory_named, prepare
 from jobs.failures import InvalidSpec, Stopped
 from jobs.lineage import Stamp, locked
+from jobs.memory import MemoryLog
 from jobs.report import Reporter, say, warn
 from jobs.signals import Requests
 from jobs.signatures import differences
+from jobs.switches import Switches
 from jobs.training import Training
-from jobs.workloads import build
+from jobs.workloads import Evaluation, Setting, build
 
 
 def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
@@ -27,7 +27,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Reques
         Failure: it ended early, one subclass for each reason.
     """
     with locked(paths.lineage_dir, requests):
-        training = _prepare(spec, reporter, requests)
+        training = _build(spec, paths, reporter, requests)
         checkpoints = Checkpoints(
             paths.lineage_dir,
             spec.checkpoint,
@@ -36,63 +36,81 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Reques
             in_background=spec.profile.async_save,
         )
         with checkpoints, out_of_memory_named(training.device):
-            train(training, checkpoints, reporter, requests)
+            if not _is_finished(training, checkpoints, reporter):
+                _rehearse(training, checkpoints, reporter, requests)
+                train(training, checkpoints, reporter, requests)
 
 
 def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
     """Train from the newest checkpoint to the last step, and publish the model."""
     plan, progress = training.plan, reporter.progress
-    if _is_finished(training, checkpoints, reporter):
-        return
-    step = began = _resume(training, checkpoints, reporter)
+    memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
+    step = began = _resume(training, checkpoints, reporter, requests)
     with reporter.within(Phase.TRAIN):
+        training.feed.begin(step)
         while step < plan.steps:
             if requests.stop:
                 _leave(training, checkpoints, step, began)
+            rows = training.micro_batch
             loss, took = training.update(step)
             step += 1
+            if training.micro_batch != rows:
+                reporter.effective(training.effective())
             reporter.stepped(step, loss, took)
-            _report(training, reporter, requests)
+            memory.stepped(step, reporter)
+            _report(training, checkpoints, reporter, requests)
             checkpoints.poll()
             if step < plan.steps and (requests.take_save() or checkpoints.due(step)):
                 checkpoints.save(step, training.state(step))
+        if _is_evaluated(training, step) and training.evaluated != step:
+            _leave(training, checkpoints, step, began)  # the last evaluation is made up for after a resume
         checkpoints.save_now(step, training.state(step))
         progress.weights_sha256 = checkpoints.publish_final(step, training.weights())
     say(f"finished at step {step}: weights sha256 {progress.weights_sha256}")
 
 
-def _prepare(spec: AttemptSpec, reporter: Reporter, requests: Requests) -> Training:
+def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Requests) -> Training:
+    """Return the training of a spec, its weights as they are before the first step."""
     _leave_before_work(requests)
-    device = prepare(spec)
+    plan, switches = _built_in(spec), Switches(spec.profile)
+    device = prepare(spec, switches)
     reporter.memory = device.memory_bytes
-    reporter.progress.total_steps = spec.workload.steps
+    reporter.progress.total_steps = plan.steps
     with reporter.within(Phase.DATA):
-        workload = build(spec.workload, spec.seed)
+        workload = build(plan, Setting(spec.seed, switches, paths.home / "cache"))
     _leave_before_work(requests)
     with out_of_memory_named(device):
-        training = Training(spec, workload, device)
-        if spec.profile.compile:
-            _compile(training, reporter)
+        return Training(spec, plan, workload, device, switches)
+
+
+def _built_in(spec: AttemptSpec) -> BuiltIn:
+    if isinstance(spec.workload, Program):
+        raise InvalidSpec("workload: a program is started by the runner itself, not by the trainer")
+    return spec.workload
+
+
+def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+    """Compile and rehearse as the profile wants, and report what took effect."""
+    _leave_before_work(requests)
+    profile = training.spec.profile
+    if profile.compile != "off":
+        with reporter.within(Phase.COMPILE):
+            compile_model(training.workload.model, training.switches, training.device, training.rehearse)
+    elif profile.dry_run:
+        training.rehearse()
+    checkpoints.stamp = _stamp(training)
     effective = training.effective()
     reporter.effective(effective)
-    reporter.progress.metrics["baseline_loss"] = workload.baseline_loss
     say(
-        f"{effective.parameters:,} parameters, {effective.train_items:,} items,"
-        f" {effective.device} ({effective.device_name}), {effective.threads} threads, {effective.precision},"
-        f" baseline loss {workload.baseline_loss:.4f}"
+        f"{effective.parameters:,} parameters, {effective.train_items:,} {training.workload.item}s,"
+        f" {effective.device} ({effective.device_name}), {effective.threads} threads, {effective.precision}"
     )
-    return training
-
-
-def _compile(training: Training, reporter: Reporter) -> None:
-    with reporter.within(Phase.COMPILE):
-        compile_training(training)
 
 
 def _stamp(training: Training) -> Stamp:
     spec = training.spec
     return Stamp(
-        spec.job_id, spec.lineage, spec.attempt, spec.revision, training.signatures, training.environment
+        spec.job_id, spec.lineage, spec.attempt, spec.revision, training.signatures, training.environment()
     )
 
 
@@ -109,14 +127,18 @@ def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporte
     return True
 
 
-def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> int:
+def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> int:
     """Return the step to go on from, with the state of that step in memory."""
     found = checkpoints.find(training.spec.resume_step)
     if found is not None:
         _take_up(training, found, reporter)
     checkpoints.adopt(found)
     reporter.beat()
-    return found.manifest.step if found else 0
+    if found is None:
+        return 0
+    if _is_evaluated(training, found.manifest.step) and training.evaluated != found.manifest.step:
+        _evaluate(training, checkpoints, reporter, requests)  # a stop came between the step and this
+    return found.manifest.step
 
 
 def _take_up(training: Training, found: Found, reporter: Reporter) -> None:
@@ -127,7 +149,10 @@ def _take_up(training: Training, found: Found, reporter: Reporter) -> None:
             " resume from an earlier step or restart from scratch"
         )
     changed = differences(found.manifest.signatures, training.signatures)
+    rows = training.micro_batch
     training.load(found.state)
+    if training.micro_batch != rows:
+        reporter.effective(training.effective())
     progress.step = progress.resumed_from = progress.checkpoint_step = step
     progress.rejected = found.rejected
     for rejected in found.rejected:
@@ -139,27 +164,44 @@ def _take_up(training: Training, found: Found, reporter: Reporter) -> None:
     say(f"resumed from step {step}")
 
 
-def _report(training: Training, reporter: Reporter, requests: Requests) -> None:
+def _report(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
     """Log and evaluate when the plan wants it after the newest step."""
     plan, progress = training.plan, reporter.progress
     step, last = progress.step, progress.step == plan.steps
-    if last or step % plan.log_every == 0:
-        reporter.log_step(training.learning_rate(step - 1))
-        progress.metrics |= {"loss": progress.loss if progress.loss is not None else math.nan}
-    if plan.eval_every is not None and (last or step % plan.eval_every == 0):
-        _evaluate(training, reporter, requests)
+    if (last or step % plan.log_every == 0) and progress.loss is not None:
+        reporter.log_step(training.learning_rate(step - 1), training.workload.item)
+        progress.metrics["loss"] = progress.loss
+    if _is_evaluated(training, step):
+        _evaluate(training, checkpoints, reporter, requests)
 
 
-def _evaluate(training: Training, reporter: Reporter, requests: Requests) -> None:
+def _is_evaluated(training: Training, step: int) -> bool:
+    plan = training.plan
+    return plan.eval_every is not None and (step == plan.steps or step % plan.eval_every == 0)
+
+
+def _evaluate(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
     progress = reporter.progress
     with reporter.within(Phase.EVAL):
-        loss = training.evaluate(requests)
-    if loss is None:
+        found = training.evaluate(requests)
+    if found is None:
         return
-    progress.metrics |= {"eval_loss": loss}
-    reporter.metric(step=progress.step, eval_loss=loss)
-    baseline = training.workload.baseline_loss
-    say(f"step {progress.step}/{progress.total_steps}  held-out loss {loss:.4f}  (baseline {baseline:.4f})")
+    training.evaluated = progress.step
+    baseline = {f"baseline_{name}": value for name, value in found.baseline.items()}
+    progress.metrics |= {**found.metrics, **baseline}
+    reporter.metric(step=progress.step, **found.metrics)
+    say(f"step {progress.step}/{progress.total_steps}  {_in_words(found)}")
+    if training.is_best(found):
+        checkpoints.publish_best(progress.step, training.weights())
+
+
+def _in_words(found: Evaluation) -> str:
+    """Return the metrics, each beside what the trivial baseline gets."""
+    parts = []
+    for name, value in found.metrics.items():
+        beside = f" (baseline {found.baseline[name]:.4f})" if name in found.baseline else ""
+        parts.append(f"{name.replace('eval_', 'held-out ')} {value:.4f}{beside}")
+    return "  ".join(parts)
 
 
 def _leave_before_work(requests: Requests) -> None:

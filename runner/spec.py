@@ -76,6 +76,9 @@ class Checkpoints(contract.Spec):
         timedelta(minutes=2), description="Time between checkpoints; null: by steps alone."
     )
     keep: int = Field(3, ge=2, le=1000, description="Newest checkpoints to keep; the last may be torn.")
+    milestone_every: int | None = Field(
+        None, ge=1, description="Steps between checkpoints that are never deleted."
+    )
 
 
 class Retry(contract.Spec):
@@ -342,6 +345,7 @@ def checkpoint_plan(job: JobFile) -> contract.CheckpointPlan:
         every_steps=job.checkpoint.every_steps,
         every_s=every.total_seconds() if every else None,
         keep=job.checkpoint.keep,
+        milestone_every=job.checkpoint.milestone_every,
     )
 
 

@@ -73,7 +73,7 @@ class Effective(Report):
     parameters: int = 0
     train_items: int = 0
     switches: dict[str, Switch] = Field({}, max_length=200)
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field({}, max_length=20)
     fallbacks: tuple[str, ...] = ()
 
 

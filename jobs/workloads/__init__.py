@@ -28,7 +28,7 @@ class Source(Protocol):
         """Bytes that ``on`` would take; None if this source cannot live on a device."""
 
     def on(self, device: torch.device) -> "Source":
-        """Return the same source with its tensors on a device; asked only where ``resident_bytes`` is not None."""
+        """Return the same source with its tensors on a device; only where ``resident_bytes`` is known."""
 
     def batch(self, step: int) -> Batch:
         """Return the effective batch of a step."""

@@ -2,8 +2,9 @@
 
 Shape legend: B sequences, T tokens, C width, H heads, D width of a head, V vocabulary.
 
-Attention masks are never stored: ``is_causal`` lets every backend of
-``scaled_dot_product_attention`` make its own.  Input and output embedding share one tensor.
+Attention is fused and causal by itself, or has an explicit mask that is kept or rebuilt in
+every forward pass: what the project "AGI2" did before and after its optimisation.  Input and
+output embedding share one tensor.
 """
 # ruff: noqa: N803, N806 - tensors carry their shape
 
@@ -16,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
+from torch.utils.checkpoint import checkpoint
 
 from jobs.batches import Batch
-from jobs.contract import CausalLm
+from jobs.contract import CausalLm, Profile
 from jobs.randomness import seed_all
 from jobs.readers.text import Corpus, corpus_directory, read_corpus, unigram_nats, windows
 from jobs.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
@@ -28,11 +30,36 @@ from jobs.workloads.parts import decayed_matrices
 VOCABULARY = 256
 
 
+class Attention(nn.Module):
+    """Which earlier tokens each token sees, by one of the three ways of the switch ``attention``."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self._kept_TT: dict[tuple[int, torch.device], Tensor] = {}
+
+    def forward(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor) -> Tensor:
+        if self.how == "fused":
+            return F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True)
+        scores_BHTT = q_BHTD @ k_BHTD.transpose(2, 3) / math.sqrt(q_BHTD.shape[-1])
+        hidden_TT = self._mask(q_BHTD.shape[2], q_BHTD.device)
+        return scores_BHTT.masked_fill(hidden_TT, -math.inf).softmax(-1).to(v_BHTD.dtype) @ v_BHTD
+
+    def _mask(self, time: int, device: torch.device) -> Tensor:
+        """Return True where a token must not look."""
+        if self.how == "rebuilt_mask":
+            return torch.ones(time, time, dtype=torch.bool, device=device).triu(1)
+        if (time, device) not in self._kept_TT:
+            self._kept_TT[time, device] = torch.ones(time, time, dtype=torch.bool, device=device).triu(1)
+        return self._kept_TT[time, device]
+
+
 class Block(nn.Module):
     """Attention, then a feed-forward network, each added to what came in."""
 
-    def __init__(self, plan: CausalLm) -> None:
+    def __init__(self, plan: CausalLm, attention: str) -> None:
         super().__init__()
+        self.attention = Attention(attention)
         self.heads = plan.heads
         self.attention_norm = nn.LayerNorm(plan.width)
         self.qkv = nn.Linear(plan.width, 3 * plan.width)
@@ -50,19 +77,20 @@ class Block(nn.Module):
     def _attend(self, x_BTC: Tensor) -> Tensor:
         batch, time, width = x_BTC.shape
         q_BHTD, k_BHTD, v_BHTD = self.qkv(x_BTC).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True)
+        y_BHTD = self.attention(q_BHTD, k_BHTD, v_BHTD)
         return self.attention_out(y_BHTD.transpose(1, 2).reshape(batch, time, width))
 
 
 class Transformer(nn.Module):
     """Bytes in, one distribution over the next byte out, for every position."""
 
-    def __init__(self, plan: CausalLm) -> None:
+    def __init__(self, plan: CausalLm, profile: Profile) -> None:
         super().__init__()
+        self.recompute = profile.activation_checkpointing
         self.token = nn.Embedding(VOCABULARY, plan.width)
         self.position = nn.Embedding(plan.context, plan.width)
         self.dropout = nn.Dropout(plan.dropout)
-        self.blocks = nn.ModuleList(Block(plan) for _ in range(plan.layers))
+        self.blocks = nn.ModuleList(Block(plan, profile.attention) for _ in range(plan.layers))
         self.norm = nn.LayerNorm(plan.width)
         self.apply(_initialise)
         for block in self.blocks:  # so that the sum over all layers starts at the size of one
@@ -73,7 +101,7 @@ class Transformer(nn.Module):
         positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         x_BTC = self.dropout(self.token(tokens_BT) + self.position(positions_T))
         for block in self.blocks:
-            x_BTC = block(x_BTC)
+            x_BTC = checkpoint(block, x_BTC, use_reentrant=False) if self.recompute else block(x_BTC)
         return F.linear(self.norm(x_BTC), self.token.weight)
 
 
@@ -124,6 +152,7 @@ class CausalLanguageModel:
         seed_all(setting.seed, "weights")
         self.model = Transformer(plan, setting.switches.profile)
         setting.switches.applied("attention", verified=True)
+        setting.switches.applied("activation_checkpointing")
 
     @property
     def items_per_step(self) -> int:

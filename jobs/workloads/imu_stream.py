@@ -37,15 +37,6 @@ PARTS: Final = {"": slice(0, TARGETS), "_orientation": ORIENTATION, "_motion": M
 """Suffix of a metric, and the targets that it is about."""
 
 
-def automatic_micro_batch(batch_size: int) -> int:
-    """Return the rows per forward pass that MobilePoser derives from a batch, never more than the batch.
-
-    An eighth of 1,024 or more rows, but at least 512; half of fewer, but at least 32.
-    """
-    part = max(512, batch_size // 8) if batch_size >= 1024 else max(32, batch_size // 2)
-    return min(part, batch_size)
-
-
 class PoseEstimator(nn.Module):
     """Masked signal in, normalised orientation and motion out, for every frame."""
 

@@ -3,7 +3,9 @@
 A program of its own, not a test: it imports torch once and forks every attempt, so that an
 attempt costs what the training costs.  Kills come from outside at random times, and from
 inside at a random *line* of the modules that write and read checkpoints, which a tracer
-counts: the trained code knows nothing of it.
+counts: the trained code knows nothing of it.  An attempt leads a process group, in which its
+loader processes die with it.  The jobs go through the ``arms`` in turn, profiles that must not
+change a bit.
 """
 
 import json
@@ -129,22 +131,28 @@ class Torture:
 
     root: Path
     spec: dict[str, Any]
+    arms: list[dict[str, Any]]
     draw: random.Random
+
+    def _job(self, name: str, number: int) -> Job:
+        """Return a new job, with the profile whose turn it is."""
+        arm = self.arms[number % len(self.arms)]
+        return Job(self.root / f"{name}-{number}", {**self.spec, "profile": {**self.spec["profile"], **arm}})
 
     def measure(self) -> tuple[Hashes, float, int]:
         """Return the hashes of an undisturbed job, its seconds, and how many protocol lines it runs."""
-        job = Job(self.root / "reference", self.spec)
+        job = self._job("reference", 0)
         began = time.monotonic()
         hashes = job.finish()
         seconds = time.monotonic() - began
-        counted = Job(self.root / "counted", self.spec)
+        counted = self._job("counted", 0)
         os.waitpid(counted.start(Lines()), 0)
-        lines = int((self.root / "counted/attempts/1/lines").read_text())
+        lines = int((self.root / "counted-0/attempts/1/lines").read_text())
         return hashes, seconds, lines
 
     def kill_at_random_times(self, number: int, seconds: float, kills: int) -> tuple[Hashes, int]:
         """Kill a job at up to so many random times; return its end and how many hit it."""
-        job, killed = Job(self.root / f"timed-{number}", self.spec), 0
+        job, killed = self._job("timed", number), 0
         while killed < kills:
             pid = job.start()
             time.sleep(self.draw.uniform(0.02, seconds))
@@ -156,7 +164,7 @@ class Torture:
 
     def stop_at_random_times(self, number: int, seconds: float, stops: int) -> tuple[Hashes, int]:
         """Ask a job up to so often to stop; return its end and how many steps the stops lost."""
-        job, lost = Job(self.root / f"stopped-{number}", self.spec), 0
+        job, lost = self._job("stopped", number), 0
         for _ in range(stops):
             pid = job.start()
             time.sleep(self.draw.uniform(0.05, seconds))
@@ -169,7 +177,7 @@ class Torture:
 
     def kill_at_random_lines(self, number: int, lines: int) -> tuple[Hashes, int]:
         """Kill a job at a line of the protocol and its successor at another, then let it finish."""
-        job, killed = Job(self.root / f"lines-{number}", self.spec), 0
+        job, killed = self._job("lines", number), 0
         for most in (lines, lines // 2):
             pid = job.start(Lines(self.draw.randrange(1, most)))
             status = os.waitpid(pid, 0)[1]
@@ -190,12 +198,12 @@ def _kill(pid: int) -> bool:
 def main() -> None:
     root, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     torch.set_num_threads(1)  # before any fork; a pool of threads would not survive it
-    torture = Torture(root, asked["spec"], random.Random(asked["seed"]))  # noqa: S311 - kill points, no secrets
+    torture = Torture(root, asked["spec"], asked["arms"], random.Random(asked["seed"]))  # noqa: S311 - kill points, no secrets
     reference, seconds, lines = torture.measure()
     ends, timed, inside, number = [], 0, 0, 0
     while timed < asked["timed_kills"]:
         number += 1
-        hashes, killed = torture.kill_at_random_times(number, seconds, 8)
+        hashes, killed = torture.kill_at_random_times(number, seconds, 4)
         timed += killed
         ends.append(asdict(hashes))
     while inside < asked["line_kills"]:

@@ -1,52 +1,38 @@
 """The promise: kill -9 at any moment, resume, and the final bits are those of the undisturbed training.
 
-``JOBS_KILLS`` asks for more kills than the few that every build can afford.
+It holds for every workload, whoever makes the batches and whoever writes the checkpoints.  ``JOBS_KILLS``
+asks for more kills of each workload than the few that every build can afford.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-KILLS = int(os.environ.get("JOBS_KILLS", "30"))
+from tests.fakes.small_sets import KINDS, small_plan
+
+KILLS = int(os.environ.get("JOBS_KILLS", "8"))
 DRIVER = Path(__file__).with_name("bitwise_driver.py")
 REPOSITORY = Path(__file__).parents[2]
+ARMS = [
+    {"loader_workers": count, "async_save": in_a_thread}
+    for count, in_a_thread in product((0, 2), (True, False))
+]
+"""What must not change a bit; a job keeps to one of them."""
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    """A few real files, copied so that nothing but the seed decides what is in them."""
-    directory = tmp_path / "some text"
-    directory.mkdir()
-    for path in sorted(Path(json.__file__).parent.glob("*.py")):
-        shutil.copy(path, directory)
-    return directory
-
-
-def spec(corpus: Path, *, async_save: bool) -> dict[str, Any]:
+def spec(kind: str, directory: Path) -> dict[str, Any]:
     return {
         "job_id": "chaos",
         "lineage": 1,
         "seed": 7,
-        "workload": {
-            "data": str(corpus),
-            "steps": 30,
-            "batch_size": 3,
-            "context": 16,
-            "layers": 1,
-            "heads": 2,
-            "width": 16,
-            "dropout": 0.2,
-            "warmup_steps": 4,
-            "eval_every": 7,
-            "eval_batches": 2,
-        },
-        "profile": {"micro_batch": 2, "async_save": async_save},
+        "workload": {**small_plan(kind, directory), "steps": 20, "eval_every": 7},
+        "profile": {"micro_batch": 2},
         "checkpoint": {"every_steps": 3, "keep": 2},
     }
 
@@ -65,25 +51,28 @@ def torture(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.timeout(60 + 3 * KILLS)
-@pytest.mark.parametrize("async_save", [True, False], ids=["saved-by-another-thread", "saved-in-line"])
+@pytest.mark.timeout(60 + 6 * KILLS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_training_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(
-    tmp_path: Path, corpus: Path, *, async_save: bool
+    kind: str, tmp_path: Path
 ) -> None:
     seed = int.from_bytes(os.urandom(4))
     print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     asked = {
-        "spec": spec(corpus, async_save=async_save),
+        "spec": spec(kind, tmp_path / "some examples"),
+        "arms": ARMS,
         "seed": seed,
         "timed_kills": KILLS // 2,
         "line_kills": KILLS // 2,
         "stopped_jobs": 1 + KILLS // 15,
     }
     report = torture(tmp_path / "jobs", asked)
+    print({name: report[name] for name in report if name != "ends"})  # noqa: T201 - as above
     assert report["timed_kills"] >= KILLS // 2
     assert report["line_kills"] >= KILLS // 2
     assert report["steps_lost_by_stops"] == 0
     assert report["reference"]["weights"]
     assert report["reference"]["state"]
+    assert len(report["ends"]) >= len(ARMS)
     for end in report["ends"]:
         assert end == report["reference"]

@@ -28,5 +28,5 @@ def test_a_compiled_step_really_compiles_behind_all_walls(daemon: Service) -> No
     job_id = daemon.submit(file)
     assert daemon.ends(job_id, 240)["outcome"] == "succeeded", daemon.log(job_id)
     effective = Effective.model_validate_json(daemon.paths(job_id).effective.read_bytes())
-    assert (effective.compiled, effective.fallbacks) == (True, ())
+    assert (effective.switches["compile"].applied, effective.fallbacks) == ("default", ())
     assert effective.compile_graphs >= 1

@@ -17,6 +17,7 @@ from jobs.phases import StepTime
 from jobs.training import Training
 
 TINY = {
+    "kind": "causal_lm",
     "steps": 8,
     "batch_size": 3,
     "context": 8,
@@ -103,6 +104,7 @@ def _as_before() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(mode=False)
+    torch.autograd.set_detect_anomaly(mode=False)
     torch.set_default_device(None)
     for number, handler in zip(numbers, handlers, strict=True):
         signal.signal(number, handler)
@@ -128,7 +130,7 @@ def before_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, Callable
 
     def arrange(events: dict[int, Callable[[], None]]) -> None:
 
-        def disturbed(self: Training, step: int) -> tuple[float, StepTime]:
+        def disturbed(self: Training, step: int) -> tuple[float | None, StepTime | None]:
             events.get(step, lambda: None)()
             return update(self, step)
 

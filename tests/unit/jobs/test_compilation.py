@@ -5,17 +5,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from jobs.compilation import compile_training
-from jobs.device import prepare
+from jobs.compilation import compile_model
 from jobs.training import Training
-from jobs.workloads import build
 from tests.unit.jobs.conftest import JobDir
+from tests.unit.jobs.test_training import make
 
 
 @pytest.fixture
 def training(job: JobDir) -> Training:
-    spec = job.spec(profile={"compile": True})
-    return Training(spec, build(spec.workload, spec.seed), prepare(spec))
+    return make(job, profile={"compile": True})
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +27,13 @@ def test_a_compilation_that_fails_falls_back_and_says_why(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = training.workload.model
-    monkeypatch.setattr(model, "compile", lambda: torch.nn.Module.compile(model, backend=broken))
-    compile_training(training)
+    monkeypatch.setattr(model, "compile", lambda **_: torch.nn.Module.compile(model, backend=broken))
+    compile_model(model, training.switches, training.device, training.rehearse)
     effective = training.effective()
-    assert not effective.compiled
-    assert effective.fallbacks[0].startswith("compile not applied: backend='broken' raised")
-    assert training.update(0)[0] > 0
+    assert effective.compile_graphs == 0
+    assert effective.switches["compile"].applied == "off"
+    assert effective.fallbacks[0].startswith("compile default: using off: backend='broken' raised")
+    assert training.update(0)[0]
 
 
 def broken(_graph: object, _inputs: object) -> None:
@@ -44,8 +43,9 @@ def broken(_graph: object, _inputs: object) -> None:
 def test_a_compilation_that_makes_no_graph_is_not_called_one(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training.workload.model, "compile", lambda: None)
-    compile_training(training)
+    model = training.workload.model
+    monkeypatch.setattr(model, "compile", lambda **_: None)
+    compile_model(model, training.switches, training.device, training.rehearse)
     assert training.effective().fallbacks == (
-        "compile not applied: torch.compile made no graph of this model; running eagerly",
+        "compile default: using off: torch.compile made no graph of this model",
     )

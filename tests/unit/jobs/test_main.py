@@ -32,9 +32,14 @@ def test_a_finished_training_leaves_model_result_and_exit_status_zero(job: JobDi
 def test_the_result_tells_losses_and_where_the_time_went(job: JobDir) -> None:
     job.train(workload={"eval_every": 4})
     metrics = job.result().metrics
-    assert {"loss", "eval_loss", "baseline_loss", "seconds_train", "seconds_eval", "seconds_save"} <= set(
-        metrics
-    )
+    assert {
+        "loss",
+        "eval_loss",
+        "baseline_eval_loss",
+        "seconds_train",
+        "seconds_eval",
+        "seconds_save",
+    } <= set(metrics)
 
 
 def test_what_took_effect_is_written_down(job: JobDir) -> None:
@@ -42,7 +47,8 @@ def test_what_took_effect_is_written_down(job: JobDir) -> None:
     job.run(paths)
     effective = Effective.model_validate_json(paths.effective.read_bytes())
     assert (effective.device, effective.micro_batch, effective.accumulation) == ("cpu", 2, 2)
-    assert (effective.threads, effective.precision, effective.deterministic) == (1, "fp32", True)
+    assert (effective.threads, effective.precision) == (1, "fp32")
+    assert effective.switches["deterministic"].applied == "true"
 
 
 def test_without_a_thread_count_the_cpu_quota_decides(job: JobDir) -> None:
@@ -67,11 +73,12 @@ def test_a_training_killed_after_publishing_finishes_at_once_with_the_same_hash(
         ("[]", "object"),
         ('{"job_id": "j1", "attempt": 1, "lineage": 1}', "workload: Field required"),
         (
-            '{"job_id": "j1", "attempt": 2, "lineage": 1, "workload": {"data": "/d"}}',
+            '{"job_id": "j1", "attempt": 2, "lineage": 1, "workload": {"kind": "causal_lm", "data": "/d"}}',
             "attempt 2 of lineage 1",
         ),
         (
-            '{"job_id": "j1", "attempt": 1, "lineage": 1, "workload": {"data": "/d", "width": 9}}',
+            '{"job_id": "j1", "attempt": 1, "lineage": 1,'
+            ' "workload": {"kind": "causal_lm", "data": "/d", "width": 9}}',
             "multiple of heads",
         ),
         (" " * 2**20 + "{}", "larger than 1048576 bytes"),
@@ -127,7 +134,7 @@ def test_an_accelerator_that_is_not_there_ends_with_78(job: JobDir) -> None:
 def test_a_defect_is_recorded_and_its_traceback_is_left_to_python(
     job: JobDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_spec: object) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("a defect\nof two lines")
 
     monkeypatch.setattr("jobs.trainer.prepare", broken)
@@ -142,7 +149,7 @@ def test_a_defect_is_recorded_and_its_traceback_is_left_to_python(
 def test_a_full_disk_outside_of_a_save_has_its_cause_too(
     job: JobDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_spec: object) -> None:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("jobs.trainer.prepare", full)

@@ -34,7 +34,7 @@ def test_heartbeats_of_one_phase_come_twice_a_second_at_most(paths: RunPaths) ->
     clock = Clock()
     reporter = Reporter(paths, clock)
     reporter.begin()
-    took = StepTime(10, 0.125, 0.0)
+    took = StepTime(10, 0.125)
     seen = []
     for step in range(1, 13):
         clock.now += 0.125
@@ -56,7 +56,7 @@ def test_a_change_of_phase_is_told_at_once(paths: RunPaths) -> None:
 
 def test_a_number_that_json_cannot_carry_is_left_out(paths: RunPaths) -> None:
     reporter = Reporter(paths)
-    reporter.stepped(1, float("nan"), StepTime(1, 1.0, 0.0))
+    reporter.stepped(1, float("nan"), StepTime(1, 1.0))
     reporter.progress.metrics = {"good": 1.0, "bad": float("inf")}
     reporter.metric(step=1, loss=float("nan"))
     reporter.finish(Cause.NON_FINITE, "nan")
@@ -114,7 +114,7 @@ def test_the_pace_is_that_of_the_last_steps(advance: Callable[[Pace], None]) -> 
 def advance() -> Callable[[Pace], None]:
     def slow_then_fast(pace: Pace) -> None:
         for seconds in [9.0] * 10 + [0.1] * 32:
-            pace.add(StepTime(10, seconds, seconds / 4))
+            pace.add(StepTime(10, seconds, {"data": seconds / 4}))
 
     return slow_then_fast
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from jobs.batches import Batch
 from jobs.contract import Cause, ExitCode, Phase
 from jobs.lineage import load
 from jobs.signals import Requests
@@ -105,14 +106,14 @@ def test_a_stop_during_an_evaluation_ends_the_evaluation(
     job: JobDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    loss_of = Training._loss_of
+    add_scores = Training._add_scores
 
-    def interrupted(self: Training, batch: torch.Tensor) -> float:
+    def interrupted(self: Training, batch: Batch, sums: dict[str, torch.Tensor]) -> None:
         seen.append(1)
         raise_signal(signal.SIGTERM)()
-        return loss_of(self, batch)
+        add_scores(self, batch, sums)
 
-    monkeypatch.setattr(Training, "_loss_of", interrupted)
+    monkeypatch.setattr(Training, "_add_scores", interrupted)
     assert job.train(workload={"eval_every": 3, "eval_batches": 50}) == ExitCode.STOPPED
     assert (len(seen), job.result().step) == (1, 3)
 
@@ -188,7 +189,7 @@ def test_a_checkpoint_that_does_not_fit_ends_with_78_and_names_the_difference(
     [
         ({"workload": {"learning_rate": 1e-4}}, "schedule"),
         ({"seed": 9}, "seed"),
-        ({"profile": {"micro_batch": 1, "fused_optimizer": True}}, "numerics"),
+        ({"profile": {"micro_batch": 1, "optimizer": "fused"}}, "numerics"),
     ],
 )
 def test_a_usable_difference_is_said_and_training_goes_on(

@@ -5,21 +5,26 @@ from typing import Any
 import pytest
 import torch
 
+from jobs.contract import Program
 from jobs.device import Device, prepare
 from jobs.signals import Requests
 from jobs.snapshot import clone, digest
+from jobs.switches import Switches
 from jobs.training import Training
-from jobs.workloads import build
+from jobs.workloads import Setting, build
 from tests.unit.jobs.conftest import JobDir
 
 
 def make(job: JobDir, **changes: object) -> Training:
     spec = job.spec(**changes)
-    return Training(spec, build(spec.workload, spec.seed), prepare(spec))
+    plan, switches = spec.workload, Switches(spec.profile)
+    assert not isinstance(plan, Program)
+    device = prepare(spec, switches)
+    return Training(spec, plan, build(plan, Setting(spec.seed, switches)), device, switches)
 
 
 def gradient(training: Training, step: int = 0) -> torch.Tensor:
-    training._gradients(training.workload.batch(step))
+    training._gradients(training.workload.source.batch(step))
     return torch.cat([p.grad.flatten() for p in training.workload.model.parameters()])
 
 
@@ -68,18 +73,18 @@ def test_evaluating_twice_gives_one_number_and_leaves_the_model_training(job: Jo
     assert training.workload.model.training
 
 
-@pytest.mark.parametrize("flags", [(False, True), (True, False)])
+@pytest.mark.parametrize("flags", [("loop", "fused"), ("fused", "loop")])
 def test_hyper_parameters_and_flags_are_those_of_the_spec_after_a_load(
-    job: JobDir, flags: tuple[bool, bool]
+    job: JobDir, flags: tuple[str, str]
 ) -> None:
-    before, after = ({"fused_optimizer": fused} for fused in flags)
+    before, after = ({"optimizer": kind} for kind in flags)
     old = make(job, profile=before)
     old.update(0)
     new = make(job, profile=after, workload={"weight_decay": 0.7})
     new.load(clone(old.state(1)))
     new.update(1)
     groups: list[dict[str, Any]] = new._optimizer.param_groups
-    assert [group["fused"] for group in groups] == [flags[1]] * 2
+    assert [group["fused"] for group in groups] == [flags[1] == "fused"] * 2
     assert [group["weight_decay"] for group in groups] == [0.7, 0.0]
     assert groups[0]["lr"] == new.learning_rate(1)
 
@@ -104,7 +109,7 @@ def test_bf16_runs_under_autocast_and_keeps_the_weights_in_fp32(job: JobDir) -> 
 def test_tf32_on_a_cpu_falls_back_and_says_so(job: JobDir) -> None:
     effective = make(job, profile={"precision": "tf32"}).effective()
     assert effective.precision == "fp32"
-    assert effective.fallbacks == ("precision tf32: a CPU has none; using fp32",)
+    assert effective.fallbacks[0].startswith("precision tf32: using fp32: a CPU has none")
 
 
 def test_determinism_is_switched_on_where_it_is_asked_for(job: JobDir) -> None:
@@ -117,9 +122,9 @@ def test_a_model_learns_what_is_in_the_text(job: JobDir) -> None:
     training = make(job, workload=plan)
     for step in range(60):
         training.update(step)
-    loss = training.evaluate(Requests())
-    assert loss is not None
-    assert loss < training.workload.baseline_loss
+    found = training.evaluate(Requests())
+    assert found is not None
+    assert found.metrics["eval_loss"] < found.baseline["eval_loss"]
 
 
 def test_the_future_does_not_reach_a_prediction(job: JobDir) -> None:

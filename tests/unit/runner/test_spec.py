@@ -114,10 +114,11 @@ def test_a_job_without_a_file_complains_without_a_place() -> None:
 
 def test_the_rest_of_the_house_gets_its_own_values() -> None:
     found = job(
-        "checkpoint: {every: 90s, every_steps: 10, keep: 4}\n"
+        "checkpoint: {every: 90s, every_steps: 10, keep: 4, milestone_every: 100}\n"
         "retry: {max_attempts: 7, no_progress: 2, backoff: 1s, backoff_max: 1m}\n"
     )
-    assert spec.checkpoint_plan(found) == CheckpointPlan(every_s=90, every_steps=10, keep=4)
+    saving = CheckpointPlan(every_s=90, every_steps=10, keep=4, milestone_every=100)
+    assert spec.checkpoint_plan(found) == saving
     assert spec.retry_limits(found) == RetryLimits(7, 2, timedelta(seconds=1), timedelta(minutes=1))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.readers.text import corpus_directory, read_corpus, unigram_nats, windows
 from jobs.failures import InvalidSpec
+from jobs.readers.text import corpus_directory, read_corpus, unigram_nats, windows
 
 PATTERNS = ("*.py", "*.txt")
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from jobs.batches import Batch, split
+from jobs.batches import Batch, automatic_size, split
 from jobs.contract import ImuStream, Profile, Switch
 from jobs.failures import InvalidSpec
 from jobs.randomness import seed_all
 from jobs.switches import Switches
 from jobs.workloads import Evaluation
-from jobs.workloads.imu_stream import StreamedPoses, automatic_micro_batch
+from jobs.workloads.imu_stream import StreamedPoses
 from tests.unit.jobs.workloads.imu import WASTEFUL, build, plan, streamed, write_recordings
 
 
@@ -57,7 +57,7 @@ def test_a_plan_that_contradicts_itself_is_refused(fields: dict[str, object], fa
     ],
 )
 def test_the_automatic_micro_batch_follows_the_formula(batch: int, part: int) -> None:
-    assert automatic_micro_batch(batch) == part
+    assert automatic_size(batch) == part
 
 
 # --- What is held out

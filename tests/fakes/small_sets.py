@@ -1,0 +1,136 @@
+"""A small set of examples for each built-in workload, made by formula, and a plan that trains on it in a second.
+
+What is made can be learnt: a correct training beats the trivial baseline of its workload within a few
+hundred steps, and needs nothing that somebody must download.
+"""
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+_SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
+    "causal_lm": {"batch_size": 3, "context": 16, "layers": 1, "heads": 2, "width": 16, "dropout": 0.2},
+    "graph_forecast": {
+        "batch_size": 4,
+        "window": 6,
+        "scales": (5, 20),
+        "horizons": (1, 5),
+        "lookback": 20,
+        "neighbours": 2,
+        "hidden": 8,
+        "heads": 2,
+        "layers": 1,
+        "dropout": 0.2,
+    },
+    "imu_stream": {"batch_size": 12, "window": 20, "hidden": 8, "shards": 2, "held_out": 0.34, "dropout": 0.2},
+    "pair_classifier": {"batch_size": 4, "group": 3, "layers": 2, "heads": 2, "width": 16, "length": 16},
+    "resident_transformer": {
+        "days": 8,
+        "weeks": 4,
+        "months": 2,
+        "pool": 2,
+        "every": 2,
+        "horizon": 2,
+        "batch_size": 8,
+        "width": 8,
+        "heads": 2,
+        "layers": 2,
+        "dropout": 0.2,
+    },
+}
+
+KINDS: Final = tuple(_SMALL)
+
+
+def small_plan(kind: str, directory: Path) -> dict[str, Any]:
+    """Return the fields of a workload that trains on a small set, which is made in ``directory``."""
+    examples = {"data": str(small_set(kind, directory))}
+    return {"kind": kind, **_SMALL[kind], **examples, "warmup_steps": 4, "eval_batches": 2}
+
+
+def small_set(kind: str, directory: Path) -> Path:
+    """Fill a new directory with examples for a workload, readable by all, and return it."""
+    directory.mkdir(parents=True)
+    _MAKERS[kind](directory)
+    return directory
+
+
+def _sources(directory: Path) -> None:
+    """A few real files, copied so that nothing but the seed decides what is in them."""
+    for path in sorted(Path(json.__file__).parent.glob("*.py")):
+        shutil.copy(path, directory)
+
+
+def _stocks(directory: Path) -> None:
+    """Five prices whose movements come in spells, which all of them share."""
+    draw = random.Random(0)  # noqa: S311 - examples, no secrets
+    size, prices, rows = 0.0, [100.0] * 5, ["date,A,B,C,D,E"]
+    for day in _weekdays(600):
+        size = 0.97 * size + draw.gauss(0, 0.25)
+        common = draw.gauss(0, 1)
+        prices = [p * math.exp(0.01 * math.exp(size) * (common + draw.gauss(0, 1)) / 2) for p in prices]
+        rows.append(",".join([str(day), *map(repr, prices)]))
+    _write(directory / "prices.csv", rows)
+
+
+def _recordings(directory: Path) -> None:
+    """Nine recordings of three people who swing an arm, each in a rhythm of their own."""
+    noise = np.random.default_rng(0)
+    (directory / "recordings").mkdir()
+    rows = ["file,subject,activity"]
+    for number in range(9):
+        time_T = np.arange(160 + 20 * number) / 50.0
+        angle_T = 0.8 * np.sin(2 * math.pi * (0.5 + 0.2 * (number % 3)) * time_T)
+        still_T = np.zeros_like(time_T)
+        axes = [np.sin(angle_T), still_T, np.cos(angle_T), still_T, np.gradient(angle_T, 0.02), still_T]
+        signal_T6 = np.stack(axes, axis=1) + 0.02 * noise.standard_normal((len(time_T), 6))
+        np.save(directory / f"recordings/{number}.npy", signal_T6.astype(np.float32))
+        rows.append(f"recordings/{number}.npy,{'abc'[number // 3]},swing")
+    _write(directory / "index.csv", rows)
+
+
+def _molecules(directory: Path) -> None:
+    """Chains of carbon and oxygen: the more carbon, the less soluble."""
+    rows = ["smiles,logs,split"]
+    for carbons in range(1, 12):
+        for oxygens in range(3):
+            split = "test" if (carbons + oxygens) % 4 == 0 else "train"
+            rows.append(f"{'C' * carbons}{'O' * oxygens},{oxygens - 0.7 * carbons},{split}")
+    _write(directory / "molecules.csv", rows)
+
+
+def _candles(directory: Path) -> None:
+    """Two indices that rise and fall in waves of some weeks."""
+    for number, name in enumerate(("one", "two")):
+        draw, close, rows = random.Random(number), 100.0, ["date,open,high,low,close,volume"]  # noqa: S311
+        for place, day in enumerate(_weekdays(500)):
+            opened = close
+            close *= math.exp(0.01 * math.sin(place / 5) + draw.gauss(0, 0.003))
+            high, low = 1.002 * max(opened, close), 0.998 * min(opened, close)
+            rows.append(",".join([str(day), *map(repr, (opened, high, low, close, 1e6 + 1e5 * draw.random()))]))
+        _write(directory / f"{name}.csv", rows)
+
+
+def _weekdays(count: int) -> list[date]:
+    days = (date(2001, 1, 1) + timedelta(days=number) for number in range(2 * count))
+    return [day for day in days if day.weekday() < 5][:count]
+
+
+def _write(file: Path, rows: list[str]) -> None:
+    file.write_text("\n".join(rows) + "\n")
+
+
+_MAKERS: Final[Mapping[str, Callable[[Path], None]]] = {
+    "causal_lm": _sources,
+    "graph_forecast": _stocks,
+    "imu_stream": _recordings,
+    "pair_classifier": _molecules,
+    "resident_transformer": _candles,
+}

@@ -36,7 +36,7 @@ demo: venv
 test: check engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/coverage erase
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(PYTEST) -q --cov --cov-report=
-	$(BIN)/coverage report --include='runner/core/*,jobs/contract.py' --fail-under=100
+	$(BIN)/coverage report --include='runner/core/*,runner/core/**/*,jobs/contract/*,jobs/contract/**/*' --fail-under=100
 	$(BIN)/coverage report --fail-under=90
 
 check: venv

@@ -144,10 +144,11 @@ class Checkpoints:
 
     def due(self, step: int) -> bool:
         """Return whether the plan wants a checkpoint after this step."""
-        steps, seconds = self._plan.every_steps, self._plan.every_s
-        return (steps is not None and step % steps == 0) or (
-            seconds is not None and time.monotonic() - self._saved_at >= seconds
-        )
+        counts = (self._plan.every_steps, self._plan.milestone_every)
+        if any(count is not None and step % count == 0 for count in counts):
+            return True
+        seconds = self._plan.every_s
+        return seconds is not None and time.monotonic() - self._saved_at >= seconds
 
     def save(self, step: int, state: Plain) -> None:
         """Save periodically: clone now, publish soon; a full disk is reported and forgiven."""

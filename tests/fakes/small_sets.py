@@ -1,8 +1,9 @@
-"""A small set of examples for each built-in workload, made by formula, and a plan that trains on it in a second.
+"""A small set of examples for each built-in workload, made by formula, and a plan trained in a second.
 
 What is made can be learnt: a correct training beats the trivial baseline of its workload within a few
 hundred steps, and needs nothing that somebody must download.
 """
+# ruff: noqa: N806 - arrays carry their shape
 
 import json
 import math
@@ -29,7 +30,14 @@ _SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
         "layers": 1,
         "dropout": 0.2,
     },
-    "imu_stream": {"batch_size": 12, "window": 20, "hidden": 8, "shards": 2, "held_out": 0.34, "dropout": 0.2},
+    "imu_stream": {
+        "batch_size": 12,
+        "window": 20,
+        "hidden": 8,
+        "shards": 2,
+        "held_out": 0.34,
+        "dropout": 0.2,
+    },
     "pair_classifier": {"batch_size": 4, "group": 3, "layers": 2, "heads": 2, "width": 16, "length": 16},
     "resident_transformer": {
         "days": 8,
@@ -110,11 +118,13 @@ def _candles(directory: Path) -> None:
     """Two indices that rise and fall in waves of some weeks."""
     for number, name in enumerate(("one", "two")):
         draw, close, rows = random.Random(number), 100.0, ["date,open,high,low,close,volume"]  # noqa: S311
-        for place, day in enumerate(_weekdays(500)):
+        for place, day in enumerate(_weekdays(700)):
             opened = close
             close *= math.exp(0.01 * math.sin(place / 5) + draw.gauss(0, 0.003))
             high, low = 1.002 * max(opened, close), 0.998 * min(opened, close)
-            rows.append(",".join([str(day), *map(repr, (opened, high, low, close, 1e6 + 1e5 * draw.random()))]))
+            rows.append(
+                ",".join([str(day), *map(repr, (opened, high, low, close, 1e6 + 1e5 * draw.random()))])
+            )
         _write(directory / f"{name}.csv", rows)
 
 

@@ -83,7 +83,7 @@ def test_training_can_start_in_it_as_anybody(client: docker.DockerClient, image:
     program = "import os, torch, numpy, jobs.contract as c; print(torch.__version__, os.getuid(), c.__file__)"
     version, uid, where = inside(client, image, "python3", "-c", program, user="12345:12345").split()
     assert version.startswith("2.13.0")
-    assert (uid, where) == ("12345", "/opt/runner/jobs/contract.py")
+    assert (uid, where) == ("12345", "/opt/runner/jobs/contract/__init__.py")
 
 
 def test_nobody_is_root_by_default(client: docker.DockerClient, image: str) -> None:

@@ -1,6 +1,7 @@
 """The forecaster: its edges matter, its switches do not, and it beats the usual outcome."""
 
 import pickle
+import re
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from jobs.contract import GraphForecast, Profile
@@ -308,3 +310,16 @@ def test_the_summary_names_both_parts_by_their_dates(stocks: Path, capfd: pytest
 def test_weights_depend_on_the_seed_alone(stocks: Path) -> None:
     one, other = build(stocks).model.state_dict(), build(stocks).model.state_dict()
     assert all(one[name].equal(other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"hidden": 30, "heads": 4}, "hidden 30 is not a multiple of heads 4"),
+        ({"horizons": [5, 1]}, "horizons [5, 1] must rise, each number once"),
+        ({"scales": [1, 1]}, "scales [1, 1] must rise, each number once"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_refused(change: dict[str, object], fact: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(fact)):
+        GraphForecast.model_validate({"data": "synthetic-stocks", **change})

@@ -1,5 +1,6 @@
 """The same batches in every epoch, converted once or at each use, and never written into."""
 
+import gzip
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from jobs.failures import InvalidSpec
 from jobs.readers.tables import Ohlcv
 from jobs.switches import Switches
 from jobs.workloads import Setting
-from jobs.workloads.resident_transformer import CandleTransformer
+from jobs.workloads.resident_transformer import CandleTransformer, read_tables
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
 from tests.unit.jobs.workloads.test_candles import table, weekdays
 
@@ -210,6 +211,17 @@ def test_conversion_is_reported(prices: Path) -> None:
     CandleTransformer(ResidentTransformer.model_validate(TINY | {"data": str(prices)}), Setting(3, switches))
     report = switches.report()["conversion"]
     assert (report.applied, report.verified) == ("each_use", True)
+
+
+def test_a_directory_may_hold_packed_tables(prices: Path, tmp_path: Path) -> None:
+    for plain in prices.glob("*.csv"):
+        (tmp_path / f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    unpacked, packed = read_tables(prices), read_tables(tmp_path)
+    assert [symbol for symbol, _ in packed] == [symbol for symbol, _ in unpacked] == ["one", "two"]
+    assert all(
+        torch.equal(one.values_NF, other.values_NF)
+        for (_, one), (_, other) in zip(packed, unpacked, strict=True)
+    )
 
 
 def test_a_directory_without_tables_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""The examples, shortened and on small sets: in its container, each beats the rule that needs no model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from images.store import ImageStore
+from tests.fakes.service import Json, Service, service
+from tests.fakes.small_sets import KINDS, small_set
+
+pytestmark = pytest.mark.engine
+
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+
+
+@dataclass(frozen=True)
+class Short:
+    """How far an example goes here, and the error that is then smaller than the trivial one."""
+
+    steps: int
+    error: str = "eval_loss"
+
+
+SHORT: Final = {
+    "causal_lm": Short(40),
+    "graph_forecast": Short(80),
+    "imu_stream": Short(40, "eval_mse"),
+    "pair_classifier": Short(15),
+    "resident_transformer": Short(80),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(
+    engine: str, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Json]]:
+    """Every example as it ended, all of them submitted at once."""
+    assert engine
+    assert base_image
+    ImageStore().ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
+    with service(executor="docker") as daemon:
+        daemon.start()
+        ids = {kind: daemon.submit(daemon.file(**shortened(daemon, kind))) for kind in KINDS}
+        yield {kind: {**daemon.ends(job_id), "log": daemon.log(job_id)} for kind, job_id in ids.items()}
+
+
+def shortened(daemon: Service, kind: str) -> dict[str, Any]:
+    """Return an example with fewer steps, on a small set in place of one that must be prepared."""
+    fields: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{kind}.yaml").read_text())
+    steps = SHORT[kind].steps
+    workload = fields["workload"] | {
+        "steps": steps,
+        "eval_every": steps,
+        "eval_batches": 4,
+        "warmup_steps": 5,
+    }
+    if workload["data"] != "stdlib":
+        workload["data"] = str(small_set(kind, daemon.root / kind))
+    return {**fields, "workload": workload, "resources": {"cpus": 1, "memory": "2GiB"}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_example_trains_in_its_container_and_beats_the_trivial_predictor(
+    kind: str, ended: dict[str, Json]
+) -> None:
+    job, short = ended[kind], SHORT[kind]
+    assert (job["outcome"], job["attempt"]) == ("succeeded", 1), job["log"]
+    metrics = job["result"]["metrics"]
+    assert job["result"]["step"] == short.steps
+    assert metrics[short.error] < metrics[f"baseline_{short.error}"], job["log"]

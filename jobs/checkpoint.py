@@ -138,7 +138,12 @@ class Checkpoints:
             raise InvalidSpec(f"resume_step {step}: the checkpoint is not valid: {error}") from error
         final = self._directory / lineage.FINAL
         newer = [each for number, each in present.items() if number > step]
+        newer += lineage.bests(self._directory, beyond=step)
         return Found(manifest, state, newer=(*newer, *([final] if final.exists() else [])))
+
+    def has_best(self) -> bool:
+        """Return whether the weights of some best evaluation are there."""
+        return bool(lineage.bests(self._directory))
 
     # --- Saving
 
@@ -194,7 +199,8 @@ class Checkpoints:
         """Publish the weights of the best evaluation so far, then let go of the one before."""
         snapshot = lineage.of_best(step, clone(weights))
         with self._reporter.within(Phase.SAVE):
-            if (self._directory / snapshot.name).exists():  # reached again after a resume: the same bits
+            if (self._directory / snapshot.name).exists():  # reached again after a kill: the same bits
+                lineage.retain_best(self._directory, snapshot.name)
                 return
             try:
                 lineage.publish(self._directory, snapshot, self.stamp)

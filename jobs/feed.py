@@ -145,7 +145,9 @@ def _place(source: Source, switches: Switches, device: Device) -> Source:
 def _resident(source: Source, switches: Switches, device: torch.device) -> Source:
     size = source.resident_bytes
     if size is None:
-        switches.fell_back("placement", "host", "this workload streams and cannot be resident")
+        switches.fell_back(
+            "placement", "host", "this workload makes its batches at each use: nothing can be resident"
+        )
         return source
     free, _ = torch.cuda.mem_get_info(device)
     if size > RESIDENT_SHARE * free:

@@ -262,9 +262,14 @@ def retain(directory: Path, keep: int, milestone_every: int | None = None) -> No
         files.discard(path, secrets.token_hex(4))
 
 
+def bests(directory: Path, beyond: int = -1) -> list[Path]:
+    """Return the weights of best evaluations, of those after a step alone."""
+    return [path for path in directory.glob(f"{BEST}*") if path.name > f"{BEST}{beyond:08d}" or beyond < 0]
+
+
 def retain_best(directory: Path, name: str) -> None:
     """Delete the weights of earlier best evaluations."""
-    for path in list(directory.glob(f"{BEST}*")):
+    for path in bests(directory):
         if path.name != name:
             files.discard(path, secrets.token_hex(4))
 

@@ -136,6 +136,8 @@ def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, re
     reporter.beat()
     if found is None:
         return 0
+    if not checkpoints.has_best():
+        training.best = None  # its weights went with a later one that is set aside now
     if _is_evaluated(training, found.manifest.step) and training.evaluated != found.manifest.step:
         _evaluate(training, checkpoints, reporter, requests)  # a stop came between the step and this
     return found.manifest.step

@@ -3,9 +3,9 @@
 A program of its own, not a test: it imports torch once and forks every attempt, so that an
 attempt costs what the training costs.  Kills come from outside at random times, and from
 inside at a random *line* of the modules that write and read checkpoints, which a tracer
-counts: the trained code knows nothing of it.  An attempt leads a process group, in which its
-loader processes die with it.  The jobs go through the ``arms`` in turn, profiles that must not
-change a bit.
+counts: the trained code knows nothing of it.  An attempt leads a process group, and its
+loader processes die with it, whether the group is killed or the leader alone.  The jobs go
+through the ``arms`` in turn, profiles that must not change a bit.
 """
 
 import json
@@ -156,7 +156,7 @@ class Torture:
         while killed < kills:
             pid = job.start()
             time.sleep(self.draw.uniform(0.02, seconds))
-            if _kill(pid):
+            if _kill(pid, self.draw.choice((os.killpg, os.kill))):
                 killed += 1
             else:  # it was faster than the draw
                 return job.hashes(), killed
@@ -185,10 +185,10 @@ class Torture:
         return job.finish(), killed
 
 
-def _kill(pid: int) -> bool:
-    """Kill a process group; return False if its leader had finished with success before."""
+def _kill(pid: int, kill: Callable[[int, int], None]) -> bool:
+    """Kill a process group or its leader alone; return False if that had finished with success before."""
     try:
-        os.killpg(pid, signal.SIGKILL)
+        kill(pid, signal.SIGKILL)
     except ProcessLookupError:  # before its setpgid: kill it alone
         os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]

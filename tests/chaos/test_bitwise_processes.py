@@ -20,8 +20,8 @@ KILLS = int(os.environ.get("JOBS_KILLS", "6"))
 DRIVER = Path(__file__).with_name("bitwise_driver.py")
 REPOSITORY = Path(__file__).parents[2]
 ARMS = [
-    {"loader_workers": count, "async_save": in_a_thread}
-    for count, in_a_thread in product((0, 2), (True, False))
+    {"async_save": in_a_thread, "loader_workers": count}
+    for in_a_thread, count in product((True, False), (0, 2))
 ]
 """What must not change a bit; a job keeps to one of them."""
 

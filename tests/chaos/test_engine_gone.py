@@ -22,7 +22,7 @@ def test_jobs_submitted_while_the_engine_is_down_say_so_and_start_when_it_is_bac
     trains = behind_proxy.submit(behind_proxy.training("trains", 4))
     for job_id in (counts, trains):
         until(lambda job_id=job_id: "engine" in behind_proxy.job(job_id)["why"], "a reason")  # type: ignore[misc]
-    assert behind_proxy.state_of(counts) == "starting"
+    assert behind_proxy.state_of(counts) == "preparing"  # its image is looked up too
     assert behind_proxy.state_of(trains) == "preparing"
     assert behind_proxy.runner("list").count("No such file or directory") == 2
     proxy.resume()

@@ -168,6 +168,27 @@ def test_a_best_that_was_already_published_before_a_kill_is_kept(
     assert (job.lineage() / "best-00000006").stat().st_ino == before
 
 
+def test_the_best_of_an_abandoned_future_is_set_aside_and_the_next_one_counts(
+    job: JobDir, scores: Score
+) -> None:
+    scores(4.0, 3.0, 2.0, 1.0)
+    job.train(workload=EVERY, checkpoint={"keep": 9})
+    scores(6.0, 7.0)
+    assert job.train(workload=EVERY, resume_step=4, seed=9) == ExitCode.FINISHED
+    assert best(job) == ["best-00000006"]
+    assert any(name.startswith("superseded-best-00000008") for name in job.names())
+    kept = lineage.load(job.lineage() / "best-00000006", lineage.WEIGHTS)
+    assert weights_sha256(kept) == weights_sha256(lineage.load(job.lineage() / "step-00000006")["model"])
+
+
+def test_a_best_from_before_the_given_step_stays(job: JobDir, scores: Score) -> None:
+    scores(1.0, 3.0, 3.0, 3.0)
+    job.train(workload=EVERY, checkpoint={"keep": 9})
+    scores(2.0, 2.0)
+    assert job.train(workload=EVERY, resume_step=4) == ExitCode.FINISHED
+    assert best(job) == ["best-00000002"]
+
+
 def test_a_milestone_is_never_deleted(job: JobDir) -> None:
     job.train(workload={"steps": 12}, checkpoint={"every_steps": 1, "keep": 2, "milestone_every": 4})
     steps = sorted(int(name[5:]) for name in job.names() if name.startswith("step-"))

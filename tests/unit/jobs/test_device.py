@@ -1,6 +1,6 @@
 """The device of an attempt, and what it falls back to where it cannot do what was asked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ Card = Callable[[tuple[int, int]], Device]
 
 
 @pytest.fixture(autouse=True)
-def _numbers_as_before() -> object:
+def _numbers_as_before() -> Iterator[None]:
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     benchmark = torch.backends.cudnn.benchmark
     yield
@@ -93,9 +93,7 @@ def test_the_compute_dtype_is_what_a_product_comes_out_in(precision: str, dtype:
     assert product.dtype == here.compute_dtype == dtype
 
 
-def test_an_accelerator_that_is_not_there_ends_with_78(
-    job: JobDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_accelerator_that_is_not_there_ends_with_78(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert job.train(accelerator="cuda") == ExitCode.INVALID_SPEC
     assert "sees no device; check the image" in job.result().message

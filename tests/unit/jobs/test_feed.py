@@ -1,0 +1,255 @@
+"""Who makes the batches, and where they wait, changes the time and nothing else."""
+
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from jobs import batches
+from jobs.batches import Batch
+from jobs.contract import ExitCode, Profile
+from jobs.device import Device
+from jobs.feed import Feed, outlive_signals
+from jobs.switches import Switches
+from tests.unit.jobs.conftest import JobDir
+
+CPU = Device(torch.device("cpu"), "a CPU", 1)
+GPU = Device(torch.device("cuda", 0), "a card", 1)
+
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclass
+class Numbers:
+    """A source whose batches say which step they are for, and that counts how many were made."""
+
+    resident_bytes: int | None = 300
+    made: list[int] = field(default_factory=list)
+    moved_to: torch.device | None = None
+
+    def on(self, device: torch.device) -> "Numbers":
+        return Numbers(self.resident_bytes, self.made, device)
+
+    def batch(self, step: int) -> Batch:
+        self.made.append(step)
+        return {"x": torch.full((2,), step)}
+
+    def held_out(self, index: int) -> Batch:
+        return {"x": torch.full((2,), 100 + index)}
+
+
+def feed(source: Numbers, device: Device = CPU, steps: int = 4, **profile: object) -> tuple[Feed, Switches]:
+    switches = Switches(Profile.model_validate(profile))
+    return Feed(source, switches, device, steps), switches
+
+
+def values(batch: Batch) -> list[int]:
+    return batch["x"].tolist()
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that says how many bytes of the card are free."""
+
+    def say(free: int) -> None:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 10 * free))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+
+    return say
+
+
+# --- Loader processes
+
+
+def test_loader_processes_do_not_change_a_bit(job: JobDir) -> None:
+    plan = {"eval_every": 4}
+    assert job.train(lineage=1, workload=plan) == ExitCode.FINISHED
+    assert job.train(lineage=2, workload=plan, profile={"loader_workers": 2}) == ExitCode.FINISHED
+    assert job.state_sha256(8, 2) == job.state_sha256(8, 1)
+    assert job.result(2).weights_sha256 == job.result(1).weights_sha256
+    assert job.result(2).metrics["eval_loss"] == job.result(1).metrics["eval_loss"]
+
+
+def test_a_resume_begins_the_loader_at_its_step() -> None:
+    source = Numbers()
+    made, _ = feed(source, loader_workers=1)
+    made.begin(2)
+    assert [values(made.take(step)) for step in (2, 3)] == [[2, 2], [3, 3]]
+    assert source.made == []  # in this process
+
+
+@pytest.mark.parametrize(("persistent", "loaders"), [(True, 1), (False, 2)])
+def test_the_loader_of_the_evaluation_is_kept_or_made_again(
+    monkeypatch: pytest.MonkeyPatch, *, persistent: bool, loaders: int
+) -> None:
+    begun: list[bool] = []
+    processes = Feed._processes
+
+    def counted(
+        self: Feed, numbered: Dataset[Batch], numbers: Sequence[int], *, persistent: bool
+    ) -> DataLoader[Batch]:
+        begun.append(persistent)
+        return processes(self, numbered, numbers, persistent=persistent)
+
+    monkeypatch.setattr(Feed, "_processes", counted)
+    made, _ = feed(Numbers(), loader_workers=1, loader_persistent=persistent)
+    for _ in range(2):
+        assert [values(batch)[0] for batch in made.held_out(3)] == [100, 101, 102]
+    assert begun == [persistent] * loaders
+
+
+def loader(pipe: Connection) -> None:
+    """Live as a loader process: answer whatever is asked."""
+    outlive_signals(0)
+    pipe.send(os.getpid())
+    while True:
+        pipe.send(pipe.recv())
+
+
+def trainer(pipe: Connection) -> None:
+    child = FORK.Process(target=loader, args=(pipe,))
+    child.start()
+    child.join()
+
+
+@contextmanager
+def lineage_of_processes() -> Iterator[tuple[Any, int, Connection]]:
+    """Yield a process, a descriptor of the loader process that it started, and the pipe to that one."""
+    ours, theirs = FORK.Pipe()
+    parent = FORK.Process(target=trainer, args=(theirs,))
+    parent.start()
+    try:
+        assert ours.poll(20)
+        child = os.pidfd_open(ours.recv())
+        yield parent, child, ours
+        os.close(child)
+    finally:
+        parent.kill()
+        parent.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_loader_process_outlives_requests_to_stop_but_not_its_trainer() -> None:
+    with lineage_of_processes() as (parent, child, pipe):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.pidfd_send_signal(child, number)
+        pipe.send("still there?")
+        assert pipe.poll(20)
+        assert pipe.recv() == "still there?"
+        parent.kill()
+        assert select.select([child], [], [], 20)[0] == [child]  # readable: it has ended
+
+
+# --- Placement
+
+
+@pytest.mark.parametrize("wanted", ["pinned", "device"])
+def test_on_a_cpu_everything_waits_on_the_host(wanted: str) -> None:
+    source = Numbers()
+    made, switches = feed(source, placement=wanted, non_blocking=True)
+    assert made.source is source
+    report = switches.report()
+    assert (report["placement"].requested, report["placement"].applied) == (wanted, "host")
+    assert report["non_blocking"].applied == "false"
+    assert len(switches.fallbacks) == 2
+
+
+def test_a_data_set_that_fits_moves_to_the_device(free: Callable[[int], None]) -> None:
+    free(1000)
+    made, switches = feed(Numbers(300), GPU, placement="device")
+    assert isinstance(made.source, Numbers)
+    assert made.source.moved_to == GPU.torch_device
+    assert switches.report()["placement"].note == "300 bytes on cuda:0"
+    assert switches.fallbacks == ()
+
+
+def test_a_data_set_that_is_too_large_waits_in_pinned_memory(
+    free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(999)
+    pinned: list[Batch] = []
+
+    def pin(batch: Batch) -> Batch:
+        pinned.append(batch)
+        return batch
+
+    monkeypatch.setattr(batches, "pin", pin)
+    made, switches = feed(Numbers(300), GPU, placement="device")
+    assert "300 bytes are more than 30% of the 999 that are free" in switches.fallbacks[0]
+    assert switches.report()["placement"].applied == "pinned"
+    made.take(0)
+    assert len(pinned) == 1
+
+
+def test_a_stream_cannot_live_on_the_device(free: Callable[[int], None]) -> None:
+    free(10**12)
+    _, switches = feed(Numbers(None), GPU, placement="device")
+    assert switches.report()["placement"].applied == "host"
+    assert len(switches.fallbacks) == 1
+
+
+@pytest.mark.parametrize("placement", ["host", "pinned"])
+def test_a_placement_that_a_card_has_is_in_force(placement: str) -> None:
+    _, switches = feed(Numbers(), GPU, placement=placement, non_blocking=True)
+    assert switches.report()["placement"].verified
+    assert switches.fallbacks == ()
+
+
+# --- Handing out
+
+
+def test_the_next_batch_is_made_ahead_once_and_only_while_there_is_a_next_step() -> None:
+    source = Numbers()
+    made, _ = feed(source, GPU, steps=3, non_blocking=True)
+    for step in range(3):
+        assert values(made.take(step)) == [step, step]
+        made.look_ahead(step + 1)
+    assert source.made == [0, 1, 2]
+
+
+def test_a_batch_made_ahead_for_another_step_is_not_used() -> None:
+    made, _ = feed(Numbers(), GPU, non_blocking=True)
+    made.look_ahead(1)
+    assert values(made.take(3)) == [3, 3]
+
+
+def test_on_a_cpu_nothing_is_made_ahead() -> None:
+    source = Numbers()
+    made, _ = feed(source, non_blocking=True)
+    made.look_ahead(1)
+    assert source.made == []
+
+
+def test_a_batch_is_copied_once_more_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"x": torch.zeros(2)}
+    monkeypatch.setattr(Numbers, "batch", lambda *_: kept)
+    plain, _ = feed(Numbers())
+    copied, _ = feed(Numbers(), clone_batches=True)
+    assert plain.take(0)["x"] is kept["x"]
+    assert copied.take(0)["x"] is not kept["x"]
+    assert copied.take(0)["x"].equal(kept["x"])
+
+
+@pytest.mark.parametrize(("transfer", "moves"), [("needed", 0), ("always", 1)])
+def test_a_batch_that_is_there_already_is_moved_only_by_always(
+    monkeypatch: pytest.MonkeyPatch, transfer: str, moves: int
+) -> None:
+    moved: list[Batch] = []
+
+    def to(batch: Batch, _device: torch.device, *, non_blocking: bool) -> Batch:
+        moved.append(batch)
+        return batch if not non_blocking else {}
+
+    monkeypatch.setattr(batches, "to", to)
+    made, _ = feed(Numbers(), transfer=transfer)
+    assert values(made.to_device(made.take(1))) == [1, 1]
+    assert len(moved) == moves

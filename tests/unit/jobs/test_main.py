@@ -77,8 +77,8 @@ def test_a_training_killed_after_publishing_finishes_at_once_with_the_same_hash(
             "attempt 2 of lineage 1",
         ),
         (
-            '{"job_id": "j1", "attempt": 1, "lineage": 1,'
-            ' "workload": {"kind": "causal_lm", "data": "/d", "width": 9}}',
+            """{"job_id": "j1", "attempt": 1, "lineage": 1,
+                "workload": {"kind": "causal_lm", "data": "/d", "width": 9}}""",
             "multiple of heads",
         ),
         (" " * 2**20 + "{}", "larger than 1048576 bytes"),

@@ -5,6 +5,8 @@ but the time: they get step numbers and return batches, in order.
 """
 
 import ctypes
+import multiprocessing
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -126,6 +128,9 @@ def outlive_signals(_worker: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    trainer = multiprocessing.parent_process()
+    if trainer is not None and os.getppid() != trainer.pid:
+        os._exit(1)  # it died before the request above: nobody would end us, and we hold its lineage's lock
 
 
 def _place(source: Source, switches: Switches, device: Device) -> Source:

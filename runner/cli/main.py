@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "images": "runner.cli.images:images",
     "data": "runner.cli.data:data",
     "profiles": "runner.cli.profiles:profiles",
+    "bench": "runner.cli.bench:bench",
     "serve": "runner.cli.daemon:serve",
     "stop": "runner.cli.daemon:stop",
     "version": "runner.cli.daemon:version",

@@ -115,17 +115,25 @@ def loader(pipe: Connection) -> None:
         pipe.send(pipe.recv())
 
 
-def trainer(pipe: Connection) -> None:
-    child = FORK.Process(target=loader, args=(pipe,))
+def late_loader(pipe: Connection) -> None:
+    """Live as a loader process that is so slow to begin that much may happen before."""
+    pipe.send(os.getpid())
+    pipe.recv()
+    outlive_signals(0)
+    signal.pause()
+
+
+def trainer(pipe: Connection, begun: Callable[[Connection], None]) -> None:
+    child = FORK.Process(target=begun, args=(pipe,))
     child.start()
     child.join()
 
 
 @contextmanager
-def lineage_of_processes() -> Iterator[tuple[Any, int, Connection]]:
+def lineage_of_processes(begun: Callable[[Connection], None]) -> Iterator[tuple[Any, int, Connection]]:
     """Yield a process, a descriptor of the loader process that it started, and the pipe to that one."""
     ours, theirs = FORK.Pipe()
-    parent = FORK.Process(target=trainer, args=(theirs,))
+    parent = FORK.Process(target=trainer, args=(theirs, begun))
     parent.start()
     try:
         assert ours.poll(20)
@@ -139,7 +147,7 @@ def lineage_of_processes() -> Iterator[tuple[Any, int, Connection]]:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_a_loader_process_outlives_requests_to_stop_but_not_its_trainer() -> None:
-    with lineage_of_processes() as (parent, child, pipe):
+    with lineage_of_processes(loader) as (parent, child, pipe):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.pidfd_send_signal(child, number)
         pipe.send("still there?")
@@ -147,6 +155,15 @@ def test_a_loader_process_outlives_requests_to_stop_but_not_its_trainer() -> Non
         assert pipe.recv() == "still there?"
         parent.kill()
         assert select.select([child], [], [], 20)[0] == [child]  # readable: it has ended
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_loader_process_whose_trainer_died_before_it_began_holds_no_lock_for_ever() -> None:
+    with lineage_of_processes(late_loader) as (parent, child, pipe):
+        parent.kill()
+        parent.join()
+        pipe.send("begin")
+        assert select.select([child], [], [], 20)[0] == [child]
 
 
 # --- Placement

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,9 +149,17 @@ def test_a_full_disk_skips_a_checkpoint_keeps_the_older_ones_and_loses_nothing(
 
 
 def fill(directory: Path, leaving: int) -> Path:
-    """Return a file that takes all space but ``leaving`` bytes."""
+    """Return a file that takes all space but ``leaving`` bytes.
+
+    Others write meanwhile, so what was free a moment ago may be less now: then it looks again.
+    """
     filler = directory / "filler"
-    free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
     with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, free - leaving)
+        for _ in range(100):
+            status = os.statvfs(directory)
+            wanted = status.f_bavail * status.f_frsize - leaving
+            if wanted <= 0:
+                break
+            with suppress(OSError):
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, wanted)
     return filler

@@ -5,7 +5,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -135,14 +135,18 @@ def lineage_of_processes(begun: Callable[[Connection], None]) -> Iterator[tuple[
     ours, theirs = FORK.Pipe()
     parent = FORK.Process(target=trainer, args=(theirs, begun))
     parent.start()
+    child = -1
     try:
         assert ours.poll(20)
         child = os.pidfd_open(ours.recv())
         yield parent, child, ours
-        os.close(child)
     finally:
         parent.kill()
         parent.join()
+        if child >= 0:  # one that outlived its trainer would keep the tests' output open for ever
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")

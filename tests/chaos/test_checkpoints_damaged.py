@@ -140,7 +140,7 @@ def test_a_full_disk_skips_a_checkpoint_keeps_the_older_ones_and_loses_nothing(
     until(lambda: "checkpoint skipped" in small_disk.log(job_id), "the trainer says that the disk is full")
     step, newest = next(checkpoints(small_disk.paths(job_id).lineage_dir))
     assert verify(newest).step == step
-    assert "make room. Training goes on; the newest is step" in small_disk.log(job_id)
+    assert "Training goes on; the newest is step" in small_disk.log(job_id)  # seen before or while writing
     filler.unlink()
     ended = small_disk.ends(job_id)
     assert (ended["outcome"], ended["attempt"], ended["result"]["step"]) == ("succeeded", 1, 150)

@@ -58,7 +58,8 @@ def prepare(spec: AttemptSpec, switches: Switches) -> Device:
     profile = switches.profile
     if profile.deterministic:
         _be_deterministic()
-    switches.applied("deterministic", verified=True)
+    in_force = torch.are_deterministic_algorithms_enabled()
+    switches.applied("deterministic", verified=in_force or not profile.deterministic)
     threads = thread_count(profile, spec.cpus)
     torch.set_num_threads(threads)
     switches.applied("threads", threads, verified=torch.get_num_threads() == threads)
@@ -92,6 +93,8 @@ def _set_precision(device: Device, switches: Switches) -> None:
     device.precision, why = _available(wanted, device)
     if why:
         switches.fell_back("precision", device.precision, why)
+    else:
+        switches.applied("precision", device.precision)
     has_tf32 = device.torch_device.type == "cuda" and torch.cuda.get_device_capability(
         device.torch_device
     ) >= (8, 0)
@@ -100,7 +103,7 @@ def _set_precision(device: Device, switches: Switches) -> None:
         if asked and not has_tf32:
             switches.fell_back(name, value=False, why=f"{device.name} has no TF32")
         else:
-            switches.applied(name, asked, verified=True)
+            switches.applied(name, asked)
     matmul, cudnn = (switches.report()[name].applied == "true" for name in ("tf32_matmul", "tf32_cudnn"))
     torch.set_float32_matmul_precision("high" if matmul else "highest")
     torch.backends.cudnn.allow_tf32 = cudnn  # on by default: an fp32 that is not one

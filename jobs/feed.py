@@ -72,7 +72,7 @@ class Feed:
         yield from map(self._prepared, self._held_out)
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device; one that lies there already is copied only by ``always``."""
+        """Return the batch on the device; ``always`` asks for it even where the batch lies there already."""
         if self._profile.transfer == "needed" and batches.device_of(batch) == self._device:
             return batch
         return batches.to(batch, self._device, non_blocking=self._profile.non_blocking)
@@ -169,7 +169,7 @@ def _tell(switches: Switches, device: Device) -> None:
     """Record the switches that take effect here."""
     on_device = device.torch_device.type == "cuda"
     for name in ("loader_workers", "transfer", "clone_batches"):
-        switches.applied(name, verified=True)
+        switches.applied(name)
     if switches.profile.loader_workers:
         switches.applied("loader_prefetch")
         switches.applied("loader_persistent")

@@ -364,7 +364,7 @@ class Training:
     def _tell(self) -> None:
         """Record the switches that this module carries out."""
         for name in ("host_checks_every", "eval_batch", "async_save", "dry_run", "anomaly_detection"):
-            self.switches.applied(name, verified=True)
+            self.switches.applied(name)
         self.switches.applied("memory_log")
         self.switches.applied("memory_cleanup_every")
         if self.spec.profile.compile == "off":

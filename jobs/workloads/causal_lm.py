@@ -151,7 +151,7 @@ class CausalLanguageModel:
         self.source = Text(corpus, plan, setting.seed)
         seed_all(setting.seed, "weights")
         self.model = Transformer(plan, setting.switches.profile)
-        setting.switches.applied("attention", verified=True)
+        setting.switches.applied("attention")
         setting.switches.applied("activation_checkpointing")
 
     @property

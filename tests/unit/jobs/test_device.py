@@ -140,3 +140,11 @@ def test_only_memory_is_out_of_memory(error: RuntimeError, *, is_one: bool) -> N
         out_of_memory_named(Device(torch.device("cpu"), "a CPU", 1)),
     ):
         raise error
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_precision_in_force_is_reported(job: JobDir, precision: str) -> None:
+    spec = job.spec(profile={"precision": precision})
+    switches = Switches(spec.profile)
+    device.prepare(spec, switches)
+    assert switches.report()["precision"].applied == precision

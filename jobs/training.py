@@ -7,6 +7,7 @@ draws and the learning rate are derived from the step.  That is all that bitwise
 import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,8 +89,14 @@ class Training:
             fused=wanted == "fused",
             foreach=wanted == "foreach",
         )
+        self._begin_scaler({})
+
+    def _begin_scaler(self, state: Mapping[str, Any]) -> None:
+        """Make a scaler of this scale; it also remembers what it has done within a step."""
         kind = self.device.torch_device.type
         self._scaler = torch.amp.GradScaler(kind, enabled=self.device.precision == "fp16")
+        if state:
+            self._scaler.load_state_dict(dict(state))
 
     # --- A step
 
@@ -205,6 +212,9 @@ class Training:
 
     def _halve(self, problem: str) -> None:
         self._optimizer.zero_grad(set_to_none=True)
+        self._begin_scaler(
+            self._scaler.state_dict()
+        )  # memory may have run out after the gradients were unscaled
         if self.device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
         if self.micro_batch == 1:
@@ -307,7 +317,7 @@ class Training:
         self.workload.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(optimizer)
         if self._scaler.is_enabled() and "scaler" in state:
-            self._scaler.load_state_dict(state["scaler"])
+            self._begin_scaler(state["scaler"])
         self.best, self.evaluated = state.get("best"), state.get("evaluated")
         rows = state.get("micro_batch", self.micro_batch)
         if rows < self.micro_batch:

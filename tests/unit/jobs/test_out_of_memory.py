@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from jobs import training
 from jobs.batches import Batch, rows
 from jobs.contract import Cause, Effective, ExitCode, RunPaths
 from jobs.failures import DeviceOutOfMemory
@@ -72,6 +73,29 @@ def test_a_step_that_runs_out_after_some_parts_is_done_again_from_its_beginning(
     halved = make(job, workload=SIX, profile={"micro_batch": 2})
     halved.update(0)
     assert seen == [2, 2, 2, 1, 1, 1, 1, 1, 1]
+    assert digest(clone(halved.state(1))) == digest(clone(small.state(1)))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_step_that_runs_out_while_it_clips_is_done_again(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """With fp16 the gradients are unscaled by then, which a scaler does once in a step."""
+    clip = training.clip_grad_norm_
+    calls: list[float] = []
+
+    def full_at_the_first(parameters: list[Tensor], most: float) -> Tensor:
+        calls.append(most)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("no room for the norms")
+        return clip(parameters, most)
+
+    small = make(job, workload=SIX, profile={"micro_batch": 3, "precision": precision})
+    small.update(0)
+    monkeypatch.setattr(training, "clip_grad_norm_", full_at_the_first)
+    halved = make(job, workload=SIX, profile={"precision": precision})
+    halved.update(0)
+    assert (halved.micro_batch, len(calls)) == (3, 2)
     assert digest(clone(halved.state(1))) == digest(clone(small.state(1)))
 
 

@@ -212,9 +212,7 @@ class Training:
 
     def _halve(self, problem: str) -> None:
         self._optimizer.zero_grad(set_to_none=True)
-        self._begin_scaler(
-            self._scaler.state_dict()
-        )  # memory may have run out after the gradients were unscaled
+        self._begin_scaler(self._scaler.state_dict())  # it may have unscaled, which it does once a step
         if self.device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
         if self.micro_batch == 1:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from jobs import training
 from jobs.batches import Batch, rows
@@ -81,14 +82,13 @@ def test_a_step_that_runs_out_while_it_clips_is_done_again(
     job: JobDir, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     """With fp16 the gradients are unscaled by then, which a scaler does once in a step."""
-    clip = training.clip_grad_norm_
     calls: list[float] = []
 
     def full_at_the_first(parameters: list[Tensor], most: float) -> Tensor:
         calls.append(most)
         if len(calls) == 1:
             raise torch.OutOfMemoryError("no room for the norms")
-        return clip(parameters, most)
+        return clip_grad_norm_(parameters, most)
 
     small = make(job, workload=SIX, profile={"micro_batch": 3, "precision": precision})
     small.update(0)

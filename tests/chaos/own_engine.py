@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import docker
@@ -120,10 +121,12 @@ def _children(pid: int) -> list[int]:
 
 
 @contextmanager
-def own_engine(root: Path) -> Iterator[OwnEngine]:
-    engine = OwnEngine(root)
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.stop()
+def own_engine() -> Iterator[OwnEngine]:
+    """An engine that is gone afterwards; its directory has a short name, for sockets lie deep below it."""
+    with TemporaryDirectory(prefix="own-", ignore_cleanup_errors=True) as root:
+        engine = OwnEngine(Path(root))
+        try:
+            engine.start()
+            yield engine
+        finally:
+            engine.stop()

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -67,10 +66,10 @@ def test_an_engine_that_is_away_for_several_looks_ends_and_restarts_nothing(
 
 
 @pytest.fixture
-def engine_of_ours(tmp_path: Path) -> Iterator[OwnEngine]:
+def engine_of_ours() -> Iterator[OwnEngine]:
     if os.geteuid() != 0:
         pytest.skip("only root may start an engine of its own")
-    with own_engine(tmp_path) as engine:
+    with own_engine() as engine:
         yield engine
 
 

@@ -1,5 +1,6 @@
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,14 @@ def test_a_socket_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert problem_with(Path("docker.sock"), "either") == "docker.sock: is neither a file nor a directory"
 
 
+def open_to_all(directory: Path) -> None:
+    """Let everybody into a directory of the test, which pytest keeps to itself."""
+    for each in (directory, *directory.parents):
+        if each == Path(tempfile.gettempdir()):
+            break
+        each.chmod(0o755)
+
+
 def as_nobody(path: Path, kind: Kind) -> str | None:
     """Return what ``problem_with`` says to a user who may do nothing."""
     os.setegid(NOBODY)
@@ -92,8 +101,7 @@ def as_nobody(path: Path, kind: Kind) -> str | None:
     ],
 )
 def test_rights_are_those_of_the_current_user(tmp_path: Path, mode: int, kind: Kind, fact: str) -> None:
-    for parent in [tmp_path, *tmp_path.parents][:3]:
-        parent.chmod(0o755)
+    open_to_all(tmp_path)
     folder = tmp_path / "folder"
     folder.mkdir()
     folder.chmod(mode)
@@ -102,8 +110,7 @@ def test_rights_are_those_of_the_current_user(tmp_path: Path, mode: int, kind: K
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_what_lies_below_a_closed_directory_cannot_be_asked_about(tmp_path: Path) -> None:
-    for parent in [tmp_path, *tmp_path.parents][:3]:
-        parent.chmod(0o755)
+    open_to_all(tmp_path)
     (tmp_path / "closed" / "inside").mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
     inside = tmp_path / "closed" / "inside"

@@ -55,7 +55,7 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
             loss, took = training.update(step)
             step += 1
             if training.micro_batch != rows:
-                reporter.effective(training.effective())
+                _say_what_fits(training, checkpoints, reporter)
             reporter.stepped(step, loss, took)
             memory.stepped(step, reporter)
             _report(training, checkpoints, reporter, requests)
@@ -114,6 +114,12 @@ def _stamp(training: Training) -> Stamp:
     )
 
 
+def _say_what_fits(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> None:
+    """Report and sign from now on that a smaller micro-batch is in force."""
+    checkpoints.stamp = _stamp(training)
+    reporter.effective(training.effective())
+
+
 def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> bool:
     """Return whether an attempt that was killed after publishing the model has left nothing to do."""
     steps, progress = training.plan.steps, reporter.progress
@@ -129,9 +135,11 @@ def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporte
 
 def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> int:
     """Return the step to go on from, with the state of that step in memory."""
-    found = checkpoints.find(training.spec.resume_step)
+    rows, found = training.micro_batch, checkpoints.find(training.spec.resume_step)
     if found is not None:
         _take_up(training, found, reporter)
+    if training.micro_batch != rows:
+        _say_what_fits(training, checkpoints, reporter)
     checkpoints.adopt(found)
     reporter.beat()
     if found is None:
@@ -150,11 +158,11 @@ def _take_up(training: Training, found: Found, reporter: Reporter) -> None:
             f"the checkpoint is at step {step}, beyond the {training.plan.steps} steps of the spec;"
             " resume from an earlier step or restart from scratch"
         )
-    changed = differences(found.manifest.signatures, training.signatures)
-    rows = training.micro_batch
+    differences(found.manifest.signatures, training.signatures)  # before anything is loaded
     training.load(found.state)
-    if training.micro_batch != rows:
-        reporter.effective(training.effective())
+    changed = differences(
+        found.manifest.signatures, training.signatures
+    )  # what was loaded may need less memory
     progress.step = progress.resumed_from = progress.checkpoint_step = step
     progress.rejected = found.rejected
     for rejected in found.rejected:

@@ -90,6 +90,7 @@ class Training:
             foreach=wanted == "foreach",
         )
         self._begin_scaler({})
+        self._verify_flags()
 
     def _begin_scaler(self, state: Mapping[str, Any]) -> None:
         """Make a scaler of this scale; it also remembers what it has done within a step."""
@@ -174,7 +175,6 @@ class Training:
             self.workload.model.load_state_dict(before)
             self._begin_optimizer()
             self._watch.take()
-        self._verify_flags()
 
     def _rehearse(self, step: int) -> None:
         seed_all(self.spec.seed, step)

@@ -9,7 +9,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from jobs import training
 from jobs.batches import Batch, rows
-from jobs.contract import Cause, Effective, ExitCode, RunPaths
+from jobs.contract import Cause, Effective, ExitCode, RunPaths, verify
 from jobs.failures import DeviceOutOfMemory
 from jobs.lineage import load
 from jobs.snapshot import clone, digest
@@ -114,13 +114,19 @@ def test_a_halving_is_said_and_reported(
     assert "out of memory with 6 rows; going on with 3 at the same batch" in capfd.readouterr().err
 
 
-def test_a_resume_stays_with_what_fitted_and_loses_no_bit(job: JobDir, room_for: Room) -> None:
+def test_a_resume_stays_with_what_fitted_and_loses_no_bit(
+    job: JobDir, room_for: Room, capfd: pytest.CaptureFixture[str]
+) -> None:
     room_for(4)
     job.train(workload=SIX, profile={"dry_run": False})
     room_for(99)
-    assert load(job.lineage() / "step-00000004")["micro_batch"] == 3
+    saved = job.lineage() / "step-00000004"
+    assert load(saved)["micro_batch"] == 3
+    assert verify(saved).environment["micro_batch"] == "3"
+    capfd.readouterr()
     assert job.train(workload=SIX, resume_step=4) == ExitCode.FINISHED
     assert load(job.lineage() / "step-00000008")["micro_batch"] == 3
+    assert "other numerics" not in capfd.readouterr().err
     assert job.result(2).weights_sha256 == job.result(1).weights_sha256
     found = effective(job)
     assert (found.micro_batch, found.switches["micro_batch"].applied) == (3, "3")

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import daemon, decide, first_line, listing, post, resume, submit
+from bench import daemon, decide, first_line, listing, loader_memory, overhead, post, resume, stall, submit
 from bench.machine import Machine, this_machine
-from bench.result import CannotMeasure, Line, NotMeasured, as_json
+from bench.result import CannotMeasure, Line, NotMeasured, Result, as_json
 from bench.room import QUICK, Effort, Room, opened
 from bench.table import render
 from runner.errors import RunnerError
@@ -28,6 +28,9 @@ BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
     daemon.BENCH: daemon.measure,
     listing.BENCH: listing.measure,
     decide.BENCH: decide.measure,
+    overhead.BENCH: overhead.measure,
+    stall.BENCH: stall.measure,
+    loader_memory.BENCH: loader_memory.measure,
 }
 RESULTS: Final = Path(__file__).with_name("results")
 
@@ -44,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\n{render(lines)}", end="")
     keep = asked.results or (None if asked.quick or asked.names else RESULTS)
     if keep is not None:
-        write(keep, machine, lines, text)
+        name = "-".join([machine.slug, *asked.names])
+        write(keep, name, machine, lines, text)
+        _draw(keep / f"{name}.png", machine, lines)
     return 0
 
 
@@ -61,12 +66,19 @@ def measured(name: str, room: Room) -> list[Line]:
     return lines
 
 
-def write(directory: Path, machine: Machine, lines: Sequence[Line], text: str) -> None:
-    """Keep the numbers and the table, named after the kind of machine."""
+def write(directory: Path, name: str, machine: Machine, lines: Sequence[Line], text: str) -> None:
+    """Keep the numbers and the table of one sitting, named after the kind of machine."""
     directory.mkdir(parents=True, exist_ok=True)
     kept = {"machine": machine.as_json(), "lines": [as_json(line) for line in lines]}
-    (directory / f"{machine.slug}.json").write_text(json.dumps(kept, indent=1) + "\n")
-    (directory / f"{machine.slug}.txt").write_text(text)
+    (directory / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    (directory / f"{name}.txt").write_text(text)
+
+
+def _draw(path: Path, machine: Machine, lines: Sequence[Line]) -> None:
+    """Keep memory by epoch as a picture, if it was measured."""
+    memory = [line for line in lines if line.bench == loader_memory.BENCH]
+    if any(isinstance(line, Result) for line in memory):
+        print(loader_memory.draw(memory, f"{machine.cpu}, {machine.cores} cores", path), file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,8 @@
 import os
 import re
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,46 @@ def resident_mib(status: str) -> float:
 
 def memory_of(pid: int) -> float:
     return resident_mib(Path(f"/proc/{pid}/status").read_text())
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory of processes in MiB, without that of files: libraries cannot leak, and others use them too."""
+
+    resident: float  # in every process that sees it
+    distinct: float  # once
+
+
+def held(rollup: str, status: str) -> Held:
+    """Return what ``/proc/PID/smaps_rollup`` and ``status`` say; of a shared page a part is distinct."""
+    distinct = re.findall(r"^Pss_(?:Anon|Shmem):\s*(\d+) kB$", rollup, re.MULTILINE)
+    resident = re.findall(r"^Rss(?:Anon|Shmem):\s*(\d+) kB$", status, re.MULTILINE)
+    return Held(sum(map(int, resident)) / 1024, sum(map(int, distinct)) / 1024)
+
+
+def held_by_tree(pid: int) -> Held:
+    """Return what a process and all below it hold."""
+    each = [
+        held(_text(Path(f"/proc/{one}/smaps_rollup")), _text(Path(f"/proc/{one}/status")))
+        for one in tree(pid)
+    ]
+    return Held(sum(one.resident for one in each), sum(one.distinct for one in each))
+
+
+def tree(pid: int) -> Iterator[int]:
+    """Yield a process and all below it that are still there."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in _text(children).split():
+            yield from tree(int(child))
+
+
+def _text(path: Path) -> str:
+    """Return what the kernel says; nothing about a process that has gone."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def busy_percent(pid: int, over_s: float) -> float:

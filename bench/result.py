@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from bench.stats import Ratio, median, p95, ratio
+from bench.stats import Ratio, median, p95, paired_ratio, ratio
 
 Unit: TypeAlias = Literal["ms", "s", "MiB", "%"]
 
@@ -47,19 +47,21 @@ class Result:
     theirs: Series | None = None
     aim: Aim | None = None
     note: str = ""
+    paired: bool = False  # the median of ratios instead of the ratio of medians
 
     @property
     def ratio(self) -> Ratio | None:
-        return None if self.theirs is None else ratio(self.ours.values, self.theirs.values)
+        if self.theirs is None:
+            return None
+        return (paired_ratio if self.paired else ratio)(self.ours.values, self.theirs.values)
 
     @property
     def met(self) -> bool | None:
         """Return whether the aim was met; None when there is none."""
         if self.aim is None:
             return None
-        reached = (
-            self.ours.p50 if self.aim.of == "p50" or self.theirs is None else self.ours.p50 / self.theirs.p50
-        )
+        spread = self.ratio
+        reached = self.ours.p50 if self.aim.of == "p50" or spread is None else spread.value
         return reached <= self.aim.limit
 
 

@@ -29,6 +29,13 @@ class Effort:
     lists: int = 15
     finished_jobs: int = 10_000
     idle_s: float = 12.0
+    cases: int = 2
+    sittings: int = 5
+    turns: int = 16
+    stalls: int = 12
+    turn_share: float = 1.0  # of the steps that a turn should have
+    epochs: int = 20
+    loaders: tuple[int, ...] = (2, 4)
     warmups: int = 2
     may_install: bool = True
 
@@ -40,10 +47,17 @@ QUICK: Final = Effort(
     first_lines=1,
     resumes=1,
     backoffs_s=(0,),
-    starts=2,
+    starts=1,
     lists=2,
     finished_jobs=200,
-    idle_s=1.0,
+    idle_s=0.2,
+    cases=1,
+    sittings=1,
+    turns=2,
+    stalls=1,
+    turn_share=0.2,
+    epochs=3,
+    loaders=(2,),
     warmups=0,
     may_install=False,
 )

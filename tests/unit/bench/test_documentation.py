@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import daemon, decide, post
+from bench import daemon, decide, loader_memory, overhead, post, stall
 from bench.__main__ import BENCHES
 from bench.room import Effort
 
@@ -25,6 +25,11 @@ def test_every_bench_is_explained(name: str) -> None:
         f"≤ {daemon.AIM_MEMORY_MIB:g} MiB",
         f"≤ {daemon.AIM_IDLE_PERCENT:g} %",
         f"{Effort().finished_jobs:,} finished jobs",
+        f"≤ {overhead.AIM_BY_HAND:g} \N{MULTIPLICATION SIGN} the loop by hand",
+        f"≤ {overhead.AIM_FRAMEWORKS:g} \N{MULTIPLICATION SIGN} either framework",
+        f"≤ {stall.AIM_PERCENT:g} % with saves in the background",
+        f"one checkpoint every {stall.EVERY} steps",
+        f"over the {Effort().epochs} epochs ≤ {loader_memory.AIM_PERCENT:g} %",
     ],
 )
 def test_the_page_names_the_aims_that_are_measured_against(aim: str) -> None:

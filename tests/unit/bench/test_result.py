@@ -35,3 +35,9 @@ def test_what_was_not_measured_is_kept_with_the_reason() -> None:
 
 def test_seconds_become_milliseconds() -> None:
     assert in_milliseconds("x", (0.5, 2.0)).values == (500.0, 2000.0)
+
+
+@pytest.mark.parametrize(("paired", "met"), [(False, False), (True, True)])
+def test_an_aim_for_a_ratio_is_about_the_ratio_that_is_shown(*, paired: bool, met: bool) -> None:
+    ours, theirs = Series("ours", "ms", (1.0, 8.0, 9.0)), Series("theirs", "ms", (1.0, 4.0, 9.0))
+    assert Result("x", ours, theirs, Aim(1.5, "ratio"), paired=paired).met is met

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.stats import median, p95, percentile, ratio
+from bench.stats import median, p95, paired_ratio, percentile, ratio, slope
 
 seconds = st.floats(0.001, 1000)
 
@@ -41,3 +41,23 @@ def test_the_same_measurements_give_the_same_interval_again() -> None:
 def test_series_of_different_rounds_are_not_compared(theirs: list[float]) -> None:
     with pytest.raises(ValueError, match="not measured in the same rounds"):
         ratio(theirs * 2, theirs)
+
+
+def test_a_straight_line_has_one_slope_and_no_doubt_about_it() -> None:
+    found = slope([3.0, 5.0, 7.0, 9.0])
+    assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
+
+
+def test_one_odd_value_does_not_tilt_the_slope() -> None:
+    assert slope([1.0, 1.0, 1.0, 99.0, 1.0, 1.0]).value == 0.0
+
+
+def test_one_value_has_no_slope() -> None:
+    with pytest.raises(ValueError, match="have no slope"):
+        slope([1.0])
+
+
+def test_a_paired_ratio_ignores_what_lasts_longer_than_a_round() -> None:
+    theirs = [1.0, 50.0, 60.0, 70.0, 2.0]
+    found = paired_ratio([1.5 * value for value in theirs[:-1]] + [2.0], theirs)
+    assert (found.value, found.high) == (1.5, 1.5)

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.result import CannotMeasure
+
+FREEZES: Final = 10
+FREEZE_AGAIN_S: Final = 0.5
 
 
 def docker(*arguments: str) -> str:
@@ -25,6 +28,23 @@ def docker(*arguments: str) -> str:
         said = " ".join(done.stderr.split())[:300]
         raise CannotMeasure(f"docker {arguments[0]} ended with exit code {done.returncode}: {said}")
     return done.stdout.strip()
+
+
+def pause(name: str) -> None:
+    """Freeze a container; the kernel's first answer may be that a process of it cannot be frozen just now.
+
+    Raises:
+        CannotMeasure: it says so again and again.
+    """
+    for left in reversed(range(FREEZES)):
+        try:
+            docker("pause", name)
+        except CannotMeasure:
+            if not left:
+                raise
+            time.sleep(FREEZE_AGAIN_S)
+        else:
+            return
 
 
 def containers_of(instance: str) -> list[str]:

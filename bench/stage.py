@@ -98,7 +98,7 @@ class Stage:
         job = self.submit(file)
         self.await_state(job, "running")
         if self.in_containers():
-            container.docker("pause", self.container(job, 1))
+            container.pause(self.container(job, 1))
         else:
             self.client.act(job, "signal", {"signal": "STOP"})
         return job

@@ -8,10 +8,11 @@ PYTEST := $(BIN)/pytest
 # Half of the suite waits, for engines above all: two files at a time, the longest directories first.
 AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test check fix unit bench venv engine clean
+.PHONY: help demo demo-restart test check fix unit bench venv engine clean
 
 help:
 	@echo "make demo   train, kill, resume and compare, in containers of this machine"
+	@echo "make demo-restart  a change in the middle of a job: restart, keep or resume, by arithmetic and by measurement"
 	@echo "make test   everything that can fail: static checks, unit, contract, integration and chaos tests"
 	@echo "make check  the static half, in seconds"
 	@echo "make bench  this runner beside what it is compared with, as ratios"
@@ -34,6 +35,11 @@ demo: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo.py
+
+demo-restart: venv
+	@mkdir -p .make
+	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_restart.py
 
 test: check engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/coverage erase

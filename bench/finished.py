@@ -13,9 +13,22 @@ from typing import Final
 
 from bench.jobfile import job_text
 from runner.adapters.store import SqliteStore
-from runner.core.job import Allocation, Event, Exited, ImageReady, Job, Launched, Placed, Preparing
+from runner.core.job import (
+    Allocation,
+    Ended,
+    Event,
+    Exited,
+    ImageReady,
+    Job,
+    Launched,
+    Placed,
+    Preparing,
+    Ruling,
+)
 from runner.core.lifecycle import advance
-from runner.core.retry import Ended
+from runner.core.policy.history import History
+from runner.core.policy.rules import Verb
+from runner.core.policy.verdict import Verdict
 from runner.ports import JobRow, Owner
 from runner.resolved import Resolved
 from runner.spec import load
@@ -41,7 +54,9 @@ def life(began: datetime) -> Iterator[Event]:
     yield ImageReady(began + timedelta(seconds=0.1), IMAGE)
     yield Placed(began + timedelta(seconds=0.2), Allocation())
     yield Launched(began + timedelta(seconds=0.5))
-    yield Exited(began + timedelta(seconds=40), 1, Ended(0, "completed", completed=True, checkpoint_step=300))
+    ended = Ended(0, "completed", completed=True, checkpoint_step=300)
+    ruling = Ruling(Verdict(Verb.FINISH, "done", "finish: completed"), History(attempts=1, charged=1))
+    yield Exited(began + timedelta(seconds=40), 1, ended, ruling)
 
 
 def _live(store: SqliteStore, number: int, began: datetime, revision: str) -> None:

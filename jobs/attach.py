@@ -56,6 +56,7 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "attempt_dir": Path,
     "job_id": str,
     "save_every_s": float,
+    "mean_between_s": float,
 }
 
 
@@ -77,6 +78,7 @@ class Told(NamedTuple):
     resume_step: int | None = None
     save_every_steps: int | None = None
     save_every_s: float | None = None
+    mean_between_s: float | None = None  # between two interruptions: what a save costs settles save_every_s
     keep: int = 3
     milestone_every: int | None = None
 
@@ -123,6 +125,7 @@ class Attempt:
         self._save, self._load = save, load
         self._numbers: dict[str, float] = {}
         self._saved_at, self._save_asked, self._pid = time.monotonic(), False, os.getpid()
+        self._save_every_s = said.save_every_s
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
                 signal.signal(number, self._heed)
@@ -210,7 +213,7 @@ class Attempt:
 
     def wants_save(self) -> bool:
         """Return whether a checkpoint is due after the step that has just ended."""
-        steps, seconds = self.told.save_every_steps, self.told.save_every_s
+        steps, seconds = self.told.save_every_steps, self._save_every_s
         late = seconds is not None and time.monotonic() - self._saved_at >= seconds
         return self.stopping or self._save_asked or late or (steps is not None and self.step % steps == 0)
 
@@ -224,11 +227,19 @@ class Attempt:
         try:
             self.lineage.publish(self.step, write)
             self.reports.known["checkpoint_step"] = self.step
+            self._settle(time.monotonic() - self._saved_at)
         except OSError as error:
             if self.stopping or not _full(error):
                 raise
             say(f"warning: checkpoint of step {self.step} skipped: {error}; the next save tries again")
         self._beat("train")
+
+    def _settle(self, cost_s: float) -> None:
+        """Let what a save has cost settle when the next one is due, where that is left to us."""
+        mean_s = self.told.mean_between_s
+        if mean_s is not None and self._save_every_s is not None:
+            self._save_every_s = interval_s(cost_s, mean_s)
+            self.reports.known.update(save_every_s=self._save_every_s, save_stall_s=cost_s)
 
     def finish(self, final: Act | None = None, metrics: Mapping[str, float] | None = None) -> None:
         """Save the last step, publish what ``final`` writes as the finished model, and say completed."""
@@ -388,6 +399,7 @@ class Reports:
         self.rejected: list[tuple[str, str]] = []
         self._directory = directory
         self._beat_at, self._items, self._items_at = -math.inf, 0.0, time.monotonic()
+        self._done = 0.0  # items since the attempt began
 
     def beat(self, phase: str, step: int, unless_within_s: float) -> None:
         """Replace the heartbeat, unless the last one is younger than that."""
@@ -402,7 +414,10 @@ class Reports:
 
     def numbers(self, step: int, numbers: dict[str, float]) -> None:
         """Append a line of metrics, if there are any; items count towards the rate alone."""
-        self._items += float(numbers.pop("items", 0))
+        items = float(numbers.pop("items", 0))
+        self._items += items
+        self._done += items
+        self.known.update({"items": int(self._done)} if self._done else {})
         values = {name: _finite(float(value)) for name, value in numbers.items()}
         self.known.update({"loss": values["loss"]} if "loss" in values else {})
         if self._directory is not None and values:
@@ -433,6 +448,11 @@ def _tolerated(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         say(f"warning: {name} cannot be written ({error.strerror}); going on without it")
+
+
+def interval_s(save_s: float, mean_s: float) -> float:
+    """Return the best time between two saves that take ``save_s`` each (Young 1974), within bounds."""
+    return max(20 * save_s, 10.0, min(math.sqrt(2 * save_s * mean_s) - save_s, 600.0))
 
 
 def say(text: str) -> None:

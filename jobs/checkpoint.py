@@ -27,6 +27,7 @@ from jobs.contract import (
     verify,
 )
 from jobs.failures import DiskFull, InvalidSpec, NoValidCheckpoint
+from jobs.interval import Cadence
 from jobs.lineage import Snapshot, Stamp
 from jobs.report import Reporter, say, warn
 from jobs.signatures import same_training
@@ -60,7 +61,9 @@ class Checkpoints:
         self.stamp = stamp
         self._reporter = reporter
         self._in_background = in_background
+        self._cadence = Cadence(plan)
         self._saved_at = time.monotonic()
+        self._write_s = 0.0  # of the write that has ended last; set on the writer's thread
         self._newest: int | None = None
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[int] | None = None
@@ -152,15 +155,18 @@ class Checkpoints:
         counts = (self._plan.every_steps, self._plan.milestone_every)
         if any(count is not None and step % count == 0 for count in counts):
             return True
-        seconds = self._plan.every_s
+        seconds = self._cadence.every_s
         return seconds is not None and time.monotonic() - self._saved_at >= seconds
 
     def save(self, step: int, state: Plain) -> None:
         """Save periodically: clone now, publish soon; a full disk is reported and forgiven."""
+        began = time.monotonic()
         with self._reporter.within(Phase.SAVE):
-            self._begin(step, state)
+            is_new = self._begin(step, state)
             if not self._in_background:
                 self.settle()
+        if is_new:
+            self._cost(time.monotonic() - began)
 
     def save_now(self, step: int, state: Plain) -> None:
         """Save and return when the checkpoint is durable.
@@ -209,25 +215,39 @@ class Checkpoints:
                 return
             lineage.retain_best(self._directory, snapshot.name)
 
-    def _begin(self, step: int, state: Plain) -> None:
+    def _begin(self, step: int, state: Plain) -> bool:
+        """Begin to write, and return whether there was anything to write."""
         self.settle()
         self._saved_at = time.monotonic()
-        if step != self._newest:
-            snapshot = lineage.of_step(step, self._newest, clone(state))
-            self._writing = self._pool.submit(self._write, snapshot)
+        if step == self._newest:
+            return False
+        snapshot = lineage.of_step(step, self._newest, clone(state))
+        self._writing = self._pool.submit(self._write, snapshot)
+        return True
+
+    def _cost(self, stall_s: float) -> None:
+        """Let what a save has cost settle when the next one is due."""
+        cadence, progress, before = self._cadence, self._reporter.progress, self._cadence.every_s
+        cadence.stalled(stall_s)
+        progress.save_every_s, progress.save_stall_s = cadence.every_s, cadence.stall_s
+        if before and cadence.every_s and not 2 / 3 < cadence.every_s / before < 3 / 2:
+            say(f"from now on a checkpoint every {cadence.every_s:.0f} s: one takes {cadence.stall_s:.3g} s")
 
     def _collect(self) -> None:
         writing, self._writing = self._writing, None
         if writing:
             self._newest = self._reporter.progress.checkpoint_step = writing.result()
+            self._cadence.wrote(self._write_s)
             self._reporter.beat()
 
     def _write(self, snapshot: Snapshot) -> int:
         """Publish on the writer's thread, and return the step."""
+        began = time.monotonic()
         if not self._is_there(snapshot):
             lineage.publish(self._directory, snapshot, self.stamp)
             say(f"checkpoint of step {snapshot.step} saved")
         lineage.retain(self._directory, self._plan.keep, self._plan.milestone_every)
+        self._write_s = time.monotonic() - began
         return snapshot.step
 
     def _is_there(self, snapshot: Snapshot) -> bool:

@@ -31,9 +31,11 @@ class Pace:
     """Items per second over the last steps; pauses between steps (evaluation, saves) do not count."""
 
     def __init__(self) -> None:
+        self.items = 0  # since the attempt began
         self._steps: deque[StepTime] = deque(maxlen=WINDOW)
 
     def add(self, step: StepTime) -> None:
+        self.items += step.items
         self._steps.append(step)
 
     @property
@@ -69,6 +71,7 @@ class Phases:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.current = Phase.INIT
+        self.failed: Phase | None = None  # the one that an error left last
         self._clock = clock
         self._since = clock()
         self._seconds: dict[Phase, float] = defaultdict(float)
@@ -76,12 +79,19 @@ class Phases:
     @contextmanager
     def within(self, phase: Phase) -> Iterator[None]:
         """Be in a phase, then in the one before again."""
-        before = self.current
+        before, self.failed = self.current, None
         self._enter(phase)
         try:
             yield
+        except BaseException:
+            self._left_by_an_error(phase)
+            raise
         finally:
             self._enter(before)
+
+    def _left_by_an_error(self, phase: Phase) -> None:
+        """Remember the innermost phase that an error has left: the outer ones only pass it on."""
+        self.failed = self.failed or phase
 
     def seconds(self) -> dict[str, float]:
         """Return seconds by phase, the current one up to now."""

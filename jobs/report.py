@@ -56,6 +56,8 @@ class Progress:
     total_steps: int | None = None
     loss: float | None = None
     checkpoint_step: int | None = None
+    save_every_s: float | None = None
+    save_stall_s: float | None = None
     resumed_from: int | None = None
     rejected: tuple[Rejected, ...] = ()
     weights_sha256: str | None = None
@@ -140,9 +142,10 @@ class Reporter:
 
     def finish(self, cause: Cause, message: str) -> None:
         """Write the last heartbeat, then the result."""
+        phase = None if cause is Cause.COMPLETED else self._phases.failed or self._phases.current
         with self._phases.within(Phase.DRAIN):
             self.beat()
-        content = dump(self._result(cause, message)).encode()
+        content = dump(self._result(cause, message, phase)).encode()
         with self._tolerating("result.json"):
             if self._reserved:
                 self._reserved.publish(content)
@@ -157,21 +160,25 @@ class Reporter:
             step=now.step,
             total_steps=now.total_steps,
             items_per_s=self.pace.items_per_s,
+            items=self.pace.items,
             data_wait=self.pace.data_wait,
             parts=self.pace.parts,
             loss=finite(now.loss),
             memory_bytes=self.memory(),
             checkpoint_step=now.checkpoint_step,
+            save_every_s=now.save_every_s,
+            save_stall_s=now.save_stall_s,
             resumed_from=now.resumed_from,
         )
 
-    def _result(self, cause: Cause, message: str) -> Result:
+    def _result(self, cause: Cause, message: str, phase: Phase | None) -> Result:
         now = self.progress
         seconds = {f"seconds_{name}": spent for name, spent in self._phases.seconds().items()}
         return Result(
             cause=cause,
             step=now.step,
             message=message[:4000],
+            phase=phase,
             time=time.time(),
             resumed_from=now.resumed_from,
             rejected=now.rejected[:20],

@@ -97,7 +97,8 @@ def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, 
         with reporter.within(Phase.COMPILE):
             compile_model(training.workload.model, training.switches, training.device, training.rehearse)
     elif profile.dry_run:
-        training.rehearse()
+        with reporter.within(Phase.TRAIN):
+            training.rehearse()
     checkpoints.stamp = _stamp(training)
     effective = training.effective()
     reporter.effective(effective)
@@ -221,7 +222,9 @@ def _leave_before_work(requests: Requests) -> None:
 
 
 def _leave(training: Training, checkpoints: Checkpoints, step: int, began: int) -> None:
-    """Save what is new and raise ``Stopped``."""
+    """Save what is new, unless the plan wants only what is saved on the way, and raise ``Stopped``."""
+    if not training.spec.checkpoint.on_stop:
+        raise Stopped(f"asked to stop at step {step}; nothing is saved when stopping, as the spec wants it")
     if step > began:
         checkpoints.save_now(step, training.state(step))
     raise Stopped(f"asked to stop; saved at step {step}")

@@ -358,6 +358,7 @@ class Training:
             compile_graphs=device.graphs,
             parameters=sum(p.numel() for p in self._parameters),
             train_items=self.workload.train_items,
+            steps_per_epoch=self.workload.steps_per_epoch,
             switches=dict(self.switches.report()),
             versions=versions(),
             fallbacks=self.switches.fallbacks,

@@ -16,17 +16,16 @@ from runner.core.job import (
     Kill,
     Launch,
     Launched,
-    LaunchFailed,
     PrepareImage,
     Remove,
     Terminate,
 )
 from runner.errors import Refused, UsageError
 from runner.ports import BuildFailed, ImageGone, JobRow, LaunchRefused
-from runner.world import World
+from runner.world import Unstarted, World
 
 
-def carry_out(world: World, row: JobRow, command: Command, imageless: int) -> Event | None:
+def carry_out(world: World, row: JobRow, command: Command, imageless: int) -> Event | Unstarted | None:
     """Return what came of a command; ``imageless`` launches before it did not find the image.
 
     Raises:
@@ -54,22 +53,27 @@ def _prepare(world: World, row: JobRow) -> Event:
     return ImageReady(world.clock.now(), image)
 
 
-def _launch(world: World, row: JobRow, command: Launch, imageless: int) -> Event:
+def _launch(world: World, row: JobRow, command: Launch, imageless: int) -> Event | Unstarted:
     devices = tuple(d for d in world.capacity.devices if d.uuid in command.allocation.devices)
     try:
         world.executor.launch(world.workshop.request(row, command.attempt, command.image, devices))
     except ImageGone:
-        return _imageless(world, command.image, imageless)
+        return _imageless(world, row, command, imageless)
     except (LaunchRefused, Refused, UsageError) as error:
-        return LaunchFailed(world.clock.now(), str(error))
+        return _refused(world, row, command, str(error))
     finally:
         world.workshop.let_go(row)
-    return Launched(world.clock.now())
+    return Launched(world.clock.now(), world.boot)
 
 
-def _imageless(world: World, image: str, before: int) -> Event:
+def _refused(world: World, row: JobRow, command: Launch, why: str) -> Unstarted:
+    policy = world.workshop.policy(row)
+    return Unstarted(row.job.id, command.attempt.number, world.clock.now(), why, policy)
+
+
+def _imageless(world: World, row: JobRow, command: Launch, before: int) -> Event | Unstarted:
     """Prepare a missing image again, once: one that is missing again will not appear by itself."""
-    now = world.clock.now()
     if before == 0:
-        return ImageMissing(now)
-    return LaunchFailed(now, f"image {image}: is not in the engine, although it was prepared")
+        return ImageMissing(world.clock.now())
+    why = f"image {command.image}: is not in the engine, although it was prepared"
+    return _refused(world, row, command, why)

@@ -62,6 +62,8 @@ class Detail(Summary):
     attempts: list[AttemptRow]
     run_dir: str
     image: str | None
+    settings: dict[str, Any]
+    advice: list[str]
     revision: dict[str, Any]
     result: dict[str, Any] | None
 

@@ -23,19 +23,23 @@ from images.store import ImageStore
 from runner import logs
 from runner.adapters import amd, nvidia
 from runner.adapters.clock import SystemClock
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings
+from runner.adapters.device_health import DeviceWatch
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings, boot_id
 from runner.adapters.hardened import HardenedSettings
 from runner.adapters.image_store import ImagesAdapter
+from runner.adapters.kernel_log import KernelLog
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
+from runner.api import changes
 from runner.api.peer import PeerProtocol
 from runner.api.routes import application
+from runner.core.policy.interval import mean_between_s
 from runner.daemon import Daemon
 from runner.errors import Refused, Unavailable
 from runner.lanes import Lanes
 from runner.places import state_dir as default_state_dir
-from runner.ports import Executor
+from runner.ports import Clock, Device, DeviceHealth, Executor
 from runner.pulse import Pulse
 from runner.service import Service
 from runner.settings import Settings, load_settings
@@ -86,7 +90,7 @@ def build(directory: Path, settings: Settings) -> Service:
     store = SqliteStore(directory / "store.db")
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
-    clock, pulse = SystemClock(), Pulse()
+    clock, pulse, capacity = SystemClock(), Pulse(), _capacity(settings)
     shop = Shop(
         instance=store.instance,
         jobs_dir=directory / "jobs",
@@ -95,6 +99,8 @@ def build(directory: Path, settings: Settings) -> Service:
         allowed_images=settings.allowed_images,
         network=settings.network,
         log_quota_bytes=settings.log_quota_bytes,
+        clock=clock,
+        mean_between_s=lambda: mean_between_s(*store.interruptions()),
         pins=Pins(directory / "pins") if _may_pin(settings, executor) else None,
     )
     workshop = JobWorkshop(shop)
@@ -104,10 +110,14 @@ def build(directory: Path, settings: Settings) -> Service:
         executor=executor,
         workshop=workshop,
         clock=clock,
-        capacity=_capacity(settings),
+        capacity=capacity,
         lanes=Lanes(settings.launches_at_once),
         builds=Lanes(BUILD_LANES),
         observe_every_s=settings.observe_every_s,
+        boot=boot_id(),
+        vitals=_watched(capacity.devices, clock),
+        watch_every_s=settings.watch_every_s,
+        silence_floor_s=settings.silence_floor_s,
     )
     daemon = Daemon(world, changed=pulse.beat)
     return Service(daemon, store, workshop, settings, clock, pulse, directory, clock.now())
@@ -163,6 +173,14 @@ def _capacity(settings: Settings) -> Capacity:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = settings.memory_bytes or int(pages * LENDABLE_MEMORY)
     return Capacity(settings.cpus or float(len(os.sched_getaffinity(0))), memory, devices)
+
+
+def _watched(devices: tuple[Device, ...], clock: Clock) -> DeviceWatch:
+    """Return how the devices are, looked at from now on."""
+    probes: dict[str, DeviceHealth] = {"nvidia": nvidia.NvidiaHealth(), "amd": amd.AmdHealth()}
+    watch = DeviceWatch(devices, probes, clock, KernelLog())
+    watch.start()
+    return watch
 
 
 @contextmanager
@@ -231,10 +249,14 @@ def _serve(service: Service, listener: socket.socket) -> None:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
+    keeper = changes.attach(app, service)
     service.daemon.start()
+    keeper.applying.canaries.sweep()
+    keeper.start()
     server = uvicorn.Server(config)
     try:
         server.run(sockets=[listener])
     finally:
+        keeper.stop()
         service.daemon.stop()
     log.info("daemon.left")

@@ -107,9 +107,15 @@ class Client:
         return bool(answer["done"]), answer["job"]
 
     def act(self, ref: str, verb: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Return the answer to ``cancel``, ``signal`` or ``restart``."""
+        """Return the answer to ``cancel``, ``hold``, ``release``, ``signal`` or ``restart``."""
         answer: dict[str, Any] = self.post(f"/v1/jobs/{quote(ref)}/{verb}", body)
         return answer
+
+    def decisions(self, ref: str, attempt: int | None = None) -> list[dict[str, Any]]:
+        """Return the records of what the policy has decided about a job, the oldest first."""
+        path = f"/v1/jobs/{quote(ref)}/decisions"
+        found: list[dict[str, Any]] = self.get(path, {"attempt": attempt})["decisions"]
+        return found
 
     def log(
         self, ref: str, *, attempt: int | None = None, offset: int = 0, wait_s: float = 0.0, part: str = "job"

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from runner.spec_profiles import Accelerator, Said
 
-COMMON: Final = {"resources": {"cpus": 2, "memory": "2GiB"}}
+COMMON: Final[Mapping[str, Any]] = {
+    "resources": {"cpus": 2, "memory": "2GiB"},
+    "checkpoint": {"every": "2m"},  # the same for all arms, whatever a save costs each of them
+}
 
 SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
     "causal_lm": {

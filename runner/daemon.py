@@ -23,25 +23,39 @@ from runner.core.job import (
     Attempt,
     Command,
     Event,
-    Exited,
     Finished,
     ImageMissing,
-    Job,
     Launched,
-    Lent,
     Placed,
     PrepareImage,
     Queued,
+    RevisionApplied,
     Running,
     Stopping,
 )
 from runner.core.lifecycle import IllegalTransition, advance, due, implied
-from runner.core.placement import Free, Lend, Wait, Waiting, place
+from runner.core.placement import Lend, Wait, Waiting, place
+from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
+from runner.lending import as_begun, free, worded
 from runner.observer import IDLE_S, Leftover, Observer, Over, Undead
 from runner.patience import Retries, delay_s
-from runner.ports import Gone, JobRow
-from runner.world import Asked, Entry, Happened, Lanes, Message, Moment, Observed, World
+from runner.ports import DecisionRow, Gone, JobRow
+from runner.watching import Watcher, oversee
+from runner.world import (
+    Asked,
+    Entry,
+    Examined,
+    Happened,
+    Lanes,
+    Message,
+    Moment,
+    News,
+    Observed,
+    Unstarted,
+    Watched,
+    World,
+)
 
 log = structlog.get_logger()
 
@@ -57,20 +71,22 @@ class Daemon:
     changed: Callable[[], None] = lambda: None
     _queue: SimpleQueue[Message] = field(default_factory=SimpleQueue)
     _stop: Flag = field(default_factory=Flag)
-    _deferred: list[Happened] = field(default_factory=list)
+    _deferred: list[News] = field(default_factory=list)
     _threads: list[Thread] = field(default_factory=list)
     _retries: Retries = field(default_factory=Retries)
     _observer: Observer = field(init=False)
+    _watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
         self._observer = Observer(self.world, self.entries, self._queue.put)
+        self._watcher = Watcher(self.world, self.entries, self._watched)
 
     # --- life
 
     def start(self) -> None:
         """Adopt what is unfinished and begin to look."""
         self.adopt()
-        for target in (self._loop, self._observer.run):
+        for target in (self._loop, self._observer.run, self._watcher.run):
             thread = Thread(target=target, name=target.__name__, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -89,6 +105,7 @@ class Daemon:
         """Leave; attempts go on, and the next daemon adopts them."""
         self._stop.set()
         self._observer.stop()
+        self._watcher.stop()
         self._queue.put(Asked(lambda: None))
         for thread in self._threads:
             thread.join(timeout=10)
@@ -116,7 +133,7 @@ class Daemon:
         self._enter(row)
         self.changed()
 
-    def happen(self, row: JobRow, event: Event) -> JobRow:
+    def happen(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
         """Bring an event about that a person asked for, and return the job after it.
 
         Raises:
@@ -124,7 +141,7 @@ class Daemon:
         """
         entry = self.entries.get(row.job.id) or Entry(row, self.world.moment())
         try:
-            self._happened(entry, event)
+            self._happened(entry, event, decision)
         except IllegalTransition as error:
             state = entry.row.job.state.kind
             raise Refused(
@@ -165,7 +182,7 @@ class Daemon:
             match message:
                 case Observed():
                     self._observed(message)
-                case Happened():
+                case Happened() | Examined() | Unstarted():
                     self._report(message)
                 case Asked(work):
                     work()
@@ -193,13 +210,13 @@ class Daemon:
                 self._act_all(entry, implied(entry.row.job))
         self._place(now)
 
-    def _report(self, news: Happened) -> None:
+    def _report(self, news: News) -> None:
         """Take in what a lane found out; late news about a job that has moved on is no error."""
         entry = self.entries.get(news.job_id)
         if entry is None:
             return
         try:
-            self._happened(entry, news.event)
+            self._take_in(entry, news)
         except IllegalTransition as error:
             log.info("daemon.late_event", job_id=news.job_id, problem=str(error))
         except Unavailable as error:
@@ -207,17 +224,27 @@ class Daemon:
             entry.why = str(error)
             self._deferred.append(news)
 
+    def _take_in(self, entry: Entry, news: News) -> None:
+        """Let what is news happen; about an end the policy is asked first."""
+        if isinstance(news, Happened):
+            self._happened(entry, news.event)
+        elif (judgement := judged(self.world, entry.row, news)) is None:
+            log.info("daemon.late_end", job_id=news.job_id, attempt=news.attempt)
+        else:
+            self._happened(entry, *judgement)
+
     def _catch_up(self) -> None:
         """Record what could not be recorded before: nothing that happened is forgotten."""
         deferred, self._deferred = self._deferred, []
         for news in deferred:
             self._report(news)
 
-    def _happened(self, entry: Entry, event: Event) -> None:
+    def _happened(self, entry: Entry, event: Event, decision: DecisionRow | None = None) -> None:
         before = entry.row.job
         after, commands = advance(before, event)
-        self.world.store.record(before, after, event)
-        entry.row = _with_job(entry.row, after)
+        self.world.store.record(before, after, event, decision)
+        revised = self.world.store.get(after.id) if isinstance(event, RevisionApplied) else None
+        entry.row = revised or replace(entry.row, job=after)
         entry.why, entry.misses = "", 0
         if after.state.since != before.state.since:
             entry.since = self.world.moment()
@@ -230,6 +257,8 @@ class Daemon:
             self._put(after.id, lambda: self.world.workshop.retire(entry.row))
         else:
             self.entries[after.id] = entry
+        if decision is not None:
+            self._put(after.id, partial(self.world.workshop.keep, entry.row, decision))
         log.info("job.advanced", job_id=after.id, event_kind=event.kind, state=after.state.kind)
         self.changed()
         self._act_all(entry, commands)
@@ -244,31 +273,20 @@ class Daemon:
         ]
         if not queue:
             return
-        for answer in place(queue, self._free(), now.at):
+        for answer in place(queue, free(self.world, [entry.row for entry in self.entries.values()]), now.at):
             entry = self.entries[answer.job_id]
             match answer:
                 case Lend(_, devices):
-                    self._happened(entry, Placed(now.at, Allocation(devices)))
+                    self._happened(entry, Placed(now.at, Allocation(devices), self.world.boot))
                 case Wait(_, why):
-                    entry.why = why
+                    entry.why = worded(self.world, why)
 
     def _waiting(self, entry: Entry, state: Queued, now: Moment) -> Waiting:
         row, not_before = entry.row, state.not_before
         if not_before is not None:  # a backoff keeps its length when the time of day is set
             not_before += now.at - entry.since.later(now.monotonic)
-        return Waiting(row.job.id, self.world.workshop.needs(row), row.priority, row.submitted_at, not_before)
-
-    def _free(self) -> Free:
-        """Return what is not lent: lending is nothing but the states of the jobs."""
-        capacity = self.world.capacity
-        lent = [e.row for e in self.entries.values() if isinstance(e.row.job.state, Lent)]
-        needs = [self.world.workshop.needs(row) for row in lent]
-        used = {uuid for row in lent for uuid in _devices(row.job)}
-        return Free(
-            cpus=capacity.cpus - sum(n.cpus for n in needs),
-            memory_bytes=capacity.memory_bytes - sum(n.memory_bytes for n in needs),
-            devices=tuple((d.uuid, d.vendor) for d in capacity.devices if d.uuid not in used),
-        )
+        needs = replace(self.world.workshop.needs(row), avoid=row.job.turned.avoid)
+        return Waiting(row.job.id, needs, row.priority, row.submitted_at, not_before)
 
     # --- acting, in lanes
 
@@ -324,18 +342,24 @@ class Daemon:
             self.entries[job_id].why = ""
 
     def _carry_out(self, row: JobRow, command: Command, imageless: int) -> None:
-        event = carry_out(self.world, row, command, imageless)
-        if event is not None:
-            self._happen_later(row.job.id, event)
-
-    def _happen_later(self, job_id: str, event: Event) -> None:
-        self._queue.put(Happened(job_id, event))
+        found = carry_out(self.world, row, command, imageless)
+        if isinstance(found, Unstarted):
+            self._queue.put(found)
+        elif found is not None:
+            self._queue.put(Happened(row.job.id, found))
 
     # --- what was seen
 
     def look(self) -> bool:
         """Observe once, leave what was seen to the loop, and return whether the executor answered."""
         return self._observer.look()
+
+    def watch(self) -> None:
+        """Look at what runs once, and leave what was seen to the loop."""
+        self._watcher.look()
+
+    def _watched(self, news: Watched) -> None:
+        self._queue.put(Asked(partial(oversee, self.world, self.entries, news, self._happened)))
 
     def _observed(self, observed: Observed) -> None:
         now = self.world.clock.monotonic()
@@ -356,18 +380,10 @@ class Daemon:
         if entry.examined >= attempt.number:
             return
         entry.examined = attempt.number
-        row = entry.row
+        row = as_begun(self.world, entry.row)
 
         def work() -> None:
-            ended = self.world.workshop.examine(row, attempt, gone)
-            self._happen_later(row.job.id, Exited(self.world.clock.now(), attempt.number, ended))
+            findings = looked_into(self.world, row, attempt, gone)
+            self._queue.put(Examined(row.job.id, attempt.number, self.world.clock.now(), findings))
 
         self._put(row.job.id, work)
-
-
-def _with_job(row: JobRow, job: Job) -> JobRow:
-    return JobRow(job, row.name, row.owner, row.submitted_at, row.priority, row.revision, row.labels)
-
-
-def _devices(job: Job) -> tuple[str, ...]:
-    return job.state.allocation.devices if isinstance(job.state, Lent) else ()

@@ -56,10 +56,21 @@ class Shelf:
 
     directory: Path = SHIPPED
     paths: bool = True
+    reader: Callable[[Path], bytes] | None = None  # of paths: with the rights of whoever asks
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the policies there, without their cases."""
         return tuple(sorted(path.stem for path in self.directory.glob("*.yaml") if NAME.fullmatch(path.stem)))
+
+    def text(self, path: Path) -> bytes:
+        """Return the text of a policy.
+
+        Raises:
+            SpecError: it cannot be read.
+        """
+        if self.reader is None or path.parent == self.directory:
+            return source(path)
+        return self.reader(path)
 
     def find(self, name: str, beside: Path) -> Path | None:
         """Return the file of a policy that another one names."""
@@ -93,7 +104,8 @@ def read(path: Path, shelf: Shelf | None = None) -> Policy:
     Raises:
         SpecError: it cannot be read, or is not right.
     """
-    return load(source(path), path, shelf)
+    shelf = shelf or Shelf()
+    return load(shelf.text(path), path, shelf)
 
 
 def load(raw: bytes, path: Path, shelf: Shelf | None = None) -> Policy:
@@ -208,7 +220,7 @@ def _parent(spot: Spot, origin: _Origin) -> Policy | None:
         spot.complain(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
         return None
     try:
-        return _load(source(path), path, origin.shelf, chain)
+        return _load(origin.shelf.text(path), path, origin.shelf, chain)
     except SpecError as error:
         first, more = error.lines[0], len(error.problems) - 1
         spot.complain(f"is not right: {first}{f' (and {more} more)' if more else ''}")

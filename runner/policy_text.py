@@ -29,12 +29,14 @@ def dump(policy: Policy) -> str:
             "attempts": ceilings.attempts,
             "wall": ceilings.wall,
             "storm": storm,
-            "no_progress": ceilings.no_progress,
+            "no_progress": min(ceilings.no_progress, ceilings.attempts),  # more would never be reached
         },
         "backoff": {
             "first": backoff.first,
             "factor": backoff.factor,
-            "max": backoff.max,
+            **(
+                {"max": backoff.max} if backoff.factor != 1 else {}
+            ),  # where nothing grows it is never reached
             "jitter": backoff.jitter,
         },
         "economics": {

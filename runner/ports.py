@@ -199,6 +199,39 @@ class DeviceProbe(Protocol):
     def devices(self) -> tuple[Device, ...]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What one look at a device found; None: nobody knows."""
+
+    lost: bool | None = None  # it no longer answers, and only a person or a reset brings it back
+    recovery: str | None = None  # what the driver wants done first, in the words of the fact device.recovery
+    util: float | None = None  # percent of the last moment in which some kernel was running
+    memory: float | None = None  # share of its memory that is in use
+    bus: str | None = None  # where the kernel's log says it is, as domain:bus:device
+    xids: tuple[int, ...] | None = None  # error codes since the look before
+
+
+class DeviceHealth(Protocol):
+    """How the devices of one vendor are."""
+
+    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return what is known of each device now, by UUID; one that is left out is not known.
+
+        May block for as long as a driver that has lost its device does: whoever calls it does so on a
+        thread that nobody waits for.  Raises nothing that a driver can bring about.
+        """
+
+
+class Vitals(Protocol):
+    """How the devices have been lately.  Nothing here blocks: what is too old is unknown."""
+
+    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
+        """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
+
+    def unfit(self) -> Mapping[str, str]:
+        """Return the devices that must not be lent, each with the reason."""
+
+
 class Clock(Protocol):
     def now(self) -> datetime:
         """Return the time of day, UTC, for people and for the store."""
@@ -248,6 +281,29 @@ class EventRow:
     body: str  # JSON
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """What a policy has decided about an attempt, with everything that led to it."""
+
+    job_id: str
+    attempt: int
+    moment: str
+    at: datetime
+    body: str  # JSON, see runner.core.policy.records
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRow:
+    """One version of a job's file."""
+
+    number: int
+    at: datetime
+    by: str
+    why: str
+    text: str  # resolved, JSON
+    lineage: int | None = None  # of its last attempt, once another revision has taken its place
+
+
 class Store(Protocol):
     """What survives a crash.  One thread writes; ``record`` is one transaction."""
 
@@ -256,10 +312,25 @@ class Store(Protocol):
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None: ...
 
-    def record(self, before: Job, after: Job, event: Event) -> None:
-        """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
+    def record(self, before: Job, after: Job, event: Event, decision: DecisionRow | None = None) -> None:
+        """Write the event, the new state and what they say about attempts, durably, or nothing of it.
+
+        ``decision`` is what the event follows from, where a policy was asked.
+        """
+
+    def decided(self, decision: DecisionRow) -> None:
+        """Write a decision that changes no state."""
+
+    def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
+        """Return what was decided about a job, the oldest first; about one attempt where it is given."""
+
+    def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
+        """Write something that users care about and that changes no state."""
 
     def unfinished(self) -> tuple[JobRow, ...]: ...
+
+    def revision(self, job_id: str, number: int) -> str | None:
+        """Return one version of a job's file."""
 
     def get(self, job_id: str) -> JobRow | None: ...
 
@@ -270,11 +341,14 @@ __all__ = [
     "BuildFailed",
     "Clock",
     "Created",
+    "DecisionRow",
     "Device",
+    "DeviceHealth",
     "DeviceProbe",
     "EventRow",
     "Executor",
     "Gone",
+    "Health",
     "ImageGone",
     "Images",
     "JobRow",
@@ -285,5 +359,7 @@ __all__ = [
     "Mount",
     "Observation",
     "Owner",
+    "RevisionRow",
     "Store",
+    "Vitals",
 ]

@@ -12,13 +12,17 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from jobs.contract import AttemptSpec, Plan, Profile, Program
-from runner import datasets, spec_paths, spec_switches
+from runner import datasets, job_policy, spec_paths, spec_switches
 from runner.adapters.as_user import Person
 from runner.core.job import Attempt, From
 from runner.core.placement import Needs
+from runner.core.policy.interval import PRIOR_S
+from runner.core.policy.rules import Policy
+from runner.core.policy.turned import Turned
 from runner.profile_environment import environment
 from runner.source import SpecError, quoted
 from runner.spec import JobFile, checkpoint_plan, resolve_profile
+from runner.spec_profiles import AUTO, ProfileChoice
 from runner.spec_rules import CODE_TARGET, WORKLOAD_TARGET
 
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
@@ -81,6 +85,8 @@ class Resolved(BaseModel):
     groups: tuple[int, ...]
     user: str
     data: Data | None = None
+    policy: str | None = None
+    """The text of the policy, with all that it extends, as it was when the job was submitted."""
 
     @property
     def base(self) -> Path:
@@ -95,8 +101,27 @@ class Resolved(BaseModel):
         vendor = VENDORS.get(self.accelerator)
         return Needs(resources.cpus, resources.memory, resources.gpus, vendor)
 
-    def profile(self) -> Profile:
-        return resolve_profile(self.job, self.accelerator)
+    def policy_in_force(self) -> Policy:
+        """Return the policy of the job, under the ceilings and with the backoff of its job file."""
+        return job_policy.in_force(self.job, job_policy.unpinned(self.policy))
+
+    def profile(self, turned: Turned | None = None) -> Profile:
+        """Return the settings that the job's profile comes to, with what remedies have turned over it."""
+        turned = turned or Turned()
+        job, changes = self.job, turned.switches
+        if turned.profile is not None:
+            choice = ProfileChoice.model_validate({**job.profile.model_dump(), "extends": turned.profile})
+            job = job.model_copy(update={"profile": choice})
+        settings = resolve_profile(job, self.accelerator)
+        if not changes:
+            return settings
+        name = "+".join([settings.name, *(each for each in changes if each not in settings.name)])
+        return Profile.model_validate({**settings.model_dump(), **changes, "name": name[:200]})
+
+    def profile_name(self, turned: Turned) -> str:
+        """Return the name of the profile that the job starts from."""
+        written = turned.profile or self.job.profile.extends
+        return self.accelerator if written == AUTO else written
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -105,25 +130,35 @@ class Resolved(BaseModel):
         asked = self.job.profile.changes
         return tuple(f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked)
 
-    def environment(self, root: PurePath, scratch: PurePath) -> Mapping[str, str]:
+    def environment(
+        self, root: PurePath, scratch: PurePath, turned: Turned | None = None
+    ) -> Mapping[str, str]:
         """Return the job's own variables, and those that follow from its profile.
 
         ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
         """
         cpus = self.job.resources.cpus
-        ours = environment(self.profile(), self.accelerator, cpus, root / "home", scratch)
+        ours = environment(self.profile(turned), self.accelerator, cpus, root / "home", scratch)
         return {**self.job.environment, **ours}
 
-    def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:
-        """Return what one attempt is told."""
+    def spec(
+        self,
+        job_id: str,
+        attempt: Attempt,
+        *,
+        in_container: bool,
+        mean_between_s: float = PRIOR_S,
+    ) -> AttemptSpec:
+        """Return what one attempt is told; ``mean_between_s``: how long this host leaves attempts alone."""
         return AttemptSpec(
             job_id=job_id,
             attempt=attempt.number,
             lineage=attempt.lineage,
+            revision=attempt.revision,
             seed=self.job.seed,
             workload=self._workload(in_container=in_container),
-            profile=self.profile(),
-            checkpoint=checkpoint_plan(self.job),
+            profile=self.profile(attempt.turned),
+            checkpoint=checkpoint_plan(self.job, mean_between_s),
             resume_step=attempt.start.step if attempt.start.source is From.STEP else None,
             accelerator=self.accelerator,
             cpus=self.job.resources.cpus,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from jobs.contract import Result, Status
-from runner import spec_rules
+from runner import job_policy, spec_rules
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
 from runner.core.job import (
@@ -19,8 +19,10 @@ from runner.core.job import (
     Event,
     Finished,
     Held,
+    HoldRequested,
     Job,
     Preparing,
+    ReleaseRequested,
     RestartRequested,
     Running,
     Start,
@@ -28,14 +30,15 @@ from runner.core.job import (
 )
 from runner.daemon import Daemon
 from runner.errors import Refused, RunnerError, UsageError
-from runner.ports import AttemptRow, Clock, JobRow, Owner
+from runner.ports import AttemptRow, Clock, DecisionRow, JobRow, Owner
 from runner.pulse import Pulse
 from runner.quantities import format_size
 from runner.resolved import VENDORS, Resolved, find_data
 from runner.settings import Settings
 from runner.source import Problem, SpecError, one_line
-from runner.spec import JobFile, clashes, load, retry_limits
+from runner.spec import JobFile, clashes, load
 from runner.spec_paths import check_paths
+from runner.watching import ADVISED, about
 from runner.workshop import JobWorkshop, parse_revision
 
 MAX_JOB_FILE_BYTES: Final = 1024**2
@@ -101,6 +104,7 @@ class Service:
         job = _named(load(submission.text, Path(submission.shown or path)), submission.name)
         look = partial(as_user.problem, who)
         check_paths(job, path.parent, look)
+        policy = job_policy.find(job, path.parent, partial(_read_policy, who))
         accelerator = self._accelerator(job)
         problems = [*self._impossible(job), *clashes(job, accelerator)]
         if problems:
@@ -114,6 +118,7 @@ class Service:
             groups=who.groups,
             user=who.name,
             data=find_data(job, path.parent, self.state_dir, look),
+            policy=job_policy.pinned(policy),
         )
 
     def _impossible(self, job: JobFile) -> Iterator[Problem]:
@@ -158,9 +163,9 @@ class Service:
         job = Job(
             id=job_id,
             state=Preparing(now),
-            limits=retry_limits(revision.job),
             grace=revision.job.stop_grace,
             time_limit=revision.job.resources.time_limit,
+            attempts_max=revision.policy_in_force().ceilings.attempts,
         )
         text, labels = revision.model_dump_json(), dict(revision.job.labels)
         return JobRow(job, revision.job.name, self.owner(caller), now, revision.job.priority, text, labels)
@@ -206,6 +211,14 @@ class Service:
         row = self._mine(caller, reference)
         event = RestartRequested(self.clock.now(), self._name(caller), start)
         return self._happen(row.job.id, event)
+
+    def hold(self, caller: Caller, reference: str) -> JobRow:
+        row = self._mine(caller, reference)
+        return self._happen(row.job.id, HoldRequested(self.clock.now(), self._name(caller)))
+
+    def release(self, caller: Caller, reference: str) -> JobRow:
+        row = self._mine(caller, reference)
+        return self._happen(row.job.id, ReleaseRequested(self.clock.now(), self._name(caller)))
 
     def signal(self, caller: Caller, reference: str, number: int, name: str) -> JobRow:
         row = self._mine(caller, reference)
@@ -273,10 +286,35 @@ class Service:
         paths = [(a, directory.paths(a.number, a.lineage)) for a in self.store.attempts(row.job.id)]
         return tuple((a, directory.result(p), directory.status(p)) for a, p in paths)
 
+    def decisions(self, caller: Caller, reference: str, attempt: int | None) -> tuple[DecisionRow, ...]:
+        """Return what the policy has decided about a job, or one of its attempts, the oldest first."""
+        row = self.readable(caller, reference)
+        return self.store.decisions(row.job.id, attempt)
+
+    def advice(self, row: JobRow) -> list[str]:
+        """Return what its policy has advised about the newest attempt of a job."""
+        return [
+            text for text in self.store.noted(row.job.id, ADVISED) if text.startswith(about(row.job.attempts))
+        ]
+
     @staticmethod
     def settled(row: JobRow) -> bool:
         """Return whether nothing more will happen to the job by itself."""
         return isinstance(row.job.state, Finished | Held)
+
+
+def _read_policy(who: as_user.Person, path: Path) -> bytes:
+    """Return the text of a policy file, read as the person who submits.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    try:
+        return as_user.read(who, path)
+    except UsageError as error:
+        raise SpecError(
+            path, [Problem(None, "", str(error).removeprefix(f"{one_line(str(path))}: "))]
+        ) from error
 
 
 def _named(job: JobFile, name: str | None) -> JobFile:

@@ -90,6 +90,12 @@ class Settings(BaseModel):
     observe_every_s: float = Field(1.0, ge=0.05, le=60)
     """Seconds between looks at the engine while something runs; its events come sooner."""
 
+    watch_every_s: float = Field(5.0, ge=0.05, le=60)
+    """Seconds between looks at what a running attempt says of itself, and at its devices."""
+
+    silence_floor_s: float = Field(300.0, ge=1, le=86400)
+    """No silence of an attempt shorter than this is held against it, however quick its steps were."""
+
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created side by side."""
 

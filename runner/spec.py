@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from jobs import contract
 from runner import spec_parse, spec_profiles, spec_rules, spec_switches, spec_yaml
-from runner.core.retry import RetryLimits
 from runner.quantities import format_duration, format_size
 from runner.source import Problem, SpecError, quoted, read_source, shown
 from runner.spec_profiles import Accelerator, ProfileChoice
@@ -25,11 +24,12 @@ from runner.spec_types import (
     MIB,
     Grace,
     HostPath,
-    Interval,
     LabelKey,
     LabelValue,
     Memory,
     Name,
+    PolicyChoice,
+    SaveInterval,
     Shm,
     Target,
     Text,
@@ -72,8 +72,13 @@ class Checkpoints(contract.Spec):
     """When to save; whichever clock is due first."""
 
     every_steps: int | None = Field(None, ge=1, description="Steps between checkpoints; null: by time alone.")
-    every: Interval | None = Field(
-        timedelta(minutes=2), description="Time between checkpoints; null: by steps alone."
+    every: SaveInterval | None = Field(
+        "auto",
+        description="Time between checkpoints; auto: by what one costs and how often this host interrupts"
+        " jobs; null: by steps alone.",
+    )
+    on_stop: bool = Field(
+        default=True, description="Save when asked to stop; false: leave at once, whatever is lost."
     )
     keep: int = Field(3, ge=2, le=1000, description="Newest checkpoints to keep; the last may be torn.")
     milestone_every: int | None = Field(
@@ -82,16 +87,26 @@ class Checkpoints(contract.Spec):
 
 
 class Retry(contract.Spec):
-    """How often, and how patiently, a job that died is resumed."""
+    """What the job itself says about further attempts: ceilings below those of its policy, and its waits."""
 
-    max_attempts: int = Field(5, ge=1, le=100, description="Attempts that count, the first one included.")
-    no_progress: int = Field(
-        3, ge=1, le=100, description="Give up after so many at the same checkpoint step."
+    max_attempts: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Attempts that count, the first one included; null: as the policy says.",
     )
-    backoff: Wait = Field(
-        timedelta(seconds=5), description="Wait before the second attempt; doubles from there."
+    no_progress: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Give up after so many that ended alike and saved nothing new; null: as the policy says.",
     )
-    backoff_max: Wait = Field(timedelta(minutes=5), description="Longest wait between two attempts.")
+    backoff: Wait | None = Field(
+        None, description="Wait before the second attempt; null: as the policy says. It grows from there."
+    )
+    backoff_max: Wait | None = Field(
+        None, description="Longest wait between two attempts; null: as the policy says."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +195,13 @@ class JobFile(contract.Spec):
         {}, max_length=32, description="Files of the host, shown read-only as /run/secrets/NAME."
     )
     checkpoint: Checkpoints = Field(Checkpoints(), description="When to save, and how many to keep.")
-    retry: Retry = Field(Retry(), description="How often a job that died is resumed.")
+    policy: PolicyChoice = Field(
+        "default", description="What follows when an attempt ends or hangs: a policy's name, or its file."
+    )
+    retry: Retry = Field(Retry(), description="Ceilings below those of the policy, and waits.")
+    allow: tuple[Literal["changed_training"], ...] = Field(
+        (), description="What a change of this file may do to a training that runs: changed_training."
+    )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Seed of everything that is random.")
     priority: int = Field(50, ge=0, le=100, description="Higher goes first in the queue.")
     labels: dict[LabelKey, LabelValue] = Field(
@@ -276,7 +297,7 @@ def _conflicts(job: JobFile) -> Iterator[Problem]:
         yield say(
             ("resources", "shm"), f"{size} does not fit into the memory limit of {limit}, of which it is part"
         )
-    if retry.backoff > retry.backoff_max:
+    if retry.backoff is not None and retry.backoff_max is not None and retry.backoff > retry.backoff_max:
         longest = format_duration(retry.backoff_max)
         yield say(
             ("retry", "backoff"), f"{format_duration(retry.backoff)} is longer than backoff_max, {longest}"
@@ -339,21 +360,19 @@ def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | Non
     return spec_profiles.resolve(job.profile, profiles or contract.profiles_dir(), accelerator)
 
 
-def checkpoint_plan(job: JobFile) -> contract.CheckpointPlan:
-    every = job.checkpoint.every
+FIRST_SAVE: Final = timedelta(minutes=2)
+"""Until a save has been measured, ``checkpoint.every: auto`` comes to this."""
+
+
+def checkpoint_plan(job: JobFile, mean_between_s: float) -> contract.CheckpointPlan:
+    """Return when to save; ``mean_between_s`` is how long this host leaves attempts alone, in seconds."""
+    automatic = job.checkpoint.every == "auto"
+    every = FIRST_SAVE if job.checkpoint.every == "auto" else job.checkpoint.every
     return contract.CheckpointPlan(
         every_steps=job.checkpoint.every_steps,
         every_s=every.total_seconds() if every else None,
+        mean_between_s=mean_between_s if automatic else None,
+        on_stop=job.checkpoint.on_stop,
         keep=job.checkpoint.keep,
         milestone_every=job.checkpoint.milestone_every,
-    )
-
-
-def retry_limits(job: JobFile) -> RetryLimits:
-    retry = job.retry
-    return RetryLimits(
-        max_attempts=retry.max_attempts,
-        no_progress=retry.no_progress,
-        backoff=retry.backoff,
-        backoff_max=retry.backoff_max,
     )

@@ -23,6 +23,7 @@ CODE_TARGET: Final = PurePosixPath("/code")
 MAX_TEXT: Final = 32 * 1024
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_POLICY: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 
@@ -117,6 +118,22 @@ def host_path(value: str) -> str:
     if len(value.encode()) > 4095:
         raise ValueError("is longer than a path can be")
     return value
+
+
+def policy(value: str) -> str:
+    """Return the name of a policy, or the path of its file as it was written."""
+    if is_path_of_policy(value):
+        return host_path(value)
+    if not _POLICY.fullmatch(value):
+        raise ValueError(
+            f"must be the name of a policy or a path with a slash, such as ./policy.yaml, not {quoted(value)}"
+        )
+    return value
+
+
+def is_path_of_policy(value: str) -> bool:
+    """Return whether a job file means a file and not a policy that comes with the runner."""
+    return "/" in value or value.endswith((".yaml", ".yml")) or value.startswith(("~", "$"))
 
 
 def mount_target(value: str) -> str:

@@ -5,7 +5,7 @@ Pydantic sees each as one type that parses, checks and says what is wrong in hou
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
@@ -53,14 +53,37 @@ _WRITTEN: Final = PlainSerializer(format_duration, return_type=str, when_used="j
 Memory = Annotated[int, PlainValidator(_size(64 * MIB, 64 * TIB)), _SIZES]
 BufferMemory = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
 Shm = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
-Interval = Annotated[
-    timedelta, PlainValidator(_duration(SECOND / 10, timedelta(days=1))), _DURATIONS, _WRITTEN
+AUTO_INTERVAL: Final = "auto"
+
+
+def _automatic(check: Callable[[object], timedelta]) -> Callable[[object], "timedelta | Literal['auto']"]:
+    """Accept the word ``auto`` besides what ``check`` accepts."""
+
+    def either(value: object) -> "timedelta | Literal['auto']":
+        try:
+            return "auto" if value == AUTO_INTERVAL else check(value)
+        except ValueError as error:
+            raise ValueError(str(error).replace("must be a ", "must be auto or a ", 1)) from error
+
+    return either
+
+
+def _interval_text(value: "timedelta | Literal['auto']") -> str:
+    return value if isinstance(value, str) else format_duration(value)
+
+
+SaveInterval = Annotated[
+    timedelta | Literal["auto"],
+    PlainValidator(_automatic(_duration(SECOND / 10, timedelta(days=1)))),
+    WithJsonSchema({"anyOf": [{"const": AUTO_INTERVAL}, {"type": "string", "pattern": DURATION_PATTERN}]}),
+    PlainSerializer(_interval_text, return_type=str, when_used="json"),
 ]
 Wait = Annotated[timedelta, PlainValidator(_duration(0 * SECOND, timedelta(days=1))), _DURATIONS, _WRITTEN]
 Grace = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(hours=1))), _DURATIONS, _WRITTEN]
 TimeLimit = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(days=366))), _DURATIONS, _WRITTEN]
 
 Name = Annotated[str, AfterValidator(spec_rules.job_name)]
+PolicyChoice = Annotated[str, AfterValidator(spec_rules.policy)]
 HostPath = Annotated[str, AfterValidator(spec_rules.host_path)]
 Target = Annotated[str, AfterValidator(spec_rules.mount_target)]
 Variable = Annotated[str, AfterValidator(spec_rules.variable_name)]

@@ -13,17 +13,34 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.contract import JOB_DIR, Program, RunPaths
-from runner import programs
+from runner import exit_facts, programs
 from runner.adapters import as_user, log_quota
 from runner.adapters.pins import Pins
-from runner.adapters.run_directory import RunDirectory
+from runner.adapters.run_directory import RunDirectory, Saved, tail
 from runner.core.causes import Evidence, completed, explain
-from runner.core.job import Attempt
+from runner.core.job import Attempt, Ended
 from runner.core.placement import Needs
-from runner.core.retry import Ended
+from runner.core.policy.facts import Known, Moment
+from runner.core.policy.interval import PRIOR_S
+from runner.core.policy.rules import digest
+from runner.core.policy.table import known
+from runner.core.policy.turned import Turned
 from runner.errors import UsageError
-from runner.ports import BuildFailed, Device, Gone, Images, JobRow, Key, LaunchRequest, Limits, Mount
+from runner.ports import (
+    BuildFailed,
+    Clock,
+    DecisionRow,
+    Device,
+    Gone,
+    Images,
+    JobRow,
+    Key,
+    LaunchRequest,
+    Limits,
+    Mount,
+)
 from runner.resolved import Resolved
+from runner.world import Findings, Glance, Pinned
 
 SECRETS_DIR: Final = Path("/run/secrets")
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
@@ -41,6 +58,8 @@ class Shop:
     allowed_images: Mapping[str, str]
     network: str | None
     log_quota_bytes: int
+    clock: Clock
+    mean_between_s: Callable[[], float] = lambda: PRIOR_S  # how long this host leaves an attempt alone
     pins: Pins | None = None  # None: the daemon has no rights that its users lack
 
 
@@ -54,6 +73,12 @@ def parse_revision(text: str) -> Resolved:
 def _needs(text: str) -> Needs:
     """Return what an attempt takes: small, and asked at every turn of the loop about every job that waits."""
     return parse_revision(text).needs()
+
+
+@lru_cache(maxsize=512)
+def _policy(text: str) -> Pinned:
+    policy = parse_revision(text).policy_in_force()
+    return Pinned(policy, digest(policy))
 
 
 class JobWorkshop:
@@ -71,6 +96,10 @@ class JobWorkshop:
     @staticmethod
     def needs(row: JobRow) -> Needs:
         return _needs(row.revision)
+
+    @staticmethod
+    def policy(row: JobRow) -> Pinned:
+        return _policy(row.revision)
 
     def prepare_image(self, row: JobRow) -> str:
         """Return the id of the job's image; the build's log is kept beside the job."""
@@ -98,7 +127,12 @@ class JobWorkshop:
     ) -> LaunchRequest:
         """Return what to launch, with the attempt's directory made."""
         revision = parse_revision(row.revision)
-        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
+        spec = revision.spec(
+            row.job.id,
+            attempt,
+            in_container=self._shop.in_container,
+            mean_between_s=self._shop.mean_between_s(),
+        )
         directory = self.directory(row)
         secrets = {
             n: as_user.read(revision.person, revision.base / p) for n, p in revision.job.secrets.items()
@@ -106,7 +140,7 @@ class JobWorkshop:
         paths = directory.prepare(spec, secrets)
         see = partial(self._pinned, revision, f"{row.job.id}-{attempt.number}")
         mounts = self._mounts(revision, directory.secret, see) if self._shop.in_container else ()
-        request = self._request(row, revision, paths, image, devices, mounts)
+        request = self._request(row, revision, paths, image, devices, mounts, attempt.turned)
         return programs.started(request, spec, in_container=self._shop.in_container)
 
     def dry_request(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
@@ -115,7 +149,7 @@ class JobWorkshop:
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         mounts = self._mounts(revision, directory.secret, lambda _, source: source)
-        request = self._request(row, revision, paths, image, (), mounts)
+        request = self._request(row, revision, paths, image, (), mounts, attempt.turned)
         spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
         return programs.started(request, spec, in_container=self._shop.in_container)
 
@@ -127,6 +161,7 @@ class JobWorkshop:
         image: str,
         devices: tuple[Device, ...],
         mounts: tuple[Mount, ...],
+        turned: Turned,
     ) -> LaunchRequest:
         resources = revision.job.resources
         return LaunchRequest(
@@ -138,7 +173,7 @@ class JobWorkshop:
             run_dir=paths.root,
             log=paths.log,
             limits=Limits(resources.cpus, resources.memory, resources.shm),
-            environment=dict(revision.environment(*self._places(paths))),
+            environment=dict(revision.environment(*self._places(paths), turned)),
             mounts=mounts,
             devices=devices,
             network=self._shop.network,
@@ -176,30 +211,69 @@ class JobWorkshop:
             raise UsageError(problem)
         return path.resolve()
 
-    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Ended:
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
         """Return the evidence about an attempt that has ended; checkpoints are verified, not believed."""
+        revision = parse_revision(row.revision)
+        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
-        result = directory.result(paths)
-        step, rejected = directory.newest_checkpoint(paths)
-        evidence = Evidence(
-            exit_code=gone.exit_code,
-            oom_seen=gone.oom_seen,
-            engine_error=gone.error,
-            result_cause=None if result is None else str(result.cause),
-            result_message="" if result is None else result.message,
-            reports=not isinstance(parse_revision(row.revision).job.workload, Program),
+        reports, saved = self._reports(directory, paths), directory.saved(paths)
+        evidence = _evidence(gone, reports, reports_expected=not isinstance(revision.job.workload, Program))
+        ended = _ended(gone, evidence, saved)
+        settings = exit_facts.of_settings(spec, revision.profile_name(attempt.turned), reports.effective)
+        facts: dict[str, Known] = {
+            **exit_facts.of_end(gone, ended, evidence, reports),
+            **exit_facts.of_progress(reports),
+            **exit_facts.of_checkpoints(saved, attempt, self._shop.clock.now()),
+            **settings,
+        }
+        checked = known(facts, Moment.EXIT)
+        effective = {name: value for name, value in checked.items() if name in settings}
+        return Findings(
+            ended,
+            self.policy(row),
+            checked,
+            saved.steps,
+            exit_facts.digest_of(spec, effective),
+            reports.result.step if reports.result and ended.cause == "non_finite" else None,
         )
-        cause, message = explain(evidence)
-        return Ended(
-            exit_code=gone.exit_code,
-            cause=cause,
-            message=" ".join(message.split())[:500],
-            oom_seen=gone.oom_seen,
-            completed=completed(evidence),
-            checkpoint_step=step,
-            checkpoints_rejected=rejected,
+
+    def glance(self, row: JobRow, attempt: Attempt) -> Glance:
+        """Return what a running attempt shows of itself.
+
+        Asked every few seconds: of checkpoints the sizes are compared with the manifest, not the content.
+        """
+        revision = parse_revision(row.revision)
+        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
+        directory = self.directory(row)
+        paths = directory.paths(attempt.number, attempt.lineage)
+        reports = exit_facts.Reports(directory.status(paths), effective=directory.effective(paths))
+        settings = exit_facts.of_settings(spec, revision.profile_name(attempt.turned), reports.effective)
+        saved, now = directory.saved(paths, sure=0), self._shop.clock.now()
+        facts = {
+            **exit_facts.of_progress(reports),
+            **exit_facts.of_checkpoints(saved, attempt, now),
+            **settings,
+        }
+        if not isinstance(revision.job.workload, Program):
+            facts["checkpoint.on_demand"] = True
+        checked = known(facts, Moment.WATCH)
+        effective = {name: value for name, value in checked.items() if name in settings}
+        return Glance(exit_facts.sign(reports.status), checked, exit_facts.digest_of(spec, effective))
+
+    @staticmethod
+    def _reports(directory: RunDirectory, paths: RunPaths) -> exit_facts.Reports:
+        return exit_facts.Reports(
+            directory.status(paths),
+            directory.result(paths),
+            directory.effective(paths),
+            directory.rates(paths),
+            tail(paths.log, exit_facts.LOG_TAIL_BYTES),
         )
+
+    def keep(self, row: JobRow, decision: DecisionRow) -> None:
+        """Leave a copy of a decision beside its attempt."""
+        self.directory(row).keep(decision.attempt, f"{decision.moment}.json", decision.body + "\n")
 
     def tend(self, row: JobRow, attempt: Attempt) -> None:
         """Keep the log of a running attempt within its quota."""
@@ -235,3 +309,28 @@ class JobWorkshop:
         revision = parse_revision(row.revision)
         spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
         return json.loads(spec.model_dump_json())
+
+
+def _evidence(gone: Gone, reports: exit_facts.Reports, *, reports_expected: bool) -> Evidence:
+    result = reports.result
+    return Evidence(
+        exit_code=gone.exit_code,
+        oom_seen=gone.oom_seen,
+        engine_error=gone.error,
+        result_cause=None if result is None else str(result.cause),
+        result_message="" if result is None else result.message,
+        reports=reports_expected,
+    )
+
+
+def _ended(gone: Gone, evidence: Evidence, saved: Saved) -> Ended:
+    cause, message = explain(evidence)
+    return Ended(
+        exit_code=gone.exit_code,
+        cause=cause,
+        message=" ".join(message.split())[:500],
+        oom_seen=gone.oom_seen,
+        completed=completed(evidence),
+        checkpoint_step=saved.newest,
+        checkpoints_rejected=saved.rejected,
+    )

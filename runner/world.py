@@ -5,14 +5,28 @@ knowing the others.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
 
-from runner.core.job import Attempt, Event
+from runner.core.job import Attempt, Ended, Event
 from runner.core.placement import Needs
-from runner.core.retry import Ended
-from runner.ports import Clock, Device, Executor, Gone, JobRow, Key, LaunchRequest, Observation, Store
+from runner.core.policy.facts import Facts
+from runner.core.policy.heartbeat import FLOOR_S, Sign
+from runner.core.policy.rules import Policy
+from runner.ports import (
+    Clock,
+    DecisionRow,
+    Device,
+    Executor,
+    Gone,
+    JobRow,
+    Key,
+    LaunchRequest,
+    Observation,
+    Store,
+    Vitals,
+)
 
 
 class Lanes(Protocol):
@@ -23,6 +37,35 @@ class Lanes(Protocol):
     def busy(self, key: str) -> bool: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The policy of a job as it was when the job was submitted, under the ceilings of its job file."""
+
+    policy: Policy
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found out about the end of an attempt."""
+
+    ended: Ended
+    pinned: Pinned
+    facts: Facts = field(default_factory=dict)
+    steps: tuple[int, ...] = ()  # of valid checkpoints, the newest first
+    effective: str = ""  # digest of the spec as it really ran
+    poisoned_at: int | None = None  # the step after which loss or gradient was not finite
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What one look at the directory of a running attempt shows."""
+
+    sign: Sign | None = None  # what it said last; None: nothing that could be read
+    facts: Facts = field(default_factory=dict)
+    effective: str = ""  # digest of the spec as it really runs
 
 
 class Workshop(Protocol):
@@ -41,8 +84,17 @@ class Workshop(Protocol):
     def let_go(self, row: JobRow) -> None:
         """Take back what was held for a launch alone; the next try holds it anew."""
 
-    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Ended:
+    def policy(self, row: JobRow) -> Pinned:
+        """Return the policy of a job; cheap, for it is asked for again and again."""
+
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
         """Return the evidence about an attempt that has ended."""
+
+    def glance(self, row: JobRow, attempt: Attempt) -> Glance:
+        """Return what a running attempt shows of itself; asked every few seconds, on a thread of its own."""
+
+    def keep(self, row: JobRow, decision: DecisionRow) -> None:
+        """Leave a copy of a decision beside its attempt."""
 
     def tend(self, row: JobRow, attempt: Attempt) -> None:
         """Look after a running attempt: keep its log within the quota."""
@@ -87,6 +139,10 @@ class World:
     lanes: Lanes
     builds: Lanes  # of their own: whoever waits for an image must not keep launches waiting
     observe_every_s: float = 1.0
+    boot: str | None = None  # names the time since this machine was started last
+    vitals: Vitals | None = None  # None: nobody looks at the devices
+    watch_every_s: float = 5.0
+    silence_floor_s: float = FLOOR_S  # no silence shorter than this is held against an attempt
 
     def moment(self) -> Moment:
         """Return this moment."""
@@ -112,13 +168,48 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
+class Examined:
+    """The end of an attempt has been looked into; what follows is for the policy to say."""
+
+    job_id: str
+    attempt: int
+    at: datetime
+    findings: Findings
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """The executor has refused to start an attempt."""
+
+    job_id: str
+    attempt: int
+    at: datetime
+    why: str
+    pinned: Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A running attempt has been looked at; what follows is for the policy to say."""
+
+    job_id: str
+    attempt: int
+    at: datetime
+    facts: Facts
+    effective: str = ""
+
+
+News: TypeAlias = Happened | Examined | Unstarted
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A call from another thread, to be answered on the loop's."""
 
     work: Callable[[], None]
 
 
-Message: TypeAlias = Observed | Happened | Asked
+Message: TypeAlias = Observed | News | Asked
 
 
 @dataclass(slots=True)
@@ -131,3 +222,4 @@ class Entry:
     misses: int = 0
     examined: int = 0  # attempt whose end is being looked into
     imageless: int = 0  # launches in a row that did not find the image
+    advised: tuple[int, frozenset[str]] | None = None  # attempt, and the rules whose advice was passed on

@@ -17,6 +17,7 @@ class Status(Report):
     step: int = Field(0, ge=0)
     total_steps: int | None = Field(None, ge=0)
     items_per_s: float | None = Field(None, ge=0, description="Tokens, windows, rows per second; recent.")
+    items: int | None = Field(None, ge=0, description="Tokens, windows, rows that this attempt has done.")
     data_wait: float | None = Field(None, ge=0, le=1, description="Share of step time spent waiting.")
     parts: dict[str, float] = Field(
         {},
@@ -26,6 +27,8 @@ class Status(Report):
     loss: float | None = None
     memory_bytes: int | None = Field(None, ge=0, description="Resident on a CPU, allocated on a device.")
     checkpoint_step: int | None = Field(None, ge=0, description="Newest published checkpoint.")
+    save_every_s: float | None = Field(None, ge=0, description="Seconds between two saves, as settled.")
+    save_stall_s: float | None = Field(None, ge=0, description="For how long a save holds training up.")
     resumed_from: int | None = Field(None, ge=0)
 
 
@@ -42,6 +45,7 @@ class Result(Report):
     cause: Cause
     step: int = Field(0, ge=0)
     message: str = Field("", max_length=4000)
+    phase: Phase | None = Field(None, description="What it was doing when it ended early.")
     time: float = 0.0
     resumed_from: int | None = Field(None, ge=0)
     rejected: tuple[Rejected, ...] = Field((), max_length=20)
@@ -72,6 +76,7 @@ class Effective(Report):
     compile_graphs: int = 0
     parameters: int = 0
     train_items: int = 0
+    steps_per_epoch: int | None = Field(None, ge=1)
     switches: dict[str, Switch] = Field({}, max_length=200)
     versions: dict[str, str] = Field({}, max_length=20)
     fallbacks: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""AMD devices through sysfs: no library is needed to list them, and none can be missing.
+"""AMD devices through sysfs, what there is and how it is: no library is needed, and none can be missing.
 
 A device is a DRM render node whose driver is ``amdgpu`` and that the compute driver (KFD)
 knows too; the node is what a container is given.  Files differ between generations, so each
@@ -6,14 +6,14 @@ may be absent and costs only its own field.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from runner.ports import Device
+from runner.ports import Device, Health
 
 VENDOR: Final = "0x1002"
 _NODE: Final = re.compile(r"renderD\d+")
@@ -65,6 +65,49 @@ class AmdProbe:
                 serial = int(properties.get("unique_id", "0"))
                 return {**properties, "unique_id_hex": f"{serial:016x}"} if serial else properties
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class AmdHealth:
+    """Satisfies ``runner.ports.DeviceHealth``.
+
+    A device that has left the bus has no directory any more.  The driver resets a device by itself and
+    does not say that one is needed, so there is no recovery action.
+    """
+
+    sys_root: Path = Path("/sys")
+
+    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return how each device is that has a render node; nothing where there is no driver."""
+        nodes = self.sys_root / "class/drm"
+        if not nodes.is_dir():
+            return {}
+        return {d.uuid: _health(nodes / d.render_node.name) for d in devices if d.render_node is not None}
+
+
+def _health(node: Path) -> Health:
+    if not node.is_dir():
+        return Health(lost=True)
+    about = node / "device"
+    if _read(about / "vendor") is None:
+        return Health()
+    busy = _read(about / "gpu_busy_percent")
+    return Health(
+        lost=False,
+        util=float(busy) if busy and busy.isdigit() else None,
+        memory=_used(about),
+        bus=about.resolve().name,
+    )
+
+
+def _used(about: Path) -> float | None:
+    """Return the share of its memory that is in use."""
+    total = _memory(about)
+    for kind in ("vram", "gtt"):
+        size, used = (_read(about / f"mem_info_{kind}_{word}") for word in ("total", "used"))
+        if total and size == str(total) and used and used.isdigit():
+            return min(int(used) / total, 1.0)
+    return None
 
 
 def _name(compute: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""NVIDIA devices through NVML, and the only import of ``pynvml``.
+"""NVIDIA devices through NVML, what there is and how it is; the only import of ``pynvml``.
 
 Drivers differ in what they answer: every single call may fail, with NVML's own errors or
 because the library is older than its Python binding, and costs only its own field.  A GPU
@@ -6,19 +6,33 @@ without a UUID cannot be named and is left out.  A GPU in MIG mode is not lendab
 its instances are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import pynvml
 import structlog
 
-from runner.ports import Device
+from runner.adapters.kernel_log import bus_address, recovery_word
+from runner.ports import Device, Health
 
 T = TypeVar("T")
 
 SILENT: Final = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
 """What a call raises that this driver, this device or this mode does not answer."""
+
+GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND})
+"""What a driver that answers says about a device that it no longer has."""
+
+AWAY: Final = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+"""What is said where the driver itself has gone: begin anew."""
 
 log = structlog.get_logger(__name__)
 
@@ -88,3 +102,124 @@ def _asked(call: Callable[..., T], *arguments: object) -> T | None:
 def _text(answer: str | bytes) -> str:
     """Return text from what some versions of the binding give as bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+
+@dataclass(slots=True)
+class NvidiaHealth:
+    """Satisfies ``runner.ports.DeviceHealth``."""
+
+    _ready: bool = False
+    _events: "_Events | None" = None
+
+    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return how each device is; of a driver that does not answer nothing is known."""
+        if not self._begun():
+            self._events = None
+            return {}
+        self._events = self._events or _Events()
+        happened = self._events.since_last()
+        found = {device.uuid: self._health(device.uuid) for device in devices}
+        return {uuid: self._events.added(uuid, health, happened) for uuid, health in found.items()}
+
+    def _begun(self) -> bool:
+        if not self._ready:
+            with suppress(*SILENT):
+                pynvml.nvmlInit()
+                self._ready = True
+        return self._ready
+
+    def _health(self, uuid: str) -> Health:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            return _examined(handle)
+        except pynvml.NVMLError as error:
+            if error.value in AWAY:
+                self._ready = False
+            return Health(lost=True if error.value in GONE else None)
+        except SILENT:
+            return Health()
+
+
+class _Events:
+    """The Xids that the driver reports as events: for daemons that may not read the kernel's log."""
+
+    def __init__(self) -> None:
+        self._set = _asked(pynvml.nvmlEventSetCreate)
+        self._buses: dict[str, str | None] = {}  # of devices that are listened to, by UUID
+
+    def since_last(self) -> dict[str, tuple[int, ...]]:
+        """Return the codes that have been reported since the last call, by place on the bus."""
+        found: dict[str, tuple[int, ...]] = {}
+        while self._set is not None and (event := _asked(pynvml.nvmlEventSetWait_v2, self._set, 0)):
+            where = _asked(pynvml.nvmlDeviceGetPciInfo, event.device)
+            bus = None if where is None else bus_address(_text(where.busId))
+            if bus is not None:
+                found[bus] = (*found.get(bus, ()), int(event.eventData))
+        return found
+
+    def added(self, uuid: str, health: Health, happened: Mapping[str, tuple[int, ...]]) -> Health:
+        """Return what is known of a device with its codes; None for one that nobody has listened to yet."""
+        if uuid in self._buses:
+            bus = self._buses[uuid]
+            return replace(health, xids=happened.get(bus or "", ()))
+        if health.bus is not None and self._listens(uuid):
+            self._buses[uuid] = health.bus
+        return health
+
+    def _listens(self, uuid: str) -> bool:
+        """Return whether the driver will report Xids of a device from now on."""
+        handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        whole = _asked(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        if self._set is None or whole is None:
+            return False
+        try:
+            pynvml.nvmlDeviceRegisterEvents(whole, pynvml.nvmlEventTypeXidCriticalError, self._set)
+        except SILENT:
+            return False
+        return True
+
+
+def _examined(handle: Any) -> Health:  # noqa: ANN401 - an opaque pointer
+    """Return how a device is.
+
+    Raises:
+        NVMLError: it was lost meanwhile.
+    """
+    whole = _asked(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+    memory = _present(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    used = _present(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    where = _present(pynvml.nvmlDeviceGetPciInfo, whole)
+    recovery = _recovery(whole)
+    heard = any(answer is not None for answer in (memory, used, where, recovery))
+    return Health(
+        lost=False if heard else None,
+        recovery=recovery,
+        util=None if used is None else float(used.gpu),
+        memory=memory.used / memory.total if memory is not None and memory.total else None,
+        bus=None if where is None else bus_address(_text(where.busId)),
+    )
+
+
+def _recovery(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
+    """Return what the driver wants done before the device is used again; None if it does not say."""
+    try:
+        [answer] = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+            raise
+        return "gpu_reset" if error.value == pynvml.NVML_ERROR_RESET_REQUIRED else None
+    return recovery_word(answer.value.uiVal) if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
+
+
+def _present(call: Callable[..., T], *arguments: object) -> T | None:
+    """Return the answer, or None where there is none.
+
+    Raises:
+        NVMLError: the device is lost.
+    """
+    try:
+        return call(*arguments)
+    except SILENT as error:
+        if getattr(error, "value", None) == pynvml.NVML_ERROR_GPU_IS_LOST:
+            raise
+        return None

@@ -5,11 +5,14 @@ job's, so nothing is ever created below a directory that the job can change.  Wh
 leaf is hostile: regular files only, no links, limited sizes, unknown keys ignored.
 """
 
+import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,19 +20,42 @@ from jobs.contract import (
     MAX_REPORT_BYTES,
     AttemptSpec,
     CheckpointInvalid,
+    Effective,
+    Manifest,
     Report,
     Result,
     RunPaths,
     Status,
     checkpoints,
     dump,
+    open_regular,
     read_limited,
+    read_manifest,
     verify,
 )
 from runner.errors import Unavailable
 from runner.ports import Owner
 
 R = TypeVar("R", bound=Report)
+
+SURE: Final = 2
+"""Newest checkpoints whose content is compared with the manifest; of older ones the sizes are."""
+
+METRICS_TAIL_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The checkpoints of one lineage."""
+
+    steps: tuple[int, ...] = ()  # of the valid ones, the newest first
+    rejected: tuple[str, ...] = ()  # the others, and what is wrong with them
+    changed: datetime | None = None  # when the newest valid one was put there
+    attempt: int | None = None  # that made it, as its manifest says
+
+    @property
+    def newest(self) -> int | None:
+        return next(iter(self.steps), None)
 
 
 class RunDirectory:
@@ -84,6 +110,18 @@ class RunDirectory:
         self._give(draft, 0o700)
         draft.rename(path)
 
+    def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
+        """Publish a lineage that is not empty: ``fill`` works where the job cannot reach yet."""
+        path = self.root / "lineages" / str(lineage)
+        draft = path.with_name(f".{path.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
+        fill(draft)
+        for inner in draft.rglob("*"):
+            self._give(inner, 0o700 if inner.is_dir() else 0o600)
+        self._give(draft, 0o700)
+        draft.rename(path)
+
     def secret(self, name: str) -> Path:
         """Return where the copy of a secret lies while the job is unfinished."""
         return self.root / "secrets" / name
@@ -112,17 +150,91 @@ class RunDirectory:
     def result(self, paths: RunPaths) -> Result | None:
         return read_report(paths.result, Result)
 
-    def newest_checkpoint(self, paths: RunPaths) -> tuple[int | None, tuple[str, ...]]:
-        """Return (step of the newest valid checkpoint, what is wrong with newer ones), content verified."""
+    def effective(self, paths: RunPaths) -> Effective | None:
+        """Return what took effect in an attempt, as far as it has said so."""
+        return read_report(paths.effective, Effective)
+
+    @staticmethod
+    def rates(paths: RunPaths) -> tuple[float, ...]:
+        """Return the rates that an attempt has measured, in items per second, the latest of them last."""
+        return tuple(_rates(tail(paths.metrics, METRICS_TAIL_BYTES)))
+
+    @staticmethod
+    def saved(paths: RunPaths, sure: int = SURE) -> Saved:
+        """Return the checkpoints of a lineage; the content of the ``sure`` newest ones is verified."""
+        valid: list[tuple[Manifest, Path]] = []
         rejected = []
-        for step, directory in checkpoints(paths.lineage_dir):
+        for _, directory in checkpoints(paths.lineage_dir):
             try:
-                verify(directory)
+                valid.append((_judge(directory, sure=len(valid) < sure), directory))
             except CheckpointInvalid as error:
                 rejected.append(f"{directory.name}: {error}")
-            else:
-                return step, tuple(rejected)
-        return None, tuple(rejected)
+        newest = valid[0] if valid else None
+        return Saved(
+            tuple(manifest.step for manifest, _ in valid),
+            tuple(rejected),
+            _changed(newest[1]) if newest else None,
+            newest[0].attempt if newest else None,
+        )
+
+    def keep(self, attempt: int, name: str, text: str) -> None:
+        """Leave a text beside an attempt, where its owner can read it and it cannot be changed by the job.
+
+        Raises:
+            Unavailable: the file system says no.
+        """
+        path = self.root / "attempts" / f"{attempt}.{name}"
+        draft = path.with_name(f".{path.name}.draft")
+        try:
+            draft.write_text(text)
+            draft.chmod(0o640)
+            if os.geteuid() == 0:
+                os.chown(draft, 0, self._owner.gid)
+            draft.rename(path)
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror}") from error
+
+
+def _judge(directory: Path, *, sure: bool) -> Manifest:
+    """Return the manifest of a checkpoint that is valid as far as was looked."""
+    if sure:
+        return verify(directory)
+    manifest = read_manifest(directory)
+    for name, expected in manifest.files.items():
+        try:
+            size = (directory / name).lstat().st_size if "/" not in name else -1
+        except OSError as error:
+            raise CheckpointInvalid(f"{name}: {error.strerror}") from error
+        if size != expected.bytes:
+            raise CheckpointInvalid(f"{name}: {size} bytes where the manifest says {expected.bytes}")
+    return manifest
+
+
+def _changed(directory: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(directory.lstat().st_ctime, UTC)
+    except OSError:
+        return None
+
+
+def tail(path: Path, limit: int) -> bytes:
+    """Return the end of a file that a job may have written; nothing if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - limit, 0))
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
+def _rates(text: bytes) -> Iterator[float]:
+    for line in text.splitlines():
+        try:
+            rate = json.loads(line).get("items_per_s")
+        except (ValueError, AttributeError):
+            continue
+        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < float("inf"):
+            yield float(rate)
 
 
 def read_report(path: Path, model: type[R]) -> R | None:

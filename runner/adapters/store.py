@@ -10,36 +10,20 @@ import secrets
 import sqlite3
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pydantic import TypeAdapter
-
-from runner.core import story
-from runner.core.job import (
-    Event,
-    Exited,
-    Finished,
-    ImageMissing,
-    Job,
-    Launched,
-    LaunchFailed,
-    Placed,
-    Starting,
-)
+from runner.adapters import store_rows
+from runner.core.job import Event, Job
 from runner.errors import Refused, Unavailable
-from runner.ports import AttemptRow, EventRow, JobRow, Owner
+from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, RevisionRow
 
-VERSION: Final = 1
+VERSION: Final = 2
 _HEADER_BYTES: Final = 100
 _USER_VERSION_OFFSET: Final = 60
-
-_jobs: Final = TypeAdapter(Job)
-_events: Final = TypeAdapter(Event)
-_labels: Final = TypeAdapter(dict[str, str])
 
 
 def statements(text: str) -> dict[str, str]:
@@ -85,14 +69,31 @@ class SqliteStore:
         with _translated(self._path):
             if not version:
                 self._create()
+            elif version < VERSION:
+                self._bring_up()
 
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # job files are their owners' business
         connection = self._connection()
-        connection.executescript(f"BEGIN;{SQL['schema']}")
+        connection.executescript(f"BEGIN;{SQL['schema']}{SQL['version_2']}")
         connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
         connection.commit()
         # The version must be in the file itself, where an older program looks before it opens it.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _bring_up(self) -> None:
+        """Bring a store of version 1 up to the present one: all of it, or nothing."""
+        connection = self._connection()
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;{SQL['version_2']}")
+            for row in connection.execute(SQL["all_jobs"]).fetchall():
+                connection.execute(
+                    SQL["rewrite_job"], {"id": row["id"], "job": store_rows.since_version_1(row["job"])}
+                )
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _connection(self) -> sqlite3.Connection:
@@ -144,65 +145,61 @@ class SqliteStore:
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None:
         """Write a new job and the event of its submission; ``token`` names the submission itself."""
-        values = {
-            "id": int(row.job.id),
-            "name": row.name,
-            "uid": row.owner.uid,
-            "gid": row.owner.gid,
-            "owner": row.owner.name,
-            "submitted_at": row.submitted_at.isoformat(),
-            "priority": row.priority,
-            "state": row.job.state.kind,
-            "job": _jobs.dump_json(row.job).decode(),
-            "revision": row.revision,
-            "labels": _labels.dump_json(dict(row.labels)).decode(),
-            "token": token,
-        }
         with self._transaction() as connection:
-            connection.execute(SQL["add_job"], values)
-            connection.execute(SQL["add_event"], _event(row.job.id, row.submitted_at, "submitted", text))
+            connection.execute(SQL["add_job"], store_rows.added(row, token))
+            connection.execute(
+                SQL["add_event"], store_rows.event_values(row.job.id, row.submitted_at, "submitted", text)
+            )
+            connection.execute(SQL["add_revision"], store_rows.first_revision(row))
 
-    def record(self, before: Job, after: Job, event: Event) -> None:
+    def record(self, before: Job, after: Job, event: Event, decision: DecisionRow | None = None) -> None:
         """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
         with self._transaction() as connection:
-            connection.execute(SQL["update_job"], _job_values(after))
-            connection.execute(SQL["add_event"], _lifecycle_event(event, after))
-            for name, values in _attempt_changes(before, after, event):
+            connection.execute(SQL["update_job"], store_rows.job_values(after))
+            connection.execute(SQL["add_event"], store_rows.lifecycle_event(event, after))
+            for name, values in store_rows.attempt_changes(before, after, event):
                 connection.execute(SQL[name], {"job_id": int(after.id), **values})
+            if decision is not None:
+                connection.execute(SQL["add_decision"], store_rows.decision_values(decision))
+
+    def decided(self, decision: DecisionRow) -> None:
+        """Write a decision that changes no state."""
+        with self._transaction() as connection:
+            connection.execute(SQL["add_decision"], store_rows.decision_values(decision))
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
         """Write something that users care about and that changes no state."""
         with self._transaction() as connection:
-            connection.execute(SQL["add_event"], _event(job_id, at, kind, text))
+            connection.execute(SQL["add_event"], store_rows.event_values(job_id, at, kind, text))
 
     # --- reading, from any thread
 
     def unfinished(self) -> tuple[JobRow, ...]:
-        return tuple(_job_row(row) for row in self._rows("unfinished"))
+        return tuple(store_rows.job_row(row) for row in self._rows("unfinished"))
 
     def get(self, job_id: str) -> JobRow | None:
         rows = self._rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
-        return _job_row(rows[0]) if rows else None
+        return store_rows.job_row(rows[0]) if rows else None
 
     def find(self, reference: str) -> JobRow | None:
         """Return a job by its id, or the newest one of that name."""
         found = self.get(reference)
         if found is None and (rows := self._rows("job_by_name", name=reference)):
-            return _job_row(rows[0])
+            return store_rows.job_row(rows[0])
         return found
 
     def submitted_as(self, token: str) -> JobRow | None:
         """Return the job that a submission with this token has made already."""
         rows = self._rows("job_by_token", token=token)
-        return _job_row(rows[0]) if rows else None
+        return store_rows.job_row(rows[0]) if rows else None
 
     def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, newest first."""
         rows = self._rows("recent", since=since.isoformat(), uid=uid, limit=limit)
-        return tuple(_job_row(row) for row in rows)
+        return tuple(store_rows.job_row(row) for row in rows)
 
     def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
-        return tuple(_attempt_row(row) for row in self._rows("attempts_of", job_id=int(job_id)))
+        return tuple(store_rows.attempt_row(row) for row in self._rows("attempts_of", job_id=int(job_id)))
 
     def attempt_has_ended(self, job_id: str, number: int) -> bool:
         """Return whether the end of an attempt is recorded, or the attempt is not known at all."""
@@ -213,7 +210,33 @@ class SqliteStore:
         """Return (event, job name) in order of ``seq``, beginning behind ``after``."""
         number = None if job_id is None else int(job_id)
         rows = self._rows("events_after", after=after, job_id=number, limit=limit)
-        return tuple((_event_row(row), str(row["name"])) for row in rows)
+        return tuple((store_rows.event_row(row), str(row["name"])) for row in rows)
+
+    def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
+        """Return what was decided about a job, the oldest first; about one attempt where it is given."""
+        rows = self._rows("decisions_of", job_id=int(job_id), attempt=attempt)
+        return tuple(store_rows.decision_row(row) for row in rows)
+
+    def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
+        """Return every version of a job's file, the first one first."""
+        return tuple(store_rows.revision_row(row) for row in self._rows("revisions_of", job_id=int(job_id)))
+
+    def revision(self, job_id: str, number: int) -> str | None:
+        """Return one version of a job's file."""
+        text = self._value("revision_text", job_id=int(job_id), number=number)
+        return None if text is None else str(text)
+
+    def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
+        """Return the lines of one kind that were written about a job, the oldest first."""
+        return tuple(str(row["text"]) for row in self._rows("noted", job_id=int(job_id), kind=kind))
+
+    def interruptions(self) -> tuple[float, int]:
+        """Return for how many seconds the latest attempts ran, and how many of them were taken away.
+
+        Taken away: ended by neither the program nor us, by a kill from outside, a reboot, a lost device.
+        """
+        [row] = self._rows("interruptions")
+        return float(row["ran"]), int(row["taken"])
 
     def last_seq(self) -> int:
         return int(str(self._value("last_seq")))
@@ -230,89 +253,3 @@ def _translated(path: Path) -> Iterator[None]:
         raise Unavailable(f"{path}: {error}; is the disk full or the file unreadable?") from error
     except sqlite3.DatabaseError as error:
         raise Refused(f"{path}: is damaged ({error}); restore it, or move it away") from error
-
-
-def _event(job_id: str, at: datetime, kind: str, text: str) -> dict[str, object]:
-    return {"job_id": int(job_id), "at": at.isoformat(), "kind": kind, "text": text, "body": "{}"}
-
-
-def _lifecycle_event(event: Event, after: Job) -> dict[str, object]:
-    body = _events.dump_json(event).decode()
-    return {**_event(after.id, event.at, event.kind, story.tell(event, after)), "body": body}
-
-
-def _job_values(job: Job) -> dict[str, object]:
-    ended = job.state.since.isoformat() if isinstance(job.state, Finished) else None
-    return {
-        "id": int(job.id),
-        "state": job.state.kind,
-        "job": _jobs.dump_json(job).decode(),
-        "ended_at": ended,
-    }
-
-
-def _attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    at = event.at.isoformat()
-    match event:
-        case Placed():
-            image = getattr(after.state, "image", "")
-            yield (
-                "add_attempt",
-                {"number": after.attempts, "lineage": after.lineage, "image": image, "at": at},
-            )
-        case Launched():
-            yield "attempt_launched", {"number": after.attempts, "at": at}
-        case ImageMissing() if isinstance(before.state, Starting):
-            yield "drop_attempt", {"number": before.attempts}
-        case ImageMissing():
-            yield "attempt_ended", _end(after, at, cause="not_started")
-        case LaunchFailed(_, why):
-            yield "attempt_ended", _end(after, at, cause="launch_failed", message=why)
-        case Exited(_, _, ended):
-            known = {"cause": ended.cause, "message": ended.message, "exit_code": ended.exit_code}
-            yield "attempt_ended", _end(after, at, **known, checkpoint_step=ended.checkpoint_step)
-        case _:
-            pass
-
-
-def _end(after: Job, at: str, **known: object) -> dict[str, object]:
-    values: dict[str, object] = {"exit_code": None, "cause": None, "message": "", "checkpoint_step": None}
-    return {**values, **known, "number": after.attempts, "at": at, "verdict": story.verdict(after)}
-
-
-def _job_row(row: sqlite3.Row) -> JobRow:
-    return JobRow(
-        job=_jobs.validate_json(row["job"]),
-        name=row["name"],
-        owner=Owner(row["uid"], row["gid"], row["owner"]),
-        submitted_at=datetime.fromisoformat(row["submitted_at"]),
-        priority=row["priority"],
-        revision=row["revision"],
-        labels=_labels.validate_json(row["labels"]),
-    )
-
-
-def _attempt_row(row: sqlite3.Row) -> AttemptRow:
-    return AttemptRow(
-        job_id=str(row["job_id"]),
-        number=row["number"],
-        lineage=row["lineage"],
-        image=row["image"],
-        placed_at=datetime.fromisoformat(row["placed_at"]),
-        launched_at=_time(row["launched_at"]),
-        ended_at=_time(row["ended_at"]),
-        exit_code=row["exit_code"],
-        cause=row["cause"],
-        message=row["message"],
-        verdict=row["verdict"],
-        checkpoint_step=row["checkpoint_step"],
-    )
-
-
-def _event_row(row: sqlite3.Row) -> EventRow:
-    at = datetime.fromisoformat(row["at"])
-    return EventRow(row["seq"], str(row["job_id"]), at, row["kind"], row["text"], row["body"])
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

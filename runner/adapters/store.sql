@@ -1,7 +1,7 @@
 -- Every statement that the store gives to SQLite, by name.
 
 -- name: schema
--- Version 1.  A stored name is never reused; a newer version is refused and left untouched.
+-- Version 2.  A stored name is never reused; a newer version is refused and left untouched.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE jobs (
     id           INTEGER PRIMARY KEY,
@@ -45,7 +45,44 @@ CREATE TABLE events (
     body   TEXT NOT NULL
 ) STRICT;
 CREATE INDEX events_by_job ON events (job_id, seq);
-PRAGMA user_version = 1;
+
+-- name: version_2
+-- What policies have decided; a new store gets this too.
+CREATE TABLE decisions (
+    seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id  INTEGER NOT NULL REFERENCES jobs,
+    attempt INTEGER NOT NULL,
+    moment  TEXT NOT NULL,
+    at      TEXT NOT NULL,
+    body    TEXT NOT NULL
+) STRICT;
+CREATE INDEX decisions_by_job ON decisions (job_id, attempt, seq);
+-- Every version of a job's file; the lineage is that of its last attempt, once another one has taken its place.
+CREATE TABLE revisions (
+    job_id  INTEGER NOT NULL REFERENCES jobs,
+    number  INTEGER NOT NULL,
+    at      TEXT NOT NULL,
+    by      TEXT NOT NULL,
+    why     TEXT NOT NULL,
+    text    TEXT NOT NULL,
+    lineage INTEGER,
+    PRIMARY KEY (job_id, number)
+) STRICT, WITHOUT ROWID;
+INSERT INTO revisions (job_id, number, at, by, why, text)
+SELECT id, 1, submitted_at, owner, 'submitted', revision FROM jobs;
+PRAGMA user_version = 2;
+
+-- name: all_jobs
+SELECT id, job FROM jobs;
+
+-- name: rewrite_job
+UPDATE jobs SET job = :job WHERE id = :id;
+
+-- name: add_decision
+INSERT INTO decisions (job_id, attempt, moment, at, body) VALUES (:job_id, :attempt, :moment, :at, :body);
+
+-- name: decisions_of
+SELECT * FROM decisions WHERE job_id = :job_id AND (:attempt IS NULL OR attempt = :attempt) ORDER BY seq;
 
 -- name: set_meta
 INSERT OR REPLACE INTO meta (key, value) VALUES (:key, :value);
@@ -109,8 +146,39 @@ SELECT ended_at FROM attempts WHERE job_id = :job_id AND number = :number;
 SELECT events.*, jobs.name AS name FROM events JOIN jobs ON jobs.id = events.job_id
 WHERE seq > :after AND (:job_id IS NULL OR job_id = :job_id) ORDER BY seq LIMIT :limit;
 
+-- name: interruptions
+-- A cause alone does not say who ended it: the decision about the end does.
+SELECT coalesce(sum(ran_s), 0.0) AS ran, coalesce(sum(taken), 0) AS taken FROM (
+    SELECT max((julianday(ended_at) - julianday(launched_at)) * 86400.0, 0.0) AS ran_s,
+        (SELECT count(*) > 0 FROM decisions
+         WHERE decisions.job_id = attempts.job_id AND attempt = number AND moment = 'exit'
+           AND json_extract(decisions.body, '$.facts.killed_by') IN ('nobody', 'preemption')
+           AND (cause IN ('killed', 'terminated', 'vanished', 'stopped')
+                OR json_extract(decisions.body, '$.facts."device.lost"'))) AS taken
+    FROM attempts WHERE ended_at IS NOT NULL AND launched_at IS NOT NULL
+    ORDER BY ended_at DESC LIMIT 1000
+);
+
+-- name: noted
+SELECT text FROM events WHERE job_id = :job_id AND kind = :kind ORDER BY seq;
+
 -- name: last_seq
 SELECT coalesce(max(seq), 0) FROM events;
 
 -- name: count_states
 SELECT state, count(*) FROM jobs GROUP BY state;
+
+-- name: add_revision
+INSERT INTO revisions (job_id, number, at, by, why, text) VALUES (:job_id, :number, :at, :by, :why, :text);
+
+-- name: leave_revision
+UPDATE revisions SET lineage = :lineage WHERE job_id = :job_id AND number = :number;
+
+-- name: take_up_revision
+UPDATE jobs SET revision = :text, priority = :priority, labels = :labels WHERE id = :job_id;
+
+-- name: revisions_of
+SELECT * FROM revisions WHERE job_id = :job_id ORDER BY number;
+
+-- name: revision_text
+SELECT text FROM revisions WHERE job_id = :job_id AND number = :number;

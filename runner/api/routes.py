@@ -92,6 +92,8 @@ def _detail(service: Service, caller: Caller, row: JobRow) -> views.Json:
         "attempts": [views.attempt(*known) for known in attempts],
         "run_dir": str(service.workshop.directory(row).root),
         "image": getattr(row.job.state, "image", None if newest is None else newest.image),
+        "settings": views.settings(row.job.turned),
+        "advice": service.advice(row),
         "revision": json.loads(row.revision) if service.may_command(caller, row) else None,
         "result": None if result is None else result.model_dump(mode="json"),
     }
@@ -114,7 +116,7 @@ async def get_version(service: S) -> dict[str, Any]:
 
 @router.post("/jobs")
 async def submit(body: SubmitBody, service: S, caller: C) -> Response:
-    submission = Submission(body.path, _decoded(body.text_b64), body.name, body.shown, body.token)
+    submission = Submission(body.path, decoded(body.text_b64), body.name, body.shown, body.token)
     if body.dry_run:
         return JSONResponse(await _apart(service.dry_run, caller, submission))
     row = await _apart(service.submit, caller, submission)
@@ -122,7 +124,8 @@ async def submit(body: SubmitBody, service: S, caller: C) -> Response:
     return JSONResponse({"job": _summary(service, row), "warnings": warnings}, status_code=201)
 
 
-def _decoded(text: str) -> bytes:
+def decoded(text: str) -> bytes:
+    """Return what was sent as base64."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
@@ -180,6 +183,25 @@ async def restart(reference: str, body: RestartBody, service: S, caller: C) -> A
     start = Start(From.STEP, body.start) if isinstance(body.start, int) else Start(From(body.start))
     row = await _apart(service.restart, caller, reference, start)
     return JSONResponse({"job": _summary(service, row)})
+
+
+@router.post("/jobs/{reference}/hold")
+async def hold(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
+    row = await _apart(service.hold, caller, reference)
+    return JSONResponse({"job": _summary(service, row)})
+
+
+@router.post("/jobs/{reference}/release")
+async def release(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
+    row = await _apart(service.release, caller, reference)
+    return JSONResponse({"job": _summary(service, row)})
+
+
+@router.get("/jobs/{reference}/decisions")
+def decisions(reference: str, service: S, caller: C, attempt: int | None = None) -> Any:  # noqa: ANN401
+    """Answer with what the policy has decided, and why, the oldest first."""
+    found = service.decisions(caller, reference, attempt)
+    return JSONResponse({"decisions": [json.loads(row.body) for row in found]})
 
 
 @router.get("/jobs/{reference}/log")

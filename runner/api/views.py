@@ -1,10 +1,12 @@
 """Jobs as the outside sees them: JSON values, times in ISO 8601 UTC."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from jobs.contract import Result, Status
 from runner.core.job import Finished, Held, Job, Preparing, Queued, Running, Starting, Stopping
+from runner.core.policy.turned import Turned
 from runner.ports import AttemptRow, EventRow, JobRow
 
 Json: TypeAlias = dict[str, Any]
@@ -23,11 +25,20 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "since": _time(state.since),
         "submitted_at": _time(row.submitted_at),
         "attempt": row.job.attempts,
-        "attempts_max": row.job.limits.max_attempts,
+        "attempts_max": row.job.attempts_max,
         "priority": row.priority,
         "gpus": list(_devices(row.job)),
         "progress": None if progress is None else progress.model_dump(mode="json"),
         "labels": dict(row.labels),
+    }
+
+
+def settings(turned: Turned) -> Json:
+    """Return what remedies have changed over the job's own settings."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(turned).items()
+        if value not in {None, ()}
     }
 
 

@@ -79,12 +79,13 @@ def _checked_name(path: Path) -> str:
     """Return the name of the job in a file.
 
     Raises:
-        SpecError: the file, or a path in it, is not right.
+        SpecError: the file, a path in it, or the policy that it names is not right.
     """
-    from runner import spec, spec_paths  # noqa: PLC0415  pydantic: only what reads job files pays for it
+    from runner import job_policy, spec, spec_paths  # noqa: PLC0415  pydantic: only this command pays for it
 
     job = spec.read(path)
     spec_paths.check_paths(job, path.parent)
+    job_policy.find(job, path.parent)
     return job.name
 
 

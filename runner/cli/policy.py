@@ -1,4 +1,4 @@
-"""``runner policy``: what a policy file says, whether it is right, what it would decide; without a daemon."""
+"""``runner policy``: what a policy file says, whether it is right, what it decided, what it would decide."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.options import as_json, check_ref
+from runner.cli.options import as_json, check_ref, check_refs
 from runner.cli.output import complain, complain_of, say, say_json, say_row
+from runner.client import find_or_start
+from runner.errors import UsageError
 from runner.source import SpecError, one_line
 
 if TYPE_CHECKING:
+    from runner.core.policy.records import Record
     from runner.core.policy.rules import Policy
     from runner.core.policy.simulate import Replay
 
@@ -98,8 +101,8 @@ def schema() -> None:
 @policy.command()
 @click.argument("job", callback=check_ref)
 @click.argument("attempt", required=False, type=click.IntRange(1))
-@click.option("--journal", "journals", required=True, multiple=True, type=FILE, metavar="FILE",
-              help="Records of decisions, one JSON object per line.")  # fmt: skip
+@click.option("--journal", "journals", multiple=True, type=FILE, metavar="FILE",
+              help="Records of decisions, one JSON object per line; default: ask the daemon.")  # fmt: skip
 @as_json
 def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_json: bool) -> None:
     """Print why it was decided as it was about an ATTEMPT of a JOB, the last one by default.
@@ -108,12 +111,39 @@ def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_jso
     """
     from runner import policy_journal  # noqa: PLC0415  only this command pays for it
 
-    records = policy_journal.read(journals)
+    records = policy_journal.read(journals) if journals else _decided(job)
+    known_as = job if journals else str(records[0]["job"])
     if as_json:
-        for record in policy_journal.about(records, job, attempt):
+        for record in policy_journal.about(records, known_as, attempt):
             say_json(record)
     else:
-        say(policy_journal.explain(records, job, attempt))
+        say(policy_journal.explain(records, known_as, attempt))
+
+
+@policy.command()
+@click.argument("jobs", nargs=-1, callback=check_refs, metavar="[JOB...]")
+def journal(jobs: tuple[str, ...]) -> None:
+    """Print every decision about JOBs as a journal: one JSON object per line, the oldest first.
+
+    Without a JOB, about all of your own.  "runner policy simulate" reads what this prints.
+    """
+    client = find_or_start(complain)
+    chosen = jobs or tuple(job["id"] for job in client.jobs(everything=True, mine=True))
+    for job in chosen:
+        for record in client.decisions(job):
+            say_json(record)
+
+
+def _decided(job: str) -> tuple[Record, ...]:
+    """Return what the daemon has decided about a job.
+
+    Raises:
+        UsageError: nothing yet.
+    """
+    records = tuple(find_or_start(complain).decisions(job))
+    if not records:
+        raise UsageError(f"{one_line(job)}: nothing has been decided yet; no attempt of it has ended")
+    return records
 
 
 @policy.command()

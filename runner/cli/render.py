@@ -162,6 +162,9 @@ def facts(job: Detail) -> list[tuple[str, object]]:
         ("owner", job["owner"]),
         ("state", state_word(job)),
         ("why", job["why"]),
+        ("verdict", last_verdict(job)),
+        ("settings", ", ".join(f"{name}={value}" for name, value in job["settings"].items())),
+        ("advice", "; ".join(job["advice"])),
         ("since", job["since"]),
         ("submitted", job["submitted_at"]),
         ("priority", job["priority"]),
@@ -174,6 +177,15 @@ def facts(job: Detail) -> list[tuple[str, object]]:
         ("weights_sha256", result.get("weights_sha256")),
     ]
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def last_verdict(job: Detail) -> str | None:
+    """Return what was decided about the last attempt that has ended, as what has been done since."""
+    said = next((a["verdict"] for a in reversed(job["attempts"]) if a["verdict"]), None)
+    for infinitive, participle in (("resume ", "resumed "), ("restart ", "restarted ")):
+        if said is not None and said.startswith(infinitive):
+            return participle + said.removeprefix(infinitive)
+    return None if said == job["why"] else said
 
 
 ATTEMPT_COLUMNS: Final = (

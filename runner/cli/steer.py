@@ -1,4 +1,4 @@
-"""``runner cancel``, ``runner kill`` and ``runner restart``: what a person does to a job."""
+"""``runner cancel``, ``kill``, ``restart``, ``hold`` and ``release``: what a person does to a job."""
 
 import signal
 from typing import Any
@@ -91,6 +91,29 @@ def restart(job: str, *, start: str | int, as_json: bool) -> None:
     answer = find_or_start(complain).act(job, "restart", {"from": start})
     begin = f"step {start}" if isinstance(start, int) else start
     _tell(answer, f"{answer['job']['name']}: restarts from {begin}", as_json=as_json)
+
+
+@click.command()
+@the_job
+@as_json
+def hold(job: str, *, as_json: bool) -> None:
+    """Stop a job without ending it: it may save, then it waits for "runner release"."""
+    answer = find_or_start(complain).act(job, "hold", {})
+    _tell(answer, render.state_line(answer["job"]), as_json=as_json)
+
+
+@click.command()
+@the_job
+@as_json
+def release(job: str, *, as_json: bool) -> None:
+    """Let a held job go on from its newest checkpoint.
+
+    If its policy has held it, what earlier attempts used up is forgiven; the settings that
+    remedies have changed stay.
+    "runner restart" begins elsewhere; "runner policy explain" says why it was held.
+    """
+    answer = find_or_start(complain).act(job, "release", {})
+    _tell(answer, f"{answer['job']['name']}: released", as_json=as_json)
 
 
 def _tell(answer: dict[str, Any], line: str, *, as_json: bool) -> None:

@@ -9,15 +9,22 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from runner.core.retry import Ended, Ledger, RetryLimits
+from runner.core.policy.history import History
+from runner.core.policy.rules import Verb
+from runner.core.policy.turned import Turned
+from runner.core.policy.verdict import Verdict
 
 
 class StopReason(StrEnum):
     """Why we asked an attempt to stop."""
 
     CANCELLED = "cancelled"  # by its owner; final
-    TIME_LIMIT = "time_limit"  # its running time is used up; final
+    TIME_LIMIT = "time_limit"  # its running time is used up
     RESTART = "restart"  # somebody wants another attempt; costs none
+    CHANGE = "change"  # a new revision of its file; costs none
+    HOLD = "hold"  # somebody wants to look first
+    PREEMPTION = "preemption"  # its devices are needed elsewhere
+    WATCH = "watch"  # a rule of the policy; its name stands beside this
 
 
 class Outcome(StrEnum):
@@ -53,11 +60,50 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One container or process run of a job."""
+    """One container or process run of a job.
+
+    ``began`` is the newest valid checkpoint that it could begin with: whoever has a newer one has advanced.
+    """
 
     number: int
     lineage: int
     start: Start = field(default_factory=Start)
+    turned: Turned = field(default_factory=Turned)
+    began: int | None = None
+    boot: str | None = None  # of the machine, when it started; None: nobody knows
+    revision: int = 1  # of the job file
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The evidence about the end of one attempt, gathered by the daemon."""
+
+    exit_code: int | None  # None: nobody knows (the container vanished)
+    cause: str  # one word, see docs/lifecycle.md
+    message: str = ""  # one line for people
+    oom_seen: bool = False  # the kernel killed a process of this attempt for memory
+    completed: bool = False  # exit 0, and the result says so where the workload writes one
+    checkpoint_step: int | None = None  # newest valid checkpoint of the lineage
+    checkpoints_rejected: tuple[str, ...] = ()  # present and not valid, with reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the policy has said about an end, made concrete: nothing of it has to be looked up again."""
+
+    verdict: Verdict
+    history: History
+    start: Start = field(default_factory=Start)
+    turned: Turned = field(default_factory=Turned)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a change was made for; one that does not keep it is taken back, once."""
+
+    back_to: int  # the revision before
+    rate: float  # steps per second before
+    faster: float  # how many times faster it was measured to be, at the bounds against it
 
 
 # States: each holds exactly the facts that are true in it.
@@ -114,7 +160,8 @@ class Stopping:
     reason: StopReason
     kill_at: datetime
     killed: bool = False
-    by: str | None = None  # who cancelled it, if that is the reason
+    by: str | None = None  # who asked for it; the rule, if that is the reason
+    started: datetime | None = None  # None: it was asked to stop before it had started
     kind: Literal["stopping"] = "stopping"
 
 
@@ -124,6 +171,7 @@ class Held:
 
     since: datetime
     why: str
+    asked: bool = False  # somebody wanted that; else the policy did
     kind: Literal["held"] = "held"
 
 
@@ -168,12 +216,14 @@ class ImageMissing:
 class Placed:
     at: datetime
     allocation: Allocation
+    boot: str | None = None  # of the machine
     kind: Literal["placed"] = "placed"
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
     at: datetime
+    boot: str | None = None
     kind: Literal["launched"] = "launched"
 
 
@@ -183,6 +233,7 @@ class LaunchFailed:
 
     at: datetime
     why: str
+    ruling: Ruling
     kind: Literal["launch_failed"] = "launch_failed"
 
 
@@ -202,6 +253,53 @@ class RestartRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRequested:
+    at: datetime
+    by: str
+    kind: Literal["hold_requested"] = "hold_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequested:
+    at: datetime
+    by: str
+    kind: Literal["release_requested"] = "release_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionApplied:
+    """The job has another revision of its file; the policy was asked what that means for what runs."""
+
+    at: datetime
+    by: str
+    number: int
+    text: str  # the revision, resolved
+    verb: Verb  # keep, resume or restart
+    why: str
+    history: History
+    grace: timedelta
+    time_limit: timedelta | None
+    attempts_max: int
+    start: Start = field(default_factory=Start)
+    lineage: int | None = None  # an earlier one, to go back to
+    saved: int | None = None  # newest valid checkpoint of that one
+    other_image: bool = False
+    promise: Promise | None = None
+    kind: Literal["revision_applied"] = "revision_applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Condemned:
+    """A rule of ``on_watch`` has said: stop; without a rule it is the ceiling on running time."""
+
+    at: datetime
+    attempt: int
+    rule: str
+    why: str
+    kind: Literal["condemned"] = "condemned"
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     at: datetime
     kind: Literal["deadline_passed"] = "deadline_passed"
@@ -218,6 +316,7 @@ class Exited:
     at: datetime
     attempt: int
     ended: Ended
+    ruling: Ruling
     kind: Literal["exited"] = "exited"
 
 
@@ -230,6 +329,10 @@ Event: TypeAlias = (
     | LaunchFailed
     | CancelRequested
     | RestartRequested
+    | HoldRequested
+    | ReleaseRequested
+    | RevisionApplied
+    | Condemned
     | DeadlinePassed
     | GracePassed
     | Exited
@@ -281,11 +384,16 @@ class Job:
 
     id: str
     state: State
-    limits: RetryLimits = field(default_factory=RetryLimits)
     grace: timedelta = timedelta(seconds=30)  # between SIGTERM and SIGKILL
     time_limit: timedelta | None = None  # running time of all attempts together
-    ran: timedelta = timedelta()  # used of it by attempts that have ended
+    attempts_max: int = 20  # the policy's ceiling, for people
     attempts: int = 0  # made so far, charged or not
     lineage: int = 1
+    lineages: int = 1  # made so far; a rollback leads back to an earlier one
+    saved: int | None = None  # newest valid checkpoint of the lineage, when an attempt ended last
     next_start: Start = field(default_factory=Start)
-    ledger: Ledger = field(default_factory=Ledger)
+    turned: Turned = field(default_factory=Turned)
+    history: History = field(default_factory=History)
+    revision: int = 1  # of the job file
+    stale: bool = False  # its image was found for an earlier revision
+    promise: Promise | None = None  # of the last change, until it has been kept or broken

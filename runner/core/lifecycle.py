@@ -10,7 +10,10 @@ and replayed from the event log after a crash.
     ImageFailed             resume resume <---- LaunchFailed            Exited
         |                      |  +-----------------------------------(verdict)---> held
         v                      |                                          |          |
-     finished <--- Exited -- stopping <-- cancel, time limit, restart ----+       restart
+     finished <--- Exited -- stopping <-- cancel, hold, time limit, ... --+   restart, release
+
+An end arrives with its ruling: the policy has been asked before, with the facts as they were, and what it
+said is part of the event.  So the event log replays, whatever the policy says tomorrow.
 
 Devices are lent from ``starting`` to the end of ``stopping``: the allocation is part of
 those states and of no other, so it cannot leak.
@@ -18,19 +21,22 @@ those states and of no other, so it cannot leak.
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from runner.core.job import (
     Attempt,
     CancelRequested,
     Command,
+    Condemned,
     DeadlinePassed,
+    Ended,
     Event,
     Exited,
     Finished,
     From,
     GracePassed,
     Held,
+    HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -39,13 +45,17 @@ from runner.core.job import (
     Launch,
     Launched,
     LaunchFailed,
+    Lent,
     Outcome,
     Placed,
     PrepareImage,
     Preparing,
     Queued,
+    ReleaseRequested,
     Remove,
     RestartRequested,
+    RevisionApplied,
+    Ruling,
     Running,
     Start,
     Starting,
@@ -54,7 +64,9 @@ from runner.core.job import (
     StopReason,
     Terminate,
 )
-from runner.core.retry import Ended, Finish, GiveUp, Hold, Ledger, Resume, decide
+from runner.core.policy.rules import STARTS, Verb
+from runner.core.policy.turned import Turned
+from runner.core.revising import again, revised, waiting
 
 Step: TypeAlias = tuple[Job, tuple[Command, ...]]
 """A job as it is now, and what to do about it."""
@@ -77,26 +89,27 @@ def advance(job: Job, event: Event) -> Step:
     """
     match job.state, event:
         case Preparing(), ImageReady(at, image):
-            return _to(job, Queued(at, image)), ()
+            return again(_to(job, Queued(at, image)))
         case Preparing(), ImageFailed(at, why):
             return _to(job, Finished(at, Outcome.FAILED, why)), ()
         case Queued() as state, Placed():
             return _place(job, state, event)
-        case Starting() as state, Launched(at):
-            return _to(job, _running(job, state, at)), ()
-        case Starting() as state, LaunchFailed():
-            return _after_failed_launch(job, state, event)
+        case Starting() as state, Launched():
+            return _to(job, _running(job, state, event)), ()
+        case Starting() as state, LaunchFailed(at, why, ruling):
+            return _after_exit(job, state, at, _unstarted(job, why), ruling)
         case Starting(), ImageMissing(at):
             return _to(replace(job, attempts=job.attempts - 1), Preparing(at)), (PrepareImage(),)
         case Stopping() as state, Launched():
             return job, (Kill(state.attempt.number) if state.killed else Terminate(state.attempt.number),)
-        case Stopping() as state, LaunchFailed(at) | ImageMissing(at):
-            return _after_asked_exit(job, state, at)
-        case (Starting() | Running()) as state, Exited(_, number) if number == state.attempt.number:
-            return _after_unasked_exit(job, state, event)
-        case Stopping() as state, Exited(at, number) if number == state.attempt.number:
-            job = replace(job, ran=job.ran + _spent(state, at))
-            return _after_asked_exit(job, state, at, event.ended)
+        case Stopping() as state, LaunchFailed(at, why, ruling):
+            return _after_asked_exit(job, state, at, _unstarted(job, why), ruling)
+        case Stopping() as state, ImageMissing(at):
+            return _never_started(job, state, at)
+        case (Starting() | Running()) as state, Exited(attempt=number) if number == state.attempt.number:
+            return _after_exit(job, state, event.at, event.ended, event.ruling)
+        case Stopping() as state, Exited(attempt=number) if number == state.attempt.number:
+            return _after_asked_exit(job, state, event.at, event.ended, event.ruling)
         case ((Preparing() | Queued() | Held()), CancelRequested(at, by)):
             return _to(job, Finished(at, Outcome.CANCELLED, f"cancelled by {by}")), ()
         case (Starting() | Running()) as state, CancelRequested(at, by):
@@ -105,13 +118,22 @@ def advance(job: Job, event: Event) -> Step:
             return _to(job, replace(state, reason=StopReason.CANCELLED, by=by)), ()
         case Running() as state, DeadlinePassed(at):
             return _stop(job, state, StopReason.TIME_LIMIT, at)
+        case Running() as state, Condemned(at, number, rule) if number == state.attempt.number:
+            return _stop(job, state, StopReason.WATCH if rule else StopReason.TIME_LIMIT, at, rule)
         case Stopping() as state, GracePassed():
             return _to(job, replace(state, killed=True)), (Kill(state.attempt.number),)
-        case (Starting() | Running()) as state, RestartRequested(at, _, start):
-            return _stop(replace(job, next_start=start), state, StopReason.RESTART, at)
+        case (Starting() | Running()) as state, RestartRequested(at, by, start):
+            return _stop(_restarted(job, start), state, StopReason.RESTART, at, by)
         case ((Held() | Finished()), RestartRequested(at, _, start)):
-            job = replace(job, next_start=start, ledger=Ledger(), ran=timedelta())
-            return _to(job, Preparing(at)), (PrepareImage(),)
+            return _pardoned(_restarted(job, start), at)
+        case ((Preparing() | Queued() | Running() | Held() | Finished()), RevisionApplied()):
+            return _changed(job, event)
+        case ((Preparing() | Queued()), HoldRequested(at, by)):
+            return _to(job, Held(at, f"held by {by}", asked=True)), ()
+        case (Starting() | Running()) as state, HoldRequested(at, by):
+            return _stop(job, state, StopReason.HOLD, at, by)
+        case Held(asked=asked), ReleaseRequested(at):
+            return (_to(job, Preparing(at)), (PrepareImage(),)) if asked else _pardoned(job, at)
         case _:
             raise IllegalTransition(job, event)
 
@@ -141,74 +163,138 @@ def due(job: Job, now: datetime) -> Event | None:
 
 
 def _place(job: Job, state: Queued, event: Placed) -> Step:
-    fresh = job.next_start.source is From.SCRATCH
-    lineage = job.lineage + 1 if fresh and job.attempts else job.lineage
-    attempt = Attempt(job.attempts + 1, lineage, job.next_start)
-    job = replace(job, attempts=attempt.number, lineage=lineage)
+    start = job.next_start
+    fresh = start.source is From.SCRATCH and job.attempts > 0
+    lineage = job.lineages + 1 if fresh else job.lineage
+    began = None if fresh else start.step if start.source is From.STEP else job.saved
+    attempt = Attempt(job.attempts + 1, lineage, start, job.turned, began, event.boot, job.revision)
+    made = max(job.lineages, lineage)
+    job = replace(job, attempts=attempt.number, lineage=lineage, lineages=made, saved=began)
     starting = Starting(event.at, state.image, attempt, event.allocation)
     return _to(job, starting), (Launch(attempt, state.image, event.allocation),)
 
 
-def _running(job: Job, state: Starting, at: datetime) -> Running:
-    deadline = None if job.time_limit is None else at + max(job.time_limit - job.ran, timedelta())
-    return Running(at, state.image, state.attempt, state.allocation, deadline)
+def _running(job: Job, state: Starting, event: Launched) -> Running:
+    """Return the state of an attempt that has started; where that was between two boots, nobody knows."""
+    at, limit = event.at, job.time_limit
+    deadline = None if limit is None else at + max(limit - job.history.ran, timedelta())
+    boot = state.attempt.boot if state.attempt.boot == event.boot else None
+    return Running(at, state.image, replace(state.attempt, boot=boot), state.allocation, deadline)
 
 
 def _stop(
     job: Job, state: Starting | Running, reason: StopReason, at: datetime, by: str | None = None
 ) -> Step:
     kill_at = at + job.grace
-    stopping = Stopping(at, state.image, state.attempt, state.allocation, reason, kill_at, by=by)
-    if isinstance(state, Running):
-        job = replace(job, ran=job.ran + _spent(state, at))
+    started = state.since if isinstance(state, Running) else None
+    stopping = Stopping(
+        at, state.image, state.attempt, state.allocation, reason, kill_at, by=by, started=started
+    )
     return _to(job, stopping), (Terminate(state.attempt.number),)
 
 
-def _after_failed_launch(job: Job, state: Starting, event: LaunchFailed) -> Step:
-    """A launch that was refused is an attempt that made no progress."""
-    ended = Ended(None, "launch_failed", event.why, checkpoint_step=job.ledger.last_step)
-    after, commands = _judge(job, state, event.at, ended)
-    return replace(after, next_start=state.attempt.start), commands
+def _restarted(job: Job, start: Start) -> Job:
+    """Return a job that begins again where a person wants it; from scratch also with its own settings."""
+    return replace(job, next_start=start, turned=Turned() if start.source is From.SCRATCH else job.turned)
 
 
-def _after_unasked_exit(job: Job, state: Starting | Running, event: Exited) -> Step:
-    if isinstance(state, Running):
-        job = replace(job, ran=job.ran + _spent(state, event.at))
-    return _judge(job, state, event.at, event.ended)
+def _changed(job: Job, event: RevisionApplied) -> Step:
+    """Take up a new revision; what runs is asked to stop only where the policy has said so."""
+    job, stops = revised(job, event)
+    if stops and isinstance(job.state, Running):
+        return _stop(job, job.state, StopReason.CHANGE, event.at, event.by)
+    return waiting(job)
 
 
-def _judge(job: Job, state: Starting | Running, at: datetime, ended: Ended) -> Step:
-    remove = (Remove(state.attempt.number),)
-    match decide(job.limits, job.ledger, ended):
-        case Finish(why):
-            return _to(job, Finished(at, Outcome.SUCCEEDED, why)), remove
-        case GiveUp(why):
-            return _to(job, Finished(at, Outcome.FAILED, why)), remove
-        case Hold(why):
-            return _to(job, Held(at, why)), remove
-        case Resume(delay, why, ledger):  # exhaustive
-            job = replace(job, ledger=ledger, next_start=Start())
-            return _to(job, Queued(at, state.image, why, not_before=at + delay)), remove
+def _pardoned(job: Job, at: datetime) -> Step:
+    """Let a job go on that a person has looked at: only what was seen is kept."""
+    return _to(replace(job, history=job.history.pardoned()), Preparing(at)), (PrepareImage(),)
 
 
-def _after_asked_exit(job: Job, state: Stopping, at: datetime, ended: Ended | None = None) -> Step:
-    """An exit is read in the light of what we had asked for."""
-    remove = (Remove(state.attempt.number),)
-    if ended is not None and ended.completed:
-        return _to(job, Finished(at, Outcome.SUCCEEDED, "completed while it was asked to stop")), remove
-    match state.reason:
-        case StopReason.CANCELLED:
-            why = "cancelled" if state.by is None else f"cancelled by {state.by}"
-            return _to(job, Finished(at, Outcome.CANCELLED, why)), remove
-        case StopReason.TIME_LIMIT:
-            return _to(job, Finished(at, Outcome.FAILED, f"time limit of {job.time_limit} reached")), remove
-        case StopReason.RESTART:  # exhaustive
-            return _to(job, Queued(at, state.image, "restart, as asked")), remove
+# --- Ends ---------------------------------------------------------------------------------------------
 
 
-def _spent(state: State, at: datetime) -> timedelta:
-    """Return the time spent in a state: none, when the time of day was set back meanwhile."""
-    return max(at - state.since, timedelta())
+def _after_exit(job: Job, state: Lent, at: datetime, ended: Ended, ruling: Ruling) -> Step:
+    """Follow the policy's ruling."""
+    job = replace(job, history=ruling.history, saved=_saved(job, state, ended))
+    verdict = ruling.verdict
+    if verdict.verb in STARTS:
+        job = replace(job, next_start=ruling.start, turned=ruling.turned)
+        why = verdict.reason + _skipped(ended)
+        after: State = Queued(at, state.image, why, not_before=at + verdict.delay)
+    elif verdict.verb is Verb.FINISH:
+        after = Finished(at, Outcome.SUCCEEDED, _completed(state, ended))
+    elif verdict.verb is Verb.GIVE_UP:
+        after = Finished(at, Outcome.FAILED, _why_not(job, state, verdict.reason, ended))
+    else:
+        job = replace(job, next_start=ruling.start)
+        asked = isinstance(state, Stopping) and state.reason is StopReason.HOLD
+        after = Held(at, _why_not(job, state, verdict.reason, ended), asked)
+    return _over(_to(job, after), state)
+
+
+def _after_asked_exit(job: Job, state: Stopping, at: datetime, ended: Ended, ruling: Ruling) -> Step:
+    """Read an end in the light of what had been asked for; where that does not settle it, the policy does."""
+    if ended.completed or state.reason not in _SETTLED:
+        return _after_exit(job, state, at, ended, ruling)
+    return _as_asked(replace(job, history=ruling.history, saved=_saved(job, state, ended)), state, at)
+
+
+_SETTLED: Final = frozenset({StopReason.CANCELLED, StopReason.RESTART, StopReason.CHANGE})
+"""What somebody has asked for settles what follows."""
+
+
+def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:
+    if state.reason is StopReason.CANCELLED:
+        why = "cancelled" if state.by is None else f"cancelled by {state.by}"
+        return _over(_to(job, Finished(at, Outcome.CANCELLED, why)), state)
+    return _over(_to(job, Queued(at, state.image, f"{state.reason}, as asked")), state)
+
+
+def _over(job: Job, state: Lent) -> Step:
+    """Take an ended attempt away; what waits for the next one may need another image."""
+    job, more = again(job)
+    return job, (Remove(state.attempt.number), *more)
+
+
+def _saved(job: Job, state: Lent, ended: Ended) -> int | None:
+    """Return what is saved in the lineage of the next attempt, which need not be that of the last one."""
+    return ended.checkpoint_step if state.attempt.lineage == job.lineage else job.saved
+
+
+def _never_started(job: Job, state: Stopping, at: datetime) -> Step:
+    """An attempt that was asked to stop before it could start: there is no end to judge."""
+    if state.reason is StopReason.HOLD:
+        return _to(job, Held(at, f"held by {state.by}", asked=True)), (Remove(state.attempt.number),)
+    return _as_asked(job, state, at)
+
+
+def _unstarted(job: Job, why: str) -> Ended:
+    """Return a launch that was refused as the end of an attempt that saved nothing."""
+    return Ended(None, "launch_failed", why, checkpoint_step=job.saved)
+
+
+def _completed(state: Lent, ended: Ended) -> str:
+    if isinstance(state, Stopping):
+        return "completed while it was asked to stop"
+    return "completed, although a child process was killed for memory" if ended.oom_seen else "completed"
+
+
+def _skipped(ended: Ended) -> str:
+    count = len(ended.checkpoints_rejected)
+    return f"; {count} invalid checkpoint{'s' if count > 1 else ''} skipped" if count else ""
+
+
+def _why_not(job: Job, state: Lent, reason: str, ended: Ended) -> str:
+    """Return why nothing follows by itself: the verdict, and what the program or the checkpoints say."""
+    if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT and job.time_limit is not None:
+        return f"time limit of {job.time_limit} reached"
+    if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
+        return f"held by {state.by}"
+    said = ": ".join(filter(None, (reason.removeprefix("give up: ").removeprefix("hold: "), ended.message)))
+    if ended.checkpoints_rejected and ended.checkpoint_step is None:
+        return f"checkpoints exist and none is valid: {'; '.join(ended.checkpoints_rejected)}; {said}"
+    return said
 
 
 def _to(job: Job, state: State) -> Job:

@@ -17,6 +17,11 @@ class Needs:
     memory_bytes: int
     gpus: int = 0
     vendor: str | None = None  # of the devices: "nvidia" or "amd"; None: any
+    avoid: tuple[str, ...] = ()  # devices that it must not get
+
+    def suits(self, uuid: str, vendor: str) -> bool:
+        """Return whether a device may be lent to it."""
+        return self.vendor in {None, vendor} and uuid not in self.avoid
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def _place_one(waiting: Waiting, free: Free, now: datetime) -> tuple[Lend | Wait
         left = (waiting.not_before - now).total_seconds()
         return Wait(waiting.job_id, f"backoff, {left:.0f} s left"), free
     needs = waiting.needs
-    suitable = [uuid for uuid, vendor in free.devices if needs.vendor in {None, vendor}]
+    suitable = [uuid for uuid, vendor in free.devices if needs.suits(uuid, vendor)]
     lacks = _lacks(needs, free, len(suitable))
     taken = set(suitable[: needs.gpus])
     rest = replace(

@@ -2,13 +2,16 @@
 
 from runner.core.job import (
     CancelRequested,
+    Condemned,
     DeadlinePassed,
+    Ended,
     Event,
     Exited,
     Finished,
     From,
     GracePassed,
     Held,
+    HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -17,11 +20,12 @@ from runner.core.job import (
     LaunchFailed,
     Placed,
     Queued,
+    ReleaseRequested,
     RestartRequested,
+    RevisionApplied,
     Start,
     Stopping,
 )
-from runner.core.retry import Ended
 
 
 def tell(event: Event, after: Job) -> str:
@@ -38,17 +42,26 @@ def tell(event: Event, after: Job) -> str:
             return f"attempt {after.attempts} placed on {where}, from {_begin(after.next_start)}"
         case Launched():
             return f"attempt {after.attempts} started"
-        case LaunchFailed(_, why):
+        case LaunchFailed(_, why, _):
             return f"attempt {after.attempts} could not start: {why}; {verdict(after)}"
         case CancelRequested(_, by):
             return f"cancel requested by {by}{_asked(after)}"
         case RestartRequested(_, by, start):
             return f"restart from {_begin(start)} requested by {by}{_asked(after)}"
+        case HoldRequested(_, by):
+            return f"hold requested by {by}{_asked(after)}"
+        case ReleaseRequested(_, by):
+            return f"released by {by}"
+        case RevisionApplied():
+            return f"revision {event.number} by {event.by}: {_taken_up(event)}{_asked(after)}"
+        case Condemned(_, number, rule, why):
+            by = f"rule {rule} of the policy" if rule else "the policy"
+            return f"attempt {number} is stopped by {by}: {why}{_asked(after)}"
         case DeadlinePassed():
             return f"time limit of {after.time_limit} reached{_asked(after)}"
         case GracePassed():
             return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
-        case Exited(_, number, ended):  # exhaustive
+        case Exited(_, number, ended, _):  # exhaustive
             return f"attempt {number} ended: {_ended(ended)}; {verdict(after)}"
 
 
@@ -73,6 +86,11 @@ def _asked(after: Job) -> str:
         if isinstance(after.state, Stopping)
         else ""
     )
+
+
+def _taken_up(event: RevisionApplied) -> str:
+    back = "" if event.lineage is None else f"back to lineage {event.lineage}, "
+    return f"{back}{event.verb}: {event.why}"
 
 
 def _ended(ended: Ended) -> str:

@@ -23,9 +23,9 @@ def test_killed_with_their_daemon_at_random_steps_jobs_end_with_the_bits_of_an_u
     seed = int.from_bytes(os.urandom(4))
     print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     draw = random.Random(seed)  # noqa: S311 - kill points, no secrets
-    retry = {"backoff": "0s", "no_progress": 100, "max_attempts": 100}
+    policy = daemon.tireless()
     killed, quiet = (
-        daemon.submit(daemon.training(name, STEPS, every=7, workload=LARGER, retry=retry))
+        daemon.submit(daemon.training(name, STEPS, every=7, workload=LARGER, policy=policy))
         for name in ("killed", "quiet")
     )
     for step in sorted(draw.sample(range(1, STEPS - 60), KILLS)):

@@ -49,6 +49,8 @@ class FakeApi:
         self.builds: dict[str, bytes] = {}
         self.cuts: dict[tuple[str, int], tuple[int, int]] = {}
         self.events: list[Json] = []
+        self.decisions: dict[str, list[Json]] = {}
+        self.changes: dict[str, list[Json]] = {}  # answers to come, by what is asked
         self.asked: list[tuple[str, str, Json | None]] = []
         self.submitted: list[bytes] = []
         self.warnings: list[str] = []
@@ -102,6 +104,8 @@ def a_job(job_id: str = "000001", name: str = "train") -> Json:
         "since": AT, "submitted_at": AT, "attempt": 1, "attempts_max": 5, "priority": 0, "gpus": [],
         "progress": {**progress, "loss": 2.5}, "labels": {}, "attempts": [an_attempt(1)],
         "run_dir": f"/state/jobs/{job_id}", "image": "sha256:1234", "revision": {}, "result": None,
+        "settings": {},
+        "advice": [],
     }  # fmt: skip
 
 
@@ -192,12 +196,23 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._log(self.api.find(ref), query)
             case "POST", ["jobs", ref, "cancel"]:
                 self._cancel(self.api.find(ref))
-            case "POST", ["jobs", ref, "signal" | "restart" as verb]:
+            case "GET", ["jobs", ref, "decisions"]:
+                attempt = query.get("attempt")
+                kept = self.api.decisions.get(self.api.find(ref)["id"], [])
+                self._json({"decisions": [r for r in kept if attempt in {None, str(r["attempt"])}]})
+            case "POST", ["jobs", ref, "signal" | "restart" | "hold" | "release" as verb]:
                 self.api.take_turn(verb)
                 self._json({"job": self.api.find(ref)})
             case "GET", ["events"]:
                 self.api.take_turn("events")
                 self._events(int(query["after"]), query.get("job"))
+            case _, ["apply" | "canaries" as kind] | [
+                "jobs",
+                _,
+                "canaries" | "rollback" | "revisions" as kind,
+                *_,
+            ]:
+                self._json(self.api.changes[kind].pop(0))
             case "POST", ["stop"]:
                 self._json({})
                 self.api.left.set()

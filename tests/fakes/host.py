@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from runner.adapters.store import SqliteStore
 from runner.core.job import Job, Preparing
-from runner.core.retry import RetryLimits
+from runner.core.policy.rules import Policy
 from runner.daemon import Daemon
 from runner.ports import Device, JobRow, Key, Owner
 from runner.world import Capacity
@@ -52,8 +52,10 @@ class Host:
         self.daemon = Daemon(parts)
         self.daemon.adopt()
 
-    def submit(self, name: str = "job", limits: RetryLimits | None = None) -> str:
-        job = Job(self.store.next_id(), Preparing(self.clock.now()), limits or RetryLimits())
+    def submit(self, name: str = "job", policy: Policy | None = None) -> str:
+        job = Job(self.store.next_id(), Preparing(self.clock.now()))
+        if policy is not None:
+            self.workshop.policies[job.id] = policy
         self.daemon.submit(JobRow(job, name, ANN, self.clock.now(), 50, "{}"), "submitted")
         return job.id
 

@@ -20,6 +20,18 @@ class JobFiles:
         path.chmod(0o644)
         return path
 
+    def tireless(self) -> str:
+        """Write a policy that resumes whatever happens, as often as it takes, and return its path."""
+        path = self.root / "tireless.yaml"
+        path.write_text(
+            "policy: 1\n"
+            "ceilings: {attempts: 1000, no_progress: 1000, storm: {attempts: 100, within: 1s}}\n"
+            "on_exit: [{name: done, when: {exit.class: success}, do: finish},"
+            " {name: again, when: {}, do: resume}]\n"
+        )
+        path.chmod(0o644)
+        return str(path)
+
     def counting(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:  # noqa: ANN401
         """Write a job file whose program counts; fields of environment and retry are merged."""
         environment = {"PERIOD_S": "0.05", **fields.pop("environment", {})}

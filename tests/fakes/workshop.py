@@ -1,14 +1,25 @@
 """A workshop without images, files or programs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
+from runner import policy_file
 from runner.core.causes import Evidence, completed, explain
-from runner.core.job import Attempt
+from runner.core.job import Attempt, Ended
 from runner.core.placement import Needs
-from runner.core.retry import Ended
+from runner.core.policy.facts import Known
+from runner.core.policy.rules import Policy, digest
 from runner.errors import Unavailable
-from runner.ports import BuildFailed, Device, Gone, JobRow, Key, LaunchRequest, Limits
+from runner.ports import BuildFailed, DecisionRow, Device, Gone, JobRow, Key, LaunchRequest, Limits
+from runner.world import Findings, Glance, Pinned
+
+
+@cache
+def steady() -> Policy:
+    """Return the default policy without chance: every wait is known beforehand."""
+    policy = policy_file.named("default")
+    return replace(policy, backoff=replace(policy.backoff, jitter=0))
 
 
 @dataclass
@@ -22,7 +33,11 @@ class FakeWorkshop:
     engine_down: bool = False
     mistake: Exception | None = None  # raised by whatever is asked for next
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
+    facts: dict[str, dict[str, Known]] = field(default_factory=dict)  # more of them, by job
+    policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
+    glances: dict[str, Glance | Exception] = field(default_factory=dict)
     retired: list[str] = field(default_factory=list)
+    kept: list[DecisionRow] = field(default_factory=list)
 
     def needs(self, row: JobRow) -> Needs:
         return self.needs_of.get(row.job.id, Needs(1.0, 1024**3))
@@ -54,14 +69,41 @@ class FakeWorkshop:
     def let_go(self, row: JobRow) -> None:
         """Nothing is held for a launch."""
 
-    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Ended:
-        del attempt
+    def policy(self, row: JobRow) -> Pinned:
+        policy = self.policies.get(row.job.id, steady())
+        return Pinned(policy, digest(policy))
+
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
         self._err()
         said = "completed" if gone.exit_code == 0 else None
         evidence = Evidence(gone.exit_code, gone.oom_seen, gone.error, said, "", reports=True)
         cause, message = explain(evidence)
         step = self.steps.get(row.job.id)
-        return Ended(gone.exit_code, cause, message, completed=completed(evidence), checkpoint_step=step)
+        ended = Ended(gone.exit_code, cause, message, completed=completed(evidence), checkpoint_step=step)
+        facts: dict[str, Known] = {
+            "exit.class": "success" if ended.completed else "exception",
+            "cause": cause,
+            "root": cause,
+            "checkpoint.present": step is not None,
+            "checkpoint.valid": step is not None,
+            "progress.advanced": (step or 0) > (attempt.began or 0),
+            **({} if gone.exit_code is None else {"exit.code": gone.exit_code}),
+            **({} if step is None else {"checkpoint.step": step}),
+            **self.facts.get(row.job.id, {}),
+        }
+        return Findings(ended, self.policy(row), facts, () if step is None else (step,), "same")
+
+    def glance(self, row: JobRow, attempt: Attempt) -> Glance:
+        del attempt
+        self._err()
+        glance = self.glances.get(row.job.id, Glance())
+        if isinstance(glance, Exception):
+            raise glance
+        return glance
+
+    def keep(self, row: JobRow, decision: DecisionRow) -> None:
+        assert row.job.id == decision.job_id
+        self.kept.append(decision)
 
     def tend(self, row: JobRow, attempt: Attempt) -> None:
         del row, attempt

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from jobs import contract
-from runner import spec_rules
+from runner import policy_file, spec_rules
 from runner.adapters import attempt, hardened
 from runner.adapters.docker_engine import DockerExecutor
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
@@ -27,12 +27,15 @@ from runner.core.job import (
     Attempt,
     CancelRequested,
     Command,
+    Condemned,
     DeadlinePassed,
+    Ended,
     Event,
     Exited,
     Finished,
     GracePassed,
     Held,
+    HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -43,7 +46,9 @@ from runner.core.job import (
     Placed,
     Preparing,
     Queued,
+    ReleaseRequested,
     RestartRequested,
+    RevisionApplied,
     Running,
     Start,
     Starting,
@@ -52,10 +57,12 @@ from runner.core.job import (
     StopReason,
 )
 from runner.core.lifecycle import IllegalTransition, advance
-from runner.core.retry import Ended, RetryLimits
+from runner.core.policy.history import History
+from runner.core.policy.rules import Verb
 from runner.patience import RETRY_S
 from runner.ports import Key, LaunchRequest, Limits, Owner
 from runner.settings import Settings
+from tests.fakes import rulings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -115,7 +122,7 @@ LATER = NOW + timedelta(minutes=1)
 FIRST = Attempt(1, 1)
 DIED = Ended(1, "exception", "boom")
 DONE = Ended(0, "completed", completed=True)
-TORN = Ended(99, "no_valid_checkpoint")
+RULINGS = (rulings.AGAIN, rulings.ENOUGH, rulings.WAIT)
 
 STATES: tuple[State, ...] = (
     Preparing(NOW),
@@ -133,22 +140,32 @@ EVENTS: tuple[Event, ...] = (
     ImageMissing(LATER),
     Placed(LATER, Allocation()),
     Launched(LATER),
-    LaunchFailed(LATER, "no"),
+    *(LaunchFailed(LATER, "no", ruling) for ruling in RULINGS),
     CancelRequested(LATER, "ann"),
     RestartRequested(LATER, "ann", Start()),
+    HoldRequested(LATER, "ann"),
+    ReleaseRequested(LATER, "ann"),
+    *(
+        RevisionApplied(
+            LATER, "ann", 2, "{}", verb, "why", History(), timedelta(), None, 20, other_image=other_image
+        )
+        for verb, other_image in ((Verb.KEEP, False), (Verb.RESUME, False), (Verb.KEEP, True))
+    ),
+    Condemned(LATER, 1, "stalled", "silent"),
     DeadlinePassed(LATER),
     GracePassed(LATER),
-    *(Exited(LATER, 1, ended) for ended in (DIED, DONE, TORN)),
+    *(Exited(LATER, 1, DIED, ruling) for ruling in RULINGS),
+    Exited(LATER, 1, DONE, rulings.DONE),
 )
-JOBS = tuple(Job("1", STATES[0], RetryLimits(max_attempts=most), attempts=1) for most in (1, 5))
+JOB = Job("1", STATES[0], attempts=1)
 
 
 def possible() -> Mapping[tuple[str, str], tuple[set[str], set[str]]]:
     """Return (next states, commands) of every legal pair of state and event, asked of ``advance``."""
     found: dict[tuple[str, str], tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
-    for state, event, job in product(STATES, EVENTS, JOBS):
+    for state, event in product(STATES, EVENTS):
         try:
-            after, commands = advance(replace(job, state=state), event)
+            after, commands = advance(replace(JOB, state=state), event)
         except IllegalTransition:
             continue
         states, given = found[state.kind, event.kind]
@@ -215,14 +232,15 @@ def test_the_vocabulary_of_causes_is_complete() -> None:
     assert [cause for cause, code in codes.items() if f"exit {code}" not in told[cause]] == []
 
 
-def test_the_defaults_of_the_retry_limits_are_those_of_the_code() -> None:
+def test_the_ceilings_and_waits_are_those_of_the_default_policy() -> None:
     told = {row[0].strip("`"): row[1].strip("`") for row in table(page("lifecycle"), "Limits")}
-    limits = RetryLimits()
+    policy = policy_file.named("default")
+    ceilings, backoff = policy.ceilings, policy.backoff
     assert told == {
-        "retry.max_attempts": str(limits.max_attempts),
-        "retry.no_progress": str(limits.no_progress),
-        "retry.backoff": f"{limits.backoff.total_seconds():g}s",
-        "retry.backoff_max": f"{limits.backoff_max.total_seconds() / 60:g}m",
+        "retry.max_attempts": str(ceilings.attempts),
+        "retry.no_progress": str(ceilings.no_progress),
+        "retry.backoff": f"{backoff.first.total_seconds():g}s",
+        "retry.backoff_max": f"{backoff.max.total_seconds() / 60:g}m",
     }
 
 

@@ -13,7 +13,7 @@ from runner.adapters.hardened import HardenedSettings, engine_arguments
 from runner.core.job import Finished, Job, Outcome, Preparing
 from runner.core.lifecycle import advance
 from runner.ports import Key, LaunchRequest, Limits, Owner
-from runner.spec import load, retry_limits
+from runner.spec import load
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ARGV = ("python", "-P", "-m", "jobs", "--root", "/job", "--attempt", "1", "--lineage", "1")
@@ -76,7 +76,7 @@ def test_the_process_of_the_blocking_job_is_read() -> None:
 def test_the_measured_job_file_is_valid_and_takes_all_that_a_stage_lends() -> None:
     job = load(job_text(steps=10**9, log_every=1, backoff_s=0).encode(), Path("/job.yaml"))
     assert job.resources.cpus == CPUS
-    assert retry_limits(job).backoff == timedelta(0)
+    assert job.retry.backoff == timedelta(0)
 
 
 def test_the_finished_jobs_have_had_a_whole_life() -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -448,6 +449,34 @@ def test_a_save_is_due_after_a_time(paths: RunPaths) -> None:
     job = Attempt(told(paths, save_every_steps=None, save_every_s=0.0))
     assert job.wants_save()
     assert not Attempt(told(paths, save_every_steps=None, save_every_s=1e9)).wants_save()
+
+
+def test_what_a_save_costs_settles_when_the_next_one_is_due(paths: RunPaths) -> None:
+    def save(directory: Path) -> None:
+        threading.Event().wait(0.2)
+        (directory / "state").write_text("x")
+
+    job = Attempt(told(paths, save_every_steps=None, save_every_s=0.0, mean_between_s=1e4), save)
+    job.end_step(1, items=4)
+    assert job.wants_save()
+    job.save()
+    assert not job.wants_save()
+    job.end_step(2, items=4)
+    job.finish()
+    known = json.loads(paths.status.read_text())
+    assert known["save_stall_s"] >= 0.2
+    assert known["save_every_s"] == pytest.approx((2 * known["save_stall_s"] * 1e4) ** 0.5, rel=0.1)
+    assert known["items"] == 8
+
+
+def test_an_interval_that_was_told_is_kept_whatever_a_save_costs(paths: RunPaths) -> None:
+    job = Attempt(
+        told(paths, save_every_steps=None, save_every_s=0.0), lambda where: (where / "s").write_text("x")
+    )
+    job.end_step(1)
+    job.save()
+    assert job.wants_save()
+    assert "save_every_s" not in job.reports.known
 
 
 def test_the_second_interrupt_from_the_keyboard_is_obeyed_at_once(paths: RunPaths) -> None:

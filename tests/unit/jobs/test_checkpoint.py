@@ -170,3 +170,53 @@ def test_a_save_is_due_by_whichever_clock_comes_first(
 ) -> None:
     with make(**plan) as checkpoints:
         assert [step for step in range(1, 9) if checkpoints.due(step)] == due
+
+
+def test_what_saves_cost_settles_when_the_next_one_is_due(
+    make: Callable[..., Checkpoints], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    publish = lineage.publish
+
+    def slow(where: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+        threading.Event().wait(0.2)
+        publish(where, snapshot, stamp)
+
+    monkeypatch.setattr(lineage, "publish", slow)
+    with make(in_background=False, every_s=1e-9, mean_between_s=1e4) as checkpoints:
+        assert checkpoints.due(5)
+        checkpoints.save(5, state(1.0))
+        assert not checkpoints.due(6)
+        progress = checkpoints._reporter.progress
+    assert progress.save_stall_s is not None
+    assert progress.save_stall_s >= 0.2
+    assert progress.save_every_s == pytest.approx((2 * progress.save_stall_s * 1e4) ** 0.5, rel=0.05)
+    assert "from now on a checkpoint every" in capfd.readouterr().out
+
+
+def test_writing_in_the_background_holds_nobody_up(
+    make: Callable[..., Checkpoints], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = lineage.publish
+
+    def slow(where: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+        threading.Event().wait(0.5)
+        publish(where, snapshot, stamp)
+
+    monkeypatch.setattr(lineage, "publish", slow)
+    with make(every_s=120, mean_between_s=1e6) as checkpoints:
+        checkpoints.save(5, state(1.0))
+        checkpoints.settle()
+        progress = checkpoints._reporter.progress
+    assert progress.save_stall_s is not None
+    assert progress.save_stall_s < 0.4
+
+
+def test_a_step_that_is_saved_already_is_no_measure_of_what_saving_costs(
+    make: Callable[..., Checkpoints],
+) -> None:
+    with make(every_s=120, mean_between_s=1e4) as checkpoints:
+        checkpoints.save(5, state(1.0))
+        checkpoints.settle()
+        before = checkpoints._reporter.progress.save_stall_s
+        checkpoints.save(5, state(1.0))
+        assert checkpoints._reporter.progress.save_stall_s == before

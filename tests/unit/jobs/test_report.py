@@ -43,6 +43,15 @@ def test_heartbeats_of_one_phase_come_twice_a_second_at_most(paths: RunPaths) ->
     assert seen == [0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
 
 
+def test_a_heartbeat_counts_the_items_since_the_attempt_began(paths: RunPaths) -> None:
+    clock = Clock()
+    reporter = Reporter(paths, clock)
+    for step in range(1, 101):  # more than the pace looks back on
+        clock.now += 1
+        reporter.stepped(step, 1.0, StepTime(10, 1.0))
+    assert (status(paths).items, status(paths).items_per_s) == (1000, 10.0)
+
+
 def test_a_change_of_phase_is_told_at_once(paths: RunPaths) -> None:
     reporter = Reporter(paths, Clock())
     reporter.begin()
@@ -52,6 +61,45 @@ def test_a_change_of_phase_is_told_at_once(paths: RunPaths) -> None:
             assert status(paths).phase is Phase.EVAL
         assert status(paths).phase is Phase.TRAIN
     assert status(paths).phase is Phase.INIT
+
+
+def ended_in(paths: RunPaths, reporter: Reporter) -> Phase | None:
+    reporter.finish(Cause.EXCEPTION, "it broke")
+    assert status(paths).phase is Phase.DRAIN
+    return Result.model_validate_json(paths.result.read_bytes()).phase
+
+
+def test_the_result_says_what_it_was_doing_when_it_broke(paths: RunPaths) -> None:
+    reporter = Reporter(paths, Clock())
+    reporter.begin()
+
+    def break_in_evaluation() -> None:
+        with reporter.within(Phase.TRAIN), reporter.within(Phase.EVAL):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        break_in_evaluation()
+    assert ended_in(paths, reporter) is Phase.EVAL
+
+
+def test_an_error_that_was_got_over_is_not_where_it_broke(paths: RunPaths) -> None:
+    reporter = Reporter(paths, Clock())
+    with pytest.raises(RuntimeError), reporter.within(Phase.SAVE):
+        raise RuntimeError
+    with reporter.within(Phase.EVAL):
+        pass
+    with pytest.raises(RuntimeError), reporter.within(Phase.TRAIN):
+        raise RuntimeError
+    assert ended_in(paths, reporter) is Phase.TRAIN
+
+
+def test_what_broke_between_two_phases_broke_where_it_was(paths: RunPaths) -> None:
+    assert ended_in(paths, Reporter(paths, Clock())) is Phase.INIT
+
+
+def test_work_that_is_done_broke_nowhere(paths: RunPaths) -> None:
+    Reporter(paths, Clock()).finish(Cause.COMPLETED, "done")
+    assert Result.model_validate_json(paths.result.read_bytes()).phase is None
 
 
 def test_a_number_that_json_cannot_carry_is_left_out(paths: RunPaths) -> None:

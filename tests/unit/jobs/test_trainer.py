@@ -29,6 +29,7 @@ def raise_signal(number: signal.Signals) -> Callable[[], None]:
         {"workload": {"log_every": 1}},
         {"checkpoint": {"every_steps": 1}},
         {"checkpoint": {"every_steps": None, "every_s": 1e-6}},
+        {"checkpoint": {"every_steps": None, "every_s": 1e-6, "mean_between_s": 1e-6}},
         {"checkpoint": {"every_steps": None}},
         {"profile": {"async_save": False}},
     ],
@@ -59,6 +60,18 @@ def test_a_training_asked_to_stop_saves_leaves_with_75_and_loses_nothing(
     assert job.train(lineage=2) == ExitCode.FINISHED
     assert job.result().resumed_from == 5
     assert job.state_sha256(8, 2) == job.state_sha256(8, 1)
+
+
+def test_a_training_that_saves_only_on_its_way_leaves_at_once_and_loses_what_is_not_saved(
+    job: JobDir, before_step: Arrange
+) -> None:
+    on_its_way: dict[str, object] = {"every_steps": 3, "every_s": None, "on_stop": False}
+    before_step({4: raise_signal(signal.SIGTERM)})
+    assert job.train(checkpoint=on_its_way) == ExitCode.STOPPED
+    assert (job.result().cause, job.result().step) == (Cause.STOPPED, 5)
+    before_step({})
+    assert job.train(checkpoint=on_its_way) == ExitCode.FINISHED
+    assert job.result().resumed_from == 3
 
 
 def test_asking_twice_to_stop_changes_nothing(job: JobDir, before_step: Arrange) -> None:

@@ -14,6 +14,7 @@ from runner.core.job import (
     Outcome,
     Preparing,
     Queued,
+    ReleaseRequested,
     RestartRequested,
     Running,
     Start,
@@ -101,7 +102,7 @@ def test_an_engine_that_is_down_is_waited_for_and_blames_nobody(host: Host) -> N
     host.world.down = True
     host.wait(600)
     assert host.state(job_id) == "running"
-    assert host.row(job_id).job.ledger.charged == 0
+    assert host.row(job_id).job.history.charged == 0
 
 
 def test_an_attempt_that_vanished_is_resumed_only_after_two_looks(host: Host) -> None:
@@ -312,3 +313,53 @@ def finish_all(host: Host) -> None:
     host.settle()
     host.wait(40)
     assert host.store.unfinished() == ()
+
+
+def test_a_policy_that_says_hold_keeps_everything_until_a_release(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.workshop.facts[job_id] = {"cause": "disk_full"}
+    host.world.end(host.key(job_id), 1)
+    host.settle()
+    assert host.state(job_id) == "held"
+    host.daemon.happen(host.row(job_id), ReleaseRequested(host.clock.now(), "ann"))
+    host.settle()
+    assert host.state(job_id) == "running"
+    assert host.row(job_id).job.history.charged == 0
+
+
+def test_a_decision_is_recorded_with_its_event_and_left_beside_the_attempt(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.world.end(host.key(job_id), 137)
+    host.settle()
+    [kept] = host.store.decisions(job_id)
+    assert host.workshop.kept == [kept]
+    assert (kept.attempt, kept.moment) == (1, "exit")
+
+
+def test_a_remedy_keeps_a_job_away_from_the_device_that_it_lost(host: Host) -> None:
+    job_id = "1"
+    host.workshop.needs_of[job_id] = Needs(0.5, 1024, 1, "nvidia")
+    host.submit()
+    host.settle()
+    host.workshop.facts[job_id] = {"device.lost": True}
+    host.world.end(host.key(job_id), 1)
+    host.settle()
+    host.wait(5)
+    state = host.row(job_id).job.state
+    assert isinstance(state, Running)
+    assert (state.allocation.devices, state.attempt.turned.avoid) == (("GPU-b",), ("GPU-a",))
+
+
+def test_a_refused_launch_is_judged_by_the_policy_too(host: Host) -> None:
+    host.world.refusals = ["no such device"] * 10
+    job_id = host.submit()
+    for _ in range(8):
+        host.settle()
+        host.wait(600)
+    state = host.row(job_id).job.state
+    assert isinstance(state, Finished)
+    assert state.why.startswith("no progress: 3 attempts ended alike without a newer checkpoint; ")
+    assert state.why.endswith("the last: launch failed: no such device")
+    assert len(host.store.decisions(job_id)) == len(host.store.attempts(job_id)) == 3

@@ -71,7 +71,7 @@ def test_what_is_not_so_is_not_there() -> None:
 
 def test_attach_understands_every_word() -> None:
     plan = Program(command=("x",), steps=900)
-    saving = CheckpointPlan(every_steps=5, every_s=2.5, keep=4, milestone_every=100)
+    saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
     full = spec(workload=plan, checkpoint=saving, resume_step=40, seed=8, revision=6)
     heard = told(variables(full, plan, RunPaths(Path("/job"), 2, 3)), Told(Path("elsewhere")))
     assert heard == Told(
@@ -86,6 +86,7 @@ def test_attach_understands_every_word() -> None:
         resume_step=40,
         save_every_steps=5,
         save_every_s=2.5,
+        mean_between_s=7.5,
         keep=4,
         milestone_every=100,
     )
@@ -100,7 +101,7 @@ def test_the_log_is_open_before_anything_can_go_wrong(tmp_path: Path) -> None:
 
 def test_the_contract_names_every_variable_of_a_program() -> None:
     plan = Program(command=("x",), steps=900)
-    saving = CheckpointPlan(every_steps=5, every_s=2.5, keep=4, milestone_every=100)
+    saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
     full = spec(workload=plan, checkpoint=saving, resume_step=40)
     below = (Path(__file__).parents[3] / "docs" / "contract.md").read_text().partition("## Programs")[2]
     named = re.findall(r"^\| `(\w+)` \|", below, re.MULTILINE)

@@ -7,8 +7,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from jobs.contract import CausalLm, GraphForecast, Program
-from runner import datasets, spec_paths
+from runner import datasets, job_policy, policy_file, spec_paths
 from runner.core.job import Attempt
+from runner.core.policy.turned import Turned
 from runner.resolved import Data, Resolved, find_data
 from runner.source import SpecError
 from runner.spec import JobFile, load
@@ -158,3 +159,46 @@ def test_what_the_job_file_asks_for_in_vain_is_a_warning(tmp_path: Path) -> None
     )
     prepared(tmp_path / "state", "sp500-stocks")
     assert asked("{kind: graph_forecast, data: sp500-stocks}").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("turned", "expected", "name"),
+    [
+        (Turned(), {"micro_batch": 8, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
+        (Turned(micro_batch=4), {"micro_batch": 4, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
+        (
+            Turned(loader_workers=0, precision="fp32"),
+            {"micro_batch": 8, "loader_workers": 0, "precision": "fp32"},
+            "cpu+loader_workers+micro_batch+precision",
+        ),
+        (
+            Turned(profile="compat"),
+            {"micro_batch": 8, "deterministic": True},
+            "compat+loader_workers+micro_batch",
+        ),
+    ],
+)
+def test_what_remedies_have_turned_lies_over_the_profile(
+    turned: Turned, expected: dict[str, object], name: str, tmp_path: Path
+) -> None:
+    said = "profile: {extends: cpu, micro_batch: 8, loader_workers: 4}\n"
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, said)
+    profile = one.spec("7", Attempt(2, 1, turned=turned), in_container=True).profile
+    assert profile.name == name
+    assert expected.items() <= profile.model_dump().items()
+    assert one.profile_name(turned) == (turned.profile or "cpu")
+
+
+def test_the_environment_follows_what_was_turned(tmp_path: Path) -> None:
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "resources: {cpus: 4}\n")
+    plain = one.environment(ROOT, SCRATCH)
+    turned = one.environment(ROOT, SCRATCH, Turned(loader_workers=3))
+    assert (plain["OMP_NUM_THREADS"], turned["OMP_NUM_THREADS"]) == ("4", "1")
+
+
+def test_the_policy_is_kept_with_the_revision(tmp_path: Path) -> None:
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "retry: {max_attempts: 2}\n")
+    kept = one.model_copy(update={"policy": job_policy.pinned(policy_file.named("strict"))})
+    again = Resolved.model_validate_json(kept.model_dump_json())
+    assert (again.policy_in_force().name, again.policy_in_force().ceilings.attempts) == ("strict", 2)
+    assert one.policy_in_force().name == "default"

@@ -5,7 +5,6 @@ import pytest
 
 from jobs.contract import CausalLm, CheckpointPlan
 from runner import spec
-from runner.core.retry import RetryLimits
 from runner.source import SpecError
 from runner.spec import JobFile
 
@@ -118,14 +117,28 @@ def test_the_rest_of_the_house_gets_its_own_values() -> None:
         "retry: {max_attempts: 7, no_progress: 2, backoff: 1s, backoff_max: 1m}\n"
     )
     saving = CheckpointPlan(every_s=90, every_steps=10, keep=4, milestone_every=100)
-    assert spec.checkpoint_plan(found) == saving
-    assert spec.retry_limits(found) == RetryLimits(7, 2, timedelta(seconds=1), timedelta(minutes=1))
+    assert spec.checkpoint_plan(found, 1.0) == saving
+    second = timedelta(seconds=1)
+    waits = {"backoff": second, "backoff_max": 60 * second}
+    assert found.retry == spec.Retry(max_attempts=7, no_progress=2, **waits)
 
 
 def test_saving_by_steps_alone_is_possible() -> None:
-    plan = spec.checkpoint_plan(job("checkpoint: {every: null, every_steps: 10}\n"))
+    plan = spec.checkpoint_plan(job("checkpoint: {every: null, every_steps: 10}\n"), 1.0)
     assert (plan.every_s, plan.every_steps) == (None, 10)
 
 
-def test_the_default_retry_is_the_default_of_the_core() -> None:
-    assert spec.retry_limits(job()) == RetryLimits()
+def test_how_often_to_save_is_left_to_measurement_unless_the_file_says_it() -> None:
+    plan = spec.checkpoint_plan(job(), 7200.0)
+    assert (plan.every_s, plan.mean_between_s) == (120, 7200)
+    assert spec.checkpoint_plan(job("checkpoint: {every: auto}\n"), 7200.0) == plan
+    assert spec.checkpoint_plan(job("checkpoint: {every: 2m}\n"), 7200.0).mean_between_s is None
+
+
+def test_an_automatic_interval_survives_being_kept() -> None:
+    for text in (
+        "checkpoint: {every: auto}\n",
+        "checkpoint: {every: 90s}\n",
+        "checkpoint: {every: null, every_steps: 5}\n",
+    ):
+        assert spec.undump(spec.dump(job(text))).checkpoint == job(text).checkpoint

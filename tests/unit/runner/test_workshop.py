@@ -11,6 +11,7 @@ from runner.ports import BuildFailed, JobRow, Owner
 from runner.resolved import Resolved
 from runner.spec import load
 from runner.workshop import JobWorkshop, Shop
+from tests.fakes.clock import FakeClock
 from tests.fakes.images import FakeImages
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -27,7 +28,8 @@ def row(image: str) -> JobRow:
 
 def workshop(path: Path, images: FakeImages, *, in_container: bool = True) -> JobWorkshop:
     offered = {"ours": "site/ours:1"}
-    return JobWorkshop(Shop("i1", path, in_container, images, offered, network=None, log_quota_bytes=1024**2))
+    quota, clock = 1024**2, FakeClock()
+    return JobWorkshop(Shop("i1", path, in_container, images, offered, None, quota, clock))
 
 
 def test_a_named_image_is_recorded_by_its_id_and_so_is_what_it_becomes(tmp_path: Path) -> None:

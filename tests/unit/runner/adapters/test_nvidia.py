@@ -83,3 +83,63 @@ def test_a_machine_without_the_library_has_no_devices(tmp_path: Path) -> None:
     if any(shutil.which(name) for name in ("nvidia-smi",)):
         pytest.skip("this machine has a driver")
     assert _devices(tmp_path, tmp_path, "gpu GPU-1 24 L4\n") == []
+
+
+HEALTH = """
+import dataclasses, json, os, sys
+from pathlib import Path
+from runner.adapters.nvidia import NvidiaHealth
+from runner.ports import Device
+probe = NvidiaHealth()
+for text in json.loads(sys.argv[1]):
+    said = Path(os.environ["FAKE_NVML"])
+    said.write_text(text) if text else said.unlink(missing_ok=True)
+    found = probe.look((Device("GPU-1", "nvidia", "L4"), Device("MIG-1", "nvidia", "L4")))
+    print(json.dumps({uuid: dataclasses.asdict(health) for uuid, health in found.items()}))
+"""
+
+
+def _healths(tmp_path: Path, driver: Path, *texts: str) -> list[dict[str, dict[str, object]]]:
+    """Let one probe look once at each of these machines, one after the other."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_NVML": str(tmp_path / "devices")}
+    command = [sys.executable, "-W", "error", "-c", HEALTH, json.dumps(texts)]
+    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
+
+
+SLICED = "gpu GPU-1 1000 L4\nmig MIG-1 100 1g\nis GPU-1 bus=00000000:17:00.0"
+
+
+def test_what_must_be_done_about_a_device_is_said_of_its_slices_too(tmp_path: Path, driver: Path) -> None:
+    [found] = _healths(tmp_path, driver, f"{SLICED} recovery=2\n")
+    assert {uuid: health["recovery"] for uuid, health in found.items()} == {
+        "GPU-1": "node_reboot",
+        "MIG-1": "node_reboot",
+    }
+
+
+def test_an_error_that_asks_for_a_reset_is_a_recovery_action(tmp_path: Path, driver: Path) -> None:
+    [found] = _healths(tmp_path, driver, f"{SLICED} error=16\n")
+    assert (found["GPU-1"]["recovery"], found["GPU-1"]["util"]) == ("gpu_reset", None)
+
+
+def test_a_device_that_is_lost_in_the_middle_of_a_look_is_lost(tmp_path: Path, driver: Path) -> None:
+    [found] = _healths(tmp_path, driver, f"{SLICED} error=15\n")
+    assert found["GPU-1"]["lost"] is True
+
+
+def test_xids_are_reported_from_the_second_look_on_and_only_once(tmp_path: Path, driver: Path) -> None:
+    looks = _healths(tmp_path, driver, SLICED, f"{SLICED} xid=94\n", f"{SLICED} xid=94\n")
+    assert [found["GPU-1"]["xids"] for found in looks] == [None, [94], []]
+    assert [found["MIG-1"]["xids"] for found in looks] == [None, [94], []]
+
+
+def test_nobody_listens_to_a_device_that_does_not_let_them(tmp_path: Path, driver: Path) -> None:
+    looks = _healths(tmp_path, driver, *["gpu GPU-1 1000 L4\n"] * 2)
+    assert [found["GPU-1"]["xids"] for found in looks] == [None, None]
+
+
+def test_a_driver_that_goes_and_comes_is_asked_anew(tmp_path: Path, driver: Path) -> None:
+    before, away, _, after = _healths(tmp_path, driver, SLICED, "", "", SLICED)
+    assert (before["GPU-1"]["lost"], after["GPU-1"]["lost"]) == (False, False)
+    assert all(health["lost"] is None for health in away.values())

@@ -17,7 +17,7 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from runner.adapters.run_directory import RunDirectory, read_report
+from runner.adapters.run_directory import RunDirectory, Saved, read_report
 from runner.errors import Unavailable
 from runner.ports import Owner
 
@@ -137,14 +137,69 @@ def test_the_newest_valid_checkpoint_is_found_and_what_is_wrong_with_newer_ones(
     torn = checkpoint(paths.lineage_dir, 20)
     (torn / "state.pt").write_bytes(b"weighty")
     (paths.lineage_dir / "step-00000030").mkdir()
-    assert directory.newest_checkpoint(paths) == (
-        10,
-        (
-            "step-00000030: no manifest: the save did not finish",
-            "step-00000020: state.pt: content differs from its sha256",
-        ),
+    saved = directory.saved(paths)
+    assert (saved.steps, saved.newest, saved.attempt) == ((10,), 10, 1)
+    assert saved.rejected == (
+        "step-00000030: no manifest: the save did not finish",
+        "step-00000020: state.pt: content differs from its sha256",
     )
+    assert saved.changed is not None
 
 
 def test_without_checkpoints_there_is_none(directory: RunDirectory) -> None:
-    assert directory.newest_checkpoint(directory.prepare(SPEC, {})) == (None, ())
+    assert directory.saved(directory.prepare(SPEC, {})) == Saved()
+
+
+def test_the_content_of_the_two_newest_is_compared_and_the_size_of_the_others(
+    directory: RunDirectory,
+) -> None:
+    paths = directory.prepare(SPEC, {})
+    where = {step: checkpoint(paths.lineage_dir, step) for step in (10, 20, 30, 40, 50)}
+    size = (where[10] / "state.pt").stat().st_size
+    (where[50] / "state.pt").write_bytes(b"x" * size)  # noticed
+    (where[20] / "state.pt").write_bytes(b"x" * size)  # not looked at
+    (where[10] / "state.pt").unlink()
+    saved = directory.saved(paths)
+    assert saved.steps == (40, 30, 20)
+    assert [words.partition(":")[0] for words in saved.rejected] == ["step-00000050", "step-00000010"]
+
+
+def test_a_decision_lies_where_the_job_cannot_change_it(directory: RunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    for text in ("first", "second"):
+        directory.keep(1, "exit.json", text)
+    path = paths.attempt_dir.with_name("1.exit.json")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("second", 0o640)
+    assert path.parent.stat().st_uid == os.geteuid()
+
+
+def test_rates_are_read_from_the_end_of_what_the_program_wrote(directory: RunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    assert directory.rates(paths) == ()
+    lines = [
+        '{"items_per_s": 5}',
+        "no json",
+        "[1]",
+        '{"items_per_s": true}',
+        '{"items_per_s": Infinity}',
+        "{}",
+    ]
+    paths.metrics.write_text("\n".join([*lines, '{"items_per_s": 7.5}']))
+    assert directory.rates(paths) == (5.0, 7.5)
+
+
+def test_a_lineage_that_is_seeded_belongs_to_the_job_once_it_is_complete(directory: RunDirectory) -> None:
+    seen = []
+
+    def fill(draft: Path) -> None:
+        seen.append((draft.parent.name, (directory.root / "lineages" / "1").exists()))
+        (draft / "step-00000001").mkdir()
+        (draft / "step-00000001" / "state.pt").write_bytes(b"x")
+
+    directory.create()
+    directory.seed(1, fill)
+    place = directory.root / "lineages" / "1"
+    assert seen == [("lineages", False)]
+    assert [path.name for path in (directory.root / "lineages").iterdir()] == ["1"]
+    for path in (place, place / "step-00000001", place / "step-00000001" / "state.pt"):
+        assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (OWNER.uid, 0)

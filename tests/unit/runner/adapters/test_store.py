@@ -1,8 +1,9 @@
 """The store: one transaction per event, other threads may read, a newer file is left alone."""
 
+import json
 import sqlite3
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from runner.adapters.store import SQL, VERSION, SqliteStore, file_version
 from runner.core.job import (
     Allocation,
+    Ended,
     Event,
     Exited,
     ImageMissing,
@@ -23,9 +25,10 @@ from runner.core.job import (
     Preparing,
 )
 from runner.core.lifecycle import advance
-from runner.core.retry import Ended
+from runner.core.policy.history import History
 from runner.errors import Refused, Unavailable
-from runner.ports import JobRow, Owner
+from runner.ports import DecisionRow, JobRow, Owner
+from tests.fakes.rulings import AGAIN, DONE
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ANN = Owner(1001, 1002, "ann")
@@ -76,16 +79,16 @@ def test_a_name_finds_the_newest_job_of_that_name_and_an_id_its_job(store: Sqlit
 
 def test_the_way_of_an_attempt_is_recorded(store: SqliteStore) -> None:
     ended = Ended(137, "killed", "killed from outside", checkpoint_step=40)
-    follow(store, add(store), *RUN, Exited(NOW, 1, ended))
+    follow(store, add(store), *RUN, Exited(NOW, 1, ended, AGAIN))
     (attempt,) = store.attempts("1")
     assert (attempt.exit_code, attempt.cause, attempt.checkpoint_step) == (137, "killed", 40)
-    assert attempt.verdict == "killed: resuming from step 40, in 5 s"
+    assert attempt.verdict == "resume from step 40: exception, in 5 s"
     assert store.attempt_has_ended("1", 1)
     assert store.attempt_has_ended("1", 2)
 
 
 def test_an_attempt_that_could_not_start_is_recorded_with_the_reason(store: SqliteStore) -> None:
-    follow(store, add(store), *RUN[:2], LaunchFailed(NOW, "no such device"))
+    follow(store, add(store), *RUN[:2], LaunchFailed(NOW, "no such device", AGAIN))
     (attempt,) = store.attempts("1")
     assert (attempt.cause, attempt.message) == ("launch_failed", "no such device")
 
@@ -122,13 +125,57 @@ def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -
 
 
 def test_recent_jobs_are_the_unfinished_and_those_that_ended_lately(store: SqliteStore) -> None:
-    done = Exited(NOW, 1, Ended(0, "completed", completed=True))
+    done = Exited(NOW, 1, Ended(0, "completed", completed=True), DONE)
     follow(store, add(store), *RUN, done)
     add(store)
     assert [row.job.id for row in store.recent(NOW, None, 10)] == ["2", "1"]
     assert [row.job.id for row in store.recent(NOW + timedelta(days=1), None, 10)] == ["2"]
     assert store.recent(NOW, 4711, 10) == ()
     assert store.count_states() == {"finished": 1, "preparing": 1}
+
+
+def test_a_decision_is_written_with_the_event_that_follows_from_it(store: SqliteStore) -> None:
+    job = follow(store, add(store), *RUN)
+    event = Exited(NOW, 1, Ended(1, "exception"), AGAIN)
+    after, _ = advance(job, event)
+    kept = DecisionRow("1", 1, "exit", NOW, '{"record": 1}')
+    with pytest.raises(ValueError, match="nan"):
+        store.record(job, after, event, replace(kept, job_id="nan"))
+    assert store.decisions("1") == ()
+    store.record(job, after, event, kept)
+    store.decided(replace(kept, attempt=2, moment="watch"))
+    assert store.decisions("1") == (kept, replace(kept, attempt=2, moment="watch"))
+    assert store.decisions("1", 1) == (kept,)
+    assert store.decisions("2") == ()
+
+
+OLD_JOB = """{"id": "1", "state": {"since": "2030-01-01T00:00:00Z", "image": "img", "attempt": {"number": 2,
+"lineage": 1, "start": {"source": "checkpoint", "step": null}}, "allocation": {"devices": ["GPU-a"]},
+"deadline": null, "kind": "running"}, "limits": {"max_attempts": 7, "no_progress": 3, "backoff": "PT5S",
+"backoff_max": "PT5M"}, "grace": "PT30S", "time_limit": "PT1H", "ran": "PT10M", "attempts": 2, "lineage": 1,
+"next_start": {"source": "checkpoint", "step": null}, "ledger":
+{"charged": 1, "last_step": 40, "same_step": 1}}"""
+
+
+def test_a_store_of_version_1_is_brought_up_and_forgets_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(f"{SQL['schema']};PRAGMA user_version = 1;")
+        old.execute(SQL["set_meta"], {"key": "instance", "value": "i1"})
+        old.execute(
+            "INSERT INTO jobs VALUES (1, 'job', 1001, 1002, 'ann', '2030-01-01T00:00:00+00:00', 50,"
+            " 'running', NULL, ?, '{}', '{}', NULL)",
+            (OLD_JOB,),
+        )
+        old.commit()
+    store = SqliteStore(path)
+    assert file_version(path) == VERSION
+    (row,) = store.unfinished()
+    history = History(attempts=2, charged=1, ran=timedelta(minutes=10), had_checkpoint=True)
+    assert (row.job.history, row.job.saved, row.job.attempts_max) == (history, 40, 7)
+    assert row.job.state.kind == "running"
+    assert store.decisions("1") == ()
+    assert SqliteStore(path).unfinished() == (row,)
 
 
 def test_an_event_and_its_state_are_written_together_or_not_at_all(store: SqliteStore) -> None:
@@ -201,3 +248,50 @@ def test_a_full_disk_is_unavailable_and_changes_nothing(tmpfs: Path) -> None:
 def test_every_statement_has_a_name_and_is_valid_sql(store: SqliteStore) -> None:
     assert store.instance
     assert {"schema", "add_job", "update_job", "add_event"} <= set(SQL)
+
+
+# --- How long this host leaves attempts alone
+
+
+def _attempt_of(store: SqliteStore, hours: float, cause: str, **facts: object) -> None:
+    """Record one job with one attempt that ran so long and ended like that."""
+    job = add(store)
+    follow(store, job, *RUN)
+    row = store.get(job.id)
+    assert row is not None
+    at = NOW + timedelta(hours=hours)
+    event = Exited(at, 1, Ended(1, cause), AGAIN)
+    after, _ = advance(row.job, event)
+    body = json.dumps({"facts": {"killed_by": "nobody", **facts}})
+    store.record(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body))
+
+
+def test_an_empty_record_says_nothing_about_interruptions(store: SqliteStore) -> None:
+    assert store.interruptions() == (0.0, 0)
+
+
+def test_what_was_taken_away_is_counted_and_what_failed_by_itself_is_not(store: SqliteStore) -> None:
+    for cause in ("killed", "vanished", "terminated", "stopped"):
+        _attempt_of(store, 2, cause)
+    for cause in ("completed", "exception", "host_oom", "device_out_of_memory"):
+        _attempt_of(store, 0.5, cause)
+    ran, taken = store.interruptions()
+    assert (round(ran), taken) == (10 * 3600, 4)
+
+
+def test_what_we_ended_ourselves_is_no_interruption(store: SqliteStore) -> None:
+    for who in ("operator", "deadline", "watch/stalled", "change"):
+        _attempt_of(store, 1, "killed", killed_by=who)
+    _attempt_of(store, 1, "stopped", killed_by="preemption")
+    assert store.interruptions()[1] == 1
+
+
+def test_a_lost_device_is_an_interruption_whatever_the_program_said(store: SqliteStore) -> None:
+    _attempt_of(store, 1, "exception", **{"device.lost": True})
+    _attempt_of(store, 1, "exception", **{"device.lost": False})
+    assert store.interruptions()[1] == 1
+
+
+def test_attempts_that_never_started_have_interrupted_nobody(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN[:2], LaunchFailed(NOW, "no such device", AGAIN))
+    assert store.interruptions() == (0.0, 0)

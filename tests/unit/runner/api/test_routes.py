@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ class Site:
             allowed_images={"ours": "site/ours:1"},
             network=None,
             log_quota_bytes=1024**2,
+            clock=clock,
         )
         workshop = JobWorkshop(shop)
         parts = Parts(
@@ -229,11 +231,18 @@ def test_cancelling_twice_is_no_error(site: Site) -> None:
 def test_somebody_else_may_look_but_not_touch(site: Site) -> None:
     site.submit()
     site.until("running")
-    for path, body in (("cancel", None), ("restart", {}), ("signal", {"signal": "USR1"})):
+    for path, body in (
+        ("cancel", None),
+        ("restart", {}),
+        ("hold", None),
+        ("release", None),
+        ("signal", {"signal": "USR1"}),
+    ):
         status, kind, message = error(site.ask("POST", f"/jobs/1/{path}", body, uid=4321))
         assert (status, kind) == (403, "refused")
         assert message.startswith("job 1: belongs to ")
     assert error(site.ask("GET", "/jobs/1/log", uid=4321))[0] == 403
+    assert error(site.ask("GET", "/jobs/1/decisions", uid=4321))[0] == 403
     assert error(site.ask("POST", "/stop", uid=4321))[0] == 403
     assert site.ask("GET", "/jobs/1", uid=4321).status_code == 200
 
@@ -266,6 +275,54 @@ def test_a_restart_begins_where_it_is_told_to(site: Site) -> None:
     wait_until(lambda: len(site.world.launches) == 2 or None)
     assert '"resume_step": 40' in (site.attempt_dir(attempt=2) / "spec.json").read_text()
     assert site.ask("POST", "/jobs/1/restart", {"from": "lunch"}).status_code == 422
+
+
+def test_a_held_job_is_released_and_nothing_else_is(site: Site) -> None:
+    site.submit()
+    site.until("running")
+    assert error(site.ask("POST", "/jobs/1/release"))[0] == 403
+    assert site.ask("POST", "/jobs/1/hold").json()["job"]["state"] == "stopping"
+    assert site.until("held")["why"].startswith("held by ")
+    assert site.ask("POST", "/jobs/1/release").json()["job"]["state"] == "preparing"
+    assert site.until("running")["attempt"] == 2
+
+
+def test_decisions_are_told_with_all_that_led_to_them(site: Site) -> None:
+    site.submit()
+    site.until("running")
+    assert site.ask("GET", "/jobs/1/decisions").json() == {"decisions": []}
+    site.end(137)
+    wait_until(lambda: len(site.world.launches) == 2 or None)
+    site.until("running")
+    [kept] = site.ask("GET", "/jobs/1/decisions").json()["decisions"]
+    assert (kept["attempt"], kept["moment"], kept["facts"]["exit.code"]) == (1, "exit", 137)
+    assert (kept["verdict"]["do"], kept["verdict"]["limit"]) == ("restart", "no_checkpoint")
+    assert kept["policy"]["name"] == "default"
+    assert site.ask("GET", "/jobs/1/decisions?attempt=2").json() == {"decisions": []}
+    beside = site.attempt_dir().with_name("1.exit.json")
+    assert wait_until(lambda: json.loads(beside.read_text()) if beside.exists() else None) == kept
+
+
+def test_a_policy_of_ones_own_is_read_with_the_job_file(site: Site) -> None:
+    (site.directory / "mine.yaml").write_text("policy: 1\nextends: strict\nceilings: {attempts: 2}\n")
+    assert site.submit(JOB + "policy: ./mine.yaml\n").status_code == 201
+    assert site.job()["attempts_max"] == 2
+    assert site.job()["revision"]["policy"].startswith("policy: 1\nname: mine\n")
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("./mine.yaml", "/mine.yaml:2:11: on_exit: must be a list"),
+        ("./none.yaml", "/none.yaml: no such file or directory"),
+        ("defalt", 'job.yaml:3:9: policy: there is no policy "defalt"; did you mean "default"?'),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_its_own_place(site: Site, policy: str, words: str) -> None:
+    (site.directory / "mine.yaml").write_text("policy: 1\non_exit:  5\n")
+    status, kind, message = error(site.submit(JOB + f"policy: {policy}\n", shown="job.yaml"))
+    assert (status, kind) == (422, "usage")
+    assert words in message
 
 
 def test_waiting_ends_when_the_job_does(site: Site) -> None:

@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 from runner.cli.main import cli
 from runner.core.policy.table import TABLE
 from runner.policy_file import SHIPPED, load, named
+from tests.fakes.api import FakeApi
 from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
 
 GOOD = "policy: 1\non_exit: [{name: other, when: {}, do: resume}]\n"
@@ -147,3 +148,45 @@ def test_what_is_uncertain_is_marked(kept: str) -> None:
     assert result.stderr.endswith("; it would go on where the journal ends\n")
     told = json.loads(call("simulate", "plain.yaml", "--journal", kept, "--json").stdout)
     assert [turn["certain"] for turn in told["turns"]] == [True, False, False]
+
+
+@pytest.fixture
+def decided(api: FakeApi) -> list[dict[str, object]]:
+    """Three decisions that the daemon keeps about a job called train."""
+    job = api.add("train")
+    found = [dict(each) for each in journal(POLICY, OOM, OOM, {"exit.class": "success"}, job=job["id"])]
+    api.decisions[job["id"]] = found
+    return found
+
+
+def test_the_daemon_is_asked_for_decisions(decided: list[dict[str, object]]) -> None:
+    assert call("explain", "train", "1").stdout.startswith("000001, attempt 1, on_exit: resume")
+    assert call("explain", "000001").stdout.startswith("000001, attempt 3, on_exit: finish")
+    assert json.loads(call("explain", "train", "2", "--json").stdout) == decided[1]
+    missing = call("explain", "train", "7")
+    assert (missing.exit_code, missing.stderr) == (
+        2,
+        'job "000001": no decision about attempt 7; there are 1, 2, 3\n',
+    )
+
+
+def test_without_an_end_nothing_has_been_decided(api: FakeApi) -> None:
+    api.add("train")
+    result = call("explain", "train")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "train: nothing has been decided yet; no attempt of it has ended\n",
+    )
+
+
+def test_what_was_decided_is_a_journal_for_another_policy(
+    api: FakeApi, decided: list[dict[str, object]]
+) -> None:
+    api.add("other")
+    lines = call("journal").stdout
+    assert [json.loads(line) for line in lines.splitlines()] == decided
+    assert call("journal", "train").stdout == lines
+    assert call("journal", "other").stdout == ""
+    Path("journal.jsonl").write_text(lines)
+    simulated = call("simulate", "strict", "--journal", "journal.jsonl")
+    assert (simulated.exit_code, simulated.stdout.split("\t")[2:5]) == (0, ["resume", "hold", "oom-train"])

@@ -146,3 +146,23 @@ def test_what_others_wrote_cannot_move_the_cursor() -> None:
     assert harmless("\x1b[2Jgone\r\n\u202e") == r"\x1b[2Jgone\r\n\u202e"
     assert harmless("a\tb\n", keep="\t\n") == "a\tb\n"
     assert harmless("bad \udcff") == r"bad \udcff"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "resume from step 4000 with micro-batch 256 → 128: device out of memory in train",
+            "resumed from step 4000 with micro-batch 256 → 128: device out of memory in train",
+        ),
+        ("restart from step 0: killed", "restarted from step 0: killed"),
+        ("held: no valid checkpoint", "held: no valid checkpoint"),
+        ("completed", None),
+    ],
+)
+def test_the_last_verdict_is_told_as_what_was_done_since(said: str, shown: str | None) -> None:
+    attempts = [an_attempt(1, verdict="restart from step 0: x"), an_attempt(2, verdict=said), an_attempt(3)]
+    facts = dict(render.facts(job(attempts=attempts, why="completed", settings={"micro_batch": 128})))
+    assert facts.get("verdict") == shown
+    assert facts["settings"] == "micro_batch=128"
+    assert "verdict" not in dict(render.facts(job()))

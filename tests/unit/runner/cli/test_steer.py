@@ -54,3 +54,12 @@ def test_a_restart_begins_where_it_is_told(
 @pytest.mark.parametrize("text", ["newest", "-1", "1.5", "²"])
 def test_what_is_no_starting_point_is_a_usage_error(invoke: Invoke, text: str) -> None:
     assert invoke("restart", "--from", text, "train").exit_code == 2
+
+
+def test_a_job_is_held_and_released(api: FakeApi, invoke: Invoke) -> None:
+    held = api.add("train", state="held", why="held by ada")
+    assert invoke("hold", "train").stdout == "train: held by ada\n"
+    assert api.asked[-1] == ("POST", "/v1/jobs/train/hold", {})
+    assert invoke("release", "train").stdout == "train: released\n"
+    assert api.asked[-1] == ("POST", "/v1/jobs/train/release", {})
+    assert json.loads(invoke("release", "train", "--json").stdout)["job"]["id"] == held["id"]

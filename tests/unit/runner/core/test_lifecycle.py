@@ -15,13 +15,16 @@ from runner.core.job import (
     Allocation,
     Attempt,
     CancelRequested,
+    Condemned,
     DeadlinePassed,
+    Ended,
     Event,
     Exited,
     Finished,
     From,
     GracePassed,
     Held,
+    HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -35,8 +38,11 @@ from runner.core.job import (
     PrepareImage,
     Preparing,
     Queued,
+    ReleaseRequested,
     Remove,
     RestartRequested,
+    RevisionApplied,
+    Ruling,
     Running,
     Start,
     Starting,
@@ -46,7 +52,11 @@ from runner.core.job import (
     Terminate,
 )
 from runner.core.lifecycle import IllegalTransition, advance, due, implied
-from runner.core.retry import Ended, Ledger, RetryLimits
+from runner.core.policy.history import History
+from runner.core.policy.rules import Verb
+from runner.core.policy.turned import Turned
+from tests.fakes.rulings import AGAIN, ENOUGH, ONCE, WAIT, ruling
+from tests.fakes.rulings import DONE as FINISH
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -71,16 +81,32 @@ EVENTS: tuple[Event, ...] = (
     ImageMissing(LATER),
     Placed(LATER, GPUS),
     Launched(LATER),
-    LaunchFailed(LATER, "no"),
+    LaunchFailed(LATER, "no", AGAIN),
     CancelRequested(LATER, "ann"),
     RestartRequested(LATER, "ann", Start(From.SCRATCH)),
+    HoldRequested(LATER, "ann"),
+    ReleaseRequested(LATER, "ann"),
+    RevisionApplied(
+        LATER,
+        "ann",
+        2,
+        "{}",
+        Verb.RESUME,
+        "faster",
+        History(),
+        timedelta(seconds=9),
+        None,
+        20,
+        other_image=True,
+    ),
+    Condemned(LATER, 1, "stalled", "silent for too long"),
     DeadlinePassed(LATER),
     GracePassed(LATER),
-    Exited(LATER, 1, DIED),
+    Exited(LATER, 1, DIED, AGAIN),
 )
 LEGAL = {
-    "preparing": {"image_ready", "image_failed", "cancel_requested"},
-    "queued": {"placed", "cancel_requested"},
+    "preparing": {"image_ready", "image_failed", "cancel_requested", "hold_requested", "revision_applied"},
+    "queued": {"placed", "cancel_requested", "hold_requested", "revision_applied"},
     "starting": {
         "launched",
         "launch_failed",
@@ -88,11 +114,20 @@ LEGAL = {
         "exited",
         "cancel_requested",
         "restart_requested",
+        "hold_requested",
     },
-    "running": {"exited", "cancel_requested", "restart_requested", "deadline_passed"},
+    "running": {
+        "exited",
+        "cancel_requested",
+        "restart_requested",
+        "hold_requested",
+        "deadline_passed",
+        "condemned",
+        "revision_applied",
+    },
     "stopping": {"launched", "launch_failed", "image_missing", "exited", "cancel_requested", "grace_passed"},
-    "held": {"cancel_requested", "restart_requested"},
-    "finished": {"restart_requested"},
+    "held": {"cancel_requested", "restart_requested", "release_requested", "revision_applied"},
+    "finished": {"restart_requested", "revision_applied"},
 }
 
 
@@ -100,8 +135,9 @@ def running(job: Job = JOB, deadline: datetime | None = None) -> Job:
     return replace(job, state=Running(NOW, "img", FIRST, GPUS, deadline))
 
 
-def stopping(reason: StopReason, job: Job = JOB) -> Job:
-    return replace(job, state=Stopping(NOW, "img", FIRST, GPUS, reason, kill_at=LATER))
+def stopping(reason: StopReason, job: Job = JOB, by: str | None = None) -> Job:
+    state = Stopping(NOW, "img", FIRST, GPUS, reason, kill_at=LATER, by=by, started=NOW)
+    return replace(job, state=state)
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
@@ -135,44 +171,117 @@ def test_the_way_of_a_job_that_goes_well() -> None:
     assert commands == (Launch(FIRST, "img", GPUS),)
     job, commands = advance(job, Launched(NOW))
     assert (job.state, commands) == (Running(NOW, "img", FIRST, GPUS), ())
-    job, commands = advance(job, Exited(LATER, 1, DONE))
+    job, commands = advance(job, Exited(LATER, 1, DONE, FINISH))
     assert (job.state, commands) == (Finished(LATER, Outcome.SUCCEEDED, "completed"), (Remove(1),))
 
 
-def test_an_attempt_that_dies_is_resumed_after_a_backoff() -> None:
-    job, commands = advance(running(), Exited(LATER, 1, replace(DIED, checkpoint_step=40)))
+def test_another_attempt_waits_as_long_as_the_policy_says() -> None:
+    saved = replace(DIED, checkpoint_step=40)
+    job, commands = advance(running(), Exited(LATER, 1, saved, AGAIN))
     assert job.state == Queued(
-        LATER, "img", "exception: resuming from step 40", not_before=LATER + timedelta(seconds=5)
+        LATER, "img", "resume from step 40: exception", not_before=LATER + timedelta(seconds=5)
     )
-    assert job.ledger == Ledger(charged=1, last_step=40, same_step=1)
+    assert (job.history, job.saved) == (ONCE, 40)
     assert commands == (Remove(1),)
 
 
-def test_a_job_without_any_valid_checkpoint_is_held_for_a_person() -> None:
-    job, commands = advance(running(), Exited(LATER, 1, Ended(99, "no_valid_checkpoint")))
-    assert job.state == Held(LATER, "checkpoints exist and none is valid")
-    assert commands == (Remove(1),)
+@pytest.mark.parametrize(
+    ("said", "ended", "state"),
+    [
+        (WAIT, Ended(99, "x"), Held(LATER, "no valid checkpoint")),
+        (
+            WAIT,
+            Ended(99, "x", "torn", checkpoints_rejected=("step-1: torn", "step-2: gone")),
+            Held(
+                LATER,
+                "checkpoints exist and none is valid: step-1: torn; step-2: gone; no valid checkpoint: torn",
+            ),
+        ),
+        (ENOUGH, DIED, Finished(LATER, Outcome.FAILED, "exception: boom")),
+        (
+            FINISH,
+            replace(DONE, oom_seen=True),
+            Finished(LATER, Outcome.SUCCEEDED, "completed, although a child process was killed for memory"),
+        ),
+    ],
+)
+def test_what_the_policy_says_about_an_end_is_done(said: Ruling, ended: Ended, state: State) -> None:
+    job, commands = advance(running(), Exited(LATER, 1, ended, said))
+    assert (job.state, commands) == (state, (Remove(1),))
+    assert job.history == ONCE
+
+
+@pytest.mark.parametrize(
+    ("rejected", "words"),
+    [(("a",), "; 1 invalid checkpoint skipped"), (("a", "b"), "; 2 invalid checkpoints skipped")],
+)
+def test_checkpoints_that_were_passed_over_are_counted(rejected: tuple[str, ...], words: str) -> None:
+    ended = replace(DIED, checkpoint_step=40, checkpoints_rejected=rejected)
+    job, _ = advance(running(), Exited(LATER, 1, ended, AGAIN))
+    assert isinstance(job.state, Queued)
+    assert job.state.why == f"resume from step 40: exception{words}"
+
+
+def test_a_remedy_holds_for_all_attempts_that_follow() -> None:
+    turned = Turned(micro_batch=128)
+    said = ruling(Verb.RESUME, turned=turned)
+    job, _ = advance(running(), Exited(LATER, 1, DIED, said))
+    job, commands = advance(job, Placed(LATER, GPUS))
+    assert commands == (Launch(Attempt(2, 1, turned=turned), "img", GPUS),)
+    job, _ = advance(job, Launched(LATER))
+    job, _ = advance(job, RestartRequested(LATER, "ann", Start()))
+    assert job.turned == turned
+    job, _ = advance(job, Exited(LATER, 2, DIED, AGAIN))
+    job, _ = advance(job, Placed(LATER, GPUS))
+    job, _ = advance(job, RestartRequested(LATER, "ann", Start(From.SCRATCH)))
+    assert job.turned == Turned()
+
+
+def test_an_attempt_knows_the_checkpoint_that_it_could_begin_with() -> None:
+    job, _ = advance(running(), Exited(LATER, 1, replace(DIED, checkpoint_step=40), AGAIN))
+    placed, _ = advance(job, Placed(LATER, GPUS, "boot-1"))
+    assert isinstance(placed.state, Starting)
+    assert (placed.state.attempt.began, placed.state.attempt.boot) == (40, "boot-1")
+    for start, began in ((Start(From.STEP, 30), 30), (Start(From.SCRATCH), None)):
+        placed, _ = advance(replace(job, next_start=start), Placed(LATER, GPUS))
+        assert isinstance(placed.state, Starting)
+        assert (placed.state.attempt.began, placed.saved) == (began, began)
+
+
+@pytest.mark.parametrize(("at_launch", "kept"), [("boot-1", "boot-1"), ("boot-2", None)])
+def test_a_start_between_two_boots_is_of_neither(at_launch: str, kept: str | None) -> None:
+    job = replace(JOB, state=Starting(NOW, "img", replace(FIRST, boot="boot-1"), GPUS))
+    job, _ = advance(job, Launched(NOW, at_launch))
+    assert isinstance(job.state, Running)
+    assert job.state.attempt.boot == kept
 
 
 def test_news_about_an_older_attempt_is_refused() -> None:
-    with pytest.raises(IllegalTransition):
-        advance(running(), Exited(LATER, 7, DIED))
+    for job, event in (
+        (running(), Exited(LATER, 7, DIED, AGAIN)),
+        (stopping(StopReason.HOLD), Exited(LATER, 7, DIED, AGAIN)),
+        (running(), Condemned(LATER, 7, "stalled", "silent")),
+    ):
+        with pytest.raises(IllegalTransition):
+            advance(job, event)
 
 
 def test_the_running_time_of_all_attempts_counts_against_the_limit() -> None:
-    job = replace(JOB, time_limit=timedelta(minutes=10), ran=timedelta(minutes=9))
-    job, _ = advance(replace(job, state=STATES[2]), Launched(NOW))
+    history = History(ran=timedelta(minutes=9))
+    job = replace(JOB, time_limit=timedelta(minutes=10), history=history, state=STATES[2])
+    job, _ = advance(job, Launched(NOW))
     assert job.state == Running(NOW, "img", FIRST, GPUS, deadline=NOW + timedelta(minutes=1))
     assert due(job, NOW) is None
     assert due(job, LATER) == DeadlinePassed(LATER)
     job, commands = advance(job, DeadlinePassed(LATER))
     assert commands == (Terminate(1),)
-    job, _ = advance(job, Exited(LATER, 1, Ended(75, "stopped")))
+    job, _ = advance(job, Exited(LATER, 1, Ended(75, "stopped"), ENOUGH))
     assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 0:10:00 reached")
 
 
 def test_a_time_limit_that_is_used_up_leaves_a_deadline_in_the_past_of_nobody() -> None:
-    job = replace(JOB, time_limit=timedelta(minutes=1), ran=timedelta(minutes=9), state=STATES[2])
+    history = History(ran=timedelta(minutes=9))
+    job = replace(JOB, time_limit=timedelta(minutes=1), history=history, state=STATES[2])
     job, _ = advance(job, Launched(NOW))
     assert due(job, NOW) == DeadlinePassed(NOW)
 
@@ -192,15 +301,58 @@ def test_grace_ends_with_a_kill_and_only_once() -> None:
     [
         (StopReason.CANCELLED, Finished(LATER, Outcome.CANCELLED, "cancelled")),
         (StopReason.RESTART, Queued(LATER, "img", "restart, as asked")),
+        (StopReason.CHANGE, Queued(LATER, "img", "change, as asked")),
     ],
 )
-def test_a_job_that_we_stopped_ends_with_our_reason(reason: StopReason, state: State) -> None:
-    job, commands = advance(stopping(reason), Exited(LATER, 1, DIED))
+def test_what_somebody_asked_for_settles_what_follows(reason: StopReason, state: State) -> None:
+    job, commands = advance(stopping(reason), Exited(LATER, 1, DIED, ENOUGH))
     assert (job.state, commands) == (state, (Remove(1),))
 
 
+@pytest.mark.parametrize("reason", [StopReason.WATCH, StopReason.PREEMPTION, StopReason.TIME_LIMIT])
+def test_after_a_stop_that_no_person_asked_for_the_policy_says_what_follows(reason: StopReason) -> None:
+    job, _ = advance(stopping(reason), Exited(LATER, 1, DIED, AGAIN))
+    assert isinstance(job.state, Queued)
+    assert job.state.why == "resume from step 40: exception"
+
+
+def test_a_hold_that_somebody_asked_for_waits_for_its_release_and_forgives_nothing() -> None:
+    job, commands = advance(running(), HoldRequested(NOW, "ann"))
+    assert commands == (Terminate(1),)
+    job, _ = advance(job, Exited(LATER, 1, DIED, WAIT))
+    assert job.state == Held(LATER, "held by ann", asked=True)
+    job, commands = advance(job, ReleaseRequested(LATER, "ann"))
+    assert (job.state, commands) == (Preparing(LATER), (PrepareImage(),))
+    assert job.history == ONCE
+
+
+def test_a_job_that_its_policy_held_is_pardoned_when_a_person_releases_it() -> None:
+    job, _ = advance(running(), Exited(LATER, 1, DIED, WAIT))
+    assert job.history == ONCE
+    job, commands = advance(job, ReleaseRequested(LATER, "ann"))
+    assert (job.state, commands) == (Preparing(LATER), (PrepareImage(),))
+    assert job.history == History(attempts=1)
+
+
+def test_a_job_that_waits_is_held_at_once() -> None:
+    job, commands = advance(replace(JOB, state=STATES[1]), HoldRequested(NOW, "ann"))
+    assert (job.state, commands) == (Held(NOW, "held by ann", asked=True), ())
+
+
+@pytest.mark.parametrize(("rule", "reason"), [("stalled", StopReason.WATCH), ("", StopReason.TIME_LIMIT)])
+def test_an_attempt_that_a_rule_condemns_is_stopped_in_its_name(rule: str, reason: StopReason) -> None:
+    job, commands = advance(running(), Condemned(LATER, 1, rule, "silent"))
+    assert isinstance(job.state, Stopping)
+    assert (job.state.reason, job.state.by, job.state.started, commands) == (
+        reason,
+        rule,
+        NOW,
+        (Terminate(1),),
+    )
+
+
 def test_a_job_that_completes_while_it_is_stopped_has_succeeded() -> None:
-    job, _ = advance(stopping(StopReason.CANCELLED), Exited(LATER, 1, DONE))
+    job, _ = advance(stopping(StopReason.CANCELLED), Exited(LATER, 1, DONE, FINISH))
     assert job.state == Finished(LATER, Outcome.SUCCEEDED, "completed while it was asked to stop")
 
 
@@ -224,34 +376,38 @@ def test_cancelling_overrides_a_restart_that_is_under_way() -> None:
 def test_whoever_cancels_a_job_is_named_once(state: State) -> None:
     job, _ = advance(replace(JOB, state=state), CancelRequested(NOW, "ann"))
     if isinstance(job.state, Stopping):
-        job, _ = advance(job, Exited(LATER, 1, Ended(143, "terminated")))
+        job, _ = advance(job, Exited(LATER, 1, Ended(143, "terminated"), AGAIN))
     assert isinstance(job.state, Finished)
     assert (job.state.outcome, job.state.why) == (Outcome.CANCELLED, "cancelled by ann")
     assert story.verdict(job) == "cancelled by ann"
 
 
-def test_a_time_of_day_that_was_set_back_gives_no_running_time_back() -> None:
-    job, _ = advance(running(replace(JOB, ran=LATER - NOW)), Exited(NOW - timedelta(days=1), 1, DIED))
-    assert job.ran == LATER - NOW
-
-
 def test_a_restart_from_scratch_begins_a_new_lineage_and_keeps_the_old_one() -> None:
     job, _ = advance(running(), RestartRequested(NOW, "ann", Start(From.SCRATCH)))
-    job, _ = advance(job, Exited(LATER, 1, DIED))
+    job, _ = advance(job, Exited(LATER, 1, replace(DIED, checkpoint_step=40), ENOUGH))
     job, commands = advance(job, Placed(LATER, GPUS))
     assert commands == (Launch(Attempt(2, 2, Start(From.SCRATCH)), "img", GPUS),)
     job, _ = advance(job, Launched(LATER))
-    job, _ = advance(job, Exited(LATER, 2, DIED))
+    job, _ = advance(job, Exited(LATER, 2, DIED, AGAIN))
     assert job.next_start == Start()  # and what follows resumes in the new lineage
     job, commands = advance(job, Placed(LATER, GPUS))
     assert commands == (Launch(Attempt(3, 2), "img", GPUS),)
 
 
-def test_a_finished_job_can_be_restarted_with_fresh_ledgers() -> None:
-    job = replace(JOB, state=STATES[6], ledger=Ledger(5, 40, 3), ran=timedelta(hours=3))
+def test_the_policy_can_say_where_the_next_attempt_begins() -> None:
+    said = ruling(Verb.RESUME, start=Start(From.STEP, 30))
+    job, _ = advance(running(), Exited(LATER, 1, replace(DIED, checkpoint_step=40), said))
+    job, commands = advance(job, Placed(LATER, GPUS))
+    assert commands == (Launch(Attempt(2, 1, Start(From.STEP, 30), began=30), "img", GPUS),)
+
+
+def test_a_finished_job_can_be_restarted_and_is_pardoned() -> None:
+    history = History(attempts=5, charged=5, ran=timedelta(hours=3), had_checkpoint=True)
+    job = replace(JOB, state=STATES[6], history=history)
     job, commands = advance(job, RestartRequested(NOW, "ann", Start(From.STEP, 40)))
     assert (job.state, commands) == (Preparing(NOW), (PrepareImage(),))
-    assert (job.ledger, job.ran, job.next_start) == (Ledger(), timedelta(), Start(From.STEP, 40))
+    assert job.history == History(attempts=5, had_checkpoint=True)
+    assert job.next_start == Start(From.STEP, 40)
 
 
 def test_an_image_that_vanished_is_prepared_again_without_costing_an_attempt() -> None:
@@ -259,16 +415,26 @@ def test_an_image_that_vanished_is_prepared_again_without_costing_an_attempt() -
     assert (job.state, job.attempts, commands) == (Preparing(LATER), 0, (PrepareImage(),))
 
 
-def test_a_launch_that_is_refused_again_and_again_ends_the_job() -> None:
-    job = replace(JOB, limits=RetryLimits(no_progress=2))
-    for _ in range(2):
-        job, _ = advance(replace(job, state=STATES[2]), LaunchFailed(LATER, "no such device"))
-    assert job.state == Finished(
-        LATER,
-        Outcome.FAILED,
-        "no progress: 2 attempts in a row ended without any checkpoint; "
-        "the last: launch_failed: no such device",
-    )
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        (StopReason.CANCELLED, Finished(LATER, Outcome.CANCELLED, "cancelled by ann")),
+        (StopReason.HOLD, Held(LATER, "held by ann", asked=True)),
+        (StopReason.RESTART, Queued(LATER, "img", "restart, as asked")),
+    ],
+)
+def test_an_attempt_that_was_stopped_before_its_image_was_missed_ends_as_asked(
+    reason: StopReason, state: State
+) -> None:
+    job, commands = advance(stopping(reason, by="ann"), ImageMissing(LATER))
+    assert (job.state, commands) == (state, (Remove(1),))
+
+
+def test_a_launch_that_is_refused_is_an_end_that_saved_nothing() -> None:
+    job = replace(JOB, state=STATES[2], saved=40)
+    job, commands = advance(job, LaunchFailed(LATER, "no such device", ENOUGH))
+    assert job.state == Finished(LATER, Outcome.FAILED, "exception: no such device")
+    assert (job.saved, commands) == (40, (Remove(1),))
 
 
 def test_after_a_crash_each_state_implies_what_was_to_be_done() -> None:
@@ -293,11 +459,23 @@ def test_the_story_names_where_an_attempt_begins() -> None:
     assert story.verdict(replace(JOB, state=Queued(NOW, "img", "restart, as asked"))) == "restart, as asked"
 
 
-JOB_EVENTS = st.sampled_from(EVENTS) | st.builds(
-    Exited,
-    st.just(LATER),
-    st.integers(1, 4),
-    st.sampled_from([DIED, DONE, Ended(99, "x"), Ended(None, "vanished")]),
+RULINGS = st.sampled_from(
+    [
+        *(AGAIN, FINISH, ENOUGH, WAIT),
+        ruling(Verb.RESTART, start=Start(From.SCRATCH)),
+        ruling(Verb.RESUME, start=Start(From.STEP, 30)),
+    ]
+)
+JOB_EVENTS = (
+    st.sampled_from(EVENTS)
+    | st.builds(
+        Exited,
+        st.just(LATER),
+        st.integers(1, 4),
+        st.sampled_from([DIED, DONE, Ended(99, "x"), Ended(None, "vanished")]),
+        RULINGS,
+    )
+    | st.builds(LaunchFailed, st.just(LATER), st.just("no"), RULINGS)
 )
 
 
@@ -307,15 +485,20 @@ def test_no_order_of_events_leaks_a_device_or_starts_an_attempt_twice(events: li
     """Devices are held in exactly three states; every launch has a number of its own; no job is lost."""
     job = replace(JOB, attempts=0)
     launched: list[int] = []
+    lineages = [job.lineage]
     for event in events:
         with suppress(IllegalTransition):
             job, commands = advance(job, event)
             launched += [c.attempt.number for c in commands if isinstance(c, Launch)]
+            lineages.append(job.lineage)
             if isinstance(event, ImageMissing) and isinstance(job.state, Preparing):
                 launched.pop()  # it never began
         holds = hasattr(job.state, "allocation")
         assert holds == isinstance(job.state, Starting | Running | Stopping)
         if isinstance(job.state, Starting | Running | Stopping):
             assert job.state.attempt.number == job.attempts
+            assert job.state.attempt.lineage == job.lineage
     assert launched == sorted(set(launched))
     assert len(launched) == job.attempts
+    assert lineages == sorted(lineages)
+    assert TypeAdapter(Job).validate_json(TypeAdapter(Job).dump_json(job)) == job

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -67,3 +68,11 @@ def test_nothing_is_lent_twice_or_beyond_what_is_free(wanted: list[Needs]) -> No
     assert len(devices) == len(set(devices))
     assert sum(wanted[int(answer.job_id)].cpus for answer in lent) <= FREE.cpus
     assert sum(wanted[int(answer.job_id)].memory_bytes for answer in lent) <= FREE.memory_bytes
+
+
+def test_a_device_that_a_job_avoids_is_left_to_others() -> None:
+    wish = Needs(1, GIB, 1, "nvidia")
+    queue = [waiting("1", replace(wish, avoid=("GPU-a",)), age_s=9), waiting("2", wish)]
+    assert place(queue, FREE, NOW) == (Lend("1", ("GPU-b",)), Lend("2", ("GPU-a",)))
+    picky = waiting("1", replace(wish, avoid=("GPU-a", "GPU-b")))
+    assert place([picky], FREE, NOW) == (Wait("1", "waits for 1 gpus (0 free)"),)

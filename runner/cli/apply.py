@@ -1,0 +1,220 @@
+"""``runner apply``, ``runner rollback`` and ``runner revisions``: a job's file is changed while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from binascii import b2a_base64
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.cli.options import as_json, check_optional_ref, complete_names, the_job
+from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.cli.submit import read
+from runner.client import find_or_start
+from runner.errors import Unavailable
+from runner.wire import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from runner.client import Client
+
+DECLINED: Final = 3
+POLL_S: Final = 0.5
+VERIFYING_S: Final = 600.0
+"""How long the daemon may take to verify checkpoints before it answers."""
+
+OUTCOMES: Final = {
+    "keep": "what runs goes on",
+    "resume": "it is stopped, and goes on from its newest checkpoint with the change",
+    "restart": "it is stopped, and begins again at step 0 in a new lineage; the old one is kept",
+    "decline": "nothing changes",
+}
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option(
+    "--job", metavar="JOB", callback=check_optional_ref, shell_complete=complete_names,
+    help="The job to change; the newest of the file's name by default.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--approve", is_flag=True, help="Agree that the change may cost work.")
+@click.option(
+    "--canary", "steps", type=click.IntRange(25, 1_000_000), metavar="N",
+    help="First measure the change: N steps of it, from a copy of the newest checkpoint.",
+)  # fmt: skip
+@click.option("--measured", metavar="ID", help="Decide with what an earlier canary of this change has shown.")
+@as_json
+def apply(  # noqa: PLR0913  one per option
+    file: str,
+    *,
+    job: str | None,
+    dry_run: bool,
+    approve: bool,
+    steps: int | None,
+    measured: str | None,
+    as_json: bool,
+) -> None:
+    """Change a job while it runs: FILE is the new version of its job file.
+
+    Shows every field that differs with its class, what has been measured, and what the policy
+    of the job says: what runs goes on (keep), is resumed, or begins again (restart).  Kept
+    changes take effect with the next attempt.  The exit code is 3 if the policy declines.
+    """
+    client = find_or_start(complain)
+    body = {**_body(file, job), "canary": measured}
+    if steps is not None:
+        body["canary"] = _measure(client, body, steps)
+    answer = _post(client, "/v1/apply", {**body, "dry_run": dry_run, "approve": approve})
+    if as_json:
+        say_json(answer)
+    else:
+        for line in told(answer, dry_run=dry_run):
+            say(line)
+    if answer["outcome"] == "decline":
+        click.get_current_context().exit(DECLINED)
+
+
+def _body(file: str, job: str | None) -> dict[str, Any]:
+    """Return what every request about a change says."""
+    return {
+        "path": os.path.abspath(file),  # noqa: PTH100  pathlib takes 5 ms to import
+        "shown": file,
+        "text_b64": b2a_base64(read(file), newline=False).decode(),
+        "job": job,
+    }
+
+
+def _post(client: Client, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+    """Return the answer to a request that may take as long as verifying checkpoints does."""
+    answer = client.ask("POST", path, json.dumps(body).encode(), VERIFYING_S)
+    found: dict[str, Any] = json.loads(answer.body)
+    return found
+
+
+def _measure(client: Client, body: Mapping[str, object], steps: int) -> str:
+    """Return the id of a canary that has been measured.
+
+    Raises:
+        Unavailable: it brought no rate.
+    """
+    trial = _post(client, "/v1/canaries", {**body, "steps": steps})
+    if trial["parked"]:
+        complain("there is no room beside the job: it stands still for its canary, and goes on afterwards")
+    complain(f"canary {trial['canary']}: {steps} steps of the change; runner logs -f {trial['canary']}")
+    pause, path = Event(), f"/v1/jobs/{quote(trial['job'])}/canaries/{quote(trial['canary'])}"
+    while not trial["finished"]:
+        pause.wait(POLL_S)
+        trial = client.get(path)
+    if trial["rate"] is None:
+        raise Unavailable(f"canary {trial['canary']}: no rate: {trial['why']}; runner logs {trial['canary']}")
+    return str(trial["canary"])
+
+
+# --- In words -----------------------------------------------------------------------------------------
+
+
+def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
+    """Yield what is known about a change, and what comes of it."""
+    if not answer["changes"]:
+        yield f"{answer['job']['name']}: nothing differs"
+        return
+    yield from _table(
+        [("FIELD", "NOW", "THEN", "CLASS", "WHY"), *map(_cells, answer["changes"])],
+    )
+    same = "the same bits come out" if answer["same_bits"] else "other bits come out"
+    yield f"class {answer['class']}: {same}"
+    yield ""
+    yield f"checkpoint {_checkpoint(answer['facts'])}"
+    yield from answer["arithmetic"]
+    yield ""
+    verdict = answer["verdict"]
+    rule = f" (rule {verdict['rule']})" if verdict["rule"] else ""
+    limit = f" [limit {verdict['limit']}]" if verdict["limit"] else ""
+    yield f"{answer['outcome']}{rule}{limit}: {answer['why']}"
+    yield _done(answer, dry_run=dry_run)
+
+
+def _done(answer: Mapping[str, Any], *, dry_run: bool) -> str:
+    follows = OUTCOMES[answer["outcome"]]
+    if dry_run:
+        return f"dry run: nothing was done; without --dry-run: {follows}"
+    revision = "" if answer["revision"] is None else f" is at revision {answer['revision']};"
+    return f"{answer['job']['name']}{revision or ':'} {follows}"
+
+
+def _cells(change: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(change[name] for name in ("field", "before", "after", "class", "why"))
+
+
+def _checkpoint(facts: Mapping[str, Any]) -> str:
+    if not facts.get("checkpoint.present"):
+        saves = facts.get("checkpoint.on_demand")
+        return "none yet" + ("; it saves when it is asked to stop" if saves else "")
+    if not facts.get("checkpoint.valid"):
+        return "there are some, and none is valid"
+    known: bool | None = facts.get("checkpoint.compatible")
+    fits = "" if known is None else "fits the change" if known else "does not fit the change"
+    step, age = facts.get("checkpoint.step"), facts.get("checkpoint.age_s")
+    return ", ".join(filter(None, (f"of step {step}", f"{age:.0f} s old" if age is not None else "", fits)))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines, columns under each other; the last one is as long as it is."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+# --- Back ---------------------------------------------------------------------------------------------
+
+
+@click.command()
+@the_job
+@click.argument("revision", metavar="[REVISION]", type=click.IntRange(1), required=False)
+@as_json
+def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
+    """Return a job to an earlier revision of its file, and to the lineage that it had then.
+
+    Without REVISION it is the one before the present one.  What runs is stopped, and goes on
+    from the newest checkpoint of that lineage.  Nothing is deleted.
+    """
+    answer = find_or_start(complain).act(job, "rollback", {"revision": revision})
+    if as_json:
+        say_json(answer)
+    else:
+        say(f"{job}: back to revision {answer['to']}, as revision {answer['revision']}; {answer['follows']}")
+
+
+@click.command()
+@the_job
+@as_json
+def revisions(job: str, *, as_json: bool) -> None:
+    """List the revisions of a job's file, the first one first."""
+    found = find_or_start(complain).get(f"/v1/jobs/{quote(job)}/revisions")["revisions"]
+    if as_json:
+        for each in found:
+            say_json(each)
+        return
+    rows = [[*map(str, _revision(each)), each["why"]] for each in found]
+    if not on_terminal():
+        for row in rows:
+            say_row(*row)
+        return
+    for line in _table([["REVISION", "AT", "BY", "LINEAGE", "WHY"], *rows]):
+        say(line)
+
+
+def _revision(each: Mapping[str, Any]) -> tuple[object, ...]:
+    mark = " *" if each["present"] else ""
+    return (
+        f"{each['number']}{mark}",
+        each["at"],
+        each["by"],
+        "-" if each["lineage"] is None else each["lineage"],
+    )

@@ -1,0 +1,147 @@
+"""How long an attempt has been silent, and how long it may be: learned by looking on.
+
+A look reads what the attempt last said.  Only that it *changed* counts, by the runner's own clock:
+what the container believes the time to be is nobody's evidence.  Time in which nobody looked, because
+the daemon was away or the machine slept, is no silence.  The limit belongs to a phase in which steps
+are taken; what compiles, evaluates, saves or begins cannot be timed by anybody, and has none.
+"""
+
+import statistics
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from runner.core.policy.economics import Rate
+
+FLOOR_S: Final = 300.0
+"""No silence shorter than this is held against anybody."""
+
+FACTOR: Final = 5.0
+"""So many times its longest silence an attempt may be silent (NVRx learns its timeouts alike)."""
+
+WARM_UP: Final = 5
+"""Steps that are no measure for the others: caches are cold, kernels are chosen, allocators grow."""
+
+BLINK_S: Final = 60.0
+"""A longer time between two looks is one in which nobody looked; more than this of it counts for nothing."""
+
+TIMELESS: Final = frozenset({"init", "compile", "eval", "save", "drain"})
+"""Phases without a limit."""
+
+SAMPLES: Final = 64
+"""Points that a rate is taken from, spread over its window."""
+
+LEAST_SPAN_S: Final = 10.0
+"""A rate over less than this is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What one look found: the last thing that the attempt said."""
+
+    phase: str
+    step: int
+    written: float  # by the container's clock: only ever asked whether it changed
+    items: int | None = None  # rows, tokens or windows since the attempt began
+    begun: int = 0  # step that the attempt began from
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How many items were done at one moment (monotonic seconds)."""
+
+    at: float
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What the looks at one attempt come to so far; ``seen`` returns the next one."""
+
+    window_s: float = 300.0  # of the recent rate
+    sign: Sign | None = None
+    born: float | None = None  # when the attempt started, monotonic seconds; None: nobody knows
+    looked: float = 0.0  # when
+    spoke: float = 0.0  # when it was first seen to have said the last thing
+    age_s: float = 0.0  # since it last said anything new
+    idle_s: float = 0.0  # since its step last grew
+    steps: int = 0  # taken while somebody looked on
+    longest: tuple[tuple[str, float], ...] = ()  # silence by phase, after the warm-up
+    first: Point | None = None
+    points: tuple[Point, ...] = ()
+
+    def seen(self, sign: Sign | None, now: float) -> "Heartbeat":
+        """Return what is known after one more look; None: there was nothing that could be read."""
+        if sign is None or self.sign is None:
+            spoke = now if sign else self.spoke
+            return _counted(replace(self, sign=sign or self.sign, looked=now, spoke=spoke), sign, now)
+        passed = min(max(now - self.looked, 0.0), BLINK_S)
+        age = self.age_s + passed
+        spoke, grown = sign != self.sign, max(sign.step - self.sign.step, 0)
+        learnt = self._learnt(self.sign.phase, age) if spoke and self.steps >= WARM_UP else self.longest
+        after = replace(
+            self,
+            sign=sign,
+            looked=now,
+            spoke=now if spoke else self.spoke,
+            age_s=0.0 if spoke else age,
+            idle_s=0.0 if grown else self.idle_s + passed,
+            steps=self.steps + grown,
+            longest=learnt,
+        )
+        return _counted(after, sign, now)
+
+    def _learnt(self, phase: str, silence_s: float) -> tuple[tuple[str, float], ...]:
+        known = dict(self.longest)
+        return tuple({**known, phase: max(known.get(phase, 0.0), silence_s)}.items())
+
+    def limit_s(self, floor_s: float = FLOOR_S) -> float | None:
+        """Return how long it may be silent in its phase; None as long as nobody can know.
+
+        Before a silence has been seen to end, no silence can have been longer than all the time until it
+        spoke last.
+        """
+        if self.sign is None or self.sign.phase in TIMELESS or self.sign.step - self.sign.begun < WARM_UP:
+            return None
+        longest = dict(self.longest).get(self.sign.phase)
+        if longest is None and self.born is not None:
+            longest = self.spoke - self.born
+        return None if longest is None else max(floor_s, FACTOR * longest)
+
+    def over(self, floor_s: float = FLOOR_S) -> bool | None:
+        """Return whether it is silent for longer than it may be; None where there is no limit."""
+        limit = self.limit_s(floor_s)
+        return None if limit is None else self.age_s > limit
+
+    @property
+    def rate(self) -> float | None:
+        """Return items per second since its first step, pauses included."""
+        return _between(self.first, self.points[-1]) if self.points else None
+
+    @property
+    def recent(self) -> Rate | None:
+        """Return items per second over the window, pauses included: mean, spread and number of parts."""
+        if not self.points:
+            return None
+        mean = _between(self.points[0], self.points[-1])
+        parts = [(b.items - a.items) / (b.at - a.at) for a, b in pairwise(self.points)]
+        if mean is None:
+            return None
+        return Rate(mean, statistics.stdev(parts) if len(parts) > 1 else 0.0, len(parts))
+
+
+def _between(first: Point | None, last: Point) -> float | None:
+    if first is None or last.at - first.at < LEAST_SPAN_S:
+        return None
+    return max(last.items - first.items, 0) / (last.at - first.at)
+
+
+def _counted(heartbeat: Heartbeat, sign: Sign | None, now: float) -> Heartbeat:
+    """Return it with a point for the rates, where one is due."""
+    points = heartbeat.points
+    if sign is None or not sign.items or (points and now - points[-1].at < heartbeat.window_s / SAMPLES):
+        return heartbeat
+    kept = (*points, point := Point(now, sign.items))
+    while len(kept) > 2 and kept[1].at <= now - heartbeat.window_s:
+        kept = kept[1:]
+    return replace(heartbeat, first=heartbeat.first or point, points=kept)

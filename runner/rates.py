@@ -1,0 +1,149 @@
+"""How fast an attempt trains, from the lines that it has written about itself.
+
+A rate is taken over wall time between lines of ``metrics.jsonl``, in steps per second: the effective batch
+is the unit of work, however it is computed.  Stretches in which it evaluated are left out of the rate and
+counted by themselves, because a trial of a hundred steps may see none of them.  Lines are grouped into
+windows: single steps follow each other too closely to count as independent measurements.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from runner.core.policy.economics import MIN_MEASUREMENTS, Rate
+
+WINDOWS: Final = 30
+"""Windows that many lines are grouped into, about: enough for a mean, long enough to be independent."""
+
+
+FEW: Final = 8
+"""Stretches that tell at least whether something slows a job down."""
+
+MOST_SLOWED: Final = 3.0
+"""Beyond this something else was going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Steps per second while it trains, and seconds that one evaluation takes; None: none was seen."""
+
+    steps: Rate
+    eval_s: float | None = None
+
+    def overall(self, eval_every: int | None, eval_s: float | None = None) -> Rate:
+        """Return the rate with evaluations spread over it; ``eval_s`` stands in for what was not seen."""
+        took = self.eval_s if self.eval_s is not None else eval_s
+        if not eval_every or not took:
+            return self.steps
+        mean = 1 / (1 / self.steps.mean + took / eval_every)
+        return Rate(mean, self.steps.deviation * (mean / self.steps.mean) ** 2, self.steps.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of ``metrics.jsonl``: a step, or an evaluation after it."""
+
+    time: float
+    step: int
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Time between two lines about steps."""
+
+    steps: int
+    seconds: float
+    since: float
+    evaluated: bool = False
+
+    @property
+    def until(self) -> float:
+        return self.since + self.seconds
+
+
+def lines(raw: bytes) -> tuple[Line, ...]:
+    """Return what can be read of a report that the job wrote: a torn or foolish line is left out."""
+    return tuple(found for each in raw.splitlines() if (found := _line(each)) is not None)
+
+
+def _line(raw: bytes) -> Line | None:
+    try:
+        said = json.loads(raw)
+        time, step = float(said["time"]), int(said["step"])
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return Line(time, step, "loss" in said) if math.isfinite(time) and step >= 0 else None
+
+
+Span: TypeAlias = tuple[float, float]
+"""Two moments, Unix time."""
+
+ALWAYS: Final[Span] = (-math.inf, math.inf)
+NEVER: Final[Span] = (math.inf, -math.inf)
+
+
+def pace(written: Sequence[Line], within: Span = ALWAYS, without: Span = NEVER) -> Pace | None:
+    """Return how fast it was within a time, less another one; None while there are too few lines."""
+    stretches = [each for each in _stretches(written) if _counts(each, within, without)]
+    trained = [each for each in stretches if not each.evaluated]
+    if len(trained) < MIN_MEASUREMENTS:
+        return None
+    rate = _rate([each.seconds / each.steps for each in _windows(trained)])
+    return Pace(rate, _evaluation_s(stretches, rate))
+
+
+def slowed(written: Sequence[Line], beside: Span, alone: Rate) -> float:
+    """Return how many times slower a job was while something ran beside it, 1 where nobody can tell."""
+    stretches = [each for each in _stretches(written) if _counts(each, beside, NEVER)]
+    if len(stretches) < FEW:
+        return 1.0
+    rate = sum(each.steps for each in stretches) / math.fsum(each.seconds for each in stretches)
+    return min(max(alone.mean / rate, 1.0), MOST_SLOWED)
+
+
+def _counts(stretch: _Stretch, within: Span, without: Span) -> bool:
+    """Return whether a stretch lies within a time, and outside of another one."""
+    apart = stretch.until <= without[0] or stretch.since >= without[1]
+    return within[0] <= stretch.since and stretch.until <= within[1] and apart
+
+
+def _rate(seconds_per_step: Sequence[float]) -> Rate:
+    """Return the steps per second of windows: the inverse of the mean time of a step.
+
+    The mean of the windows' rates would be too high: a fast window would count as much as a slow one, and
+    takes less of the time.  The deviation is carried over to first order.
+    """
+    count = len(seconds_per_step)
+    mean = math.fsum(seconds_per_step) / count
+    variance = math.fsum((each - mean) ** 2 for each in seconds_per_step) / (count - 1)
+    return Rate(1 / mean, math.sqrt(variance) / mean**2, count)
+
+
+def _stretches(written: Iterable[Line]) -> Iterator[_Stretch]:
+    """Yield the time between each two lines about steps; the lines of a repeated step are no time at all."""
+    evaluated, last = False, None
+    for line in written:
+        if not line.trained:
+            evaluated = True
+            continue
+        if last is not None and line.step > last.step and line.time > last.time:
+            yield _Stretch(line.step - last.step, line.time - last.time, last.time, evaluated)
+        last, evaluated = line, False
+
+
+def _windows(stretches: Sequence[_Stretch]) -> Iterator[_Stretch]:
+    """Yield about ``WINDOWS`` groups of stretches, at least as many as are needed."""
+    size = max(1, len(stretches) // WINDOWS)
+    for start in range(0, len(stretches) - size + 1, size):
+        group = stretches[start : start + size]
+        seconds = math.fsum(each.seconds for each in group)
+        yield _Stretch(sum(each.steps for each in group), seconds, group[0].since)
+
+
+def _evaluation_s(stretches: Iterable[_Stretch], rate: Rate) -> float | None:
+    """Return the mean time of an evaluation: what a stretch with one took longer than its steps."""
+    extra = [max(each.seconds - each.steps / rate.mean, 0.0) for each in stretches if each.evaluated]
+    return math.fsum(extra) / len(extra) if extra else None

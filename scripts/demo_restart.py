@@ -1,0 +1,220 @@
+"""A change in the middle of a job: restart, keep or resume?  By arithmetic, and then by the clock.
+
+The case of the source documents, on this machine: a graph forecaster that builds its graphs again for every
+batch, and saves at the ends of epochs only.  A profile that keeps the graphs is offered three times: at 84 %
+of the first epoch, at 84 % of the last one, and at 84 % of the first with a checkpoint in its middle.  Each
+time a canary measures the change, the policy answers, and afterwards every alternative is really carried
+out, so that what was predicted stands beside what it took.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from runner.client import find_or_start
+
+ROOT: Final = Path(__file__).parent.parent
+RUNNER: Final = str(Path(sys.executable).with_name("runner"))
+STATE: Final = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-restart")
+FILES: Final = STATE / "files"
+PATIENCE_S: Final = 900
+
+EPOCH: Final = 100
+"""Steps; what 1131 days come to in batches of 8."""
+
+EPOCHS: Final = 3
+TRIED_AT, DECIDED_AT = 0.35, 0.84
+CANARY: Final = 100
+CHOICES: Final = ("keep", "resume", "restart")
+
+
+def job_file(name: str, graphs: str, every_steps: int) -> Path:
+    """Write the job file of one job with one graph cache, and return where it is."""
+    job = {
+        "name": name,
+        "workload": {
+            "kind": "graph_forecast",
+            "data": "synthetic-stocks",
+            "synthetic_assets": 64,
+            "synthetic_days": 1131,
+            "steps": EPOCH * EPOCHS,
+            "batch_size": 8,
+            "eval_every": None,
+            "eval_batches": 1,
+            "log_every": 1,
+        },
+        "profile": {"extends": "cpu", "name": f"graphs-{graphs}", "graph_cache": graphs, "threads": 1},
+        "policy": "restart-if-epoch-only-checkpoints",
+        "resources": {"cpus": 1, "memory": "2GiB"},
+        "checkpoint": {"every": None, "every_steps": every_steps, "on_stop": False, "keep": 10},
+    }
+    FILES.mkdir(parents=True, exist_ok=True)
+    path = FILES / f"{name}-{graphs}.yaml"
+    path.write_text(json.dumps(job, indent=1))  # JSON is YAML
+    return path
+
+
+def runner(*arguments: str, show: bool = True) -> str:
+    """Type a command as a user would, and return what it printed."""
+    if show:
+        print(f"$ runner {' '.join(arguments)}", flush=True)
+    done = subprocess.run([RUNNER, *arguments], check=False, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    if done.returncode not in {0, 3}:  # 3: the policy declines
+        sys.exit(f"demo: runner {' '.join(arguments)} ended with exit code {done.returncode}")
+    return done.stdout
+
+
+def job(name: str) -> dict[str, Any]:
+    """Return what is known of a job; asked so often that a command would cost the jobs their time."""
+    return dict(find_or_start().job(name))
+
+
+def until(name: str, true: Callable[[dict[str, Any]], bool], *, may_end: bool = False) -> dict[str, Any]:
+    """Return a job once something is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = job(name)
+        if true(found):
+            return found
+        if found["state"] in {"finished", "held"} and not may_end:
+            sys.exit(f"demo: job {name} ended too early: {found['why']}")
+        time.sleep(0.1)
+    sys.exit(f"demo: job {name} took longer than {PATIENCE_S} s; runner logs {name}")
+
+
+def at_step(name: str, step: float) -> float:
+    """Return the time at which a job has reached a step."""
+    until(name, lambda found: (found.get("progress") or {}).get("step", 0) >= step)
+    return time.time()
+
+
+def finished(name: str) -> float:
+    """Return when a job that has succeeded took its last step, in its own words."""
+    found = until(name, lambda found: found["state"] in {"finished", "held"}, may_end=True)
+    if found["outcome"] != "succeeded":
+        sys.exit(f"demo: job {name}: {found['why']}")
+    metrics = Path(found["run_dir"]) / "attempts" / str(found["attempt"]) / "metrics.jsonl"
+    *_, last = metrics.read_text().splitlines()
+    return float(json.loads(last)["time"])
+
+
+@dataclass
+class Decision:
+    """What was said about a change, and when."""
+
+    title: str
+    name: str
+    answer: dict[str, Any]
+    at: float
+    real: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> str:
+        return str(self.answer["outcome"])
+
+    def expected(self, choice: str) -> float | None:
+        value: float | None = self.answer["econ"]["expected"][choice]
+        return value
+
+
+def measured(name: str, epoch: int) -> str:
+    """Run a canary of the change early in an epoch, and return its id."""
+    at_step(name, EPOCH * (epoch - 1 + TRIED_AT))
+    print(f"  step {job(name)['progress']['step']}: the canary takes {CANARY} steps beside it", flush=True)
+    runner("apply", str(FILES / f"{name}-memory.yaml"), "--dry-run", "--canary", str(CANARY))
+    [canary] = [each for each in json_lines("list", "--json") if each["name"] == f"{name}-canary"][:1]
+    return str(canary["id"])
+
+
+def json_lines(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in runner(*arguments, show=False).splitlines()]
+
+
+def decided(title: str, name: str, epoch: int) -> Decision:
+    """Offer the change at 84 % of an epoch, do what the policy says, and return it."""
+    print(f"\n=== {title}", flush=True)
+    canary = measured(name, epoch)
+    at_step(name, EPOCH * (epoch - 1 + DECIDED_AT))
+    arguments = ("apply", str(FILES / f"{name}-memory.yaml"), "--measured", canary)
+    answer, at = json.loads(runner(*arguments, "--json")), time.time()
+    for line in answer["arithmetic"]:
+        print(f"  {line}")
+    print(f"  => {answer['outcome']}: {answer['why']}", flush=True)
+    return Decision(title, name, answer, at)
+
+
+def submitted(name: str, every_steps: int) -> None:
+    job_file(name, "memory", every_steps)
+    runner("submit", str(job_file(name, "off", every_steps)))
+
+
+def scenario() -> list[Decision]:
+    """Carry out the three cases and every alternative of each."""
+    submitted("first", EPOCH)
+    first = decided("84 % of the first epoch, checkpoints at ends of epochs only", "first", 1)
+    first.real[first.chosen] = finished("first") - first.at
+
+    submitted("last", EPOCH)
+    began = at_step("last", first.answer["econ"]["work"]["done"])
+    last = decided("84 % of the last epoch", "last", EPOCHS)
+    last.real["keep"] = finished("last") - last.at
+    first.real["keep"] = finished("last") - began
+    print("  and what resuming would have taken: the end of the second epoch, with the change", flush=True)
+    again = time.time()
+    runner("restart", "last", "--from", str(EPOCH * (EPOCHS - 1)))
+    last.real["resume"] = finished("last") - again
+
+    submitted("middle", EPOCH // 5)
+    middle = decided("84 % of the first epoch, with a checkpoint at 80 %", "middle", 1)
+    middle.real[middle.chosen] = finished("middle") - middle.at
+    for other in (last, middle):
+        other.real.setdefault("restart", first.real.get("restart", 0.0))
+    middle.real["keep"] = first.real["keep"]
+    return [first, last, middle]
+
+
+def report(cases: list[Decision]) -> bool:
+    """Print predictions beside what it took, and return whether the fastest was chosen everywhere."""
+    print("\nfrom the decision to the last step:")
+    print(f"{'case':<62}{'':<10}{'predicted':>10}{'real':>9}{'off':>8}")
+    right = True
+    for case in cases:
+        real = {choice: seconds for choice, seconds in case.real.items() if seconds}
+        fastest = min(real, key=lambda choice: real[choice])
+        right = right and fastest == case.chosen
+        for choice in CHOICES:
+            expected, took = case.expected(choice), real.get(choice)
+            if expected is None or took is None:
+                continue
+            marks = f"{'chosen' if choice == case.chosen else ''} {'fastest' if choice == fastest else ''}"
+            off = f"{100 * (expected / took - 1):+.0f} %"
+            title = case.title if choice == "keep" else ""
+            print(f"{title:<62}{choice:<10}{expected:>8.1f} s{took:>7.1f} s{off:>8}  {marks.strip()}")
+    return right
+
+
+def main() -> int:
+    os.environ["RUNNER_STATE_DIR"] = str(STATE)
+    began = time.monotonic()
+    runner("list", show=False)  # starts the daemon
+    try:
+        cases = scenario()
+    finally:
+        runner("stop", show=False)
+    wanted = ["restart", "keep", "resume"]
+    right = report(cases)
+    chosen = [case.chosen for case in cases]
+    print(f"\nchosen: {', '.join(chosen)}; in {time.monotonic() - began:.0f} s")
+    if chosen != wanted:
+        print(f"that is not what the arithmetic of a quiet machine gives: {', '.join(wanted)}")
+    return 0 if right and chosen == wanted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Changes to trainings that really run, in containers: what is kept, resumed, tried out and taken back."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.store import ImageStore
+from jobs.contract import AttemptSpec, checkpoints
+from tests.fakes.counter_image import counter_image
+from tests.fakes.service import Json, Service, service, until
+
+pytestmark = pytest.mark.engine
+
+STEPS = 3000
+
+
+@pytest.fixture(scope="module")
+def daemon(engine: str, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    ImageStore().ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
+    with (
+        counter_image(engine, base_image) as counter,
+        service(executor="docker", allowed_images={"counter": counter}) as made,
+    ):
+        yield made.start()
+        made.assert_whole()
+
+
+def training(daemon: Service, name: str, **fields: Any) -> Path:  # noqa: ANN401
+    return daemon.training(name, STEPS, every=200, **fields)
+
+
+def at_step(daemon: Service, job_id: str, step: int) -> Json:
+    def look() -> Json | None:
+        found = daemon.job(job_id)
+        return found if (found["progress"] or {}).get("step", 0) >= step else None
+
+    return until(look, f"job {job_id} is at step {step}", more=daemon.log_tail)
+
+
+def apply(daemon: Service, file: Path, *options: str, code: int = 0) -> Json:
+    *_, answer = daemon.runner("apply", str(file), *options, "--json", code=code).splitlines()
+    found: Json = json.loads(answer)
+    return found
+
+
+def spec(daemon: Service, job_id: str, attempt: int) -> AttemptSpec:
+    return AttemptSpec.model_validate_json(daemon.paths(job_id, attempt).spec.read_bytes())
+
+
+def test_a_change_that_is_kept_is_taken_up_by_the_next_attempt_with_the_same_bits(daemon: Service) -> None:
+    untouched = daemon.submit(training(daemon, "untouched"))
+    job_id = daemon.submit(training(daemon, "kept"))
+    at_step(daemon, job_id, 250)
+    answer = apply(
+        daemon, training(daemon, "kept", profile={"extends": "cpu", "threads": 1, "conversion": "each_use"})
+    )
+    assert (answer["class"], answer["same_bits"], answer["outcome"], answer["revision"]) == (
+        "B",
+        True,
+        "keep",
+        2,
+    )
+    assert daemon.job(job_id)["attempt"] == 1
+    daemon.signal_container(job_id, signal.SIGKILL)
+    ended = daemon.ends(job_id)
+    assert [spec(daemon, job_id, n).revision for n in (1, 2)] == [1, 2]
+    assert spec(daemon, job_id, 2).profile.conversion == "each_use"
+    assert ended["result"]["weights_sha256"] == daemon.ends(untouched)["result"]["weights_sha256"]
+
+
+def test_another_trajectory_is_declined_then_resumed_and_a_new_model_is_rolled_back(daemon: Service) -> None:
+    job_id = daemon.submit(training(daemon, "changed"))
+    at_step(daemon, job_id, 250)
+    hotter = training(daemon, "changed", workload={"learning_rate": 0.002})
+    assert apply(daemon, hotter, code=3)["outcome"] == "decline"
+    allowed = training(daemon, "changed", workload={"learning_rate": 0.002}, allow=["changed_training"])
+    assert apply(daemon, allowed)["outcome"] == "resume"
+    resumed = until(
+        lambda: daemon.job(job_id) if daemon.job(job_id)["attempt"] == 2 else None, "it is resumed"
+    )
+    assert resumed["attempts"][0]["checkpoint_step"] >= 250
+    at_step(daemon, job_id, 600)
+    wider = training(
+        daemon, "changed", workload={"learning_rate": 0.002, "width": 64}, allow=["changed_training"]
+    )
+    assert apply(daemon, wider, "--approve")["outcome"] == "restart"
+    until(
+        lambda: daemon.job(job_id)["attempt"] == 3 and daemon.state_of(job_id) == "running", "it begins again"
+    )
+    assert "back to revision 2, as revision 4" in daemon.runner("rollback", job_id)
+    ended = daemon.ends(job_id)
+    assert [attempt["lineage"] for attempt in ended["attempts"]] == [1, 1, 2, 1]
+    assert ended["attempts"][3]["resumed_from"] >= 600
+    assert spec(daemon, job_id, 4).workload == spec(daemon, job_id, 2).workload
+    told = [line.split("\t")[0] for line in daemon.runner("revisions", job_id).splitlines()]
+    assert told == ["1", "2", "3", "4 *"]
+    assert "change" in {
+        each["moment"] for each in map(json.loads, daemon.runner("policy", "journal", job_id).splitlines())
+    }
+
+
+def test_a_canary_is_measured_beside_a_training_and_leaves_nothing_in_its_lineage(daemon: Service) -> None:
+    job_id = daemon.submit(training(daemon, "tried", environment={"A": "b"}))
+    at_step(daemon, job_id, 250)
+    file = training(daemon, "tried", profile={"extends": "cpu", "threads": 1, "optimizer": "loop"})
+    answer = apply(daemon, file, "--dry-run", "--canary", "50")
+    assert answer["econ"]["rate_new"]["mean"] > 0
+    assert answer["econ"]["seconds"]["keep"] > 0
+    canary = daemon.job("tried-canary")
+    assert (canary["outcome"], canary["labels"]) == ("cancelled", {"canary-of": job_id})
+    assert canary["attempts"][0]["resumed_from"] >= 200
+    ended = daemon.ends(job_id)
+    assert ended["attempt"] == 1
+    made_by = {
+        json.loads((path / "manifest.json").read_text())["job_id"]
+        for _, path in checkpoints(daemon.paths(job_id).lineage_dir)
+    }
+    assert made_by == {job_id}
+
+
+def test_a_job_that_fills_its_machine_makes_room_for_its_canary(daemon: Service) -> None:
+    resources = {"cpus": 1, "memory": "40GiB"}
+    job_id = daemon.submit(training(daemon, "large", resources=resources))
+    at_step(daemon, job_id, 250)
+    file = training(
+        daemon, "large", resources=resources, profile={"extends": "cpu", "threads": 1, "optimizer": "loop"}
+    )
+    said = daemon.runner("apply", str(file), "--canary", "50")
+    assert "there is no room beside the job" in said
+    assert "the trial cost" in said
+    ended = daemon.ends(job_id)
+    assert ended["attempt"] == 2
+    assert ended["attempts"][1]["resumed_from"] >= 250

@@ -1,0 +1,171 @@
+"""The table of classes, held against every model that it speaks about, and against the signatures."""
+
+import pytest
+from pydantic import BaseModel
+
+from jobs.contract import PLANS, SWITCHES, TRAJECTORY
+from jobs.training import NUMERIC_SWITCHES
+from runner.core.policy.difference import (
+    FIELDS,
+    TRAINING,
+    WORKLOADS,
+    Change,
+    Class,
+    Difference,
+    Fields,
+    difference,
+    judged,
+    rows,
+    shown,
+)
+from runner.core.policy.facts import Moment
+from runner.core.policy.table import known
+from runner.spec import JobFile
+
+WELL_KNOWN = Fields({}, "graph_forecast")
+
+
+def change(name: str, before: object, after: object, kind: str = "causal_lm", **more: bool) -> Change:
+    """Return what becomes of one field that changes."""
+    sides = (Fields({name: value}, kind, **more) for value in (before, after))  # type: ignore[dict-item]
+    [found] = difference(*sides).changes
+    return found
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Return the dotted names of a model's fields, one level deep."""
+    names = []
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        inner = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        names += [f"{prefix}{name}.{each}" for each in inner.model_fields] if inner else [f"{prefix}{name}"]
+    return names
+
+
+# --- No field without a class
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in leaves(JobFile) if n not in {"workload", "environment", "labels"}]
+)
+def test_every_field_of_the_job_file_has_a_class(name: str) -> None:
+    if name == "profile.extends":  # what it comes to is compared, switch by switch
+        return
+    section = name.partition(".")[0]
+    assert name in FIELDS or f"{section}.*" in FIELDS or name == "profile.name", name
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_every_switch_of_a_profile_has_a_class(name: str) -> None:
+    assert f"profile.{name}" in FIELDS
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(plan.model_fields["kind"].default, name) for plan in PLANS for name in plan.model_fields],
+)
+def test_every_field_of_every_plan_has_a_class(kind: str, name: str) -> None:
+    assert name in WORKLOADS[kind] or name in TRAINING
+
+
+def test_the_table_names_nothing_that_no_model_has() -> None:
+    plans = {plan.model_fields["kind"].default: set(plan.model_fields) for plan in PLANS}
+    for kind, table in WORKLOADS.items():
+        assert set(table) <= plans[kind]
+    profile = {name.removeprefix("profile.") for name in FIELDS if name.startswith("profile.")}
+    assert profile == set(SWITCHES)
+    top = {name.partition(".")[0] for name in FIELDS}
+    assert top <= set(JobFile.model_fields)
+
+
+# --- The classes agree with what checkpoints are signed with
+
+
+@pytest.mark.parametrize("name", NUMERIC_SWITCHES)
+def test_a_switch_that_is_signed_changes_the_rounding(name: str) -> None:
+    entry = FIELDS[f"profile.{name}"]
+    assert (entry.kind, entry.bits) == (Class.B, False)
+
+
+def test_a_switch_that_is_not_signed_keeps_the_bits() -> None:
+    others = set(SWITCHES) - {*NUMERIC_SWITCHES, "micro_batch", "cudnn_benchmark", "compile_dynamic"}
+    assert {name for name in others if not FIELDS[f"profile.{name}"].bits} == set()
+
+
+@pytest.mark.parametrize("name", TRAJECTORY)
+def test_what_decides_where_a_training_goes_is_another_trajectory(name: str) -> None:
+    assert TRAINING[name].kind is Class.C
+
+
+# --- Single fields
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "bits"),
+    [
+        ("checkpoint.every_steps", "A", True),
+        ("workload.log_every", "A", True),
+        ("labels.team", "A", True),
+        ("profile.graph_cache", "B", True),
+        ("profile.loader_workers", "B", True),
+        ("profile.precision", "B", False),
+        ("environment.OMP_PROC_BIND", "B", False),
+        ("workload.learning_rate", "C", False),
+        ("seed", "C", False),
+        ("workload.width", "E", False),
+        ("workload.data", "E", False),
+        ("workload.invented", "E", False),
+        ("invented", "E", False),
+        ("profile.invented", "E", False),
+    ],
+)
+def test_a_field_has_the_class_that_the_page_says(name: str, kind: str, bits: bool) -> None:  # noqa: FBT001
+    found = change(name, 1, 2)
+    assert (found.kind, found.bits) == (Class(kind), bits)
+
+
+def test_a_micro_batch_changes_the_masks_of_dropout_and_nothing_else() -> None:
+    assert change("profile.micro_batch", 8, 4).kind is Class.B
+    assert change("profile.micro_batch", 8, 4, dropout=True).kind is Class.C
+
+
+def test_what_a_program_makes_of_a_change_only_its_author_knows() -> None:
+    assert change("workload.code", "/a", "/b", "program").kind is Class.C
+    assert change("profile.threads", 1, 2, "program").kind is Class.C
+    assert change("resources.memory", 1, 2, "program").kind is Class.A
+    assert "author" in judged("environment.A", Fields({}, "program")).why
+
+
+# --- The whole
+
+
+def test_a_change_is_as_bad_as_its_worst_field_and_shows_that_one_first() -> None:
+    before = Fields({"seed": 1, "priority": 50, "workload.width": 8, "stays": 1}, "causal_lm")
+    after = Fields({"seed": 2, "priority": 60, "workload.width": 16, "stays": 1}, "causal_lm")
+    found = difference(before, after)
+    assert [each.name for each in found.changes] == ["workload.width", "seed", "priority"]
+    assert found.kind is Class.E
+    assert not found.same_bits
+
+
+def test_a_field_that_appears_or_goes_is_a_change() -> None:
+    found = difference(Fields({"labels.a": "x"}, "causal_lm"), Fields({"labels.b": "y"}, "causal_lm"))
+    assert [(each.before, each.after) for each in found.changes] == [("x", None), (None, "y")]
+    assert found.same_bits
+
+
+def test_nothing_that_differs_is_class_a_and_keeps_the_bits() -> None:
+    assert Difference().kind is Class.A
+    assert Difference().same_bits
+
+
+def test_the_facts_are_those_that_a_policy_knows() -> None:
+    found = difference(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
+    told = known(found.facts(allowed=True), Moment.CHANGE)
+    assert told == {"diff.class": "C", "diff.fields": ("seed",), "diff.allowed": True}
+
+
+def test_values_are_shown_in_short() -> None:
+    assert [shown(None), shown(value=True), shown("x" * 99)] == ["-", "true", "x" * 59 + "…"]
+    found = difference(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
+    assert list(rows(found)) == [("seed", "1", "2", "C", "another seed draws other batches and masks")]

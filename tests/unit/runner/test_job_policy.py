@@ -1,0 +1,110 @@
+"""The policy of a job: found, kept, and held under the job's own ceilings."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runner import job_policy, policy_file
+from runner.source import SpecError
+from runner.spec import JobFile, load
+
+MINUTE = timedelta(minutes=1)
+OWN = "policy: 1\nextends: {}\nceilings: {{attempts: 2}}\n"
+
+
+def job(more: str = "") -> JobFile:
+    return load(f"workload: {{kind: causal_lm, data: stdlib}}\n{more}".encode(), Path("job.yaml"))
+
+
+def complaint(found: JobFile, base: Path) -> str:
+    with pytest.raises(SpecError) as caught:
+        job_policy.find(found, base)
+    return "\n".join(caught.value.lines)
+
+
+@pytest.mark.parametrize("name", policy_file.Shelf().names())
+def test_every_policy_that_comes_with_the_runner_survives_being_kept(name: str, tmp_path: Path) -> None:
+    found = job_policy.find(job(f"policy: {name}\n"), tmp_path)
+    assert found == policy_file.named(name)
+    assert job_policy.unpinned(job_policy.pinned(found)) == found
+
+
+def test_a_job_of_an_older_runner_has_the_default_policy() -> None:
+    assert job_policy.unpinned(None) == policy_file.named("default")
+
+
+def test_a_file_is_found_beside_the_job_file_and_so_is_what_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(OWN.format("./base.yaml"))
+    (tmp_path / "base.yaml").write_text("policy: 1\nextends: strict\nceilings: {attempts: 5}\n")
+    seen: list[str] = []
+
+    def reader(path: Path) -> bytes:
+        seen.append(path.name)
+        return path.read_bytes()
+
+    found = job_policy.find(job("policy: ./mine.yaml\n"), tmp_path, reader)
+    assert (found.name, found.ceilings.attempts) == ("mine", 2)
+    assert seen == ["mine.yaml", "base.yaml"]  # what comes with the runner is the runner's own
+    kept = job_policy.unpinned(job_policy.pinned(found))
+    assert (kept.on_exit, kept.ceilings.attempts) == (found.on_exit, 2)
+
+
+def test_waits_that_do_not_grow_survive_being_kept(tmp_path: Path) -> None:
+    text = "policy: 1\nextends: default\nbackoff: {first: 1m, factor: 1}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    found = job_policy.find(job("policy: ./mine.yaml\n"), tmp_path)
+    assert job_policy.unpinned(job_policy.pinned(found)).backoff == found.backoff
+
+
+def test_mistakes_have_their_place_in_the_file_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("policy: 1\non_exit: [{name: a, when: {}, do: resum}]\n")
+    assert complaint(job("policy: ./mine.yaml\n"), tmp_path) == (
+        f'{tmp_path}/mine.yaml:2:35: on_exit[0].do: there is no verb "resum"; did you mean "resume"?'
+    )
+    assert "no such file" in complaint(job("policy: ./other.yaml\n"), tmp_path)
+
+
+def test_a_name_that_there_is_not_is_a_mistake_of_the_job_file(tmp_path: Path) -> None:
+    said = complaint(job("policy: pateint\n"), tmp_path)
+    assert said == 'job.yaml:2:9: policy: there is no policy "pateint"; did you mean "patient"?'
+
+
+def test_a_remedy_that_names_no_profile_is_a_mistake(tmp_path: Path) -> None:
+    rule = "{name: a, when: {}, do: resume, with: {profile: compatt}, tries: 1}"
+    (tmp_path / "mine.yaml").write_text(f"policy: 1\non_exit: [{rule}]\n")
+    said = complaint(job("policy: ./mine.yaml\n"), tmp_path)
+    assert 'job.yaml:2:9: policy: rule "a": there is no profile "compatt"; did you mean "compat"?' in said
+
+
+@pytest.mark.parametrize("text", ["Default", "-", "a b", "~/mine.yaml", "$HOME/mine.yaml", "${X}.yaml"])
+def test_what_is_neither_a_name_nor_a_path_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="policy: "):
+        job(f'policy: "{text}"\n')
+
+
+def test_the_job_file_tightens_ceilings_and_never_loosens_them() -> None:
+    default = policy_file.named("default")
+    tight = job_policy.in_force(
+        job("retry: {max_attempts: 2, no_progress: 1}\nresources: {time_limit: 1h}\n"), default
+    )
+    assert (tight.ceilings.attempts, tight.ceilings.no_progress) == (2, 1)
+    assert tight.ceilings.wall == 60 * MINUTE
+    loose = job("retry: {max_attempts: 900, no_progress: 900}\nresources: {time_limit: 100d}\n")
+    assert job_policy.in_force(loose, default) == default
+    assert job_policy.in_force(job(), default) == default
+
+
+@pytest.mark.parametrize(
+    ("written", "first", "longest"),
+    [
+        ("{backoff: 1s}", MINUTE / 60, 5 * MINUTE),
+        ("{backoff: 10m}", 10 * MINUTE, 10 * MINUTE),
+        ("{backoff_max: 1s}", MINUTE / 60, MINUTE / 60),
+        ("{backoff: 0s}", 0 * MINUTE, 5 * MINUTE),
+        ("{backoff: 1m, backoff_max: 2m}", MINUTE, 2 * MINUTE),
+    ],
+)
+def test_the_job_file_says_how_long_to_wait(written: str, first: timedelta, longest: timedelta) -> None:
+    backoff = job_policy.in_force(job(f"retry: {written}\n"), policy_file.named("default")).backoff
+    assert (backoff.first, backoff.max) == (first, longest)

@@ -39,7 +39,7 @@ from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
 from runner.lending import as_begun, free, worded
 from runner.observer import IDLE_S, Leftover, Observer, Over, Undead
-from runner.patience import Retries, delay_s
+from runner.patience import Retries, delay_s, in_words
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.watching import Watcher, oversee
 from runner.world import (
@@ -179,14 +179,22 @@ class Daemon:
     def turn(self, patience_s: float) -> None:
         """Take in what has arrived, waiting a while for the first of it, and what time has brought about."""
         for message in self._messages(patience_s):
-            match message:
-                case Observed():
-                    self._observed(message)
-                case Happened() | Examined() | Unstarted():
-                    self._report(message)
-                case Asked(work):
-                    work()
+            try:
+                self._take(message)
+            except Exception as error:  # a mistake about one message must not lose those behind it
+                log.exception("daemon.message_failed", message_kind=type(message).__name__)
+                if isinstance(message, Examined | Unstarted):
+                    self._mistaken(message.job_id, in_words(error))  # an end is looked into again
         self._tick()
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Observed():
+                self._observed(message)
+            case Happened() | Examined() | Unstarted():
+                self._report(message)
+            case Asked(work):
+                work()
 
     def _messages(self, patience_s: float) -> list[Message]:
         """Wait for one message, then take what else is there."""
@@ -308,8 +316,7 @@ class Daemon:
                 self._queue.put(Asked(partial(self._unanswered, job_id, str(error))))
             except Exception as error:  # the outermost frame of a lane's thread
                 log.exception("daemon.work_failed", job_id=job_id)
-                why = " ".join(f"{type(error).__name__}: {error}".split())
-                self._queue.put(Asked(partial(self._mistaken, job_id, why)))
+                self._queue.put(Asked(partial(self._mistaken, job_id, in_words(error))))
             else:
                 if job_id in self._retries:
                     self._queue.put(Asked(partial(self._worked, job_id)))

@@ -18,6 +18,11 @@ def delay_s(mistakes: int) -> float:
     return min(RETRY_S * 2.0**doublings, RETRY_MAX_S)
 
 
+def in_words(error: Exception) -> str:
+    """Return a mistake in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """What is remembered of one thing that did not work."""

@@ -40,6 +40,21 @@ def test_an_end_that_cannot_be_looked_into_is_looked_into_again(host: Host) -> N
     assert host.state(job_id) == "finished"
 
 
+def test_an_end_that_cannot_be_decided_is_looked_into_again_and_holds_nobody_up(host: Host) -> None:
+    """A fact that the runner itself got wrong is a mistake that nobody expected."""
+    job_id, other = host.submit(), host.submit()
+    host.settle()
+    host.workshop.facts[job_id] = {"no.such.fact": True}
+    host.world.end(host.key(job_id), 0)
+    host.world.end(host.key(other), 0)
+    host.settle()
+    assert "there is no fact 'no.such.fact'" in host.daemon.why(job_id)
+    assert (host.state(job_id), host.state(other)) == ("running", "finished")
+    del host.workshop.facts[job_id]
+    host.wait(2)
+    assert host.state(job_id) == "finished"
+
+
 def test_a_success_takes_the_reason_to_wait_away(host: Host) -> None:
     host.world.programs["train", "1"] = Program(on_signal={15: None})
     job_id = host.submit()

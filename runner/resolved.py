@@ -87,6 +87,8 @@ class Resolved(BaseModel):
     data: Data | None = None
     policy: str | None = None
     """The text of the policy, with all that it extends, as it was when the job was submitted."""
+    settings: Profile | None = None
+    """What the profile came to then; None in revisions that are older than this field."""
 
     @property
     def base(self) -> Path:
@@ -108,15 +110,19 @@ class Resolved(BaseModel):
     def profile(self, turned: Turned | None = None) -> Profile:
         """Return the settings that the job's profile comes to, with what remedies have turned over it."""
         turned = turned or Turned()
-        job, changes = self.job, turned.switches
-        if turned.profile is not None:
-            choice = ProfileChoice.model_validate({**job.profile.model_dump(), "extends": turned.profile})
-            job = job.model_copy(update={"profile": choice})
-        settings = resolve_profile(job, self.accelerator)
+        settings, changes = self._settings(turned), turned.switches
         if not changes:
             return settings
         name = "+".join([settings.name, *(each for each in changes if each not in settings.name)])
         return Profile.model_validate({**settings.model_dump(), **changes, "name": name[:200]})
+
+    def _settings(self, turned: Turned) -> Profile:
+        """Return what the profile came to when the job was submitted: no upgrade changes what runs."""
+        job = self.job
+        if turned.profile is None:
+            return self.settings or resolve_profile(job, self.accelerator)
+        choice = ProfileChoice.model_validate({**job.profile.model_dump(), "extends": turned.profile})
+        return resolve_profile(job.model_copy(update={"profile": choice}), self.accelerator)
 
     def profile_name(self, turned: Turned) -> str:
         """Return the name of the profile that the job starts from."""

@@ -36,7 +36,7 @@ from runner.quantities import format_size
 from runner.resolved import VENDORS, Resolved, find_data
 from runner.settings import Settings
 from runner.source import Problem, SpecError, one_line
-from runner.spec import JobFile, clashes, load
+from runner.spec import JobFile, clashes, load, resolve_profile
 from runner.spec_paths import check_paths
 from runner.watching import ADVISED, about
 from runner.workshop import JobWorkshop, parse_revision
@@ -119,6 +119,7 @@ class Service:
             user=who.name,
             data=find_data(job, path.parent, self.state_dir, look),
             policy=job_policy.pinned(policy),
+            settings=resolve_profile(job, accelerator),
         )
 
     def _impossible(self, job: JobFile) -> Iterator[Problem]:

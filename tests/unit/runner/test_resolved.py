@@ -40,6 +40,16 @@ def resolved(workload: str, base: Path, rest: str = "", state: Path | None = Non
     )
 
 
+def test_a_profile_stays_what_it_was_when_the_job_was_submitted(tmp_path: Path) -> None:
+    """Only a remedy that names another one looks at what is installed now."""
+    now = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "profile: cpu\n")
+    then = now.profile().model_copy(update={"loader_workers": 7})
+    pinned = now.model_copy(update={"settings": then})
+    assert pinned.profile() == then
+    assert pinned.profile(Turned(micro_batch=2)).loader_workers == 7
+    assert pinned.profile(Turned(profile="baseline")) == now.profile(Turned(profile="baseline"))
+
+
 def prepared(state: Path, name: str) -> Path:
     place = datasets.location(state, name)
     place.mkdir(parents=True)

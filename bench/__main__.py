@@ -13,7 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import daemon, decide, first_line, listing, loader_memory, overhead, post, resume, stall, submit
+from bench import (
+    daemon,
+    decide,
+    first_line,
+    listing,
+    loader_memory,
+    overhead,
+    placement,
+    post,
+    resume,
+    stall,
+    submit,
+)
 from bench.machine import Machine, this_machine
 from bench.result import CannotMeasure, Line, NotMeasured, Result, as_json
 from bench.room import QUICK, Effort, Room, opened
@@ -28,6 +40,7 @@ BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
     daemon.BENCH: daemon.measure,
     listing.BENCH: listing.measure,
     decide.BENCH: decide.measure,
+    placement.BENCH: placement.measure,
     overhead.BENCH: overhead.measure,
     stall.BENCH: stall.measure,
     loader_memory.BENCH: loader_memory.measure,

@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "data": "runner.cli.data:data",
     "profiles": "runner.cli.profiles:profiles",
     "bench": "runner.cli.bench:bench",
+    "simulate": "runner.cli.simulate:simulate",
     "serve": "runner.cli.daemon:serve",
     "stop": "runner.cli.daemon:stop",
     "version": "runner.cli.daemon:version",

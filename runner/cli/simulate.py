@@ -1,0 +1,132 @@
+"""``runner simulate``: what an order would do with the jobs of a trace; without a daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from runner.cli.options import as_json
+from runner.cli.output import complain, on_terminal, say_json, say_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from runner.core.queue.report import Report
+    from runner.core.queue.simulate import Arrival, Site
+    from runner.simulation import Contestant
+
+FILE = click.Path(path_type=Path)
+ORDERS: Final = ("fair", "fifo", "priority", "sjf")
+COLUMNS: Final = (
+    "order", "utilisation", "mean wait h", "p50", "p90", "p95", "p99", "max", "slowdown", "preemptions",
+    "fairness", "service fairness", "never started",
+)  # fmt: skip
+USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slowdown", "got of its due")
+
+
+@click.command()
+@click.option("--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/scheduling.md.")
+@click.option("--synthetic", "seed", type=int, metavar="SEED", help="Make a trace up: 20 users, two weeks.")
+@click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True,
+              help="Jobs of a made-up trace.")  # fmt: skip
+@click.option("--load", type=click.FloatRange(0.01, 10), default=0.85, show_default=True,
+              help="Work in a made-up trace, by what the devices can do.")  # fmt: skip
+@click.option("--save", type=FILE, metavar="FILE", help="Write the trace that is played as CSV.")
+@click.option("--hosts", "written", default="1x8", show_default=True, metavar="NxGPUS",
+              help="Hosts, and devices of each.")  # fmt: skip
+@click.option("--order", "orders", multiple=True, type=click.Choice(ORDERS),
+              help="Only this order; may be repeated. All of them by default.")  # fmt: skip
+@click.option("--no-backfill", is_flag=True, help="Nobody overtakes.")
+@click.option("--tick", "tick_s", type=click.FloatRange(0, 3600), default=30.0, show_default=True,
+              help="Least seconds between two plans.")  # fmt: skip
+@click.option("--users", "by_user", is_flag=True, help="A line for each user.")
+@as_json
+def simulate(  # noqa: PLR0913  one for each option
+    *,
+    trace: Path | None,
+    seed: int | None,
+    jobs: int,
+    load: float,
+    save: Path | None,
+    written: str,
+    orders: tuple[str, ...],
+    no_backfill: bool,
+    tick_s: float,
+    by_user: bool,
+    as_json: bool,
+) -> None:
+    """Play a trace of jobs on hosts that need not exist, under one order or all, and compare.
+
+    Between tabs, a line per order: mean wait and its percentiles in hours, bounded slowdown,
+    preemptions, and two indices of fairness between users, 1 being the best.
+    """
+    from runner import simulation, traces  # noqa: PLC0415  only this command pays for it
+    from runner.core.queue.simulate import Site  # noqa: PLC0415  as above
+
+    if (trace is None) == (seed is None):
+        raise click.UsageError("give either --trace FILE or --synthetic SEED")
+    site = Site(simulation.hosts(written), tick_s=tick_s)
+    arrivals = traces.read(trace) if trace is not None else _made_up(seed or 0, jobs, load, site)
+    if save is not None:
+        traces.write(save, arrivals)
+    contestants = _contestants(orders, no_backfill=no_backfill)
+    _play(contestants, arrivals, site, by_user=by_user, as_json=as_json)
+
+
+def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]:
+    from runner.simulation import Recipe, synthetic  # noqa: PLC0415  as above
+
+    devices = sum(len(host.devices) for host in site.hosts)
+    largest = max(len(host.devices) for host in site.hosts)
+    return synthetic(seed, Recipe(jobs=jobs, devices=devices, largest=largest, load=load))
+
+
+def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[Contestant]:
+    from runner.core.queue.rules import Order  # noqa: PLC0415  as above
+    from runner.simulation import CONTESTANTS, Contestant  # noqa: PLC0415  as above
+
+    if not orders and not no_backfill:
+        return CONTESTANTS
+    return [Contestant(Order(order), backfill=not no_backfill) for order in orders or ORDERS]
+
+
+def _play(
+    contestants: Iterable[Contestant],
+    arrivals: Sequence[Arrival],
+    site: Site,
+    *,
+    by_user: bool,
+    as_json: bool,
+) -> None:
+    """Print each report as soon as it is there."""
+    from runner import simulation  # noqa: PLC0415  as above
+
+    if on_terminal() and not as_json:
+        say_row(*(USER_COLUMNS if by_user else COLUMNS))
+    for contestant, report in simulation.compare(contestants, arrivals, site):
+        if as_json:
+            say_json(simulation.as_json(contestant, report))
+        elif by_user:
+            _say_users(contestant, report)
+        else:
+            _say(contestant, report)
+        if report.never_started:
+            complain(f"{contestant.name}: {report.never_started} of {len(arrivals)} jobs never started")
+
+
+def _say(contestant: Contestant, report: Report) -> None:
+    waits = [f"{wait / 3600:.2f}" for wait in (report.mean_wait_s, *report.waits_s.values())]
+    say_row(
+        contestant.name, f"{report.utilisation:.3f}", *waits, f"{report.mean_slowdown:.1f}",
+        report.preemptions, f"{report.fairness:.3f}", f"{report.fairness_service:.3f}", report.never_started,
+    )  # fmt: skip
+
+
+def _say_users(contestant: Contestant, report: Report) -> None:
+    for name, user in report.users.items():
+        say_row(
+            contestant.name, name, user.jobs, f"{user.device_hours:.1f}", f"{user.mean_wait_s / 3600:.2f}",
+            f"{user.mean_slowdown:.1f}", f"{user.due:.3f}",
+        )  # fmt: skip

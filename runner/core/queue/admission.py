@@ -1,0 +1,91 @@
+"""What stands against a job from the start: said when it is submitted, not after a night in the queue."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from runner.core.queue.book import Book
+from runner.core.queue.choose import choose
+from runner.core.queue.pool import Places, suits
+from runner.core.queue.rules import Quota
+from runner.core.queue.snapshot import Device, Needs, Snapshot, Waiting
+from runner.core.queue.words import counted, gib, wanted
+
+
+def refusals(job: Waiting, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return why a job could never start on these hosts under these rules, and what there is instead.
+
+    Empty: it may wait.  Whether anything is free now does not matter; devices out of service count.
+    """
+    return (*_classes(job, snapshot), *_existing(job, snapshot), *_quotas(job, snapshot))
+
+
+def _classes(job: Waiting, snapshot: Snapshot) -> Iterator[str]:
+    names = [each.name for each in sorted(snapshot.rules.classes, key=lambda each: each.rank)]
+    if job.priority_class not in names:
+        yield f"there is no class {job.priority_class}; there are {', '.join(names)}"
+
+
+def _existing(job: Waiting, snapshot: Snapshot) -> Iterator[str]:
+    places = Places(Book(snapshot))
+    if places.possible(places.shape(job.needs)):
+        return
+    devices = [device for host in snapshot.hosts for device in host.devices]
+    if job.needs.gpus and not any(suits(job.needs, device) for device in devices):
+        yield f"no device suits: {wanted(job.needs)} asked for; there {_inventory(devices)}"
+    elif job.needs.gpus and not _together(job.needs, places):
+        most = max(_most(job.needs, places))
+        yield f"{wanted(job.needs)} asked for; of such devices there are at most {most} together"
+    else:
+        hosts = snapshot.hosts
+        cpus = max((host.cpus for host in hosts), default=0)
+        memory = gib(max((host.memory_bytes for host in hosts), default=0))
+        beside = " where such devices are" if job.needs.gpus else ""
+        yield (
+            f"{job.needs.cpus:g} cpus and {gib(job.needs.memory_bytes)} of memory asked for; "
+            f"no host has both{beside}, and the largest has {cpus:g} cpus, the largest {memory}"
+        )
+
+
+def _together(needs: Needs, places: Places) -> bool:
+    pool = places.shape(needs).pool
+    return any(choose(needs, host, pool.slots[host.number]) for host in places.book.hosts)
+
+
+def _most(needs: Needs, places: Places) -> Iterator[int]:
+    """Yield for each host how many suitable devices it could give at most, linked if they must be."""
+    pool = places.shape(needs).pool
+    for host in places.book.hosts:
+        slots = pool.slots[host.number]
+        fitting = (
+            count for count in range(len(slots), 0, -1) if choose(replace(needs, gpus=count), host, slots)
+        )
+        yield next(fitting, 0)
+
+
+def _inventory(devices: Iterable[Device]) -> str:
+    """Return what devices there are, in words."""
+    models = Counter((device.model or device.vendor, device.kind, device.memory_bytes) for device in devices)
+    if not models:
+        return "are none"
+    return "are " + ", ".join(
+        f"{count} {model} ({kind}, {gib(memory)})" for (model, kind, memory), count in models.items()
+    )
+
+
+def _quotas(job: Waiting, snapshot: Snapshot) -> Iterator[str]:
+    quotas = snapshot.rules.quotas
+    waiting = snapshot.waiting
+    own = sum(each.owner == job.owner for each in waiting)
+    yield from _quota(f"user {job.owner}", quotas.of_user(job.owner), job.needs.gpus, own)
+    group = sum(each.group == job.group for each in waiting)
+    yield from _quota(f"group {job.group}", quotas.of_group(job.group), job.needs.gpus, group)
+
+
+def _quota(whose: str, quota: Quota, gpus: int, queued: int) -> Iterator[str]:
+    if quota.devices is not None and gpus > quota.devices:
+        yield f"{whose} may have {counted(quota.devices, 'device')} at a time, and this asks for {gpus}"
+    if quota.jobs == 0:
+        yield f"{whose} may have no job running"
+    if quota.queued is not None and queued >= quota.queued:
+        yield f"{whose} may have {counted(quota.queued, 'job')} waiting, and has {queued}"

@@ -1,0 +1,105 @@
+"""Who stands before whom among the jobs that compete for the same devices, and for how long about."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from runner.core.queue.fairshare import Shares
+from runner.core.queue.order import Eligible
+from runner.core.queue.pool import Places, Shape
+from runner.core.queue.snapshot import DeviceState, Snapshot, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The place of a job in the queue."""
+
+    ahead: int  # jobs before it that could use what it needs
+    higher: int  # of these, jobs of a higher class
+    busy_s: float  # for how long these keep everything that it could use busy
+
+
+@dataclass(slots=True)
+class _Field:
+    """What some shapes compete for: the same devices, or else processors."""
+
+    members: frozenset[tuple[int, int]]
+    capacity: float
+    work_s: float = 0.0
+    jobs: dict[int, int] = field(default_factory=dict)  # by rank of their class
+
+
+@dataclass(slots=True)
+class _Fields:
+    places: Places
+    known: dict[frozenset[tuple[int, int]], _Field] = field(default_factory=dict)
+    by_shape: dict[int, _Field] = field(default_factory=dict)
+    overlaps: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def of(self, shape: Shape) -> _Field:
+        found = self.by_shape.get(id(shape))
+        if found is None:
+            members = frozenset(
+                (number, slot.number)
+                for number, slots in shape.pool.slots.items()
+                for slot in slots
+                if slot.device.state in {DeviceState.FREE, DeviceState.LENT}
+            )
+            cpus = sum(book.host.cpus for book in self.places.book.hosts)
+            found = self.known.setdefault(members, _Field(members, float(len(members)) or cpus))
+            self.by_shape[id(shape)] = found
+        return found
+
+    def before(self, own: _Field, rank: int) -> Standing:
+        """Return what all that was counted so far means for the next job."""
+        ahead = higher = 0
+        work_s = 0.0
+        for other in self.known.values():
+            part = self._overlap(own, other)
+            if part:
+                ahead += sum(other.jobs.values())
+                higher += sum(count for each, count in other.jobs.items() if each > rank)
+                work_s += other.work_s * part
+        return Standing(ahead, higher, work_s / own.capacity if own.capacity else 0.0)
+
+    def _overlap(self, own: _Field, other: _Field) -> float:
+        """Return the part of another field's work that falls on the devices of one's own."""
+        if own is other:
+            return 1.0
+        key = (id(own), id(other))
+        if key not in self.overlaps:
+            common = len(own.members & other.members)
+            self.overlaps[key] = common / len(other.members) if common else 0.0
+        return self.overlaps[key]
+
+
+def standings(
+    snapshot: Snapshot, places: Places, shares: Shares, started: frozenset[str]
+) -> dict[str, Standing]:
+    """Return the standing of every job that may start and does not."""
+    return dict(_standings(snapshot, places, Eligible(snapshot, shares), started))
+
+
+def _standings(
+    snapshot: Snapshot, places: Places, eligible: Eligible, started: frozenset[str]
+) -> Iterator[tuple[str, Standing]]:
+    fields = _Fields(places)
+    ranks: dict[str, int] = {}
+    for job in eligible:
+        if job.job_id not in started and not _hopeless(job, places):
+            rank = ranks.setdefault(job.priority_class, snapshot.rules.class_of(job.priority_class).rank)
+            own = fields.of(places.shape(job.needs))
+            yield job.job_id, fields.before(own, rank)
+            own.work_s += _work(job, snapshot)
+            own.jobs[rank] = own.jobs.get(rank, 0) + 1
+
+
+def _hopeless(job: Waiting, places: Places) -> bool:
+    """Return whether a job will never start as things stand, and so is in nobody's way."""
+    return not places.possible(places.shape(job.needs)) or any(
+        cap.limit < cap.amount for cap in places.book.caps(job)
+    )
+
+
+def _work(job: Waiting, snapshot: Snapshot) -> float:
+    lasts_s = snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
+    return (job.needs.gpus or job.needs.cpus) * lasts_s

@@ -1,0 +1,107 @@
+"""Small hosts and queues for the tests of the order."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypedDict, Unpack
+
+from runner.core.queue.plan import Plan, plan
+from runner.core.queue.rules import Rules
+from runner.core.queue.snapshot import (
+    GIB,
+    Device,
+    DeviceState,
+    Ended,
+    Host,
+    Maintenance,
+    Needs,
+    Running,
+    Snapshot,
+    Waiting,
+)
+
+NOW_S = 1_900_000_000.0
+"""2030-03-17 17:46:40 UTC."""
+
+HOUR_S = 3600.0
+SMALL = Needs(1.0, GIB, 1)
+
+
+def devices(count: int, *, host: str = "h", island: str | None = "nvlink") -> tuple[Device, ...]:
+    return tuple(
+        Device(f"{host}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
+               capability=(9, 0), island=island, numa=2 * i // count)
+        for i in range(count)
+    )  # fmt: skip
+
+
+def host(count: int = 4, name: str = "h", *, cpus: float = 32, own: Iterable[Device] = ()) -> Host:
+    return Host(name, cpus, 256 * GIB, tuple(own) or devices(count, host=name))
+
+
+def gpus(count: int, *, linked: bool = False) -> Needs:
+    return Needs(1.0, GIB, count, linked=linked)
+
+
+def waiting(  # noqa: PLR0913  a job has many sides
+    job_id: str,
+    needs: Needs = SMALL,
+    *,
+    age_s: float = 60.0,
+    owner: str = "ada",
+    hours: float | None = 1.0,
+    priority_class: str = "normal",
+    priority: int = 50,
+) -> Waiting:
+    limit_s = None if hours is None else hours * HOUR_S
+    return Waiting(
+        job_id, owner, needs, NOW_S - age_s, priority_class=priority_class, priority=priority, limit_s=limit_s
+    )
+
+
+def running(  # noqa: PLR0913  a job has many sides
+    job_id: str,
+    held: Iterable[str],
+    *,
+    hours: float | None = 1.0,
+    owner: str = "bob",
+    priority_class: str = "normal",
+    on: str = "h",
+    ran_s: float = HOUR_S,
+) -> Running:
+    held = tuple(held)
+    ends_s = None if hours is None else NOW_S + hours * HOUR_S
+    return Running(
+        job_id, owner, gpus(len(held)), on, held, NOW_S - ran_s, ends_s, priority_class=priority_class
+    )
+
+
+class More(TypedDict, total=False):
+    """What else a snapshot may hold."""
+
+    user_usage: Mapping[str, float]
+    group_usage: Mapping[str, float]
+    ended: Mapping[str, Ended]
+    maintenance: tuple[Maintenance, ...]
+    utc_offset_s: float
+
+
+def planned(
+    queue: Iterable[Waiting],
+    hosts: Iterable[Host] = (),
+    busy: Iterable[Running] = (),
+    rules: Rules | None = None,
+    **more: Unpack[More],
+) -> Plan:
+    """Return the plan for a queue, on one host with four linked devices unless others are given."""
+    known = Snapshot(
+        NOW_S, tuple(hosts) or (host(),), tuple(queue), tuple(busy), rules=rules or Rules(), **more
+    )
+    return plan(known)
+
+
+def starts(decided: Plan) -> dict[str, tuple[str, ...]]:
+    return {start.job_id: start.devices for start in decided.starts}
+
+
+def out(device: Device, state: DeviceState, reason: str = "") -> Device:
+    return replace(device, state=state, reason=reason)

@@ -1,0 +1,77 @@
+import pytest
+
+from runner.core.job import Outcome
+from runner.core.queue.dependencies import (
+    CircularDependency,
+    Named,
+    Readiness,
+    readiness,
+    refuse_circles,
+    resolve,
+    satisfied,
+)
+from runner.core.queue.snapshot import After, Condition, Ended
+
+KNOWN = [
+    Named("1", "prep", "ada"),
+    Named("2", "prep", "ada"),
+    Named("3", "prep", "bob"),
+    Named("4", "1", "ada"),
+]
+
+
+@pytest.mark.parametrize(
+    ("reference", "owner", "job"),
+    [
+        ("prep", "ada", "2"),
+        ("prep", "bob", "3"),
+        ("1", "ada", "1"),
+        ("prep", "eve", None),
+        ("9", "ada", None),
+    ],
+)
+def test_a_name_means_the_owners_newest_job_and_an_id_goes_before_names(
+    reference: str, owner: str, job: str | None
+) -> None:
+    assert resolve(reference, owner, KNOWN) == job
+
+
+def test_a_circle_is_refused_with_its_path() -> None:
+    with pytest.raises(CircularDependency, match="b waits for c waits for d waits for b"):
+        refuse_circles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]})
+
+
+def test_a_job_cannot_wait_for_itself() -> None:
+    with pytest.raises(CircularDependency, match="a waits for a"):
+        refuse_circles({"a": ["a"]})
+
+
+def test_several_ways_to_the_same_job_are_no_circle() -> None:
+    refuse_circles({"a": ["b", "c", "b"], "b": ["d"], "c": ["d"]})
+
+
+def test_a_chain_of_any_length_is_followed() -> None:
+    refuse_circles({str(i): [str(i + 1)] for i in range(20_000)})
+
+
+@pytest.mark.parametrize(
+    ("condition", "outcome", "known"),
+    [
+        (Condition.OK, Outcome.SUCCEEDED, Readiness.READY),
+        (Condition.OK, Outcome.CANCELLED, Readiness.NEVER),
+        (Condition.FAILED, Outcome.FAILED, Readiness.READY),
+        (Condition.FAILED, Outcome.CANCELLED, Readiness.READY),
+        (Condition.FAILED, Outcome.SUCCEEDED, Readiness.NEVER),
+        (Condition.ANY, Outcome.CANCELLED, Readiness.READY),
+    ],
+)
+def test_an_end_means_what_was_asked_for(condition: Condition, outcome: Outcome, known: Readiness) -> None:
+    assert satisfied(After("1", condition), {"1": Ended(outcome, 0.0)}) is known
+
+
+def test_one_impossible_dependency_decides_and_an_open_one_keeps_waiting() -> None:
+    ended = {"1": Ended(Outcome.FAILED, 0.0), "2": Ended(Outcome.SUCCEEDED, 0.0)}
+    assert readiness((After("1"), After("3")), ended) is Readiness.NEVER
+    assert readiness((After("2"), After("3")), ended) is Readiness.PENDING
+    assert readiness((After("2"),), ended) is Readiness.READY
+    assert readiness((), ended) is Readiness.READY

@@ -1,0 +1,193 @@
+"""Why jobs wait, in words."""
+
+from dataclasses import replace
+
+from runner.core.job import Outcome
+from runner.core.queue.rules import Quota, Quotas, Rules
+from runner.core.queue.snapshot import (
+    GIB,
+    After,
+    Condition,
+    Device,
+    DeviceState,
+    Ended,
+    Host,
+    Maintenance,
+    Needs,
+    Waiting,
+)
+from tests.fakes.sites import HOUR_S, NOW_S, devices, gpus, host, out, planned, running, waiting
+
+FOREIGN = "a foreign process (pid 4121, uid 1007, python)"
+BUSY = [running("r", ["h-0", "h-1"], hours=2)]
+
+
+def why(job: Waiting) -> str:
+    return planned([job], busy=BUSY).waits[job.job_id].why
+
+
+def test_the_reason_names_what_is_wanted_what_is_free_and_who_has_the_rest() -> None:
+    own = (*devices(3), out(replace(devices(4)[3]), DeviceState.FOREIGN, FOREIGN))
+    queue = [
+        waiting("first", gpus(2), age_s=99),
+        waiting("1", Needs(1, GIB, 2, device_bytes=40 * GIB, linked=True)),
+    ]
+    decided = planned(queue, [host(own=own)], BUSY)
+    assert decided.waits["1"].why == (
+        "waits for 2 linked GPUs with >= 40 GiB: 1 free, GPU-3 used by a foreign process (pid 4121, "
+        "uid 1007, python), 2 lent, the next until about 19:46, 1 job goes first; starts about 20:46"
+    )
+
+
+def test_jobs_of_a_higher_class_are_counted_apart() -> None:
+    queue = [waiting(f"u{i}", gpus(4), priority_class="urgent", owner="eve") for i in range(2)]
+    queue += [
+        waiting("n", gpus(4), age_s=99),
+        waiting("n2", gpus(4), age_s=98),
+        waiting("1", gpus(4), owner="ada"),
+    ]
+    said = planned(queue, busy=BUSY).waits["1"].why
+    assert "2 jobs of a higher class, 2 jobs more go first" in said
+
+
+def test_several_devices_out_of_service_are_summed_up() -> None:
+    own = [out(device, DeviceState.DIRTY, "12 GiB left in use") for device in devices(5)]
+    said = (
+        planned([waiting("1", gpus(1))], [host(own=[*own, out(devices(6)[5], DeviceState.DRAINED)])])
+        .waits["1"]
+        .why
+    )
+    assert said == (
+        "waits for 1 GPU: 0 free, GPU-0 dirty (12 GiB left in use), GPU-1 dirty (12 GiB left in use), "
+        "GPU-2 dirty (12 GiB left in use), 3 more out of service; nobody knows when"
+    )
+
+
+def test_a_state_without_a_reason_stands_alone() -> None:
+    own = (out(devices(2)[0], DeviceState.DRAINED), out(devices(2)[1], DeviceState.FOREIGN))
+    said = planned([waiting("1", gpus(1))], [host(own=own)]).waits["1"].why
+    assert "GPU-0 drained, GPU-1 used by a foreign process;" in said
+
+
+def test_conditions_are_named() -> None:
+    amd = replace(waiting("1"), needs=Needs(gpus=1, vendor="amd"))
+    assert why(amd).startswith("never starts: no host has 1 GPU of amd beside 1 cpus and 0 GiB")
+    new = replace(waiting("1"), needs=Needs(gpus=1, models=("B200", "B300"), capability=(10, 0)))
+    assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 beside")
+
+
+def test_free_devices_that_are_kept_say_for_whom() -> None:
+    queue = [waiting("big", gpus(4), age_s=99), waiting("long", hours=3), waiting("endless", hours=None)]
+    waits = planned(queue, busy=BUSY).waits
+    assert "2 free, kept for job big from about 19:46, 2 lent" in waits["long"].why
+    assert "job big from about 19:46; a time limit would tell whether it fits before" in waits["endless"].why
+
+
+def test_devices_that_are_kept_for_maintenance_say_so() -> None:
+    ahead = (Maintenance(NOW_S + HOUR_S, NOW_S + 9 * HOUR_S, "driver update"),)
+    wait = planned([waiting("1", hours=2)], maintenance=ahead).waits["1"]
+    assert "4 free, kept for driver update at 18:46" in wait.why
+    assert wait.why.endswith("starts about 2030-03-18 02:46")
+
+
+def test_free_devices_that_are_not_linked_are_not_together() -> None:
+    own = tuple(Device(f"{i}", f"GPU-{i}", island=f"i{i // 2}") for i in range(4))
+    busy = [running("r", ["0", "2"])]
+    said = planned([waiting("1", gpus(2, linked=True))], [host(own=own)], busy).waits["1"].why
+    assert said.startswith(
+        "waits for 2 linked GPUs: 2 free, not together, 2 lent, the next until about 18:46; "
+    )
+
+
+def test_what_else_is_scarce_is_said() -> None:
+    busy = replace(BUSY[0], needs=Needs(30, 255 * GIB, 2))
+    said = planned([waiting("1", Needs(4, 8 * GIB, 1))], busy=[busy]).waits["1"].why
+    assert "4 cpus wanted and 2 free, 8 GiB of memory wanted and 1 GiB free" in said
+    only = planned([waiting("1", Needs(4, 8 * GIB))], busy=[busy]).waits["1"].why
+    assert only.startswith("waits for 4 cpus and 8 GiB of memory: 4 cpus wanted")
+
+
+def test_a_device_of_a_job_without_an_end_has_none() -> None:
+    queue = [waiting("endless", gpus(4), hours=None, age_s=99), waiting("1")]
+    assert "4 lent; nobody knows when" in planned(queue).waits["1"].why
+
+
+def test_a_quota_says_whose_how_much_and_until_when() -> None:
+    rules = Rules(quotas=Quotas(users={"ada": Quota(devices=2)}, groups={"lab": Quota(jobs=0)}))
+    busy = [running("r", ["h-0"], owner="ada")]
+    wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).waits["1"]
+    said = "waits for its quota: user ada: devices: 1 of 2 in use or kept; starts about 18:46"
+    assert (wait.why, wait.starts_s) == (said, NOW_S + HOUR_S)
+    none = planned([replace(waiting("1", owner="bob"), group="lab")], rules=rules).waits["1"]
+    assert (none.why, none.never) == (
+        "never starts: group lab may have 0 jobs at a time, and this asks for 1",
+        True,
+    )
+    endless = replace(waiting("0", hours=None, age_s=99))
+    full = planned([endless, waiting("2", gpus(2))], rules=rules).waits["2"]
+    assert full.why.endswith("1 of 2 in use or kept; nobody knows when")
+
+
+def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
+    rules = Rules(quotas=Quotas(user=Quota(jobs=9, devices=1)))
+    wait = planned([waiting("1")], busy=[running("r", ["h-0"], owner="ada")], rules=rules).waits["1"]
+    assert "user ada: devices: 1 of 1 in use" in wait.why
+
+
+def test_dependencies_say_what_must_happen() -> None:
+    job = replace(waiting("1"), after=(After("x"), After("y", Condition.ANY), After("z", Condition.FAILED)))
+    ended = {"z": Ended(Outcome.FAILED, NOW_S)}
+    assert (
+        planned([job], ended=ended).waits["1"].why == "waits for job x to succeed and waits for job y to end"
+    )
+    ended["z"] = Ended(Outcome.SUCCEEDED, NOW_S)
+    wait = planned([job], ended=ended).waits["1"]
+    assert (wait.why, wait.never) == ("never starts: job z succeeded, and it was to fail", True)
+
+
+def test_a_time_is_named_with_its_date_on_another_day_of_the_sites_clock() -> None:
+    job = replace(waiting("1"), not_before_s=NOW_S + 7 * HOUR_S)
+    assert planned([job]).waits["1"].why == "not before 2030-03-18 00:46"
+    assert planned([job], utc_offset_s=-2 * HOUR_S).waits["1"].why == "not before 22:46"
+
+
+def test_the_estimate_counts_the_work_of_those_before() -> None:
+    queue = [waiting(f"{i:02d}", age_s=99 - i, hours=4) for i in range(12)]
+    decided = planned(queue, busy=BUSY)
+    late = decided.waits["11"].starts_s
+    assert late is not None
+    assert NOW_S + 8 * HOUR_S <= late <= NOW_S + 10 * HOUR_S
+
+
+def test_those_who_never_start_are_in_nobodys_way() -> None:
+    rules = Rules(quotas=Quotas(users={"eve": Quota(devices=0)}))
+    queue = [waiting("a", gpus(9), age_s=99), waiting("b", age_s=98, owner="eve"), waiting("1", gpus(4))]
+    assert "first" not in planned(queue, busy=BUSY, rules=rules).waits["1"].why
+
+
+def test_jobs_that_want_other_devices_are_not_counted() -> None:
+    own = (*devices(2), Device("a", "GPU-a", "amd"))
+    amd, nvidia = (Needs(1, 0, 1, vendor=vendor) for vendor in ("amd", "nvidia"))
+    busy = [running("r", ["h-0", "h-1", "a"])]
+    queue = [waiting("x", amd, age_s=99), waiting("y", gpus(1), age_s=98), waiting("z", Needs(64), age_s=97),
+             waiting("1", nvidia), waiting("2", nvidia, age_s=50)]  # fmt: skip
+    waits = planned(queue, [host(own=own), Host("cpu", 64, 0)], busy).waits
+    assert "1 job goes first" in waits["1"].why
+    assert "2 jobs go first" in waits["2"].why
+
+
+def test_an_overdue_queue_holds_back_what_would_fit() -> None:
+    rules = Rules(reservations=0)
+    queue = [waiting("late", gpus(4), age_s=9e6), waiting("1", Needs(1))]
+    wait = planned(queue, busy=BUSY, rules=rules).waits["1"]
+    assert wait.why.startswith("waits for 1 cpus and 0 GiB of memory: held back by the order; starts about")
+    free = planned([queue[0], waiting("1", gpus(1))], busy=BUSY, rules=rules).waits["1"]
+    assert free.why.startswith(
+        "waits for 1 GPU: 2 free, 2 lent, the next until about 19:46, 1 job goes first;"
+    )
+
+
+def test_all_waiting_jobs_are_there() -> None:
+    waits = planned([waiting(str(i), gpus(3)) for i in range(3)]).waits
+    assert (len(waits), sorted(waits)) == (2, ["1", "2"])
+    assert "0" not in waits

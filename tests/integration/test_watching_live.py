@@ -247,7 +247,8 @@ def test_a_driver_that_never_answers_again_holds_nobody_up(devices: tuple[Servic
     first, second = (on_a_device(daemon, name, daemon.root / "lost") for name in ("first", "second"))
     assert daemon.ends(second)["outcome"] == "succeeded"
     [end] = [kept for kept in records(daemon, second) if kept["moment"] == "exit"]
-    assert not [name for name in end["facts"] if name in {"device.lost", "device.recovery", "device.util"}]
+    assert end["facts"].get("device.lost") is not True  # a look from before it hung may still count
+    assert end["facts"].get("device.recovery", "none") == "none"
     assert daemon.state_of(first) == "running"
     daemon.runner("cancel", first)
     assert daemon.ends(first)["outcome"] == "cancelled"

@@ -8,6 +8,7 @@ and beside it where each value was said, so that two that contradict each other 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -80,8 +81,11 @@ class Said:
 
 def profile_names(profiles: Path) -> tuple[str, ...]:
     """Return the names of the profiles in a directory."""
-    names = (path.stem for path in profiles.glob("*.yaml"))
-    return tuple(sorted(name for name in names if _FILE_NAME.fullmatch(name) and name != AUTO))
+    return tuple(sorted(path.stem for path in profiles.glob("*.yaml") if _is_name(path.stem)))
+
+
+def _is_name(name: str) -> bool:
+    return name != AUTO and _FILE_NAME.fullmatch(name) is not None
 
 
 def unknown_profile(tree: spec_yaml.Mapping, profiles: Path) -> list[Problem]:
@@ -176,15 +180,17 @@ def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer,
         above = [layer.name for layer in layers]
         if name in above:
             raise UsageError(f"profile {quoted(name)} extends itself: {' -> '.join([*above, name])}")
-        if name not in profile_names(profiles):
+        if not _is_name(name) or not (profiles / f"{name}.yaml").is_file():
             raise UsageError(f"there is no profile {quoted(name)} in {profiles}")
-        layers.append(_load(name, profiles / f"{name}.yaml"))
+        path = profiles / f"{name}.yaml"
+        layers.append(_load(name, path, read_source(path)))
         following = layers[-1].extends
     return tuple(layers)
 
 
-def _load(name: str, path: Path) -> _Layer:
-    raw = read_source(path)
+@lru_cache(maxsize=64)
+def _load(name: str, path: Path, raw: bytes) -> _Layer:
+    """Return what a file says; the same few are asked for at every submission."""
     tree, problems = spec_parse.mapping(raw, path)
     written = {key: spec_yaml.plain(node) for key, node in tree.entries.items()}
     found, more = spec_parse.validated(ProfileChoice, written, tree)

@@ -6,13 +6,15 @@ on; the new revision is taken up by the next attempt, provided that the policy w
 cost nothing.  If it would not, nothing changes at all.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.adapters.run_directory import Saved
-from runner.canary import Canaries, Trial
+from runner.canary import Canaries, Trial, saves_on_stop
 from runner.core.job import (
     From,
+    Job,
     Lent,
     Promise,
     RevisionApplied,
@@ -22,8 +24,8 @@ from runner.core.job import (
 )
 from runner.core.policy.rules import STARTS, Verb
 from runner.errors import Refused
-from runner.offers import Offer, Weighing
-from runner.ports import DecisionRow, JobRow
+from runner.offers import Offer, Weighing, done_by, steps
+from runner.ports import DecisionRow, JobRow, RevisionRow
 from runner.resolved import Resolved
 from runner.revisions import compared
 from runner.service import Caller, Service, Submission
@@ -80,27 +82,27 @@ class Applying:
             self.canaries.go_on(offer.trial)
         return offer, number
 
-    def rollback(self, caller: Caller, reference: str, number: int | None) -> tuple[int, int, str]:
+    def rollback(self, caller: Caller, reference: str, number: int | None) -> tuple[int, int | None, str]:
         """Go back to an earlier revision and its lineage; return (that one, what it is now, what follows).
 
+        Where that is what the job is already, there is no new revision: None.
+
         Raises:
-            Refused: there is no such revision, or it is the present one.
+            Refused: there is no such revision, it is the present one, or its lineage is beyond its steps.
         """
         row = self.service.readable(caller, reference)
         return self.back(row, number, self.name(caller), "rolled back")
 
-    def back(self, row: JobRow, number: int | None, by: str, why: str) -> tuple[int, int, str]:
+    def back(self, row: JobRow, number: int | None, by: str, why: str) -> tuple[int, int | None, str]:
         """Go back to a revision of a job, whoever asks for it."""
         known_ = self.service.store.revisions(row.job.id)
-        wanted = number if number is not None else row.job.revision - 1
-        found = next((each for each in known_ if each.number == wanted), None)
-        if found is None or wanted == row.job.revision:
-            there = ", ".join(str(each.number) for each in known_ if each.number != row.job.revision)
-            raise Refused(
-                f"job {row.job.id}: no revision {wanted} to go back to; there are {there or 'none'}"
-            )
+        found = _wanted(row.job, known_, number)
+        wanted, there = found.number, parse_revision(found.text)
         lineage = found.lineage if found.lineage is not None else row.job.lineage
+        if lineage == row.job.lineage and not compared(parse_revision(row.revision), there).changes:
+            return wanted, None, "nothing differs"
         saved = self.saved(row, lineage)
+        self._within(row, found, there, saved)
         runs = isinstance(row.job.state, Lent)
         event = RevisionApplied(
             at=self.service.clock.now(),
@@ -113,13 +115,28 @@ class Applying:
             start=Start(),
             lineage=lineage,
             saved=saved.newest,
-            other_image=_other_image(parse_revision(row.revision), parse_revision(found.text)),
-            **self._settings(parse_revision(found.text)),
+            other_image=_other_image(parse_revision(row.revision), there),
+            **self._settings(there),
         )
         made = self._do(row, event, None)
         where = "step 0" if saved.newest is None else f"the checkpoint of step {saved.newest}"
         follows = f"begins again from {where} of lineage {lineage}" if runs else "with the next attempt"
         return wanted, made, follows
+
+    def _within(self, row: JobRow, found: RevisionRow, there: Resolved, saved: Saved) -> None:
+        """Refuse a way back to fewer steps than what it would go on from.
+
+        Raises:
+            Refused: the lineage has gone further than the revision wants to.
+        """
+        stays = found.lineage in {None, row.job.lineage}
+        present = done_by(self.service, row) if stays and saves_on_stop(parse_revision(row.revision)) else 0
+        reached, limit = max(saved.newest or 0, present), steps(there)
+        if limit is not None and reached > limit:
+            raise Refused(
+                f"job {row.job.id}: revision {found.number} has workload.steps: {limit}, and {reached} are "
+                "done in its lineage; submit that file as a job of its own"
+            )
 
     def revisions(self, caller: Caller, reference: str) -> list[dict[str, Any]]:
         """Return the revisions of a job, the first one first."""
@@ -127,7 +144,7 @@ class Applying:
         return [
             {
                 "number": each.number,
-                "at": each.at.isoformat(),
+                "at": each.at,
                 "by": each.by,
                 "why": each.why,
                 "lineage": row.job.lineage if each.number == row.job.revision else each.lineage,
@@ -196,6 +213,24 @@ class Applying:
         """Return the checkpoints of one lineage of a job."""
         directory = self.service.workshop.directory(row)
         return directory.saved(directory.paths(max(row.job.attempts, 1), lineage))
+
+
+def _wanted(job: Job, known: Sequence[RevisionRow], number: int | None) -> RevisionRow:
+    """Return the revision to go back to; without a number the one before.
+
+    Raises:
+        Refused: there is no such revision, or it is the present one.
+    """
+    others = ", ".join(str(each.number) for each in known if each.number != job.revision)
+    if not others:
+        raise Refused(f"job {job.id}: has one revision, and none to go back to")
+    wanted = number if number is not None else job.revision - 1
+    if wanted == job.revision:
+        raise Refused(f"job {job.id}: is at revision {wanted} already; there are {others} besides")
+    found = next((each for each in known if each.number == wanted), None)
+    if found is None:
+        raise Refused(f"job {job.id}: has no revision {wanted}; it can go back to {others}")
+    return found
 
 
 def _other_image(before: Resolved, after: Resolved) -> bool:

@@ -156,7 +156,9 @@ class Canaries:
         """
         trial = self._trials.get(job_id)
         if trial is None or trial.parent != parent:
-            raise Refused(f"canary {job_id}: is not known, or not for this job; try again")
+            raise Refused(
+                f"job {parent}: has no canary {job_id} that is still known; --canary N measures the change"
+            )
         return trial
 
     # --- beginning

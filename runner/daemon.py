@@ -35,6 +35,7 @@ from runner.core.job import (
 )
 from runner.core.lifecycle import IllegalTransition, advance, due, implied
 from runner.core.placement import Lend, Wait, Waiting, place
+from runner.core.story import refusal
 from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
 from runner.lending import as_begun, free, worded
@@ -143,10 +144,7 @@ class Daemon:
         try:
             self._happened(entry, event, decision)
         except IllegalTransition as error:
-            state = entry.row.job.state.kind
-            raise Refused(
-                f"job {row.job.id}: is {state}; {event.kind.replace('_', ' ')} has no effect"
-            ) from error
+            raise Refused(f"job {row.job.id}: {refusal(entry.row.job, event)}") from error
         return entry.row
 
     def signal(self, row: JobRow, number: int) -> None:

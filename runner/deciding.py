@@ -24,7 +24,7 @@ from runner.core.job import (
     StopReason,
 )
 from runner.core.policy import records
-from runner.core.policy.decide import decide
+from runner.core.policy.decide import decide, overruled
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.history import History
 from runner.core.policy.roots import fingerprint
@@ -172,7 +172,7 @@ def _as_asked(decision: Decision, job: Job, state: Lent, situation: Situation) -
     verb = Verb.HOLD if state.reason is StopReason.HOLD else Verb.RESUME
     words = "held" if verb is Verb.HOLD else state.reason
     verdict = Verdict(verb, "", f"{words}, as asked", charged=False, limit=Limit.OPERATOR)
-    return replace(decision, verdict=verdict, history=history)
+    return overruled(replace(decision, verdict=verdict, history=history))
 
 
 _FREE: Final = frozenset({StopReason.RESTART, StopReason.CHANGE, StopReason.HOLD})

@@ -12,9 +12,9 @@ from typing import Final
 
 from jobs import contract
 from runner import policy_file, policy_text
-from runner.core.policy.rules import Backoff, Ceilings, Knob, Policy, tightened
+from runner.core.policy.rules import Backoff, Ceilings, Knob, Policy, digest, tightened
 from runner.policy_file import Shelf
-from runner.source import Problem, SpecError, quoted
+from runner.source import Problem, SpecError, one_line, quoted
 from runner.spec import JobFile
 from runner.spec_parse import did_you_mean
 from runner.spec_profiles import profile_names
@@ -27,11 +27,11 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = policy_file
     """Return the policy that a job names; ``reader`` reads files with the rights of the job's owner.
 
     Raises:
-        SpecError: there is none, or it is not right; then the places are those in the policy's own file.
+        SpecError: there is none, or it is not right; mistakes in the policy's own file have places there.
     """
     shelf = Shelf(reader=reader)
     if is_path_of_policy(job.policy):
-        policy = policy_file.read(base / job.policy, shelf)
+        policy = _own(job, base / job.policy, shelf)
     elif job.policy in shelf.names():
         policy = _shipped(job.policy)
     else:
@@ -40,6 +40,17 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = policy_file
     for fact in _unknown_profiles(policy):
         raise _wrong(job, fact)
     return policy
+
+
+def _own(job: JobFile, path: Path, shelf: Shelf) -> Policy:
+    """Return the policy in a file of the user's; one that cannot be read is a mistake of the job file."""
+    try:
+        return policy_file.read(path, shelf)
+    except SpecError as error:
+        if error.path == path and all(problem.at is None for problem in error.problems):
+            fact = f"{one_line(str(path))}: {'; '.join(problem.fact for problem in error.problems)}"
+            raise _wrong(job, fact) from error
+        raise
 
 
 @lru_cache(maxsize=64)
@@ -74,6 +85,20 @@ def unpinned(text: str | None) -> Policy:
     if text is None:
         return _shipped(policy_file.DEFAULT)
     return policy_file.load(text.encode(), _PINNED, Shelf(paths=False))
+
+
+def digests(text: str | None, policy: Policy) -> str:
+    """Return the digest of the policy that is kept with a job, as ``runner policy check`` prints it.
+
+    Where the job file has tightened it to ``policy``, the digest of what came of that is added.
+    """
+    written, held = digest(unpinned(text)), digest(policy)
+    return written if written == held else f"{written} + retry: {held}"
+
+
+def kept_digest(policy: Policy) -> str:
+    """Return the digest that a policy will have once it is kept with a job."""
+    return digest(unpinned(pinned(policy)))
 
 
 def in_force(job: JobFile, policy: Policy) -> Policy:

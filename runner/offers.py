@@ -49,6 +49,9 @@ _FREELY: Final[Mapping[str, Known]] = {
 
 ALLOWED: Final = "changed_training"
 
+SOON_S: Final = 5.0
+"""How long an attempt goes on training at least, from its last heartbeat to its answer to SIGTERM."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -70,11 +73,16 @@ class Offer:
         verdict = self.decision.verdict
         columns = ("field", "before", "after", "class", "why")
         return {
-            "job": {"id": self.row.job.id, "name": self.row.name, "state": self.row.job.state.kind},
+            "job": {
+                "id": self.row.job.id,
+                "name": self.row.name,
+                "state": self.row.job.state.kind,
+                "parked": self.trial is not None and self.trial.parked is not None,
+            },
             "changes": [dict(zip(columns, row, strict=True)) for row in rows(self.found)],
             "class": str(self.found.kind),
             "same_bits": self.found.same_bits,
-            "facts": dict(self.decision.facts),
+            "facts": {name: value for name, value in self.decision.facts.items() if value != FREE},
             "arithmetic": list(explained(self.worth)),
             "econ": self.worth.json(),
             "verdict": {
@@ -107,7 +115,8 @@ class Weighing:
         now = self.service.clock.now()
         attempt = _attempt(self.row.job)
         worth = self._worth(now)
-        facts = self._facts(now, attempt, worth)
+        beyond = self._beyond(worth)
+        facts = self._facts(now, attempt, worth, beyond=bool(beyond))
         if not self._runs:  # nothing is interrupted, so nothing has to pay
             facts |= _FREELY
         pinned = self.service.workshop.policy(self.row)
@@ -115,7 +124,7 @@ class Weighing:
         situation = Situation(known(facts, Moment.CHANGE), now, started, "", self.row.job.id)
         decision = decide(pinned.policy, Moment.CHANGE, self.row.job.history, situation)
         record = recorded(self.row, attempt, pinned, situation, decision)
-        outcome, why = self._outcome(decision, situation)
+        outcome, why = self._outcome(decision, situation, beyond)
         return Offer(
             self.row, self.before, self.after, self.found, worth, decision, outcome, why, record, self.trial
         )
@@ -126,32 +135,67 @@ class Weighing:
             self.trial is not None and self.trial.parked is not None
         )
 
-    def _outcome(self, decision: Decision, situation: Situation) -> tuple[Outcome, str]:
+    def _outcome(self, decision: Decision, situation: Situation, beyond: str) -> tuple[Outcome, str]:
         """Return what follows: what the policy says, or the next attempt, or nothing."""
+        if not self.found.changes:
+            return "keep", "nothing differs"
         verdict = decision.verdict
         if verdict.verb is Verb.RESTART or (verdict.verb is Verb.RESUME and self._runs):
             return ("restart" if verdict.verb is Verb.RESTART else "resume"), verdict.reason
+        if beyond:
+            return "decline", f"{verdict.reason}; {beyond}"
         if self.found.kind is Class.A or verdict.verb is Verb.RESUME or self._welcome(situation):
-            return "keep", f"{verdict.reason}; the change takes effect with the next attempt"
-        return "decline", f"{verdict.reason}; {self._how()}"
+            return self._kept(verdict.reason)
+        return "decline", f"{verdict.reason}; {self._how(decision, situation)}"
 
-    def _welcome(self, situation: Situation) -> bool:
-        """Return whether the policy would take the change up if it cost nothing."""
-        free = {**situation.facts, **_FREELY}
+    def _kept(self, reason: str) -> tuple[Outcome, str]:
+        """Return what follows where the next attempt is to take the change up."""
+        before, after = steps(self.before), steps(self.after)
+        if self._runs and before and after and after < before:
+            goes_on = f"what runs goes on to step {before}, beyond workload.steps: {after}"
+            return "decline", f"{reason}; {goes_on}"
+        return "keep", f"{reason}; the change takes effect with the next attempt"
+
+    def _beyond(self, worth: Worth) -> str:
+        """Return why what is saved, or will be, is beyond the steps of the change; empty where it is not."""
+        wanted, had, work = steps(self.after), steps(self.before), worth.case.work
+        if wanted is None or wanted == had or self.found.kind in {Class.D, Class.E}:
+            return ""
+        reached = work.done if self._runs and work.on_demand else work.saved
+        own = "or submit the file as a job of its own"
+        if reached > wanted:
+            return f"workload.steps: {wanted}, and {reached:.0f} are done: give it more than that, {own}"
+        soon = max(worth.now.high * SOON_S if worth.now else 1.0, 1.0) if work.on_demand else 0.0
+        runs = isinstance(self.row.job.state, Running)
+        if runs and min(reached + soon, had or reached) > wanted:
+            said = f"workload.steps: {wanted}; {reached:.0f} are done, and it may be beyond before it stops"
+            return f"{said}: give it more, {own}"
+        return ""
+
+    def _welcome(self, situation: Situation, **more: Known) -> bool:
+        """Return whether the policy would take the change up if it cost nothing, and ``more`` were so."""
+        free = {**situation.facts, **_FREELY, **more}
         policy = self.service.workshop.policy(self.row).policy
         history = replace(self.row.job.history, swaps=0)
         decided = decide(policy, Moment.CHANGE, history, replace(situation, facts=free))
         return decided.verdict.verb in STARTS
 
-    def _how(self) -> str:
+    def _how(self, decision: Decision, situation: Situation) -> str:
         """Return what would have to be different."""
-        if self.found.kind is Class.C:
+        if self.found.kind is Class.C and self._welcome(situation, **{"diff.allowed": True}):
             return f"the job file allows such a change with allow: [{ALLOWED}]"
-        if self.found.kind in {Class.D, Class.E}:
+        approved = {"operator.approved": True}
+        if self.found.kind in {Class.D, Class.E} and self._welcome(situation, **approved):
             return "--approve begins again at step 0, in a new lineage; the old one is kept"
-        return "its policy does not take such a change up"
+        name = self.service.workshop.policy(self.row).policy.name
+        if not decision.verdict.rule:
+            return (
+                f"the policy {name} has no on_change rule that answers: "
+                "add extends: default to it, and apply that first"
+            )
+        return f"the policy {name} does not take such a change up"
 
-    def _facts(self, now: datetime, attempt: Attempt, worth: Worth) -> dict[str, object]:
+    def _facts(self, now: datetime, attempt: Attempt, worth: Worth, *, beyond: bool) -> dict[str, object]:
         """Return what is known when a change is offered."""
         directory = self.service.workshop.directory(self.row)
         paths = directory.paths(attempt.number, attempt.lineage)
@@ -172,7 +216,7 @@ class Weighing:
             **self.found.facts(allowed=allowed),
             **worth.facts(),
             **self._devices(attempt),
-            "checkpoint.compatible": fits if saved.steps else None,
+            "checkpoint.compatible": False if beyond else fits if saved.steps else None,
             "checkpoint.on_demand": saves_on_stop(self.before),
             "progress.epoch_fraction": _epoch_fraction(reports),
             "operator.approved": self.approved,
@@ -198,7 +242,8 @@ class Weighing:
         new_pace = measured.pace if measured else None
         rate = self._rate(now_pace, self.before)
         case = Case(self._work(), _costs(measured), self._risk(rate), self._trial_s(now, measured))
-        return Worth(case, rate, self._rate(new_pace, self.after, now_pace), self._slowed(now_pace))
+        new = self._rate(new_pace, self.after, now_pace)
+        return Worth(case, rate, new, self._slowed(now_pace), self._runs, self._other())
 
     def _slowed(self, alone: Pace | None) -> float:
         """Return how much the job itself felt of its canary."""
@@ -234,17 +279,20 @@ class Weighing:
         return recent or pace(written, without=without)
 
     def _work(self) -> Work:
-        """Return the work in steps, as it is now; nothing where the change makes steps of another kind."""
-        status = self.service.progress(self.row)
-        plan = self.after.job.workload
-        total = getattr(plan, "steps", None) or 0
+        """Return the work in steps, as it is now."""
         attempt = _attempt(self.row.job)
         directory = self.service.workshop.directory(self.row)
         saved = directory.saved(directory.paths(attempt.number, attempt.lineage)).newest or 0
-        done = float(status.step if status else saved)
-        same = not {"workload.steps", "workload.batch_size"} & {change.name for change in self.found.changes}
+        done = float(done_by(self.service, self.row) or saved)
         on_demand = saves_on_stop(self.before) is True
-        return Work(float(total) if same else 0.0, done, float(saved), on_demand)
+        return Work(float(steps(self.before) or 0), done, float(saved), on_demand)
+
+    def _other(self) -> str:
+        """Return why a step of the change is not one of before; empty where it is."""
+        names = {change.name for change in self.found.changes}
+        if "workload.steps" in names:
+            return f"with the change there are {steps(self.after) or 'other'} steps, which is other work"
+        return "a batch of another size is other work" if "workload.batch_size" in names else ""
 
     def _trial_s(self, now: datetime, measured: Measured | None) -> float:
         """Return for how long the job has stood still for its canary, and what coming back costs."""
@@ -259,6 +307,18 @@ class Weighing:
             return None
         every = getattr(revision.job.workload, "eval_every", None)
         return seen.overall(every, other.eval_s if other else None)
+
+
+def steps(revision: Resolved) -> int | None:
+    """Return how many steps a revision asks for, None where only its program knows."""
+    found: int | None = getattr(revision.job.workload, "steps", None)
+    return found
+
+
+def done_by(service: Service, row: JobRow) -> int:
+    """Return the step that a running attempt is at; 0 until it has loaded what it goes on from."""
+    status = service.progress(row)
+    return status.step if status is not None else 0
 
 
 def _costs(measured: Measured | None) -> Overheads:

@@ -4,6 +4,7 @@
 replaced), its ceilings can be made lower and not higher.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -41,6 +42,11 @@ MEANT: Final = {
     "rules": "on_exit",
     "retry": "backoff",
 }
+
+_FIELD: Final = re.compile(
+    rb"^[\s{\"'\xef\xbb\xbf]*(" + "|".join(set(FIELDS) - {"name"}).encode() + rb")[\"']?\s*:", re.MULTILINE
+)
+"""Begins a line of what is meant to be a policy."""
 
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
@@ -153,6 +159,7 @@ class _Origin:
 
 
 def _load(raw: bytes, path: Path, shelf: Shelf, above: tuple[Path, ...]) -> Policy:
+    _complain_of_another(raw, path)
     spot = top(raw, path)
     here = spot.fields(FIELDS, MEANT)
     _complain_of_version(spot, here)
@@ -176,6 +183,17 @@ def _load(raw: bytes, path: Path, shelf: Shelf, above: tuple[Path, ...]) -> Poli
     if spot.problems:
         raise SpecError(path, spot.problems)
     return policy
+
+
+def _complain_of_another(raw: bytes, path: Path) -> None:
+    """Return if a text is meant to be a policy; of any other file nothing is repeated in a message.
+
+    Raises:
+        SpecError: no line of it begins with a field of a policy.
+    """
+    if raw.strip() and raw[:1] not in {b"\xff", b"\xfe"} and _FIELD.search(raw) is None:
+        fact = 'is no policy, which is "field: value" lines, the first of them policy: 1'
+        raise SpecError(path, [Problem(spec_yaml.START, "", fact)])
 
 
 def _complain_of_version(spot: Spot, here: Mapping[str, Spot]) -> None:

@@ -5,12 +5,14 @@ choice comes to, paths are absolute, threads are counted.  So two files that say
 words do not differ, and a profile file that an operator has edited does.
 """
 
-import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from jobs.contract import Program, thread_count
 from runner.core.policy.difference import Difference, Fields, Plain, difference
+from runner.core.policy.rules import digest
+from runner.job_policy import unpinned
 from runner.resolved import Resolved
 
 _ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"})
@@ -19,7 +21,10 @@ _ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"
 
 def compared(before: Resolved, after: Resolved) -> Difference:
     """Return what differs between two revisions, field by field."""
-    return difference(fields(before), fields(after))
+    there = fields(after)
+    if _digest(before) == _digest(after):  # however the names of its files are spelt
+        there = replace(there, values={**there.values, "policy": _policy(before)})
+    return difference(fields(before), there)
 
 
 def fields(revision: Resolved) -> Fields:
@@ -45,9 +50,12 @@ def _values(revision: Resolved) -> Iterator[tuple[str, Plain]]:
 
 
 def _policy(revision: Resolved) -> Plain:
-    """Return what tells one policy from another: its name, and a digest of its text."""
-    digest = hashlib.sha256((revision.policy or "").encode()).hexdigest()
-    return f"{revision.job.policy} ({digest[:12]})"
+    """Return what tells one policy from another: its name, and its digest as ``runner policy check`` says."""
+    return f"{revision.job.policy} ({_digest(revision)})"
+
+
+def _digest(revision: Resolved) -> str:
+    return digest(unpinned(revision.policy))
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Plain]]:  # noqa: ANN401  (JSON)

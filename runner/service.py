@@ -209,9 +209,29 @@ class Service:
         return self.daemon.happen(row, event), True
 
     def restart(self, caller: Caller, reference: str, start: Start) -> JobRow:
+        """Let a job begin another attempt.
+
+        Raises:
+            Refused: the job is in no state for it, or there is no checkpoint of the step to begin from.
+        """
         row = self._mine(caller, reference)
+        if start.step is not None:
+            self._look_for(row, start.step)
         event = RestartRequested(self.clock.now(), self._name(caller), start)
         return self._happen(row.job.id, event)
+
+    def _look_for(self, row: JobRow, step: int) -> None:
+        """Return if the job has a checkpoint of a step; manifests and sizes are looked at, not the contents.
+
+        Raises:
+            Refused: it has none, with those that there are.
+        """
+        directory, lineage = self.workshop.directory(row), row.job.lineage
+        saved = directory.saved(directory.paths(max(row.job.attempts, 1), lineage), sure=0)
+        if step not in saved.steps:
+            there = ", ".join(map(str, sorted(saved.steps))) or "none"
+            fact = f"no valid checkpoint of step {step}; lineage {lineage} has {there}"
+            raise Refused(f"job {row.job.id}: {fact}; nothing was changed")
 
     def hold(self, caller: Caller, reference: str) -> JobRow:
         row = self._mine(caller, reference)

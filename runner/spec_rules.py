@@ -126,7 +126,7 @@ def policy(value: str) -> str:
         return host_path(value)
     if not _POLICY.fullmatch(value):
         raise ValueError(
-            f"must be the name of a policy or a path with a slash, such as ./policy.yaml, not {quoted(value)}"
+            f"must be the name of a policy or of a file, such as ./policy.yaml, not {quoted(value)}"
         )
     return value
 

@@ -17,17 +17,21 @@ class Worth:
     """What a change would bring; nothing of it where something has not been measured.
 
     ``slowed`` is how many times slower the job itself was while its canary ran beside it.  It is no
-    certainty, so no verdict rests on it; but it makes expectations truer.
+    certainty, so no verdict rests on it; but it makes expectations truer.  ``interrupts`` is whether
+    anything is stopped for the change, and ``other`` says why its steps are not those of before.
     """
 
     case: Case
     now: Rate | None = None
     new: Rate | None = None
     slowed: float = 1.0
+    interrupts: bool = True
+    other: str = ""
     found: Alternatives | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "found", compare(self.case, self.now, self.new))
+        found = None if self.other else compare(self.case, self.now, self.new)
+        object.__setattr__(self, "found", found)
 
     def facts(self) -> dict[str, Known]:
         """Return what a policy may ask about."""
@@ -89,10 +93,14 @@ def explained(worth: Worth) -> tuple[str, ...]:
 def _lines(worth: Worth) -> Iterator[str]:
     work = worth.case.work
     yield f"work       {_work(worth)}"
+    if not worth.interrupts:
+        yield "cost       none: nothing is interrupted, so nothing has to pay"
+        return
     yield f"rate now   {_rate(worth.now)}"
     yield f"rate new   {_rate(worth.new)}"
     if worth.found is None or worth.now is None or worth.new is None:
-        yield "gain       unknown: both rates must be measured, and some work must be left"
+        missing = worth.other or "both rates must be measured, and some work must be left"
+        yield f"gain       unknown: {missing}"
         return
     costs, trial = worth.case.costs, worth.case.trial_s
     yield f"change     {_costs(costs)}{f'; the trial cost {trial:.1f} s' if trial else ''}"
@@ -116,8 +124,10 @@ def _lines(worth: Worth) -> Iterator[str]:
 
 def _work(worth: Worth) -> str:
     work = worth.case.work
-    share = 100 * work.done / work.total if work.total else 0.0
     safe = "saved when it is asked to stop" if work.on_demand else f"{work.saved:.0f} of them in a checkpoint"
+    if not work.total:
+        return f"{work.done:.0f} steps are done, {safe}; how many there are to be is not known"
+    share = 100 * work.done / work.total
     return f"{work.done:.0f} of {work.total:.0f} steps are done ({share:.0f} %), {safe}"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.contract import JOB_DIR, Program, RunPaths
-from runner import exit_facts, programs
+from runner import exit_facts, job_policy, programs
 from runner.adapters import as_user, log_quota
 from runner.adapters.pins import Pins
 from runner.adapters.run_directory import RunDirectory, Saved, tail
@@ -22,7 +22,6 @@ from runner.core.job import Attempt, Ended
 from runner.core.placement import Needs
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.interval import PRIOR_S
-from runner.core.policy.rules import digest
 from runner.core.policy.table import known
 from runner.core.policy.turned import Turned
 from runner.errors import UsageError
@@ -77,8 +76,9 @@ def _needs(text: str) -> Needs:
 
 @lru_cache(maxsize=512)
 def _policy(text: str) -> Pinned:
-    policy = parse_revision(text).policy_in_force()
-    return Pinned(policy, digest(policy))
+    revision = parse_revision(text)
+    policy = revision.policy_in_force()
+    return Pinned(policy, job_policy.digests(revision.policy, policy))
 
 
 class JobWorkshop:

@@ -8,6 +8,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from runner.api.routes import Body, C, decoded
+from runner.api.views import moment
 from runner.applying import Applying
 from runner.applying import Request as Change
 from runner.canary import Canaries
@@ -74,7 +75,8 @@ async def rollback(reference: str, body: RollbackBody, applying: A, caller: C) -
 
 @router.get("/jobs/{reference}/revisions")
 async def revisions(reference: str, applying: A, caller: C) -> Any:  # noqa: ANN401
-    return JSONResponse({"revisions": await run_in_threadpool(applying.revisions, caller, reference)})
+    known = await run_in_threadpool(applying.revisions, caller, reference)
+    return JSONResponse({"revisions": [{**each, "at": moment(each["at"])} for each in known]})
 
 
 def attach(app: FastAPI, service: Service) -> Keeper:

@@ -9,7 +9,7 @@ from jobs.contract import open_regular
 from runner.adapters import log_quota
 from runner.core.job import Finished, Held
 from runner.ports import AttemptRow, JobRow
-from runner.service import Service
+from runner.service import NotFound, Service
 
 MAX_PIECE_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
@@ -47,7 +47,11 @@ class Piece:
 
 
 def piece(service: Service, job_id: str, part: str, attempt: int | None, offset: int) -> Piece:
-    """Return what follows ``offset`` in the log of an attempt, the newest one when none is given."""
+    """Return what follows ``offset`` in the log of an attempt, the newest one when none is given.
+
+    Raises:
+        NotFound: there is no such job, or no such attempt.
+    """
     # The state is read before the file: what was written before the end is then surely seen.
     row = service.find(job_id)
     if part == "build":
@@ -59,6 +63,9 @@ def piece(service: Service, job_id: str, part: str, attempt: int | None, offset:
         )
     attempts = {a.number: a for a in service.store.attempts(job_id)}
     chosen = attempts.get(attempt or max(attempts, default=0))
+    if chosen is None and attempt:
+        there = ", ".join(map(str, sorted(attempts))) or "none yet"
+        raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")
     if chosen is None:
         return Piece(b"", offset, attempt or 0, _settled(row), None, _settled(row))
     return _of_attempt(service, row, chosen, attempts, offset)

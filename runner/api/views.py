@@ -22,8 +22,8 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "state": state.kind,
         "outcome": str(state.outcome) if isinstance(state, Finished) else None,
         "why": waiting or _why(row.job),
-        "since": _time(state.since),
-        "submitted_at": _time(row.submitted_at),
+        "since": moment(state.since),
+        "submitted_at": moment(row.submitted_at),
         "attempt": row.job.attempts,
         "attempts_max": row.job.attempts_max,
         "priority": row.priority,
@@ -48,9 +48,9 @@ def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Js
     return {
         "number": row.number,
         "lineage": row.lineage,
-        "placed_at": _time(row.placed_at),
-        "launched_at": _time(row.launched_at),
-        "ended_at": _time(row.ended_at),
+        "placed_at": moment(row.placed_at),
+        "launched_at": moment(row.launched_at),
+        "ended_at": moment(row.ended_at),
         "exit_code": row.exit_code,
         "cause": row.cause,
         "message": row.message,
@@ -61,7 +61,7 @@ def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Js
 
 
 def event(row: EventRow, name: str) -> Json:
-    at = _time(row.at)
+    at = moment(row.at)
     return {"seq": row.seq, "job": row.job_id, "name": name, "at": at, "kind": row.kind, "text": row.text}
 
 
@@ -83,5 +83,5 @@ def _devices(job: Job) -> tuple[str, ...]:
     return job.state.allocation.devices if isinstance(job.state, Starting | Running | Stopping) else ()
 
 
-def _time(at: datetime | None) -> str | None:
+def moment(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

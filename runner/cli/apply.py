@@ -35,6 +35,11 @@ OUTCOMES: Final = {
 }
 
 
+RUNNING: Final = frozenset({"starting", "running", "stopping"})
+RESTING: Final = {"held": "release", "finished": "restart"}
+"""States in which nothing happens by itself, and the command that begins again."""
+
+
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option(
@@ -140,11 +145,23 @@ def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
 
 
 def _done(answer: Mapping[str, Any], *, dry_run: bool) -> str:
-    follows = OUTCOMES[answer["outcome"]]
+    follows = _follows(answer)
     if dry_run:
         return f"dry run: nothing was done; without --dry-run: {follows}"
     revision = "" if answer["revision"] is None else f" is at revision {answer['revision']};"
     return f"{answer['job']['name']}{revision or ':'} {follows}"
+
+
+def _follows(answer: Mapping[str, Any]) -> str:
+    """Return what becomes of the job; nothing is stopped where nothing runs."""
+    job, outcome = answer["job"], answer["outcome"]
+    if outcome == "decline" or job["state"] in RUNNING or job.get("parked"):
+        return OUTCOMES[outcome]
+    afresh = "at step 0, in a new lineage" if outcome == "restart" else "with the change"
+    if job["state"] not in RESTING:
+        return f"its next attempt begins {afresh}"
+    scratch = " --from scratch" if outcome == "restart" and job["state"] == "finished" else ""
+    return f"nothing runs: runner {RESTING[job['state']]} {job['name']}{scratch} begins {afresh}"
 
 
 def _cells(change: Mapping[str, str]) -> tuple[str, ...]:
@@ -187,6 +204,8 @@ def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
     answer = find_or_start(complain).act(job, "rollback", {"revision": revision})
     if as_json:
         say_json(answer)
+    elif answer["revision"] is None:
+        say(f"{job}: {answer['follows']}: it is as revision {answer['to']} was")
     else:
         say(f"{job}: back to revision {answer['to']}, as revision {answer['revision']}; {answer['follows']}")
 
@@ -201,20 +220,16 @@ def revisions(job: str, *, as_json: bool) -> None:
         for each in found:
             say_json(each)
         return
-    rows = [[*map(str, _revision(each)), each["why"]] for each in found]
     if not on_terminal():
-        for row in rows:
-            say_row(*row)
+        for each in found:
+            mark = "present" if each["present"] else None
+            say_row(each["number"], mark, *_revision(each))
         return
+    rows = [[f"{each['number']}{' *' if each['present'] else ''}", *_revision(each)] for each in found]
     for line in _table([["REVISION", "AT", "BY", "LINEAGE", "WHY"], *rows]):
         say(line)
 
 
-def _revision(each: Mapping[str, Any]) -> tuple[object, ...]:
-    mark = " *" if each["present"] else ""
-    return (
-        f"{each['number']}{mark}",
-        each["at"],
-        each["by"],
-        "-" if each["lineage"] is None else each["lineage"],
-    )
+def _revision(each: Mapping[str, Any]) -> tuple[str, ...]:
+    lineage = "-" if each["lineage"] is None else str(each["lineage"])
+    return each["at"], each["by"], lineage, each["why"]

@@ -19,7 +19,8 @@ def list_jobs(*, everything: bool, mine: bool, limit: int | None, as_json: bool)
     """Print the jobs that have not ended, and those that ended in the last 24 hours.
 
     In a pipe: one job per line, no header, between tabs: id, name, owner, state,
-    attempt/attempts at most, priority, step/total, since (UTC), why.
+    attempts made, priority, step/total, since (UTC), why.  How many attempts count towards the
+    policy's ceiling, "runner policy explain" says.
     """
     jobs = find_or_start(complain).jobs(everything=everything, mine=mine, limit=limit)
     if as_json:

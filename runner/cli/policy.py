@@ -192,7 +192,7 @@ def _policy(given: str) -> Policy:
 
 def _check(given: str, *, as_json: bool) -> int:
     """Report on one policy, and return the exit code for it."""
-    from runner.core.policy.rules import digest  # noqa: PLC0415  as above
+    from runner.job_policy import kept_digest  # noqa: PLC0415  as above
 
     try:
         found = _policy(given)
@@ -203,10 +203,10 @@ def _check(given: str, *, as_json: bool) -> int:
         return error.exit_code
     counted = len(found.on_exit) + len(found.on_watch) + len(found.on_change)
     if as_json:
-        kept = {"name": found.name, "digest": digest(found), "rules": counted, "problems": []}
+        kept = {"name": found.name, "digest": kept_digest(found), "rules": counted, "problems": []}
         say_json({"policy": given, "ok": True, **kept})
     else:
-        say(f"{one_line(given)}: ok, {counted} rules, digest {digest(found)}")
+        say(f"{one_line(given)}: ok, {counted} rules, digest {kept_digest(found)}")
     return 0
 
 

@@ -145,7 +145,7 @@ def list_cells(job: Summary) -> tuple[object, ...]:
         job["name"],
         job["owner"],
         state_word(job),
-        f"{job['attempt']}/{job['attempts_max']}",
+        job["attempt"],
         job["priority"],
         steps(progress),
         job["since"],

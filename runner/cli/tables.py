@@ -65,7 +65,7 @@ def _job_cells(job: Summary, now: float) -> list[Text]:
         _cell(job["name"]),
         _cell(job["owner"]),
         Text(word, COLOURS.get(word, "")),
-        _cell(f"{job['attempt']}/{job['attempts_max']}"),
+        _cell(job["attempt"]),
         _cell(render.steps(job["progress"])),
         _cell(render.age(job["since"], now)),
         Text(harmless(job["why"], keep="\n")),

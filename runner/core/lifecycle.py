@@ -133,7 +133,7 @@ def advance(job: Job, event: Event) -> Step:
         case (Starting() | Running()) as state, HoldRequested(at, by):
             return _stop(job, state, StopReason.HOLD, at, by)
         case Held(asked=asked), ReleaseRequested(at):
-            return (_to(job, Preparing(at)), (PrepareImage(),)) if asked else _pardoned(job, at)
+            return _released(job, at) if asked else _pardoned(job, at)
         case _:
             raise IllegalTransition(job, event)
 
@@ -211,6 +211,11 @@ def _pardoned(job: Job, at: datetime) -> Step:
     return _to(replace(job, history=job.history.pardoned()), Preparing(at)), (PrepareImage(),)
 
 
+def _released(job: Job, at: datetime) -> Step:
+    """Let a job go on that somebody wanted to wait: nothing is forgiven."""
+    return _to(replace(job, history=job.history.asked_for()), Preparing(at)), (PrepareImage(),)
+
+
 # --- Ends ---------------------------------------------------------------------------------------------
 
 
@@ -248,6 +253,7 @@ def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:
     if state.reason is StopReason.CANCELLED:
         why = "cancelled" if state.by is None else f"cancelled by {state.by}"
         return _over(_to(job, Finished(at, Outcome.CANCELLED, why)), state)
+    job = replace(job, history=job.history.asked_for())
     return _over(_to(job, Queued(at, state.image, f"{state.reason}, as asked")), state)
 
 

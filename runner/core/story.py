@@ -1,5 +1,8 @@
 """What happened, in one line for people.  The store keeps these beside each event."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from runner.core.job import (
     CancelRequested,
     Condemned,
@@ -23,9 +26,12 @@ from runner.core.job import (
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
+    Running,
     Start,
+    Starting,
     Stopping,
 )
+from runner.core.policy.wording import span
 
 
 def tell(event: Event, after: Job) -> str:
@@ -73,11 +79,41 @@ def verdict(after: Job) -> str:
         case Held(why=why):
             return f"held: {why}"
         case Queued(since=since, why=why, not_before=not_before) if not_before is not None:
-            return f"{why}, in {(not_before - since).total_seconds():g} s"
+            return f"{why}, in {span(not_before - since)}"
         case Queued(why=why):
             return why
         case _:
             return str(after.state.kind)
+
+
+def refusal(job: Job, event: Event) -> str:
+    """Return why something cannot be asked of a job as it stands, and what can."""
+    what = _WISHES.get(event.kind, f"take {event.kind.replace('_', ' ')}")
+    match job.state:
+        case Finished(outcome=outcome):
+            stands, instead = f"has ended ({outcome})", "runner restart begins another attempt"
+        case Held():
+            stands, instead = "is held", "runner release lets it go on, runner cancel ends it"
+        case Stopping(reason=reason):
+            stands = f"is stopping ({reason})"
+            instead = "wait until its attempt has ended, or runner cancel it"
+        case Running() | Starting() as state:
+            stands, instead = f"is {state.kind}", "runner hold, restart and cancel stop its attempt"
+        case state:
+            stands, instead = (
+                f"is {state.kind}",
+                "runner hold and cancel work now; runner list says what it waits for",
+            )
+    return f"{stands}, so it cannot {what}; {instead}"
+
+
+_WISHES: Final[Mapping[str, str]] = {
+    "cancel_requested": "be cancelled",
+    "restart_requested": "be restarted",
+    "hold_requested": "be held",
+    "release_requested": "be released",
+    "revision_applied": "be changed",
+}
 
 
 def _asked(after: Job) -> str:

@@ -7,6 +7,7 @@ that a person can see what each would have said.
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from runner.core.policy import limits
 from runner.core.policy.conditions import Finding, weigh
@@ -16,6 +17,9 @@ from runner.core.policy.remedies import possible
 from runner.core.policy.rules import DISTURBS, STARTS, Adjustment, Policy, Rule, Spent, Verb
 from runner.core.policy.verdict import Advice, Decision, Limit, Situation, Verdict, Weighed
 from runner.core.policy.wording import because, doing, happened, noticed, span
+
+ANSWERS: Final = "answers"
+ASKED_FIRST: Final = "would answer; what was asked for comes first"
 
 
 def decide(policy: Policy, moment: Moment, history: History, situation: Situation) -> Decision:
@@ -103,7 +107,7 @@ def _try(
     spent = _spent(rule, left, history, situation) if moment is Moment.EXIT else ""
     if spent and rule.spent is Spent.NEXT:
         return None, f"{spent}; the next rule is asked"
-    return _Answer(rule, left, spent), spent or "answers"
+    return _Answer(rule, left, spent), spent or ANSWERS
 
 
 def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
@@ -129,7 +133,8 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Decis
         had_checkpoint=history.had_checkpoint or seen,
     )
     asked = _ask(policy, Moment.EXIT, before, situation)
-    verdict = limits.asked(facts) or _judged(asked.answer, history, facts)
+    wish = limits.asked(facts)
+    verdict = wish or _judged(asked.answer, history, facts)
     if asked.answer and verdict.rule:
         verdict = limits.paid(verdict, asked.answer.rule, facts)
     after = (
@@ -140,7 +145,14 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Decis
     verdict = limits.under_ceilings(verdict, policy, after, situation, root)
     if asked.answer and verdict.verb in STARTS:
         after = after.tried_once_more(asked.answer.rule, root, situation.effective)
-    return Decision(Moment.EXIT, verdict, after, facts, asked.weighed, asked.advice)
+    decision = Decision(Moment.EXIT, verdict, after, facts, asked.weighed, asked.advice)
+    return overruled(decision) if wish else decision
+
+
+def overruled(decision: Decision) -> Decision:
+    """Return a decision whose rules say that what was asked for came first."""
+    weighed = (replace(each, note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.weighed)
+    return replace(decision, weighed=tuple(weighed))
 
 
 def _judged(answer: _Answer | None, history: History, facts: Facts) -> Verdict:
@@ -167,7 +179,7 @@ def _truth(value: Known | None) -> bool | None:
 
 def _while_running(policy: Policy, history: History, situation: Situation) -> Decision:
     asked = _ask(policy, Moment.WATCH, history, situation)
-    verdict = Verdict(Verb.KEEP, "", "nothing speaks against it")
+    verdict = Verdict(Verb.KEEP, "", "nothing speaks against it", charged=False)
     wall = policy.ceilings.wall
     if wall is not None and history.ran + situation.uptime >= wall:
         verdict = Verdict(Verb.STOP, "", f"the running time of {span(wall)} is used", limit=Limit.WALL)
@@ -181,7 +193,7 @@ def _offered(policy: Policy, history: History, situation: Situation) -> Decision
     """A new revision or profile; as long as nothing speaks for it, the attempt goes on."""
     facts = situation.facts
     asked = _ask(policy, Moment.CHANGE, history, situation)
-    verdict = Verdict(Verb.KEEP, "", "no rule speaks for the change")
+    verdict = Verdict(Verb.KEEP, "", "no rule speaks for the change", charged=False)
     if asked.answer:
         rule, adjust = asked.answer.rule, asked.answer.adjust
         reason = because(f"{doing(rule.do, rule.start, adjust, facts)}: {_argument(asked)}", rule)
@@ -194,5 +206,5 @@ def _offered(policy: Policy, history: History, situation: Situation) -> Decision
 
 def _argument(asked: _Asked) -> str:
     """Return the facts for which the answering rule was true."""
-    said = next(each for each in asked.weighed if each.note == "answers")
+    said = next(each for each in asked.weighed if each.note == ANSWERS)
     return ", ".join(f"{r.test.fact} {r.test.wanted}" for r in said.readings) or "nothing speaks for a change"

@@ -271,9 +271,21 @@ LONGEST: Final = 60
 
 
 def shown(value: Plain) -> str:
-    """Return a value in short."""
-    text = "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value in short, as a job file would say it."""
+    text = _written(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _written(value: Plain) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_written(one)}' for name, one in value.items())}}}"
+    return str(value)
 
 
 def rows(found: Difference) -> Iterator[tuple[str, str, str, str, str]]:

@@ -35,14 +35,20 @@ class History:
     setbacks: int = 0  # charged ones since the last progress
     swaps: int = 0  # changes while it ran that nobody had approved
     ran: timedelta = field(default_factory=timedelta)
-    starts: tuple[datetime, ...] = ()
+    starts: tuple[datetime, ...] = ()  # that nobody had asked for
     tried: tuple[Tally, ...] = ()
     stuck: tuple[Tally, ...] = ()
     had_checkpoint: bool = False
+    wanted: bool = False  # a person has asked for the attempt that comes next: its start is part of no storm
 
     def pardoned(self) -> "History":
         """Return the history after a person has said: once more.  Only what was seen is kept."""
-        return History(attempts=self.attempts, starts=self.starts, had_checkpoint=self.had_checkpoint)
+        seen = History(attempts=self.attempts, starts=self.starts, had_checkpoint=self.had_checkpoint)
+        return seen.asked_for()
+
+    def asked_for(self) -> "History":
+        """Return the history of a job whose next attempt begins because a person wants it."""
+        return replace(self, wanted=True)
 
     def revised(self) -> "History":
         """Return the history after the job's file has changed: another experiment, the same ceilings."""
@@ -60,8 +66,8 @@ class History:
 
     def ended(self, started: datetime, uptime: timedelta) -> "History":
         """Return the history with one more attempt in it, before anybody has judged it."""
-        starts = (*self.starts, started)[-KEPT_STARTS:]
-        return replace(self, attempts=self.attempts + 1, ran=self.ran + uptime, starts=starts)
+        starts = self.starts if self.wanted else (*self.starts, started)[-KEPT_STARTS:]
+        return replace(self, attempts=self.attempts + 1, ran=self.ran + uptime, starts=starts, wanted=False)
 
     def charged_for(self, root: str, effective: str, *, advanced: bool | None) -> "History":
         """Return the history with the attempt that has just ended charged for."""

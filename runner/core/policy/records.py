@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from runner.core.policy.conditions import worded
+from runner.core.policy.facts import Moment
 from runner.core.policy.history import Tally
 from runner.core.policy.rules import Policy, Start
 from runner.core.policy.verdict import Decision, Situation, Verdict, Weighed
@@ -112,7 +113,8 @@ def explained(kept: Record) -> Iterator[str]:
     """Yield a record in words: the verdict, every rule with the facts that decided, what is used up."""
     verdict, used = kept["verdict"], kept["used"]
     yield f"{kept['job']}, attempt {kept['attempt']}, on_{kept['moment']}: {verdict['reason']}"
-    yield f"  {_answer(verdict)}; policy {kept['policy']['name']} ({kept['policy']['digest']})"
+    policy = f"policy {kept['policy']['name']} ({kept['policy']['digest']})"
+    yield f"  {_answer(verdict, kept['moment'])}; {policy}"
     yield ""
     width = max((len(rule["name"]) for rule in kept["rules"]), default=0)
     for rule in kept["rules"]:
@@ -126,10 +128,12 @@ def explained(kept: Record) -> Iterator[str]:
         yield f"  advice of {advice['rule']}: {advice['text']}"
 
 
-def _answer(verdict: Mapping[str, Any]) -> str:
+def _answer(verdict: Mapping[str, Any], moment: str) -> str:
+    """Return which rule said what; only the end of an attempt can be charged for."""
     said = f"rule {verdict['rule']}" if verdict["rule"] else "no rule"
     limit = f", limited by {verdict['limit']}" if verdict["limit"] else ""
-    return f"{verdict['do']} by {said}{limit}, {'charged' if verdict['charged'] else 'free of charge'}"
+    cost = ", charged" if verdict["charged"] else ", free of charge"
+    return f"{verdict['do']} by {said}{limit}{cost if moment == Moment.EXIT else ''}"
 
 
 def _because(rule: Mapping[str, Any]) -> str:
@@ -140,7 +144,8 @@ def _because(rule: Mapping[str, Any]) -> str:
 def _tallied(tally: Mapping[str, Any]) -> str:
     what = f"rule {tally['rule']} has answered" if "rule" in tally else "ended without progress"
     spec = f" with spec {tally['effective']}" if tally["effective"] else ""
-    return f"{what} {tally['times']} times for {tally['root']}{spec}"
+    often = "once" if tally["times"] == 1 else f"{tally['times']} times"
+    return f"{what} {often} for {tally['root']}{spec}"
 
 
 def _economics(facts: Mapping[str, Any]) -> Iterator[str]:

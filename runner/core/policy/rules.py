@@ -130,7 +130,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """At most so many attempts start in any such time, charged or not."""
+    """At most so many attempts that nobody asked for start in any such time, charged or not."""
 
     attempts: int = 6
     within: timedelta = timedelta(minutes=30)

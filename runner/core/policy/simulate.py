@@ -71,10 +71,17 @@ def replay(job: str, policy: Policy, journal: Sequence[Record]) -> Replay:
         lost = lost_s(situation)
         turns.append(Turn(kept["attempt"], recorded["do"], recorded["reason"], lost, verdict, certain))
         if decision:
-            history = decision.history
+            history = _next(decision.history, situation)
             stopped = decision.verdict.verb not in STARTS
             certain = certain and _alike(decision.verdict, recorded["do"], recorded["with"])
     return Replay(job, tuple(turns))
+
+
+def _next(history: History, situation: Situation) -> History:
+    """Return a history that knows whether a person asked for the attempt that comes next."""
+    facts = situation.facts
+    asked = facts.get("operator.request") == "restart" or facts.get("killed_by") == "change"
+    return history.asked_for() if asked else history
 
 
 def lost_s(situation: Situation) -> float:

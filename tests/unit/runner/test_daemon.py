@@ -182,12 +182,26 @@ def test_restarting_from_scratch_keeps_the_old_lineage(host: Host) -> None:
     assert [(a.number, a.lineage) for a in host.store.attempts(job_id)] == [(1, 1), (2, 2)]
 
 
+def test_restarts_that_a_person_asks_for_are_no_storm(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    for number in range(1, 7):
+        host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start()))
+        host.world.end(host.key(job_id, number), 75)
+        host.wait(1)
+        assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", number + 1)
+    host.world.end(host.key(job_id, 7), 137)
+    host.settle()
+    host.wait(6)
+    assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", 8)
+
+
 def test_what_makes_no_sense_is_refused(host: Host) -> None:
     job_id = host.submit()
     host.settle()
     host.world.end(host.key(job_id), 0)
     host.settle()
-    with pytest.raises(Refused, match="job 1: is finished; cancel requested has no effect"):
+    with pytest.raises(Refused, match="so it cannot be cancelled; runner restart begins another"):
         host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     with pytest.raises(Refused, match="nothing to send a signal to"):
         host.daemon.signal(host.row(job_id), 10)

@@ -250,6 +250,8 @@ def test_what_a_person_asks_for_costs_nothing_and_no_ceiling_stands_against_it(
     assert (ruling.verdict.verb, ruling.verdict.reason) == (Verb.RESUME, f"{reason}, as asked")
     assert (ruling.history.attempts, ruling.history.charged, ruling.history.setbacks) == (20, 19, 0)
     assert ruling.history.ran == timedelta(minutes=10)
+    rules_ = json.loads(case.end(reason)[1].body)["rules"]
+    assert next(each["note"] for each in rules_ if each["truth"]).startswith("would answer; ")
 
 
 def test_work_that_is_done_stays_done_whatever_was_asked_for(case: Case) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner import job_policy, policy_file
+from runner.core.policy.rules import digest
 from runner.source import SpecError
 from runner.spec import JobFile, load
 
@@ -62,7 +63,39 @@ def test_mistakes_have_their_place_in_the_file_where_they_are(tmp_path: Path) ->
     assert complaint(job("policy: ./mine.yaml\n"), tmp_path) == (
         f'{tmp_path}/mine.yaml:2:35: on_exit[0].do: there is no verb "resum"; did you mean "resume"?'
     )
-    assert "no such file" in complaint(job("policy: ./other.yaml\n"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["other.yaml", "./other.yaml", "./beside", "./loop.yaml"])
+def test_a_file_that_cannot_be_read_is_a_mistake_of_the_job_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    said = complaint(job(f"policy: {name}\n"), tmp_path)
+    assert said.startswith(f"job.yaml:2:9: policy: {tmp_path / name}: ")
+
+
+@pytest.mark.parametrize("text", ["ann:secret:1:0\nbob:secret:2:0\n", "password: secret\n", "- secret\n"])
+def test_a_file_that_is_no_policy_is_not_repeated_in_the_message(text: str, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(text)
+    (tmp_path / "mine.yaml").write_text("policy: 1\nextends: ./other\non_exit: []\n")
+    (said,) = complaint(job("policy: ./other\n"), tmp_path).splitlines()
+    assert (
+        said
+        == f'{tmp_path}/other:1:1: is no policy, which is "field: value" lines, the first of them policy: 1'
+    )
+    assert "secret" not in complaint(job("policy: ./mine.yaml\n"), tmp_path)
+
+
+def test_a_policy_has_one_digest_and_another_one_beside_it_where_the_job_file_tightens_it(
+    tmp_path: Path,
+) -> None:
+    text = "policy: 1\nextends: default\nbackoff: {factor: 1}\nceilings: {attempts: 2}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    mine = job_policy.find(job("policy: mine.yaml\n"), tmp_path)
+    kept, own = job_policy.pinned(mine), job_policy.kept_digest(mine)
+    free, tight = job(), job("retry: {max_attempts: 1}\n")
+    assert job_policy.digests(kept, job_policy.in_force(free, job_policy.unpinned(kept))) == own
+    held = job_policy.in_force(tight, job_policy.unpinned(kept))
+    assert job_policy.digests(kept, held) == f"{own} + retry: {digest(held)}"
 
 
 def test_a_name_that_there_is_not_is_a_mistake_of_the_job_file(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner.core.policy.difference import Class, judged
+from runner.job_policy import kept_digest
+from runner.policy_file import named
 from runner.resolved import Resolved
 from runner.revisions import compared, fields
 from tests.unit.runner.test_resolved import resolved
@@ -74,9 +76,22 @@ def test_single_variables_secrets_and_labels_are_fields(tmp_path: Path) -> None:
 
 def test_a_policy_is_its_text_and_not_its_name(tmp_path: Path) -> None:
     one = side(tmp_path)
-    edited = one.model_copy(update={"policy": "policy: 1\nname: default\n"})
+    text = "policy: 1\nname: default\non_exit: [{name: a, when: {}, do: hold}]\n"
+    edited = one.model_copy(update={"policy": text})
     assert names(one, edited) == ["policy"]
     assert compared(one, edited).kind is Class.A
+    assert fields(one).values["policy"] == f"default ({kept_digest(named('default'))})"
+
+
+def test_a_policy_whose_file_is_spelt_otherwise_is_the_same_policy(tmp_path: Path) -> None:
+    text = "policy: 1\nname: mine\non_exit: [{name: again, when: {}, do: resume}]\n"
+    one, other = (
+        side(tmp_path).model_copy(update={"policy": text, "job": side(tmp_path, rest).job})
+        for rest in ("policy: mine.yaml\n", "policy: ./mine.yaml\n")
+    )
+    assert names(one, other) == []
+    edited = other.model_copy(update={"policy": text.replace("resume", "hold")})
+    assert names(one, edited) == ["policy"]
 
 
 @pytest.mark.parametrize(("rest", "dropout"), [("", True), (", dropout: 0", False)])

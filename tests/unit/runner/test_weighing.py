@@ -81,8 +81,21 @@ def test_what_is_not_measured_is_not_guessed(now: Rate | None, new: Rate | None)
     assert "gain       unknown" in text(worth)
 
 
-def test_nothing_to_do_is_not_divided_by() -> None:
-    assert "(0 %)" in text(Worth(Case(Work(0, 0)), SLOW, FAST))
+def test_work_without_a_known_end_is_not_divided_by() -> None:
+    said = text(Worth(Case(Work(0, 7)), SLOW, FAST))
+    assert "work       7 steps are done, 0 of them in a checkpoint; how many there are to be" in said
+
+
+def test_steps_of_another_kind_are_not_held_against_each_other() -> None:
+    worth = Worth(Case(Work(400, 168), COSTS), SLOW, FAST, other="with the change there are 60 steps")
+    assert worth.facts() == {}
+    assert "work       168 of 400 steps are done (42 %)" in text(worth)
+    assert "gain       unknown: with the change there are 60 steps" in text(worth)
+
+
+def test_where_nothing_is_interrupted_nothing_has_to_be_measured_or_to_pay() -> None:
+    said = explained(Worth(Case(Work(400, 168), COSTS), interrupts=False))
+    assert said[1:] == ("cost       none: nothing is interrupted, so nothing has to pay",)
 
 
 def test_a_change_that_costs_nothing_says_so() -> None:

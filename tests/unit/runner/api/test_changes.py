@@ -155,7 +155,7 @@ def test_a_dry_run_shows_what_differs_and_changes_nothing(site: Place) -> None:
 def test_a_file_that_says_the_same_is_no_change(site: Place) -> None:
     site.runs()
     answer = site.apply(BASE.replace("cpus: 1,", "cpus: 1.0,") + "# words\n")
-    assert (answer["changes"], answer["revision"]) == ([], None)
+    assert (answer["changes"], answer["revision"], answer["why"]) == ([], None, "nothing differs")
     assert len(site.revisions()) == 1
 
 
@@ -167,6 +167,8 @@ def test_a_change_of_the_books_is_kept_for_the_next_attempt_and_what_runs_goes_o
     assert (job["state"], job["attempt"], job["priority"], job["labels"]) == ("running", 1, 60, {"team": "a"})
     assert site.service.daemon.entries["1"].row.priority == 60
     assert site.revisions() == [(1, 1, False), (2, 1, True)]
+    [at, _] = [each["at"] for each in site.ask("GET", "/jobs/1/revisions").json()["revisions"]]
+    assert at.endswith("Z")
     site.end(1)
     site.attempt(2)
     assert [site.spec(number)["revision"] for number in (1, 2)] == [1, 2]
@@ -214,8 +216,19 @@ def test_there_is_no_way_back_from_the_first_revision_or_to_one_that_never_was(s
     site.runs()
     for body in ({}, {"revision": 1}, {"revision": 7}):
         status, _, words = error(site.ask("POST", "/jobs/1/rollback", body))
-        assert status == 403
-        assert "no revision" in words
+        assert (status, words) == (403, "job 1: has one revision, and none to go back to")
+    site.apply(BASE + "priority: 60\n")
+    for number, said in ((2, "is at revision 2 already; there are 1"), (7, "has no revision 7; it can go")):
+        assert said in error(site.ask("POST", "/jobs/1/rollback", {"revision": number}))[2]
+
+
+def test_a_rollback_to_what_the_job_is_already_stops_nothing(site: Place) -> None:
+    site.runs()
+    site.apply(BASE + "priority: 60\n")
+    site.apply(BASE)
+    back = site.ask("POST", "/jobs/1/rollback", {"revision": 1}).json()
+    assert back == {"to": 1, "revision": None, "follows": "nothing differs"}
+    assert (site.job()["state"], site.job()["attempt"], len(site.revisions())) == ("running", 1, 3)
 
 
 def test_a_job_at_rest_takes_a_change_and_rests(site: Place) -> None:
@@ -224,6 +237,8 @@ def test_a_job_at_rest_takes_a_change_and_rests(site: Place) -> None:
     site.until("finished")
     answer = site.apply(CACHED)
     assert (answer["outcome"], answer["revision"]) == ("keep", 2)
+    assert "nothing has to pay" in answer["arithmetic"][-1]
+    assert "econ.resume_gain" not in answer["facts"]
     assert site.job()["state"] == "finished"
     back = site.ask("POST", "/jobs/1/rollback", {"revision": 1}).json()
     assert back["follows"] == "with the next attempt"
@@ -385,7 +400,7 @@ def test_only_what_runs_is_tried_out(site: Place) -> None:
 
 def test_a_canary_that_nobody_knows_measures_nothing(site: Place) -> None:
     site.runs()
-    assert "canary 9: is not known" in error(site.change(CACHED, canary="9"))[2]
+    assert "has no canary 9" in error(site.change(CACHED, canary="9"))[2]
 
 
 # --- Holding a change to its promise

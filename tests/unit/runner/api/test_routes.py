@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import time
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from jobs.contract import Cause, Phase, Result, Status, dump
+from jobs.contract import Cause, FileDigest, Manifest, Phase, Result, Status, dump
 from runner.adapters.clock import SystemClock
 from runner.adapters.store import SqliteStore
 from runner.api.peer import Peer, peer_of
@@ -271,10 +272,44 @@ def test_a_restart_begins_where_it_is_told_to(site: Site) -> None:
     site.until("running")
     site.complete()
     site.until("finished")
+    save(site, 40)
     assert site.ask("POST", "/jobs/1/restart", {"from": 40}).status_code == 200
     wait_until(lambda: len(site.world.launches) == 2 or None)
     assert '"resume_step": 40' in (site.attempt_dir(attempt=2) / "spec.json").read_text()
     assert site.ask("POST", "/jobs/1/restart", {"from": "lunch"}).status_code == 422
+
+
+@pytest.mark.parametrize("stands", ["running", "held", "finished"])
+def test_a_restart_from_a_step_that_is_not_there_is_refused_and_changes_nothing(
+    site: Site, stands: str
+) -> None:
+    site.submit()
+    site.until("running")
+    fact = "job 1: no valid checkpoint of step 17; lineage 1 has {}; nothing was changed"
+    assert error(site.ask("POST", "/jobs/1/restart", {"from": 17}))[2] == fact.format("none")
+    save(site, 40)
+    save(site, 30)
+    (save(site, 17) / "state.pt").write_bytes(b"torn")
+    if stands == "held":
+        site.ask("POST", "/jobs/1/hold")
+    elif stands == "finished":
+        site.complete()
+    before = site.until(stands)
+    assert error(site.ask("POST", "/jobs/1/restart", {"from": 17})) == (403, "refused", fact.format("30, 40"))
+    assert site.job() == before
+
+
+def save(site: Site, step: int) -> Path:
+    """Put a valid checkpoint into the first lineage of the first job."""
+    place = site.directory / "jobs" / "1" / "lineages" / "1" / f"step-{step:08d}"
+    place.mkdir(parents=True)
+    (place / "state.pt").write_bytes(b"state")
+    manifest = Manifest(
+        contract_version=1, job_id="1", step=step, lineage=1, attempt=1, revision=1, created=0.0,
+        files={"state.pt": FileDigest(bytes=5, sha256=hashlib.sha256(b"state").hexdigest())},
+    )  # fmt: skip
+    (place / "manifest.json").write_text(dump(manifest))
+    return place
 
 
 def test_a_held_job_is_released_and_nothing_else_is(site: Site) -> None:
@@ -315,11 +350,14 @@ def test_a_policy_of_ones_own_is_read_with_the_job_file(site: Site) -> None:
     [
         ("./mine.yaml", "/mine.yaml:2:11: on_exit: must be a list"),
         ("./none.yaml", "/none.yaml: no such file or directory"),
+        ("./none.yaml", "job.yaml:3:9: policy: "),
+        ("./beside", "job.yaml:3:9: policy: "),
         ("defalt", 'job.yaml:3:9: policy: there is no policy "defalt"; did you mean "default"?'),
     ],
 )
 def test_a_wrong_policy_is_refused_with_its_own_place(site: Site, policy: str, words: str) -> None:
     (site.directory / "mine.yaml").write_text("policy: 1\non_exit:  5\n")
+    (site.directory / "beside").mkdir()
     status, kind, message = error(site.submit(JOB + f"policy: {policy}\n", shown="job.yaml"))
     assert (status, kind) == (422, "usage")
     assert words in message
@@ -369,6 +407,18 @@ def test_what_the_quota_cut_out_is_told(site: Site) -> None:
     hole = site.ask("GET", "/jobs/1/log?offset=65536")
     assert (hole.text, hole.headers["x-runner-cut"]) == ("", f"65536-{4 * 1024**2}")
     assert site.ask("GET", f"/jobs/1/log?offset={4 * 1024**2}").text == "z" * 10
+
+
+def test_an_attempt_that_there_is_not_has_no_log(site: Site) -> None:
+    site.submit()
+    site.until("running")
+    status, kind, message = error(site.ask("GET", "/jobs/1/log?attempt=9"))
+    assert (status, kind, message) == (404, "not_found", "job 1: there is no attempt 9; there are 1")
+    site.submit(JOB + "resources: {gpus: 1}")
+    site.submit(JOB + "resources: {gpus: 1}")
+    assert error(site.ask("GET", "/jobs/3/log?attempt=1"))[2].endswith(
+        "there is no attempt 1; there are none yet"
+    )
 
 
 def test_the_build_has_a_log_of_its_own(site: Site) -> None:

@@ -176,6 +176,35 @@ def test_a_limit_and_other_bits_are_named() -> None:
     assert "keep [limit max_swaps]: because" in lines
 
 
+@pytest.mark.parametrize(
+    ("outcome", "job", "words"),
+    [
+        ("keep", {"state": "running"}, "train: what runs goes on"),
+        ("keep", {"state": "held", "parked": True}, "train: what runs goes on"),
+        ("keep", {"state": "queued"}, "train: its next attempt begins with the change"),
+        ("keep", {"state": "held"}, "train: nothing runs: runner release train begins with the change"),
+        ("keep", {"state": "finished"}, "train: nothing runs: runner restart train begins with the change"),
+        ("restart", {"state": "held"}, "runner release train begins at step 0, in a new lineage"),
+        (
+            "restart",
+            {"state": "finished"},
+            "runner restart train --from scratch begins at step 0, in a new lineage",
+        ),
+        ("decline", {"state": "finished"}, "train: nothing changes"),
+    ],
+)
+def test_what_takes_a_change_up_depends_on_what_the_job_does(
+    outcome: str, job: dict[str, object], words: str
+) -> None:
+    said = answer(outcome=outcome, revision=None, job={"name": "train", **job})
+    assert list(told(said, dry_run=False))[-1].endswith(words)
+
+
+def test_a_rollback_to_what_the_job_is_says_that_nothing_differs(api: FakeApi, invoke: Invoke) -> None:
+    api.changes["rollback"] = [{"to": 1, "revision": None, "follows": "nothing differs"}]
+    assert invoke("rollback", "train", "1").stdout == "train: nothing differs: it is as revision 1 was\n"
+
+
 def test_a_rollback_says_where_it_leads(api: FakeApi, invoke: Invoke) -> None:
     back = {"to": 1, "revision": 3, "follows": "with the next attempt"}
     api.changes["rollback"] = [back, back]
@@ -194,5 +223,7 @@ def test_revisions_are_listed_with_the_present_one_marked(api: FakeApi, invoke: 
         {"number": 2, "at": "U", "by": "ada", "why": "faster", "lineage": None, "present": True},
     ]
     api.changes["revisions"] = [{"revisions": known}, {"revisions": known}]
-    assert invoke("revisions", "train").stdout == "1\tT\tada\t1\tsubmitted\n2 *\tU\tada\t-\tfaster\n"
+    assert (
+        invoke("revisions", "train").stdout == "1\t-\tT\tada\t1\tsubmitted\n2\tpresent\tU\tada\t-\tfaster\n"
+    )
     assert [json.loads(line) for line in invoke("revisions", "--json", "train").stdout.splitlines()] == known

@@ -11,8 +11,8 @@ def test_the_list_in_a_pipe_is_one_line_per_job_between_tabs(api: FakeApi, invok
     api.add("two", **ended("failed", "line one\nline two"), attempt=5)
     result = invoke("list", "--all", "--mine")
     assert result.stdout == (
-        f"000001\tone\tada\trunning\t1/5\t0\t10/100\t{AT}\t-\n"
-        f"000002\ttwo\tada\tfailed\t5/5\t0\t-\t{AT}\tline one\\nline two\n"
+        f"000001\tone\tada\trunning\t1\t0\t10/100\t{AT}\t-\n"
+        f"000002\ttwo\tada\tfailed\t5\t0\t-\t{AT}\tline one\\nline two\n"
     )
     assert api.asked[-1][1] == "/v1/jobs?all=1&mine=1"
 

@@ -116,7 +116,7 @@ def test_the_line_of_a_job_that_ended_proves_its_weights() -> None:
 
 def test_the_columns_of_the_list_are_those_that_are_promised() -> None:
     assert render.list_cells(job(why="x")) == (
-        "000001", "train", "ada", "running", "1/5", 0, "10/100", "2026-03-01T12:00:00.000Z", "x",
+        "000001", "train", "ada", "running", 1, 0, "10/100", "2026-03-01T12:00:00.000Z", "x",
     )  # fmt: skip
 
 

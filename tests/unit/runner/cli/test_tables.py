@@ -30,7 +30,7 @@ def test_the_table_of_jobs_has_one_row_each_with_ages_and_progress() -> None:
     print_jobs(cast("list[Summary]", rows), NOW, console)
     head, one, two = written(console).splitlines()
     assert head.split() == ["JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE", "WHY"]
-    assert one.split() == ["1", "one", "ada", "running", "1/5", "10/100", "1m30s"]
+    assert one.split() == ["1", "one", "ada", "running", "1", "10/100", "1m30s"]
     assert "failed" in two
     assert r"[bold]why[/bold] \x1b[2J" in two
 

@@ -323,7 +323,7 @@ def test_a_hold_that_somebody_asked_for_waits_for_its_release_and_forgives_nothi
     assert job.state == Held(LATER, "held by ann", asked=True)
     job, commands = advance(job, ReleaseRequested(LATER, "ann"))
     assert (job.state, commands) == (Preparing(LATER), (PrepareImage(),))
-    assert job.history == ONCE
+    assert job.history == replace(ONCE, wanted=True)
 
 
 def test_a_job_that_its_policy_held_is_pardoned_when_a_person_releases_it() -> None:
@@ -331,7 +331,7 @@ def test_a_job_that_its_policy_held_is_pardoned_when_a_person_releases_it() -> N
     assert job.history == ONCE
     job, commands = advance(job, ReleaseRequested(LATER, "ann"))
     assert (job.state, commands) == (Preparing(LATER), (PrepareImage(),))
-    assert job.history == History(attempts=1)
+    assert job.history == History(attempts=1, wanted=True)
 
 
 def test_a_job_that_waits_is_held_at_once() -> None:
@@ -406,8 +406,43 @@ def test_a_finished_job_can_be_restarted_and_is_pardoned() -> None:
     job = replace(JOB, state=STATES[6], history=history)
     job, commands = advance(job, RestartRequested(NOW, "ann", Start(From.STEP, 40)))
     assert (job.state, commands) == (Preparing(NOW), (PrepareImage(),))
-    assert job.history == History(attempts=5, had_checkpoint=True)
+    assert job.history == History(attempts=5, had_checkpoint=True, wanted=True)
     assert job.next_start == Start(From.STEP, 40)
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted"),
+    [(StopReason.RESTART, True), (StopReason.CHANGE, True), (StopReason.WATCH, False)],
+)
+def test_the_attempt_after_what_a_person_asked_for_is_known_to_be_wanted(
+    reason: StopReason,
+    wanted: bool,  # noqa: FBT001
+) -> None:
+    job, _ = advance(stopping(reason), Exited(LATER, 1, DIED, AGAIN))
+    assert isinstance(job.state, Queued)
+    assert job.history.wanted is wanted
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "said"),
+    [
+        (STATES[6], CancelRequested(NOW, "ann"), "so it cannot be cancelled; runner restart begins another"),
+        (Held(NOW, "x"), HoldRequested(NOW, "ann"), "is held, so it cannot be held; runner release lets it"),
+        (STATES[3], ReleaseRequested(NOW, "ann"), "is running, so it cannot be released; runner hold, res"),
+        (STATES[2], ReleaseRequested(NOW, "ann"), "is starting, so it cannot be released; runner hold, re"),
+        (STATES[1], RestartRequested(NOW, "ann", Start()), "is queued, so it cannot be restarted; runner ho"),
+        (STATES[1], GracePassed(NOW), "is queued, so it cannot take grace passed; "),
+    ],
+)
+def test_a_refusal_says_what_can_be_done_instead(state: State, event: Event, said: str) -> None:
+    assert said in story.refusal(replace(JOB, state=state), event)
+
+
+def test_a_job_that_is_stopping_can_be_waited_for_or_cancelled() -> None:
+    said = story.refusal(stopping(StopReason.RESTART), HoldRequested(NOW, "ann"))
+    assert said == (
+        "is stopping (restart), so it cannot be held; wait until its attempt has ended, or runner cancel it"
+    )
 
 
 def test_an_image_that_vanished_is_prepared_again_without_costing_an_attempt() -> None:

@@ -130,6 +130,11 @@ def test_a_job_that_is_at_rest_takes_its_revision_and_rests(state: State) -> Non
     assert (after.revision, after.next_start) == (2, Start())
 
 
+def test_a_wait_is_told_in_digits_that_matter() -> None:
+    waits = job(Queued(NOW, "img", "again", NOW + timedelta(seconds=4.02009)))
+    assert story.verdict(waits) == "again, in 4.02 s"
+
+
 def test_the_story_says_who_changed_what_and_what_follows() -> None:
     event = revision(Verb.RESUME, why="faster")
     after, _ = advance(job(RUNS), event)

@@ -264,6 +264,14 @@ def test_a_person_comes_before_every_rule(request_: str, verb: Verb) -> None:
     assert after({"operator.request": request_}, RESUME).verdict.verb is verb
 
 
+def test_where_a_person_came_first_no_rule_is_said_to_have_answered() -> None:
+    asked = after({"operator.request": "hold"}, replace(RESUME, name="first"), RESUME)
+    assert [each.note for each in asked.weighed] == [
+        "would answer; what was asked for comes first",
+        "an earlier rule has answered",
+    ]
+
+
 def test_work_that_is_done_stays_done() -> None:
     known = {"operator.request": "cancel", "exit.class": "success"}
     assert after(known, Rule("done", Verb.FINISH)).verdict.verb is Verb.FINISH
@@ -334,6 +342,18 @@ def test_a_storm_is_held_whether_charged_or_not() -> None:
     assert "3 attempts started within 10 min" in verdict.reason
     long_ago = History(starts=(NOW - HOUR, NOW - timedelta(minutes=1)))
     assert decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, long_ago, short).verdict.verb is Verb.RESUME
+
+
+def test_starts_that_a_person_asked_for_are_part_of_no_storm() -> None:
+    ceilings, history = Ceilings(storm=Storm(2, timedelta(minutes=10))), History()
+    short = Situation({}, NOW, NOW - timedelta(seconds=5))
+    for _ in range(5):
+        history = history.asked_for().ended(NOW, timedelta(seconds=5))
+    assert (history.attempts, history.starts, history.wanted) == (5, (), False)
+    first = decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, history, short)
+    assert first.verdict.verb is Verb.RESUME
+    second = decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, first.history, short)
+    assert second.verdict.limit is Limit.STORM  # these it started itself
 
 
 def test_a_ceiling_does_not_stand_in_the_way_of_a_success() -> None:
@@ -527,7 +547,7 @@ def test_a_person_s_pardon_clears_what_was_used_up_and_keeps_what_was_seen() -> 
     used = History(
         9, 8, 7, 2, HOUR, (NOW,), (Tally("a", "b", 1, "c"),), (Tally("a", "b", 2),), had_checkpoint=True
     )
-    assert used.pardoned() == History(attempts=9, starts=(NOW,), had_checkpoint=True)
+    assert used.pardoned() == History(attempts=9, starts=(NOW,), had_checkpoint=True, wanted=True)
 
 
 def test_a_revision_is_another_experiment_under_the_same_ceilings() -> None:

@@ -165,6 +165,11 @@ def test_the_facts_are_those_that_a_policy_knows() -> None:
     assert told == {"diff.class": "C", "diff.fields": ("seed",), "diff.allowed": True}
 
 
+def test_values_are_shown_as_a_job_file_says_them() -> None:
+    assert shown(["changed_training", None, True]) == "[changed_training, -, true]"
+    assert shown({"a": 1, "b": [2.5]}) == "{a: 1, b: [2.5]}"
+
+
 def test_values_are_shown_in_short() -> None:
     assert [shown(None), shown(value=True), shown("x" * 99)] == ["-", "true", "x" * 59 + "…"]
     found = difference(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from runner.core.policy.rules import (
     Rule,
     Source,
     Start,
+    Storm,
     Verb,
     digest,
 )
@@ -109,8 +111,8 @@ def test_an_explanation_has_every_rule_with_the_fact_that_decided() -> None:
     ]
     assert lines[8:] == [
         "  charged 1 of 20 attempts; ran 3600 s in all",
-        "  rule smaller has answered 1 times for device_out_of_memory",
-        "  ended without progress 1 times for device_out_of_memory with spec spec",
+        "  rule smaller has answered once for device_out_of_memory",
+        "  ended without progress once for device_out_of_memory with spec spec",
     ]
 
 
@@ -120,7 +122,7 @@ def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> No
         About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.WATCH, History(), situation)
     )
     assert "  advice of slow: slow" in list(explained(watched))
-    assert "  keep by no rule, charged; policy mine" in "\n".join(explained(watched))
+    assert "  keep by no rule; policy mine" in "\n".join(explained(watched))
     ended = record(
         About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.EXIT, History(), situation)
     )
@@ -164,6 +166,18 @@ def test_after_a_different_decision_the_evidence_is_of_another_life() -> None:
     replayed = replay("7", unchanged, journal(POLICY, OOM, OOM))
     assert [turn.certain for turn in replayed.turns] == [True, False]
     assert replayed.goes_on
+
+
+@pytest.mark.parametrize(
+    ("known", "verb"),
+    [({"operator.request": "restart"}, Verb.RESUME), ({"killed_by": "change"}, Verb.RESUME), ({}, Verb.HOLD)],
+)
+def test_another_policy_counts_no_start_as_a_storm_that_a_person_asked_for(known: Facts, verb: Verb) -> None:
+    storm = Storm(3, timedelta(days=1))
+    calm = Policy("calm", Ceilings(storm=storm), on_exit=(Rule("other", Verb.RESUME, charge=False),))
+    turns = replay("7", calm, journal(replace(POLICY, ceilings=Ceilings(no_progress=99)), *[known] * 5)).turns
+    assert turns[2].verdict is not None
+    assert turns[2].verdict.verb is verb
 
 
 def test_what_is_not_an_end_is_left_out_and_order_does_not_matter() -> None:

@@ -65,9 +65,14 @@ def client(engine: str) -> Iterator[docker.DockerClient]:
 
 def inside(client: docker.DockerClient, image: str, *argv: str, user: str | None = None) -> str:
     """Return what a command prints in a container without a network."""
-    output: bytes = client.containers.run(
-        image, list(argv), remove=True, network_mode="none", user=user, stderr=True
-    )
+    container = client.containers.create(image, list(argv), network_mode="none", user=user)
+    try:
+        container.start()
+        code = container.wait()["StatusCode"]
+        output: bytes = container.logs()  # once it has ended: who follows a short one may miss what it says
+    finally:
+        container.remove(force=True)
+    assert code == 0, output
     return output.decode()
 
 

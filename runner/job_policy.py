@@ -74,8 +74,9 @@ def _wrong(job: JobFile, fact: str) -> SpecError:
     return SpecError(job.origin.path, [problem])
 
 
+@lru_cache(maxsize=64)
 def pinned(policy: Policy) -> str:
-    """Return a policy as the text that is kept with a job."""
+    """Return a policy as the text that is kept with a job; most jobs have one of a few."""
     return policy_text.dump(policy)
 
 

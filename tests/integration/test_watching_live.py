@@ -12,7 +12,7 @@ import pytest
 
 from images.store import ImageStore
 from jobs.contract import AttemptSpec, Phase, Status, verify
-from runner.core.policy.interval import interval_s
+from jobs.interval import interval_s
 from tests.fakes.counter_image import counter_image
 from tests.fakes.service import Json, Service, service, until
 

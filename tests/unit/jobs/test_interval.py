@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from jobs import attach
 from jobs.contract import CheckpointPlan
 from jobs.interval import LONGEST_S, REMEMBERED, SHORTEST_S, Cadence, interval_s
-from runner.core.policy import interval
 
 HALF_DAY = 12 * 3600.0
 
@@ -19,11 +18,6 @@ def _cadence(*stalls: float, mean_s: float | None = HALF_DAY, every_s: float | N
     for stall in stalls:
         cadence.stalled(stall)
     return cadence
-
-
-@given(st.floats(0, 1e4), st.floats(1, 1e8), st.floats(0, 1e4))
-def test_the_trainer_and_the_host_reckon_alike(save_s: float, mean_s: float, write_s: float) -> None:
-    assert interval_s(save_s, mean_s, write_s) == interval.interval_s(save_s, mean_s, write_s)
 
 
 @given(st.floats(0.001, 60), st.floats(1000, 1e6))

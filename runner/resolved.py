@@ -19,6 +19,7 @@ from runner.core.placement import Needs
 from runner.core.policy.interval import PRIOR_S
 from runner.core.policy.rules import Policy
 from runner.core.policy.turned import Turned
+from runner.core.queue.snapshot import Condition
 from runner.profile_environment import environment
 from runner.source import SpecError, quoted
 from runner.spec import JobFile, checkpoint_plan, resolve_profile
@@ -72,6 +73,16 @@ def find_data(job: JobFile, base: Path, state_dir: Path, look: spec_paths.Look) 
     return Data(path=str(path), is_file=look(path, "file") is None)
 
 
+class Sweep(BaseModel):
+    """A matrix as one of its jobs knows it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    values: dict[str, bool | int | float | str]
+    at_a_time: int | None = None
+
+
 class Resolved(BaseModel):
     """One version of what a user asked for, ready to be run at any time."""
 
@@ -87,6 +98,12 @@ class Resolved(BaseModel):
     data: Data | None = None
     policy: str | None = None
     """The text of the policy, with all that it extends, as it was when the job was submitted."""
+    team: str = ""
+    """The submitter's primary group by name: whose share and quota it uses up; empty: nobody's."""
+    after: tuple[tuple[str, Condition], ...] = ()
+    """Ids of the jobs that must have ended first, and how."""
+    sweep: Sweep | None = None
+    """The matrix that it is one job of."""
     settings: Profile | None = None
     """What the profile came to then; None in revisions that are older than this field."""
 

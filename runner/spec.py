@@ -19,6 +19,7 @@ from runner import spec_parse, spec_profiles, spec_rules, spec_switches, spec_ya
 from runner.quantities import format_duration, format_size
 from runner.source import Problem, SpecError, quoted, read_source, shown
 from runner.spec_profiles import Accelerator, ProfileChoice
+from runner.spec_queue import DeviceChoice, Matrix, Queueing, Schedule, contradictions
 from runner.spec_types import (
     GIB,
     MIB,
@@ -204,6 +205,10 @@ class JobFile(contract.Spec):
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Seed of everything that is random.")
     priority: int = Field(50, ge=0, le=100, description="Higher goes first in the queue.")
+    queue: Queueing = Field(Queueing(), description="When it may start, and before whom.")
+    devices: DeviceChoice = Field(DeviceChoice(), description="On which GPUs it can run.")
+    matrix: Matrix | None = Field(None, description="Many jobs from this file, one for each combination.")
+    schedule: Schedule | None = Field(None, description="When it is submitted again, on its own.")
     labels: dict[LabelKey, LabelValue] = Field(
         {}, max_length=32, description="Your own words about the job, to find it by."
     )
@@ -304,6 +309,14 @@ def _conflicts(job: JobFile) -> Iterator[Problem]:
         )
     if job.checkpoint.every is None and job.checkpoint.every_steps is None:
         yield say(("checkpoint",), "would never save: give every, every_steps or both")
+    for path, fact in contradictions(
+        gpus=resources.gpus,
+        queueing=job.queue,
+        devices=job.devices,
+        matrix=job.matrix,
+        schedule=job.schedule,
+    ):
+        yield say(path, fact)
     yield from _overlaps(job)
 
 

@@ -21,7 +21,7 @@ from runner.core.job import Event, Job
 from runner.errors import Refused, Unavailable
 from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, RevisionRow
 
-VERSION: Final = 2
+VERSION: Final = 3
 _HEADER_BYTES: Final = 100
 _USER_VERSION_OFFSET: Final = 60
 
@@ -70,31 +70,37 @@ class SqliteStore:
             if not version:
                 self._create()
             elif version < VERSION:
-                self._bring_up()
+                self._bring_up(version)
 
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # job files are their owners' business
         connection = self._connection()
-        connection.executescript(f"BEGIN;{SQL['schema']}{SQL['version_2']}")
+        connection.executescript(f"BEGIN;{SQL['schema']}{SQL['version_2']}{SQL['version_3']}")
         connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
         connection.commit()
         # The version must be in the file itself, where an older program looks before it opens it.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _bring_up(self) -> None:
-        """Bring a store of version 1 up to the present one: all of it, or nothing."""
+    def _bring_up(self, version: int) -> None:
+        """Bring a store of an earlier version up to the present one: all of it, or nothing."""
         connection = self._connection()
+        steps = "".join(SQL[f"version_{number}"] for number in range(version + 1, VERSION + 1))
         try:
-            connection.executescript(f"BEGIN IMMEDIATE;{SQL['version_2']}")
-            for row in connection.execute(SQL["all_jobs"]).fetchall():
-                connection.execute(
-                    SQL["rewrite_job"], {"id": row["id"], "job": store_rows.since_version_1(row["job"])}
-                )
+            connection.executescript(f"BEGIN IMMEDIATE;{steps}")
+            if version == 1:
+                self._rewrite_jobs(connection)
             connection.commit()
         except BaseException:
             connection.rollback()
             raise
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @staticmethod
+    def _rewrite_jobs(connection: sqlite3.Connection) -> None:
+        """Write jobs of version 1 as later versions do."""
+        for row in connection.execute(SQL["all_jobs"]).fetchall():
+            job = store_rows.since_version_1(row["job"])
+            connection.execute(SQL["rewrite_job"], {"id": row["id"], "job": job})
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -108,7 +114,8 @@ class SqliteStore:
         return connection
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Do all of what follows, durably, or nothing of it; for the thread that writes."""
         with _translated(self._path):
             connection = self._connection()
             connection.execute("BEGIN IMMEDIATE")
@@ -119,12 +126,13 @@ class SqliteStore:
                 raise
             connection.execute("COMMIT")
 
-    def _rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
+    def rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
+        """Return what a named statement finds; from any thread."""
         with _translated(self._path):
             return self._connection().execute(SQL[name], values).fetchall()
 
     def _value(self, name: str, /, **values: object) -> object:
-        rows = self._rows(name, **values)
+        rows = self.rows(name, **values)
         return rows[0][0] if rows else None
 
     @property
@@ -136,7 +144,7 @@ class SqliteStore:
     # --- writing, from one thread
 
     def remember_executor(self, kind: str) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": "executor", "value": kind})
 
     def next_id(self) -> str:
@@ -145,7 +153,7 @@ class SqliteStore:
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None:
         """Write a new job and the event of its submission; ``token`` names the submission itself."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(SQL["add_job"], store_rows.added(row, token))
             connection.execute(
                 SQL["add_event"], store_rows.event_values(row.job.id, row.submitted_at, "submitted", text)
@@ -154,7 +162,7 @@ class SqliteStore:
 
     def record(self, before: Job, after: Job, event: Event, decision: DecisionRow | None = None) -> None:
         """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(SQL["update_job"], store_rows.job_values(after))
             connection.execute(SQL["add_event"], store_rows.lifecycle_event(event, after))
             for name, values in store_rows.attempt_changes(before, after, event):
@@ -164,62 +172,62 @@ class SqliteStore:
 
     def decided(self, decision: DecisionRow) -> None:
         """Write a decision that changes no state."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(SQL["add_decision"], store_rows.decision_values(decision))
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
         """Write something that users care about and that changes no state."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(SQL["add_event"], store_rows.event_values(job_id, at, kind, text))
 
     # --- reading, from any thread
 
     def unfinished(self) -> tuple[JobRow, ...]:
-        return tuple(store_rows.job_row(row) for row in self._rows("unfinished"))
+        return tuple(store_rows.job_row(row) for row in self.rows("unfinished"))
 
     def get(self, job_id: str) -> JobRow | None:
-        rows = self._rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
+        rows = self.rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
         return store_rows.job_row(rows[0]) if rows else None
 
     def find(self, reference: str) -> JobRow | None:
         """Return a job by its id, or the newest one of that name."""
         found = self.get(reference)
-        if found is None and (rows := self._rows("job_by_name", name=reference)):
+        if found is None and (rows := self.rows("job_by_name", name=reference)):
             return store_rows.job_row(rows[0])
         return found
 
     def submitted_as(self, token: str) -> JobRow | None:
         """Return the job that a submission with this token has made already."""
-        rows = self._rows("job_by_token", token=token)
+        rows = self.rows("job_by_token", token=token)
         return store_rows.job_row(rows[0]) if rows else None
 
     def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, newest first."""
-        rows = self._rows("recent", since=since.isoformat(), uid=uid, limit=limit)
+        rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit)
         return tuple(store_rows.job_row(row) for row in rows)
 
     def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
-        return tuple(store_rows.attempt_row(row) for row in self._rows("attempts_of", job_id=int(job_id)))
+        return tuple(store_rows.attempt_row(row) for row in self.rows("attempts_of", job_id=int(job_id)))
 
     def attempt_has_ended(self, job_id: str, number: int) -> bool:
         """Return whether the end of an attempt is recorded, or the attempt is not known at all."""
-        rows = self._rows("attempt_ended_at", job_id=int(job_id), number=number)
+        rows = self.rows("attempt_ended_at", job_id=int(job_id), number=number)
         return not rows or rows[0][0] is not None
 
     def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
         """Return (event, job name) in order of ``seq``, beginning behind ``after``."""
         number = None if job_id is None else int(job_id)
-        rows = self._rows("events_after", after=after, job_id=number, limit=limit)
+        rows = self.rows("events_after", after=after, job_id=number, limit=limit)
         return tuple((store_rows.event_row(row), str(row["name"])) for row in rows)
 
     def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
         """Return what was decided about a job, the oldest first; about one attempt where it is given."""
-        rows = self._rows("decisions_of", job_id=int(job_id), attempt=attempt)
+        rows = self.rows("decisions_of", job_id=int(job_id), attempt=attempt)
         return tuple(store_rows.decision_row(row) for row in rows)
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
         """Return every version of a job's file, the first one first."""
-        return tuple(store_rows.revision_row(row) for row in self._rows("revisions_of", job_id=int(job_id)))
+        return tuple(store_rows.revision_row(row) for row in self.rows("revisions_of", job_id=int(job_id)))
 
     def revision(self, job_id: str, number: int) -> str | None:
         """Return one version of a job's file."""
@@ -228,21 +236,21 @@ class SqliteStore:
 
     def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
         """Return the lines of one kind that were written about a job, the oldest first."""
-        return tuple(str(row["text"]) for row in self._rows("noted", job_id=int(job_id), kind=kind))
+        return tuple(str(row["text"]) for row in self.rows("noted", job_id=int(job_id), kind=kind))
 
     def interruptions(self) -> tuple[float, int]:
         """Return for how many seconds the latest attempts ran, and how many of them were taken away.
 
         Taken away: ended by neither the program nor us, by a kill from outside, a reboot, a lost device.
         """
-        [row] = self._rows("interruptions")
+        [row] = self.rows("interruptions")
         return float(row["ran"]), int(row["taken"])
 
     def last_seq(self) -> int:
         return int(str(self._value("last_seq")))
 
     def count_states(self) -> dict[str, int]:
-        return {str(row[0]): int(row[1]) for row in self._rows("count_states")}
+        return {str(row[0]): int(row[1]) for row in self.rows("count_states")}
 
 
 @contextmanager

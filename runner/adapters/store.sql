@@ -72,6 +72,53 @@ INSERT INTO revisions (job_id, number, at, by, why, text)
 SELECT id, 1, submitted_at, owner, 'submitted', revision FROM jobs;
 PRAGMA user_version = 2;
 
+-- name: version_3
+-- What each attempt held, and for how long: the past of the shares, and who has used what.
+CREATE TABLE lendings (
+    job_id    INTEGER NOT NULL REFERENCES jobs,
+    attempt   INTEGER NOT NULL,
+    uid       INTEGER NOT NULL,
+    owner     TEXT NOT NULL,
+    team      TEXT NOT NULL,
+    gpus      INTEGER NOT NULL,
+    cpus      REAL NOT NULL,
+    devices   TEXT NOT NULL,
+    placed_at TEXT NOT NULL,
+    ended_at  TEXT,
+    PRIMARY KEY (job_id, attempt)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lendings_by_end ON lendings (ended_at);
+-- What a person or the daemon has said about a device, and that outlives both.
+CREATE TABLE devices (
+    uuid   TEXT PRIMARY KEY,
+    state  TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    by     TEXT NOT NULL,
+    since  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+-- Job files that are submitted again and again.
+CREATE TABLE schedules (
+    id        INTEGER PRIMARY KEY,
+    name      TEXT NOT NULL,
+    uid       INTEGER NOT NULL,
+    gid       INTEGER NOT NULL,
+    owner     TEXT NOT NULL,
+    path      TEXT NOT NULL,
+    text      TEXT NOT NULL,
+    made_at   TEXT NOT NULL,
+    looked_at TEXT NOT NULL,
+    state     TEXT NOT NULL,
+    note      TEXT NOT NULL
+) STRICT;
+CREATE TABLE occasions (
+    schedule INTEGER NOT NULL REFERENCES schedules,
+    at       TEXT NOT NULL,
+    job_id   INTEGER REFERENCES jobs,
+    text     TEXT NOT NULL,
+    PRIMARY KEY (schedule, at)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 3;
+
 -- name: all_jobs
 SELECT id, job FROM jobs;
 

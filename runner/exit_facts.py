@@ -90,6 +90,9 @@ def of_progress(reports: Reports) -> dict[str, Known]:
         facts |= _of_status(status)
     if result is not None:
         facts["progress.step"] = result.step
+    length = reports.effective.steps_per_epoch if reports.effective is not None else None
+    if length and isinstance(step := facts.get("progress.step"), int):
+        facts["progress.epoch_fraction"] = step % length / length
     if reports.rates:
         facts["progress.rate"] = sum(reports.rates) / len(reports.rates)
     return facts

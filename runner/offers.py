@@ -218,7 +218,6 @@ class Weighing:
             **self._devices(attempt),
             "checkpoint.compatible": False if beyond else fits if saved.steps else None,
             "checkpoint.on_demand": saves_on_stop(self.before),
-            "progress.epoch_fraction": _epoch_fraction(reports),
             "operator.approved": self.approved,
         }
         there = at(Moment.CHANGE)
@@ -324,14 +323,6 @@ def done_by(service: Service, row: JobRow) -> int:
 def _costs(measured: Measured | None) -> Overheads:
     """Return what a change of attempts costs, as the canary has shown it: loading is part of its start."""
     return Overheads() if measured is None else Overheads(stop_s=measured.stop_s, start_s=measured.start_s)
-
-
-def _epoch_fraction(reports: exit_facts.Reports) -> float | None:
-    """Return which share of the present epoch is done, where the program has said how long an epoch is."""
-    length = getattr(reports.effective, "steps_per_epoch", None)
-    if reports.status is None or not length:
-        return None
-    return float(reports.status.step % length) / float(length)
 
 
 def _attempt(job: Job) -> Attempt:

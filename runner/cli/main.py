@@ -7,7 +7,7 @@ not pay for the tables of ``runner list``.
 import os
 import sys
 from importlib import import_module
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -74,10 +74,27 @@ class LazyGroup(click.Group):
         found: click.Command | tuple[click.Command, ...] = getattr(import_module(module), name)
         return next(c for c in found if c.name == cmd_name) if isinstance(found, tuple) else found
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words before the command; one that is wrong becomes a line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            _mistyped(error, ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command by its name."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}{_nearest(args[0])}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Do the command; what goes wrong becomes a line and the exit code that stands for it."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            _mistyped(error, ctx)
         except RunnerError as error:
             ctx.exit(complain_of(error))
         except KeyboardInterrupt:
@@ -86,6 +103,23 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             _discard_output()
             ctx.exit(READER_GONE)
+
+
+def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
+    """Say in one line what is wrong with what was typed, and where to read how it is done."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        raise error
+    where = (error.ctx or ctx).command_path
+    fact = " ".join(error.format_message().split()).rstrip(".").replace(". Did", "; did")
+    complain(f"{where}: {fact[:1].lower()}{fact[1:]}; see {where} --help")
+    ctx.exit(error.exit_code)
+
+
+def _nearest(name: str) -> str:
+    import difflib  # noqa: PLC0415  only a mistake pays for it
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def _discard_output() -> None:

@@ -4,6 +4,7 @@ A door before the engine tells the moments apart to the request: *before* means 
 never done, *after* means done and never recorded.
 """
 
+import json
 import os
 import random
 from collections.abc import Callable
@@ -64,6 +65,39 @@ def test_a_daemon_killed_around_any_command_loses_and_doubles_nothing(
     assert behind_proxy.ends(job_id)["attempt"] == moment.attempts
     for attempt in range(1, moment.attempts + 1):
         assert_consecutive(behind_proxy.log(job_id, attempt))
+    behind_proxy.assert_whole()
+
+
+APPLIED = [
+    Moment("change recorded, attempt not asked to stop", "before", "/kill?signal=15"),
+    Moment("attempt asked to stop for the change", "after", "/kill?signal=15"),
+    Moment("old container ended and still there", "before", "DELETE "),
+    Moment("next attempt placed, and no container yet", "before", "/containers/create"),
+    Moment("next attempt's container created", "after", "/containers/create"),
+]
+
+
+@pytest.mark.parametrize("moment", APPLIED, ids=lambda moment: moment.name.replace(" ", "-"))
+def test_a_daemon_killed_in_the_middle_of_a_change_has_made_it_once_and_whole(
+    moment: Moment, behind_proxy: Service, proxy: EngineProxy
+) -> None:
+    job_id = behind_proxy.submit(behind_proxy.counting("count", 20, environment={"STAY_AT": "10"}))
+    behind_proxy.prints(job_id, "step 7")
+    hotter = {"kind": "causal_lm", "data": "stdlib", "steps": 20, "learning_rate": 0.002}
+    changed = behind_proxy.counting("count", workload=hotter, allow=["changed_training"])
+    caught = moment.trap(proxy)
+    with behind_proxy.typing("apply", str(changed)):
+        assert caught(PATIENCE_S)
+        behind_proxy.kill()
+        behind_proxy.runner("list")
+    ended = behind_proxy.ends(job_id)
+    assert [attempt["cause"] for attempt in ended["attempts"]] == ["stopped", "completed"]
+    assert ended["result"]["resumed_from"] in {5, 10}
+    revisions = [line.split()[0] for line in behind_proxy.runner("revisions", job_id).splitlines()]
+    assert revisions == ["1", "2"]
+    spec = json.loads(behind_proxy.paths(job_id, 2).spec.read_bytes())
+    assert (spec["revision"], spec["workload"]["learning_rate"]) == (2, 0.002)
+    assert_consecutive(behind_proxy.log(job_id, 2))
     behind_proxy.assert_whole()
 
 

@@ -248,6 +248,13 @@ def test_the_phase_of_the_failure_outranks_the_last_heartbeat(place: Place) -> N
     assert (facts["phase"], facts["progress.step"]) == ("eval", 51)
 
 
+def test_the_share_of_an_epoch_is_known_where_the_program_has_said_how_long_one_is(place: Place) -> None:
+    place.status()
+    assert "progress.epoch_fraction" not in place.facts(137)
+    place.effective(steps_per_epoch=40)
+    assert place.facts(137)["progress.epoch_fraction"] == 0.25
+
+
 def test_a_total_that_was_passed_makes_no_fraction_beyond_one(place: Place) -> None:
     place.status(step=300)
     assert place.facts(137)["progress.total_fraction"] == 1.0

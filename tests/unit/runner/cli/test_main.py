@@ -108,3 +108,21 @@ def test_an_interrupt_exits_130(api: FakeApi) -> None:
         assert command.stderr is not None
         assert command.stderr.read() == b"interrupted\n"
     assert command.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["submit"], "runner submit: missing argument 'FILE...'; see runner submit --help"),
+        (
+            ["submit", "--folow", "x"],
+            "runner submit: no such option '--folow'; did you mean '--follow'?; see runner submit --help",
+        ),
+        (["sumbit"], "runner: there is no command 'sumbit'; did you mean \"submit\"?; see runner --help"),
+        (["--nope"], "runner: no such option '--nope'; see runner --help"),
+        (["policy", "nope"], "runner policy: no such command 'nope'; see runner policy --help"),
+    ],
+)
+def test_what_was_mistyped_is_one_line(typed: list[str], line: str) -> None:
+    done = subprocess.run([*RUNNER, *typed], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{line}\n")

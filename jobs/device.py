@@ -66,7 +66,7 @@ def prepare(spec: AttemptSpec, switches: Switches) -> Device:
     device = _select(spec.accelerator, threads)
     _set_precision(device, switches)
     _set_cudnn(device, switches)
-    _set_process(device, switches)
+    _set_process(device, switches, spec.device_bytes)
     return device
 
 
@@ -134,7 +134,7 @@ def _set_cudnn(device: Device, switches: Switches) -> None:
     switches.applied("cudnn_benchmark", verified=torch.backends.cudnn.benchmark == wanted)
 
 
-def _set_process(device: Device, switches: Switches) -> None:
+def _set_process(device: Device, switches: Switches, part_bytes: int | None) -> None:
     """Record what the runner's environment has put in force, and limit the device's memory."""
     on_device, profile = device.torch_device.type == "cuda", switches.profile
     if not on_device:
@@ -144,9 +144,22 @@ def _set_process(device: Device, switches: Switches) -> None:
     expandable = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     allocator = "expandable_segments" if expandable else "default"
     switches.applied("allocator", allocator, verified=allocator == profile.allocator)
-    if profile.memory_fraction is not None:
-        torch.cuda.set_per_process_memory_fraction(profile.memory_fraction, device.torch_device)
-        switches.applied("memory_fraction")
+    fraction = _fraction(profile.memory_fraction, part_bytes, device.torch_device)
+    if fraction is not None:
+        torch.cuda.set_per_process_memory_fraction(fraction, device.torch_device)
+        switches.applied("memory_fraction", fraction)
+
+
+def _fraction(asked: float | None, part_bytes: int | None, device: torch.device) -> float | None:
+    """Return the share of a device's memory that torch may allocate; None: all of it.
+
+    ``part_bytes`` is what a job has of a device that it shares.  What goes beyond it is then out of memory
+    for this job alone; the context of the device and what other libraries allocate come on top.
+    """
+    if part_bytes is None:
+        return asked
+    share = part_bytes / torch.cuda.get_device_properties(device).total_memory
+    return min(share, 1.0 if asked is None else asked)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

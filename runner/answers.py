@@ -64,7 +64,7 @@ class Detail(Summary):
     image: str | None
     settings: dict[str, Any]
     advice: list[str]
-    revision: dict[str, Any]
+    revision: dict[str, Any] | None
     result: dict[str, Any] | None
 
 

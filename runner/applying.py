@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner import predecessors
 from runner.adapters.run_directory import Saved
 from runner.canary import Canaries, Trial, saves_on_stop
 from runner.core.job import (
@@ -165,6 +166,8 @@ class Applying:
         before = parse_revision(row.revision)
         if before.uid != after.uid:
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they may change what it is")
+        after = after.model_copy(update={"sweep": before.sweep})
+        predecessors.refuse_circle(row.job.id, after, self.service.store)
         if request.reference is not None:  # the job keeps its name, whatever the file is called
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after
@@ -195,6 +198,7 @@ class Applying:
             now = service.now(row.job.id)
             if now.job.revision != row.job.revision:
                 raise Refused(f"job {row.job.id}: was changed by somebody else meanwhile; try again")
+            predecessors.refuse_circle(row.job.id, parse_revision(event.text), service.store)
             daemon.happen(now, event, record)
 
         daemon.ask(happen)

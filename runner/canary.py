@@ -125,9 +125,11 @@ def trial_of(revision: Resolved, parent: Job) -> Resolved:
             "checkpoint": job.checkpoint.model_copy(update=saving),
             "retry": Retry(max_attempts=1),
             "resources": job.resources.model_copy(update={"time_limit": limit}),
+            "queue": job.queue.model_copy(update={"after": (), "not_before": None}),
         }
     )
-    return revision.model_copy(update={"job": changed})
+    # Measured beside the job, whatever that one waits for and however many of its matrix may run.
+    return revision.model_copy(update={"job": changed, "after": (), "sweep": None})
 
 
 def is_canary(row: JobRow) -> bool:

@@ -68,11 +68,20 @@ class Client:
         answer: dict[str, Any] = self.get("/v1/version")
         return answer
 
-    def submit(self, path: str, text: bytes, name: str | None, *, dry_run: bool = False) -> dict[str, Any]:
-        """Return ``{"job": Summary, "warnings": [...]}``, or what the job would be if ``dry_run``.
+    def submit(
+        self,
+        path: str,
+        text: bytes,
+        name: str | None,
+        *,
+        dry_run: bool = False,
+        instead: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
+        """Return ``{"job": Summary, "jobs": [Summary, ...], "warnings": [...]}``; a plan if ``dry_run``.
 
-        ``path`` is as the user typed it.  The submission carries a token, so that sending it
-        again to a daemon that died of the first try makes no second job.
+        ``path`` is as the user typed it; ``instead`` is what takes the place of fields of the
+        file.  The submission carries a token, so that sending it again to a daemon that died of
+        the first try makes no second job.
         """
         body = {
             "path": os.path.abspath(path),  # noqa: PTH100  pathlib takes 5 ms to import
@@ -81,6 +90,7 @@ class Client:
             "name": name,
             "token": os.urandom(16).hex(),
             "dry_run": dry_run,
+            **({"instead": instead} if instead else {}),
         }
         try:
             answer: dict[str, Any] = self.post("/v1/jobs", body)
@@ -90,11 +100,20 @@ class Client:
         return answer
 
     def jobs(
-        self, *, everything: bool = False, mine: bool = False, limit: int | None = None
+        self,
+        *,
+        everything: bool = False,
+        mine: bool = False,
+        limit: int | None = None,
+        label: str | None = None,
     ) -> list[Summary]:
-        answer: list[Summary] = self.get(
-            "/v1/jobs", {"all": int(everything), "mine": int(mine), "limit": limit}
-        )["jobs"]
+        query: Query = {"all": int(everything), "mine": int(mine), "limit": limit, "label": label}
+        answer: list[Summary] = self.get("/v1/jobs", query)["jobs"]
+        return answer
+
+    def sweep(self, ref: str) -> list[Summary]:
+        """Return all jobs of a matrix, in order; ``ref`` is any of them, or the matrix itself."""
+        answer: list[Summary] = self.get("/v1/jobs", {"sweep": ref})["jobs"]
         return answer
 
     def job(self, ref: str) -> Detail:

@@ -80,6 +80,9 @@ def base(given: str, steps: int | None) -> Base:
     if steps is not None:
         _shorten(written["workload"], steps)
     job = spec.load(json.dumps(written).encode(), path)
+    if job.matrix is not None or job.schedule is not None:
+        section = "schedule" if job.matrix is None else "matrix"
+        raise UsageError(f"{path}: has a {section}; what is measured is one job, so leave it out")
     wants_gpu: Accelerator = "cuda" if job.resources.gpus else "cpu"
     accelerator = wants_gpu if job.accelerator == "auto" else job.accelerator
     return Base(path.stem, str(path), written, job.workload.kind, accelerator)

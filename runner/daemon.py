@@ -6,7 +6,7 @@ out, because the engine does not answer, is given again from the state that impl
 daemon killed at any instruction starts again, adopts what still runs, and loses nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from runner.core.job import (
     Launched,
     Placed,
     PrepareImage,
+    Preparing,
     Queued,
     RevisionApplied,
     Running,
@@ -35,6 +36,10 @@ from runner.core.job import (
 )
 from runner.core.lifecycle import IllegalTransition, advance, due, implied
 from runner.core.placement import Lend, Wait, Waiting, place
+from runner.core.queue.snapshot import Device as QueueDevice
+from runner.core.queue.snapshot import Host as QueueHost
+from runner.core.queue.snapshot import Snapshot
+from runner.core.queue.snapshot import Waiting as QueueWaiting
 from runner.core.story import refusal
 from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
@@ -130,9 +135,28 @@ class Daemon:
     # --- what others ask for, on the loop's thread
 
     def submit(self, row: JobRow, text: str, token: str | None = None) -> None:
-        self.world.store.add(row, text, token)
-        self._enter(row)
+        self.submit_all((row,), (text,), token)
+
+    def submit_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
+        """Accept jobs that belong together: all of them, or none."""
+        self.world.store.add_all(rows, texts, token)
+        for row in rows:
+            self._enter(row)
         self.changed()
+
+    def picture(self) -> Snapshot:
+        """Return the queue as far as admission needs it: engineer A's takes the place of this one."""
+        capacity = self.world.capacity
+        lendable = tuple(
+            QueueDevice(d.uuid, d.name, d.vendor, d.name, d.memory_bytes or 0) for d in capacity.devices
+        )
+        waiting = tuple(
+            QueueWaiting(e.row.job.id, e.row.owner.name, self.world.workshop.needs(e.row), 0.0)
+            for e in self.entries.values()
+            if isinstance(e.row.job.state, Preparing | Queued)
+        )
+        host = QueueHost("here", capacity.cpus, capacity.memory_bytes, lendable)
+        return Snapshot(self.world.clock.now().timestamp(), (host,), waiting)
 
     def happen(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
         """Bring an event about that a person asked for, and return the job after it.
@@ -291,7 +315,7 @@ class Daemon:
         row, not_before = entry.row, state.not_before
         if not_before is not None:  # a backoff keeps its length when the time of day is set
             not_before += now.at - entry.since.later(now.monotonic)
-        needs = replace(self.world.workshop.needs(row), avoid=row.job.turned.avoid)
+        needs = replace(self.world.workshop.needs(row), avoid=frozenset(row.job.turned.avoid))
         return Waiting(row.job.id, needs, row.priority, row.submitted_at, not_before)
 
     # --- acting, in lanes

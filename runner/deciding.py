@@ -143,8 +143,8 @@ def _of_devices(world: World, state: Lent) -> dict[str, object]:
 def _others(world: World, row: JobRow, state: Lent) -> int:
     """Return how many devices could take the place of those that the attempt had; 0 if they are too few."""
     taken = (*state.allocation.devices, *row.job.turned.avoid)
-    needs = replace(world.workshop.needs(row), avoid=taken)
-    others = sum(needs.suits(device.uuid, device.vendor) for device in fit(world))
+    needs = world.workshop.needs(row)
+    others = sum(needs.vendor in {None, device.vendor} and device.uuid not in taken for device in fit(world))
     return others if others >= needs.gpus > 0 else 0
 
 

@@ -5,7 +5,7 @@ so does the fake beside it.  Nothing here assumes a local engine: a batch system
 start, list, signal and forget an attempt can be an executor too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -311,6 +311,9 @@ class Store(Protocol):
     def instance(self) -> str: ...
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None: ...
+
+    def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
+        """Write new jobs with the events of their submission, all in one transaction."""
 
     def record(self, before: Job, after: Job, event: Event, decision: DecisionRow | None = None) -> None:
         """Write the event, the new state and what they say about attempts, durably, or nothing of it.

@@ -49,6 +49,7 @@ def variables(spec: AttemptSpec, plan: Program, paths: RunPaths) -> Mapping[str,
         "RUNNER_MILESTONE_EVERY": spec.checkpoint.milestone_every,
         "RUNNER_ACCELERATOR": spec.accelerator,
         "RUNNER_CPUS": spec.cpus,
+        "RUNNER_DEVICE_BYTES": spec.device_bytes,
     }
     return {name: str(value) for name, value in said.items() if value is not None}
 

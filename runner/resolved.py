@@ -15,11 +15,10 @@ from jobs.contract import AttemptSpec, Plan, Profile, Program
 from runner import datasets, job_policy, spec_paths, spec_switches
 from runner.adapters.as_user import Person
 from runner.core.job import Attempt, From
-from runner.core.placement import Needs
 from runner.core.policy.interval import PRIOR_S
 from runner.core.policy.rules import Policy
 from runner.core.policy.turned import Turned
-from runner.core.queue.snapshot import Condition
+from runner.core.queue.snapshot import Condition, Kind, Needs
 from runner.profile_environment import environment
 from runner.source import SpecError, quoted
 from runner.spec import JobFile, checkpoint_plan, resolve_profile
@@ -79,8 +78,12 @@ class Sweep(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
+    """The id of its first job: the others follow it."""
     values: dict[str, bool | int | float | str]
     at_a_time: int | None = None
+    number: int = 1
+    """Which of its jobs this one is, from 1."""
+    count: int = 1
 
 
 class Resolved(BaseModel):
@@ -116,9 +119,19 @@ class Resolved(BaseModel):
         return Person(self.uid, self.gid, self.groups, self.user)
 
     def needs(self) -> Needs:
-        resources = self.job.resources
-        vendor = VENDORS.get(self.accelerator)
-        return Needs(resources.cpus, resources.memory, resources.gpus, vendor)
+        """Return what an attempt takes, and on which devices alone it can run."""
+        resources, devices = self.job.resources, self.job.devices
+        return Needs(
+            cpus=resources.cpus,
+            memory_bytes=resources.memory,
+            gpus=resources.gpus,
+            vendor=VENDORS.get(self.accelerator),
+            models=devices.model,
+            device_bytes=devices.memory or 0,
+            capability=devices.least_capability,
+            linked=devices.linked,
+            kind=devices.lent_as,
+        )
 
     def policy_in_force(self) -> Policy:
         """Return the policy of the job, under the ceilings and with the backoff of its job file."""
@@ -185,7 +198,13 @@ class Resolved(BaseModel):
             resume_step=attempt.start.step if attempt.start.source is From.STEP else None,
             accelerator=self.accelerator,
             cpus=self.job.resources.cpus,
+            device_bytes=self._part(),
         )
+
+    def _part(self) -> int | None:
+        """Return the part of each device's memory that the job takes; None: it has the devices to itself."""
+        devices = self.job.devices
+        return devices.memory if devices.lent_as is Kind.SHARED else None
 
     def shown(self) -> Iterator[Shown]:
         """Yield what the job sees of the host, its secrets apart."""

@@ -2,17 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from jobs.contract import Result, Status
-from runner import job_policy, spec_rules
+from runner import predecessors
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
+from runner.admission import queue_full
 from runner.core.job import (
     Attempt,
     CancelRequested,
@@ -29,17 +29,18 @@ from runner.core.job import (
     Stopping,
 )
 from runner.daemon import Daemon
-from runner.errors import Refused, RunnerError, UsageError
+from runner.errors import Refused, RunnerError
 from runner.ports import AttemptRow, Clock, DecisionRow, JobRow, Owner
 from runner.pulse import Pulse
-from runner.quantities import format_size
-from runner.resolved import VENDORS, Resolved, find_data
+from runner.resolved import Resolved
+from runner.resolving import Resolution, Resolver
 from runner.settings import Settings
-from runner.source import Problem, SpecError, one_line
-from runner.spec import JobFile, clashes, load, resolve_profile
-from runner.spec_paths import check_paths
+from runner.source import SpecError, one_line
+from runner.submissions import Submission
 from runner.watching import ADVISED, about
 from runner.workshop import JobWorkshop, parse_revision
+
+__all__ = ["MAX_JOB_FILE_BYTES", "Caller", "NotFound", "Service", "Submission"]
 
 MAX_JOB_FILE_BYTES: Final = 1024**2
 
@@ -59,17 +60,6 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """A job file as it was handed in."""
-
-    path: str
-    text: bytes
-    name: str | None = None
-    shown: str | None = None  # the path as it was typed, for messages
-    token: str | None = None  # made up by the client: the same submission sent twice makes one job
-
-
-@dataclass(frozen=True, slots=True)
 class Service:
     """The daemon with what is needed to answer questions about it."""
 
@@ -85,68 +75,38 @@ class Service:
     # --- submitting
 
     def submit(self, caller: Caller, submission: Submission) -> JobRow:
-        """Return the accepted job: it is in the store, and will run even if this process dies now.
+        """Return the accepted job, of a matrix the first one; see ``submit_all``."""
+        return self.submit_all(caller, submission)[0]
+
+    def submit_all(self, caller: Caller, submission: Submission) -> tuple[JobRow, ...]:
+        """Return the accepted jobs: they are in the store, and will run even if this process dies now.
 
         Raises:
             SpecError: the job file is wrong; all its errors at once.
             UsageError: it asks for more than there is.
             Refused: the caller may not.
         """
-        revision = self.resolve(caller, submission)
-        return self.daemon.ask(lambda: self._accept(caller, revision, submission.token))
+        found = self.resolve_all(caller, submission)
+        return self.daemon.ask(lambda: self._accept(caller, found, submission.token))
 
     def resolve(self, caller: Caller, submission: Submission) -> Resolved:
-        """Return the revision that a job file stands for."""
-        path = Path(submission.path)
-        if not path.is_absolute():
-            raise UsageError(f"path: must be absolute, not {one_line(submission.path)!r}")
+        """Return the revision that the file of one job stands for.
+
+        Raises:
+            SpecError: besides what is wrong with the file, it has a matrix.
+        """
+        first, *others = self.resolve_all(caller, submission).revisions
+        if first.sweep is not None:
+            fact = f"stands for {len(others) + 1} jobs; write the values of one of them into the file"
+            origin = first.job.origin
+            raise SpecError(origin.path, [origin.problem(("matrix",), fact)])
+        return first
+
+    def resolve_all(self, caller: Caller, submission: Submission) -> Resolution:
+        """Return the revisions that a job file stands for: one, or one for each job of its matrix."""
         who = as_user.person(caller.uid, caller.gid)
-        job = _named(load(submission.text, Path(submission.shown or path)), submission.name)
-        look = partial(as_user.problem, who)
-        check_paths(job, path.parent, look)
-        policy = job_policy.find(job, path.parent, partial(_read_policy, who))
-        accelerator = self._accelerator(job)
-        problems = [*self._impossible(job), *clashes(job, accelerator)]
-        if problems:
-            raise SpecError(job.origin.path, problems)
-        return Resolved(
-            job=job,
-            path=str(path),
-            accelerator=accelerator,
-            uid=who.uid,
-            gid=who.gid,
-            groups=who.groups,
-            user=who.name,
-            data=find_data(job, path.parent, self.state_dir, look),
-            policy=job_policy.pinned(policy),
-            settings=resolve_profile(job, accelerator),
-        )
-
-    def _impossible(self, job: JobFile) -> Iterator[Problem]:
-        """Yield what can never be had here: waiting for it would be for ever."""
-        capacity, wants = self.daemon.world.capacity, job.resources
-        if wants.cpus > capacity.cpus:
-            fact = f"asks for {wants.cpus:g}; there are {capacity.cpus:g}"
-            yield job.origin.problem(("resources", "cpus"), fact)
-        if wants.memory > capacity.memory_bytes:
-            fact = f"asks for {format_size(wants.memory)}; there are {capacity.memory_bytes / 1024**3:.1f}GiB"
-            yield job.origin.problem(("resources", "memory"), fact)
-        vendor = VENDORS.get(job.accelerator)
-        there = sum(vendor in {None, device.vendor} for device in capacity.devices)
-        if wants.gpus > there:
-            fact = f"asks for {wants.gpus}; there are {there}"
-            yield job.origin.problem(("resources", "gpus"), fact)
-        if job.image.name not in {"auto", *self.settings.allowed_images}:
-            fact = f"{job.image.name!r} is not offered here; ask the operator (allowed_images)"
-            yield job.origin.problem(("image", "name"), fact)
-
-    def _accelerator(self, job: JobFile) -> Literal["cuda", "rocm", "cpu"]:
-        if job.accelerator != "auto":
-            return job.accelerator
-        if not job.resources.gpus:
-            return "cpu"
-        vendors = {device.vendor for device in self.daemon.world.capacity.devices}
-        return "cuda" if "nvidia" in vendors else "rocm"
+        resolver = Resolver(self.daemon, self.store, self.settings, self.state_dir)
+        return resolver.all_of(who, self.owner(caller), submission)
 
     def owner(self, caller: Caller) -> Owner:
         """Return as whom the jobs of a caller run."""
@@ -171,18 +131,41 @@ class Service:
         text, labels = revision.model_dump_json(), dict(revision.job.labels)
         return JobRow(job, revision.job.name, self.owner(caller), now, revision.job.priority, text, labels)
 
-    def _accept(self, caller: Caller, revision: Resolved, token: str | None) -> JobRow:
+    def _accept(self, caller: Caller, found: Resolution, token: str | None) -> tuple[JobRow, ...]:
         token = None if token is None else f"{caller.uid}:{token}"
         known = None if token is None else self.store.submitted_as(token)
         if known is not None:
-            return known
-        row = self.draft(caller, revision, self.store.next_id())
-        self.daemon.submit(row, f"submitted by {row.owner.name}: {one_line(revision.path)}", token)
-        return row
+            return predecessors.members(known, self.store) or (known,)
+        first, revisions = int(self.store.next_id()), found.revisions
+        rows = [
+            self.draft(caller, _numbered(revision, str(first)), str(first + number))
+            for number, revision in enumerate(revisions)
+        ]
+        if found.limited:
+            self._still_admitted(rows, revisions[0].team)
+        texts = [
+            f"submitted by {row.owner.name}: {one_line(revision.path)}{_part(revision)}"
+            for row, revision in zip(rows, revisions, strict=True)
+        ]
+        self.daemon.submit_all(rows, texts, token)
+        return tuple(rows)
+
+    def _still_admitted(self, rows: Sequence[JobRow], team: str) -> None:
+        """Look at the quotas of waiting jobs once more: others may have submitted since.
+
+        Raises:
+            Refused: the queue has become too long for these.
+        """
+        if facts := queue_full(self.daemon.picture(), rows[0].owner.name, team, len(rows)):
+            raise Refused("; ".join(facts))
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
-        """Return what submitting would lead to: the resolved job, its spec, the exact engine arguments."""
-        revision = self.resolve(caller, submission)
+        """Return what submitting would lead to: the resolved job, its spec, the exact engine arguments.
+
+        Of a matrix it is the first job, and the names and values of all.
+        """
+        revisions = self.resolve_all(caller, submission).revisions
+        revision = revisions[0]
         row = self.draft(caller, revision, "0")
         attempt = Attempt(1, 1)
         request = self.workshop.dry_request(row, attempt, "IMAGE")
@@ -191,6 +174,10 @@ class Service:
             "spec": self.workshop.spec_json(row, attempt),
             "engine": self.daemon.world.executor.plan(request),
             "warnings": list(revision.warnings),
+            "jobs": [
+                {"name": each.job.name, "values": {} if each.sweep is None else each.sweep.values}
+                for each in revisions
+            ],
         }
 
     # --- asking for something to happen
@@ -284,10 +271,28 @@ class Service:
         entry = self.daemon.entries.get(job_id)
         return entry.row if entry else self.find(job_id)
 
-    def recent(self, caller: Caller, *, every: bool, mine: bool, limit: int) -> tuple[JobRow, ...]:
+    def recent(
+        self, caller: Caller, *, every: bool, mine: bool, limit: int, label: str | None = None
+    ) -> tuple[JobRow, ...]:
+        """Return jobs, the newest first; with a label, ``KEY`` or ``KEY=VALUE``, those that have it."""
         since = self.clock.now() - (timedelta(days=36_500) if every else timedelta(days=1))
         uid = self.owner(caller).uid if mine else None
-        return self.store.recent(since, uid, limit)
+        if label is None:
+            return self.store.recent(since, uid, limit)
+        key, equals, value = label.partition("=")
+        return self.store.labelled(since, uid, limit, key, value if equals else None)
+
+    def sweep(self, reference: str) -> tuple[JobRow, ...]:
+        """Return all jobs of the matrix that a job is of.
+
+        Raises:
+            NotFound: there is no such job, or it is of none.
+        """
+        row = self.store.get(reference) or self.store.find(f"{reference}-1") or self.find(reference)
+        found = predecessors.members(row, self.store)
+        if not found:
+            raise NotFound(f"{one_line(reference)}: is no job of a matrix")
+        return found
 
     def readable(self, caller: Caller, reference: str) -> JobRow:
         """Return a job whose output the caller may read."""
@@ -324,25 +329,13 @@ class Service:
         return isinstance(row.job.state, Finished | Held)
 
 
-def _read_policy(who: as_user.Person, path: Path) -> bytes:
-    """Return the text of a policy file, read as the person who submits.
-
-    Raises:
-        SpecError: it cannot be read.
-    """
-    try:
-        return as_user.read(who, path)
-    except UsageError as error:
-        raise SpecError(
-            path, [Problem(None, "", str(error).removeprefix(f"{one_line(str(path))}: "))]
-        ) from error
+def _numbered(revision: Resolved, first: str) -> Resolved:
+    """Return a revision with the id of its matrix, which is that of the first job."""
+    if revision.sweep is None:
+        return revision
+    return revision.model_copy(update={"sweep": revision.sweep.model_copy(update={"id": first})})
 
 
-def _named(job: JobFile, name: str | None) -> JobFile:
-    """Return the job under the name that the caller gave it, if they gave one."""
-    if name is None:
-        return job
-    try:
-        return job.model_copy(update={"name": spec_rules.job_name(name)})
-    except ValueError as error:
-        raise UsageError(f"--name: {error}") from error
+def _part(revision: Resolved) -> str:
+    sweep = revision.sweep
+    return "" if sweep is None else f" ({sweep.number} of {sweep.count} of its matrix)"

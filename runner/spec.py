@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from jobs import contract
-from runner import spec_parse, spec_profiles, spec_rules, spec_switches, spec_yaml
+from runner import spec_forms, spec_matrix, spec_parse, spec_profiles, spec_rules, spec_switches, spec_yaml
 from runner.quantities import format_duration, format_size
-from runner.source import Problem, SpecError, quoted, read_source, shown
+from runner.source import Problem, SpecError, quoted, read_source
 from runner.spec_profiles import Accelerator, ProfileChoice
 from runner.spec_queue import DeviceChoice, Matrix, Queueing, Schedule, contradictions
 from runner.spec_types import (
@@ -123,67 +123,21 @@ class Origin:
         return Problem(at, spec_parse.dotted(path), fact)
 
 
-def _known_kind(value: object) -> object:
-    """Look at the kind before all else: the fields of an unknown one mean nothing."""
-    if not isinstance(value, dict):
-        return value
-    kind = value.get("kind")
-    if kind is None:
-        raise spec_parse.below(("kind",), f"is required; it can be {spec_parse.choose(WORKLOADS)}")
-    if not isinstance(kind, str):
-        raise spec_parse.below(("kind",), f"must be {spec_parse.choose(WORKLOADS)}, not {shown(kind)}")
-    if kind not in WORKLOADS:
-        hint = spec_parse.did_you_mean(kind, WORKLOADS) or f"; there are {', '.join(WORKLOADS)}"
-        raise spec_parse.below(("kind",), f"there is no workload {quoted(kind)}{hint}")
-    return value
-
-
-def _checked_paths(workload: contract.Plan) -> contract.Plan:
-    """Look at the paths of a plan: the contract does not know that they are the host's."""
-    if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
-        fact = f'"stdlib" is text, which {workload.kind} does not read; a directory is written "./stdlib"'
-        raise spec_parse.below(("data",), fact)
-    for name in ("data", "code"):
-        path = getattr(workload, name, None)
-        try:
-            spec_rules.host_path("." if path is None else path)
-        except ValueError as error:
-            raise spec_parse.below((name,), str(error)) from error
-    return workload
-
-
-def _profile(value: object) -> object:
-    return _short_form(value, "extends", "the name of a profile")
-
-
-def _image(value: object) -> object:
-    return _short_form(value, "name", "the name of an image")
-
-
-def _short_form(value: object, field_name: str, words: str) -> object:
-    """Return a mapping for the text that may stand in its place."""
-    if isinstance(value, str):
-        return {field_name: value}
-    if isinstance(value, dict | contract.Spec):
-        return value
-    raise ValueError(f"must be {words} or a mapping, not {shown(value)}")
-
-
 class JobFile(contract.Spec):
     """One job, as its owner wants it."""
 
     name: Name = Field(description="Name of the job; the file's own name where this is left out.")
-    workload: Annotated[contract.Plan, BeforeValidator(_known_kind), AfterValidator(_checked_paths)] = Field(
-        description="What is trained."
-    )
-    profile: Annotated[ProfileChoice, BeforeValidator(_profile)] = Field(
+    workload: Annotated[
+        contract.Plan, BeforeValidator(spec_forms.known_kind), AfterValidator(spec_forms.checked_paths)
+    ] = Field(description="What is trained.")
+    profile: Annotated[ProfileChoice, BeforeValidator(spec_forms.profile)] = Field(
         ProfileChoice(), description="How it is run fast: the name of a profile, or changes to one."
     )
     accelerator: Literal["auto", "cuda", "rocm", "cpu"] = Field(
         "auto", description="auto: whatever GPUs the machine has if some are asked for, else cpu."
     )
     resources: Resources = Field(Resources(), description="What one attempt may use.")
-    image: Annotated[ImageChoice, BeforeValidator(_image)] = Field(
+    image: Annotated[ImageChoice, BeforeValidator(spec_forms.image)] = Field(
         ImageChoice(), description="auto, or the name of an image that the operator offers."
     )
     mounts: tuple[MountEntry, ...] = Field(
@@ -231,25 +185,67 @@ class JobFile(contract.Spec):
 # --- In -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one file asks for: a job, or one for each combination of its matrix."""
+
+    jobs: tuple[JobFile, ...]
+    matrix: Matrix | None = None
+    values: tuple[spec_matrix.Combination, ...] = ({},)  # of the matrix, job by job
+
+
 def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
-    """Return the job that a YAML text describes; ``path`` serves for messages and for the default name.
+    """Return the job that a YAML text describes, of a matrix the first one with the matrix in it.
+
+    ``path`` serves for messages and for the default name.
 
     Raises:
         SpecError: with every problem at once.
     """
+    written = load_all(text, path, profiles)
+    return written.jobs[0].model_copy(update={"matrix": written.matrix})
+
+
+def load_all(text: bytes, path: Path, profiles: Path | None = None, name: str | None = None) -> Written:
+    """Return all the jobs that a YAML text describes; ``name`` is another one than the file gives them.
+
+    Raises:
+        SpecError: with every problem at once, each at its place; those of a matrix's value in the matrix.
+    """
     profiles = profiles or contract.profiles_dir()
     tree, problems = spec_parse.mapping(text, path)
-    problems += (unknown := spec_profiles.unknown_profile(tree, profiles))
-    written = {"name": spec_rules.name_from(path.stem), **_as_written(tree)}
-    job, complaints = spec_parse.validated(JobFile, written, tree)
-    problems += complaints
-    if job is None:
-        raise SpecError(path, problems)
-    problems += _conflicts(job.read_from(Origin(path, tree)))
-    problems += () if unknown else _clashes_everywhere(job, profiles)
+    matrix = spec_matrix.matrix_of(tree)
+    problems += spec_matrix.problems(tree, matrix) if matrix else ()
+    variants: tuple[spec_matrix.Variant, ...] = (spec_matrix.Variant(tree, {}),)
+    if matrix and not problems:
+        variants = spec_matrix.variants(tree, matrix, name or _name(tree, path))
+    jobs = []
+    for variant in variants:
+        job, found = _read(variant, path, profiles)
+        problems += found
+        jobs += [job] if job else []
     if problems:
         raise SpecError(path, problems)
-    return job
+    return Written(tuple(jobs), matrix, tuple(variant.values for variant in variants))
+
+
+def _name(tree: spec_yaml.Mapping, path: Path) -> str:
+    written = tree.entries.get("name")
+    return written.text if isinstance(written, spec_yaml.Scalar) else spec_rules.name_from(path.stem)
+
+
+def _read(variant: spec_matrix.Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
+    """Return the job that a tree describes, and every problem with it."""
+    tree = variant.tree
+    unknown = spec_profiles.unknown_profile(tree, profiles)
+    written = {"name": spec_rules.name_from(path.stem), **_as_written(tree)}
+    if variant.values:  # a job of a matrix has none
+        del written["matrix"]
+    job, problems = spec_parse.validated(JobFile, written, tree)
+    if job is not None:
+        problems += _conflicts(job.read_from(Origin(path, tree)))
+        problems += () if unknown else _clashes_everywhere(job, profiles)
+    return job, [*unknown, *problems]
 
 
 def read(path: Path, profiles: Path | None = None) -> JobFile:
@@ -259,6 +255,15 @@ def read(path: Path, profiles: Path | None = None) -> JobFile:
         SpecError: it cannot be read, is too large or is not right.
     """
     return load(read_source(path), path, profiles)
+
+
+def read_all(path: Path, profiles: Path | None = None) -> Written:
+    """Return all the jobs in a file.
+
+    Raises:
+        SpecError: it cannot be read, is too large or is not right.
+    """
+    return load_all(read_source(path), path, profiles)
 
 
 def dump(job: JobFile) -> str:

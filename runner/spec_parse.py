@@ -50,6 +50,17 @@ MEANT: Final[Mapping[str, str]] = {
     "shm_size": "resources.shm",
     "device": "accelerator",
     "grace_period": "stop_grace",
+    "depends_on": "queue.after",
+    "dependency": "queue.after",
+    "begin": "queue.not_before",
+    "partition": "queue.priority_class",
+    "qos": "queue.priority_class",
+    "gpu_type": "devices.model",
+    "gpu_model": "devices.model",
+    "gpu_memory": "devices.memory",
+    "array": "matrix",
+    "sweep": "matrix",
+    "cron": "schedule.cron",
 }
 """What other tools call a field; the rest is guessed from the spelling."""
 

@@ -1,30 +1,35 @@
 """What a job file may say about its place in the queue: when, after whom, on which devices, how often.
 
 The models of the sections ``queue``, ``devices``, ``matrix`` and ``schedule``, and what in them
-contradicts itself.  Whether a class, a time zone or another job exists is asked where those are
-known; whether a cron expression ever fires, where schedules are kept.
+contradicts itself.  Whether a class, a device or another job exists is asked where those are known.
 """
 
 import math
 import re
+import zoneinfo
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from itertools import product
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from jobs import contract
 from runner.core.queue.snapshot import Condition, Kind
+from runner.cron import NAMED, cron
 from runner.quantities import format_size
 from runner.source import quoted, shown
+from runner.spec_parse import did_you_mean
 from runner.spec_types import GIB, Memory, Name
 
-MAX_COMBINATIONS: Final = 10_000
-"""Jobs of one matrix: more than anybody looks through."""
+MAX_COMBINATIONS: Final = 1000
+"""Jobs of one matrix: each is looked at as a whole file before the first is accepted."""
 
 _CAPABILITY: Final = re.compile(r"([0-9]{1,2})\.([0-9])")
 _CRON_PART: Final = re.compile(r"[0-9A-Za-z*/,#?-]+")
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_FIELD: Final = re.compile(r"[a-z][a-z_0-9]*(\.[A-Za-z0-9_][A-Za-z0-9_./-]*)*")
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 
 
@@ -56,8 +61,11 @@ def _capability(value: str) -> str:
 
 def _cron(value: str) -> str:
     """Return a cron expression of five parts, or a name such as @daily."""
-    if value in {"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}:
+    if value in NAMED:
         return value
+    if value.startswith("@"):
+        hint = did_you_mean(value, NAMED) or f"; there are {', '.join(NAMED)}"
+        raise ValueError(f"there is no name {quoted(value)} for a time{hint}")
     parts = value.split()
     if len(parts) != 5:
         raise ValueError(
@@ -66,12 +74,44 @@ def _cron(value: str) -> str:
     for part in parts:
         if not _CRON_PART.fullmatch(part):
             raise ValueError(f"{quoted(part)} is no part of a cron expression")
-    return " ".join(parts)
+    expression = " ".join(parts)
+    cron(expression, "UTC")  # raises what is wrong with it, or that it never comes
+    return expression
 
 
 def _zone(value: str) -> str:
     if not _ZONE.fullmatch(value):
         raise ValueError(f"must be a time zone such as Europe/Berlin or UTC, not {quoted(value)}")
+    if value != "UTC" and value not in _zones():
+        hint = did_you_mean(value, _zones()) or "; one is called Europe/Berlin"
+        raise ValueError(f"there is no time zone {quoted(value)}{hint}")
+    return value
+
+
+@cache
+def _zones() -> frozenset[str]:
+    """Return the time zones that this machine knows; to list them takes a moment."""
+    return frozenset(zoneinfo.available_timezones())
+
+
+def _model(value: str) -> str:
+    """Return part of a model's name."""
+    if not 2 <= len(value) <= 64 or not value.isprintable():
+        raise ValueError(f'must be part of a model\'s name such as "H100", not {quoted(value)}')
+    return value
+
+
+def _reference(value: str) -> str:
+    """Return what can be the id or the name of a job."""
+    if not _REFERENCE.fullmatch(value):
+        raise ValueError(f"must be the id or the name of a job, not {quoted(value)}")
+    return value
+
+
+def _varied(value: str) -> str:
+    """Return a field by its path, as messages name it."""
+    if not _FIELD.fullmatch(value):
+        raise ValueError("is no field that can be varied; one is written workload.steps")
     return value
 
 
@@ -79,13 +119,14 @@ def _one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-Moment = Annotated[datetime, BeforeValidator(_instant)]
+Moment = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string"})]
 Capability = Annotated[str, AfterValidator(_capability)]
 Cron = Annotated[str, AfterValidator(_cron)]
 Zone = Annotated[str, AfterValidator(_zone)]
-Model = Annotated[str, Field(min_length=2, max_length=64)]
-Models = Annotated[tuple[Model, ...], BeforeValidator(_one_or_more), Field(max_length=16)]
-Reference = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Model = Annotated[str, AfterValidator(_model)]
+Models = Annotated[tuple[Model, ...], Field(max_length=16), BeforeValidator(_one_or_more)]
+Reference = Annotated[str, AfterValidator(_reference)]
+Varied = Annotated[str, AfterValidator(_varied)]
 Setting: TypeAlias = bool | int | float | str
 
 
@@ -142,10 +183,10 @@ class DeviceChoice(contract.Spec):
 class Matrix(contract.Spec):
     """Many jobs from one file: one for each combination of values."""
 
-    values: dict[Reference, tuple[Setting, ...]] = Field(
+    values: dict[Varied, tuple[Setting, ...]] = Field(
         min_length=1, max_length=16, description="Field or variable, and the values that it takes in turn."
     )
-    exclude: tuple[dict[Reference, Setting], ...] = Field(
+    exclude: tuple[dict[Varied, Setting], ...] = Field(
         (), max_length=1000, description="Combinations to leave out; a part of one stands for all with it."
     )
     at_a_time: int | None = Field(None, ge=1, le=10_000, description="Jobs that may run together; null: any.")
@@ -186,18 +227,25 @@ def contradictions(
 ) -> Iterator[Complaint]:
     """Yield what in the queue's part of a job file contradicts itself or the number of GPUs."""
     yield from _impossible_devices(gpus, devices)
-    seen: set[str] = set()
-    for number, after in enumerate(queueing.after):
-        if after.job in seen:
-            yield ("queue", "after", number), f"{quoted(after.job)} is there twice; keep one of them"
-        seen.add(after.job)
+    for number, fact in repeated(queueing).items():
+        yield ("queue", "after", number), fact
     if matrix is not None:
-        yield from _impossible_matrix(matrix)
+        yield from impossible_matrix(matrix)
     if schedule is not None and queueing.not_before is not None:
         yield (
             ("queue", "not_before"),
             "has no meaning beside schedule, which says when; leave one of them out",
         )
+
+
+def repeated(queueing: Queueing) -> Mapping[int, str]:
+    """Return which dependencies are there twice, by number."""
+    jobs = [after.job for after in queueing.after]
+    return {
+        number: f"{quoted(job)} is there twice; keep one of them"
+        for number, job in enumerate(jobs)
+        if job in jobs[:number]
+    }
 
 
 def _impossible_devices(gpus: int, devices: DeviceChoice) -> Iterator[Complaint]:
@@ -211,7 +259,8 @@ def _impossible_devices(gpus: int, devices: DeviceChoice) -> Iterator[Complaint]
         yield ("devices", "linked"), f"cannot be asked of {devices.kind} devices, which have no links"
 
 
-def _impossible_matrix(matrix: Matrix) -> Iterator[Complaint]:
+def impossible_matrix(matrix: Matrix) -> Iterator[Complaint]:
+    """Yield what is wrong with a matrix, whatever the fields are that it names."""
     count = math.prod(len(values) for values in matrix.values.values())
     for name, values in matrix.values.items():
         if not values:

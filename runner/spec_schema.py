@@ -29,6 +29,9 @@ def schema(profiles: Path | None = None) -> dict[str, Any]:
     definitions["ProfileChoice"]["properties"]["extends"]["enum"] = list(names)
     _allow_text(fields["profile"], {"type": "string", "enum": list(names)}, AUTO)
     _allow_text(fields["image"], {"type": "string"}, "auto")
+    queueing, devices = definitions["Queueing"]["properties"], definitions["DeviceChoice"]["properties"]
+    queueing["after"]["items"] = {"anyOf": [{"type": "string"}, queueing["after"]["items"]]}
+    _allow_one(devices["model"])
     for section in ("environment", "labels"):
         fields[section]["additionalProperties"] = {"type": ["string", "number"]}
     _write_defaults(fields, spec.JobFile)
@@ -41,6 +44,12 @@ def _allow_text(field: dict[str, Any], text: dict[str, Any], default: str) -> No
     """Let a text stand for the mapping of a field."""
     reference = field.pop("$ref")
     field.update(anyOf=[text, {"$ref": reference}], default=default)
+
+
+def _allow_one(field: dict[str, Any]) -> None:
+    """Let one value stand for a list of one."""
+    several = {name: field.pop(name) for name in ("type", "items", "maxItems")}
+    field["anyOf"] = [several["items"], several]
 
 
 def _write_defaults(fields: dict[str, Any], model: type[BaseModel]) -> None:

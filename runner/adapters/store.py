@@ -10,7 +10,7 @@ import secrets
 import sqlite3
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -153,12 +153,17 @@ class SqliteStore:
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None:
         """Write a new job and the event of its submission; ``token`` names the submission itself."""
+        self.add_all((row,), (text,), token)
+
+    def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
+        """Write new jobs, all of them or none; the first one carries the token of the submission."""
         with self.transaction() as connection:
-            connection.execute(SQL["add_job"], store_rows.added(row, token))
-            connection.execute(
-                SQL["add_event"], store_rows.event_values(row.job.id, row.submitted_at, "submitted", text)
-            )
-            connection.execute(SQL["add_revision"], store_rows.first_revision(row))
+            for row, text in zip(rows, texts, strict=True):
+                event = store_rows.event_values(row.job.id, row.submitted_at, "submitted", text)
+                named = token if row is rows[0] else None
+                connection.execute(SQL["add_job"], store_rows.added(row, named))
+                connection.execute(SQL["add_event"], event)
+                connection.execute(SQL["add_revision"], store_rows.first_revision(row))
 
     def record(self, before: Job, after: Job, event: Event, decision: DecisionRow | None = None) -> None:
         """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
@@ -196,6 +201,16 @@ class SqliteStore:
             return store_rows.job_row(rows[0])
         return found
 
+    def newest_of(self, owner: str, name: str) -> JobRow | None:
+        """Return the newest job of somebody with this name."""
+        rows = self.rows("job_by_owner", owner=owner, name=name)
+        return store_rows.job_row(rows[0]) if rows else None
+
+    def following(self, first: str, count: int) -> tuple[JobRow, ...]:
+        """Return so many jobs from one on, in the order of their ids."""
+        rows = self.rows("jobs_following", first=int(first), count=count)
+        return tuple(store_rows.job_row(row) for row in rows)
+
     def submitted_as(self, token: str) -> JobRow | None:
         """Return the job that a submission with this token has made already."""
         rows = self.rows("job_by_token", token=token)
@@ -204,6 +219,13 @@ class SqliteStore:
     def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, newest first."""
         rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit)
+        return tuple(store_rows.job_row(row) for row in rows)
+
+    def labelled(
+        self, since: datetime, uid: int | None, limit: int, key: str, value: str | None
+    ) -> tuple[JobRow, ...]:
+        """Return those of ``recent`` that have a label; None: whatever its value is."""
+        rows = self.rows("labelled", since=since.isoformat(), uid=uid, limit=limit, key=key, value=value)
         return tuple(store_rows.job_row(row) for row in rows)
 
     def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:

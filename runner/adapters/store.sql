@@ -229,3 +229,15 @@ SELECT * FROM revisions WHERE job_id = :job_id ORDER BY number;
 
 -- name: revision_text
 SELECT text FROM revisions WHERE job_id = :job_id AND number = :number;
+
+-- name: job_by_owner
+SELECT * FROM jobs WHERE name = :name AND owner = :owner ORDER BY id DESC LIMIT 1;
+
+-- name: jobs_following
+SELECT * FROM jobs WHERE id >= :first AND id < :first + :count ORDER BY id;
+
+-- name: labelled
+SELECT * FROM jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
+    AND EXISTS (SELECT 1 FROM json_each(jobs.labels) AS label
+                WHERE label.key = :key AND (:value IS NULL OR label.value = :value))
+ORDER BY id DESC LIMIT :limit;

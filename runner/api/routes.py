@@ -44,6 +44,18 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class AfterBody(Body):
+    job: str = Field(max_length=200)
+    condition: str = Field("ok", max_length=20)
+
+
+class InsteadBody(Body):
+    priority_class: str | None = Field(None, max_length=200)
+    after: list[AfterBody] | None = Field(None, max_length=64)
+    not_before: str | None = Field(None, max_length=100)
+    priority: int | None = None
+
+
 class SubmitBody(Body):
     path: str = Field(max_length=4096)
     shown: str | None = Field(None, max_length=4096, description="The path as it was typed, for messages.")
@@ -51,6 +63,7 @@ class SubmitBody(Body):
     name: str | None = Field(None, max_length=200)
     token: str | None = Field(None, max_length=64, description="Names the submission: no second job.")
     dry_run: bool = False
+    instead: InsteadBody = Field(InsteadBody(), description="In place of what the file says.")
 
 
 class SignalBody(Body):
@@ -116,12 +129,14 @@ async def get_version(service: S) -> dict[str, Any]:
 
 @router.post("/jobs")
 async def submit(body: SubmitBody, service: S, caller: C) -> Response:
-    submission = Submission(body.path, decoded(body.text_b64), body.name, body.shown, body.token)
+    instead = body.instead.model_dump()
+    submission = Submission(body.path, decoded(body.text_b64), body.name, body.shown, body.token, instead)
     if body.dry_run:
         return JSONResponse(await _apart(service.dry_run, caller, submission))
-    row = await _apart(service.submit, caller, submission)
-    warnings = list(parse_revision(row.revision).warnings)
-    return JSONResponse({"job": _summary(service, row), "warnings": warnings}, status_code=201)
+    rows = await _apart(service.submit_all, caller, submission)
+    warnings = list(parse_revision(rows[0].revision).warnings)
+    jobs = [_summary(service, row) for row in rows]
+    return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
 
 
 def decoded(text: str) -> bytes:
@@ -133,8 +148,20 @@ def decoded(text: str) -> bytes:
 
 
 @router.get("/jobs")
-def list_jobs(service: S, caller: C, *, all: bool = False, mine: bool = False, limit: int = 1000) -> Any:  # noqa: A002, ANN401
-    rows = service.recent(caller, every=all, mine=mine, limit=min(max(limit, 1), 100_000))
+def list_jobs(  # noqa: PLR0913  (one per query parameter)
+    service: S,
+    caller: C,
+    *,
+    all: bool = False,  # noqa: A002
+    mine: bool = False,
+    limit: int = 1000,
+    label: str | None = None,
+    sweep: str | None = None,
+) -> Any:  # noqa: ANN401
+    if sweep is not None:
+        return JSONResponse({"jobs": [_summary(service, row) for row in service.sweep(sweep)]})
+    known = min(max(limit, 1), 100_000)
+    rows = service.recent(caller, every=all, mine=mine, limit=known, label=label)
     return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
 
 

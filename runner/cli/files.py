@@ -1,5 +1,6 @@
 """``runner validate``, ``schema`` and ``init``: what concerns job files alone, and needs no daemon."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,31 +63,34 @@ commands: Final = (validate, schema, init)
 def _validate(path: Path, *, as_json: bool) -> int:
     """Report on one file, and return the exit code for it."""
     try:
-        name = _checked_name(path)
+        name, count = _checked(path)
     except SpecError as error:
         if as_json:
             say_json({"file": str(path), "ok": False, "problems": [_entry(each) for each in error.problems]})
             return error.exit_code
         return complain_of(error)
     if as_json:
-        say_json({"file": str(path), "ok": True, "name": name, "problems": []})
+        say_json({"file": str(path), "ok": True, "name": name, "jobs": count, "problems": []})
     else:
-        say(f"{one_line(str(path))}: ok")
+        say(f"{one_line(str(path))}: ok{f', {count} jobs' if count > 1 else ''}")
     return 0
 
 
-def _checked_name(path: Path) -> str:
-    """Return the name of the job in a file.
+def _checked(path: Path) -> tuple[str, int]:
+    """Return the name of the job in a file, and how many jobs its matrix makes of it.
 
     Raises:
         SpecError: the file, a path in it, or the policy that it names is not right.
     """
     from runner import job_policy, spec, spec_paths  # noqa: PLC0415  pydantic: only this command pays for it
 
-    job = spec.read(path)
-    spec_paths.check_paths(job, path.parent)
-    job_policy.find(job, path.parent)
-    return job.name
+    written = spec.read_all(path)
+    look = cache(spec_paths.problem_with)
+    for job in written.jobs:
+        spec_paths.check_paths(job, path.parent, look)
+    for job in {job.policy: job for job in written.jobs}.values():
+        job_policy.find(job, path.parent)
+    return written.jobs[0].name, len(written.jobs)
 
 
 def _entry(problem: Problem) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import time
 import click
 
 from runner.cli import render
-from runner.cli.options import as_json, the_job
+from runner.cli.options import as_json, perhaps_a_sweep, the_job
 from runner.cli.output import complain, on_terminal, say_json, say_row
 from runner.client import find_or_start
 
@@ -13,16 +13,24 @@ from runner.client import find_or_start
 @click.command("list")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also what ended more than a day ago.")
 @click.option("--mine", is_flag=True, help="Only your own jobs.")
+@click.option("--label", metavar="KEY[=VALUE]", help="Only jobs with this label.")
+@perhaps_a_sweep
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most this many, the newest first.")
 @as_json
-def list_jobs(*, everything: bool, mine: bool, limit: int | None, as_json: bool) -> None:
+def list_jobs(  # noqa: PLR0913  one per option
+    *, everything: bool, mine: bool, label: str | None, sweep: str | None, limit: int | None, as_json: bool
+) -> None:
     """Print the jobs that have not ended, and those that ended in the last 24 hours.
 
     In a pipe: one job per line, no header, between tabs: id, name, owner, state,
     attempts made, priority, step/total, since (UTC), why.  How many attempts count towards the
-    policy's ceiling, "runner policy explain" says.
+    policy's ceiling, "runner policy explain" says.  With --sweep, all jobs of a matrix, in order.
     """
-    jobs = find_or_start(complain).jobs(everything=everything, mine=mine, limit=limit)
+    client = find_or_start(complain)
+    if sweep is None:
+        jobs = client.jobs(everything=everything, mine=mine, limit=limit, label=label)
+    else:
+        jobs = client.sweep(sweep)
     if as_json:
         for job in jobs:
             say_json(job)

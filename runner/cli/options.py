@@ -46,7 +46,17 @@ the_job = click.argument("job", metavar="JOB", callback=check_ref, shell_complet
 the_jobs = click.argument(
     "jobs", metavar="JOB...", nargs=-1, required=True, callback=check_refs, shell_complete=complete_names
 )
+perhaps_jobs = click.argument(
+    "jobs", metavar="[JOB]...", nargs=-1, callback=check_refs, shell_complete=complete_names
+)
 perhaps_a_job = click.argument(
     "job", metavar="[JOB]", required=False, callback=check_optional_ref, shell_complete=complete_names
+)
+perhaps_a_sweep = click.option(
+    "--sweep",
+    metavar="JOB",
+    callback=check_optional_ref,
+    shell_complete=complete_names,
+    help="All jobs of a matrix, by any one of them.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")

@@ -170,6 +170,8 @@ def facts(job: Detail) -> list[tuple[str, object]]:
         ("priority", job["priority"]),
         ("gpus", ", ".join(job["gpus"])),
         ("labels", ", ".join(f"{key}={text}" for key, text in job["labels"].items())),
+        ("after", after(job)),
+        ("matrix", of_matrix(job)),
         ("step", steps(job["progress"])),
         ("image", job["image"]),
         ("run_dir", job["run_dir"]),
@@ -177,6 +179,19 @@ def facts(job: Detail) -> list[tuple[str, object]]:
         ("weights_sha256", result.get("weights_sha256")),
     ]
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def after(job: Detail) -> str:
+    """Return the jobs that a job waits for or has waited for, with how they must have ended."""
+    return ", ".join(
+        f"{job_id} ({condition})" for job_id, condition in (job["revision"] or {}).get("after", ())
+    )
+
+
+def of_matrix(job: Detail) -> str:
+    """Return which job of its matrix one is, and how to see the others."""
+    sweep = (job["revision"] or {}).get("sweep")
+    return f"{sweep['number']} of {sweep['count']}; runner list --sweep {sweep['id']}" if sweep else ""
 
 
 def last_verdict(job: Detail) -> str | None:

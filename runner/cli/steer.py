@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from runner.cli import render
-from runner.cli.options import as_json, the_job, the_jobs
+from runner.cli.options import as_json, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.cli.output import complain, complain_of, say, say_json
 from runner.client import find_or_start
 from runner.errors import RunnerError
@@ -32,15 +32,21 @@ def starting_point(ctx: click.Context, param: click.Parameter, given: str) -> st
 
 
 @click.command()
-@the_jobs
+@perhaps_jobs
+@perhaps_a_sweep
 @as_json
-def cancel(jobs: tuple[str, ...], *, as_json: bool) -> None:
+def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     """Stop jobs for good: they may save, then they end as cancelled.
 
     Cancelling what has ended changes nothing and is no error.  Every JOB is tried; the
-    exit code is the first that is not 0.
+    exit code is the first that is not 0.  With --sweep those of a matrix that have not ended, the last first:
+    what waits is cancelled before it could take the place of what runs.
     """
+    if bool(jobs) == bool(sweep):
+        raise click.UsageError("give JOBs or --sweep, one of them")
     client, codes = find_or_start(complain), []
+    if sweep is not None:
+        jobs = tuple(job["id"] for job in reversed(client.sweep(sweep)) if job["state"] != "finished")
     for ref in jobs:
         try:
             answer = client.act(ref, "cancel", {})

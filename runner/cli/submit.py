@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from runner.cli.options import as_json
+from runner.cli.options import as_json, check_ref
 from runner.cli.output import (
     INTERRUPTED,
     complain,
@@ -19,6 +19,21 @@ from runner.client import Client, find_or_start
 from runner.errors import RunnerError, UsageError
 
 MAX_FILE_BYTES: Final = 1024 * 1024
+CONDITIONS: Final = ("ok", "any", "failed")
+
+
+def dependencies(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[dict[str, str], ...]:
+    """Return the jobs of ``JOB``, ``JOB:any`` and the like, with how they must have ended."""
+    found = []
+    for one in given:
+        job, colon, condition = one.partition(":")
+        if colon and condition not in CONDITIONS:
+            words = f"{condition!r} is none of {', '.join(CONDITIONS)}"
+            raise click.BadParameter(words, ctx, param)
+        found.append({"job": check_ref(ctx, param, job), "condition": condition or "ok"})
+    return tuple(found)
 
 
 @click.command()
@@ -29,28 +44,52 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 @click.option(
     "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
 )
+@click.option("--class", "priority_class", metavar="NAME", help="The class of the site that it goes in.")
+@click.option(
+    "--after",
+    metavar="JOB[:ok|any|failed]",
+    multiple=True,
+    callback=dependencies,
+    help="Start when JOB has ended so; again for more jobs.",
+)
+@click.option("--not-before", metavar="TIME", help="Earliest start, such as 2030-01-31T18:00:00+01:00.")
+@click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Among your jobs, 0 to 100.")
 @as_json
 def submit(  # noqa: PLR0913  one per option
-    files: tuple[str, ...], name: str | None, *, follow: bool, wait: bool, dry_run: bool, as_json: bool
+    files: tuple[str, ...],
+    name: str | None,
+    *,
+    follow: bool,
+    wait: bool,
+    dry_run: bool,
+    as_json: bool,
+    **instead: object,
 ) -> None:
     """Submit job files, and print the id and the name of each job.
 
     Starts your own daemon if none answers.  Every FILE is tried; the exit code is the
-    first that is not 0.  With --follow or --wait it tells how the job ended.
+    first that is not 0.  With --follow or --wait it tells how the job ended.  A FILE with a
+    matrix makes many jobs, all or none of them.  --class, --after, --not-before and
+    --priority take the place of what the FILE says.
     """
+    instead = {option: value for option, value in instead.items() if value not in (None, ())}
     if len(files) > 1 and (follow or name):
         raise click.UsageError(f"{'--follow' if follow else '--name'} goes with one FILE only")
-    client, codes, jobs = None, [], []
+    client, codes = None, []
+    jobs: list[dict[str, Any]] = []
     for file in files:
         try:
             text = read(file)
             client = client or find_or_start(complain)
-            answer = client.submit(file, text, name, dry_run=dry_run)
+            answer = client.submit(file, text, name, dry_run=dry_run, instead=instead)
         except RunnerError as error:
             codes.append(complain_of(error))
         else:
             _show(answer, dry_run=dry_run, as_json=as_json)
-            jobs.append(answer["job"])
+            jobs += answer.get("jobs") or [answer["job"]]
+    if follow and len(jobs) > 1:
+        complain(f"--follow goes with one job; waits for all {len(jobs)} instead")
+        follow, wait = False, True
     if client and not dry_run and (follow or wait):
         codes += [_stay(client, job, follow=follow, as_json=as_json) for job in jobs]
     click.get_current_context().exit(next((code for code in codes if code), 0))
@@ -89,11 +128,20 @@ def _show(answer: dict[str, Any], *, dry_run: bool, as_json: bool) -> None:
         say_json(answer)
     elif dry_run:
         _show_plan(answer)
-    elif on_terminal():
-        job = answer["job"]
-        say(f"submitted {job['name']} as {job['id']}")
     else:
-        say_row(answer["job"]["id"], answer["job"]["name"])
+        _show_jobs(answer.get("jobs") or [answer["job"]])
+
+
+def _show_jobs(jobs: list[dict[str, Any]]) -> None:
+    first, last = jobs[0], jobs[-1]
+    if not on_terminal():
+        for job in jobs:
+            say_row(job["id"], job["name"])
+    elif len(jobs) == 1:
+        say(f"submitted {first['name']} as {first['id']}")
+    else:
+        names, ids = f"{first['name']} to {last['name']}", f"{first['id']} to {last['id']}"
+        say(f"submitted {len(jobs)} jobs, {names} as {ids}: runner list --sweep {first['id']}")
 
 
 def _show_plan(answer: dict[str, Any]) -> None:
@@ -102,6 +150,10 @@ def _show_plan(answer: dict[str, Any]) -> None:
 
     for part in ("job", "spec", "engine"):
         say(f"{part}: {json.dumps(answer.get(part), indent=2)}")
+    if len(jobs := answer.get("jobs", ())) > 1:
+        say(f"jobs: {len(jobs)}, of which this is the first")
+        for job in jobs:
+            say(f"  {job['name']}: {json.dumps(job['values'])}")
 
 
 def _stay(client: Client, job: dict[str, Any], *, follow: bool, as_json: bool) -> int:

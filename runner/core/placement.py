@@ -8,20 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from runner.core.queue.snapshot import Needs
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What one attempt takes while it lives."""
-
-    cpus: float
-    memory_bytes: int
-    gpus: int = 0
-    vendor: str | None = None  # of the devices: "nvidia" or "amd"; None: any
-    avoid: tuple[str, ...] = ()  # devices that it must not get
-
-    def suits(self, uuid: str, vendor: str) -> bool:
-        """Return whether a device may be lent to it."""
-        return self.vendor in {None, vendor} and uuid not in self.avoid
+__all__ = ["Free", "Lend", "Needs", "Wait", "Waiting", "place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,9 @@ def _place_one(waiting: Waiting, free: Free, now: datetime) -> tuple[Lend | Wait
         left = (waiting.not_before - now).total_seconds()
         return Wait(waiting.job_id, f"backoff, {left:.0f} s left"), free
     needs = waiting.needs
-    suitable = [uuid for uuid, vendor in free.devices if needs.suits(uuid, vendor)]
+    suitable = [
+        uuid for uuid, vendor in free.devices if needs.vendor in {None, vendor} and uuid not in needs.avoid
+    ]
     lacks = _lacks(needs, free, len(suitable))
     taken = set(suitable[: needs.gpus])
     rest = replace(

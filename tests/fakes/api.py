@@ -55,6 +55,7 @@ class FakeApi:
         self.submitted: list[bytes] = []
         self.warnings: list[str] = []
         self.problem: Problem | None = None  # of the next submission
+        self.matrix = 0  # jobs that the next submission makes, if it has a matrix
         self.turns: dict[str, deque[Callable[[], None]]] = defaultdict(deque)
         self.left = threading.Event()
         self._server = _listen(self)
@@ -235,11 +236,15 @@ class _Exchange(BaseHTTPRequestHandler):
             problem, self.api.problem = self.api.problem, None
             raise problem
         self.api.submitted.append(b64decode(body["text_b64"]))
+        name, count, self.api.matrix = body["name"] or Path(body["path"]).stem, self.api.matrix, 0
+        names = [f"{name}-{number}" for number in range(1, count + 1)] or [name]
         if body["dry_run"]:
-            self._json({"job": {"name": "train"}, "spec": {"attempt": 1}, "engine": {"user": "1000:1000"}})
+            jobs = [{"name": each, "values": {"seed": 1}} for each in names]
+            plan = {"job": {"name": "train"}, "spec": {"attempt": 1}, "engine": {"user": "1000:1000"}}
+            self._json({**plan, "jobs": jobs})
             return
-        job = self.api.add(body["name"] or Path(body["path"]).stem)
-        self._json({"job": job, "warnings": self.api.warnings}, 201)
+        made = [self.api.add(each) for each in names]
+        self._json({"job": made[0], "jobs": made, "warnings": self.api.warnings}, 201)
 
     def _cancel(self, job: Json) -> None:
         changed = job["state"] != "finished"

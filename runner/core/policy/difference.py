@@ -157,6 +157,13 @@ FIELDS: Final[Mapping[str, Entry]] = {
     "resources.shm": _LIMIT,
     "resources.time_limit": _LIMIT,
     "resources.gpus": Entry(Class.C, "another number of devices sums in another order"),
+    "queue.*": _LIMIT,
+    "devices.*": _PLACE,
+    "devices.memory": _LIMIT,
+    "devices.linked": _LIMIT,
+    "matrix": _LIMIT,  # of a job that is one of a matrix there is none left
+    "schedule": _LIMIT,
+    "schedule.*": _LIMIT,
     "checkpoint.*": _SAVING,
     "accelerator": _PLACE,
     "image.*": _PLACE,

@@ -1,6 +1,7 @@
 """The device of an attempt, and what it falls back to where it cannot do what was asked."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,11 +119,38 @@ def test_what_the_environment_should_have_put_in_force_is_looked_at(
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True" if there else "")
     profile = Profile(launch_blocking=True, allocator="expandable_segments", memory_fraction=0.5)
     switches = Switches(profile)
-    device._set_process(card((9, 0)), switches)
+    device._set_process(card((9, 0)), switches, None)
     report = switches.report()
     assert [report[name].verified for name in ("launch_blocking", "allocator")] == [there] * 2
     assert report["allocator"].applied == ("expandable_segments" if there else "default")
     assert shares == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "part", "share"),
+    [(None, 20 * 1024**3, 0.25), (0.5, 20 * 1024**3, 0.25), (0.1, 20 * 1024**3, 0.1), (0.5, None, 0.5)],
+)
+def test_a_job_that_shares_a_device_keeps_to_its_part(
+    card: Card, monkeypatch: pytest.MonkeyPatch, asked: float | None, part: int | None, share: float
+) -> None:
+    shares: list[float] = []
+    whole = SimpleNamespace(total_memory=80 * 1024**3)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: whole)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, _: shares.append(share))
+    switches = Switches(Profile(memory_fraction=asked))
+    device._set_process(card((9, 0)), switches, part)
+    assert shares == [share]
+    assert switches.report()["memory_fraction"].applied == str(share)
+
+
+@pytest.mark.parametrize("asked", [1024**3, 200 * 1024**3])
+def test_a_part_is_never_more_than_the_whole(card: Card, monkeypatch: pytest.MonkeyPatch, asked: int) -> None:
+    shares: list[float] = []
+    whole = SimpleNamespace(total_memory=80 * 1024**3)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: whole)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, _: shares.append(share))
+    device._set_process(card((9, 0)), Switches(Profile()), asked)
+    assert 0 < shares[0] <= 1
 
 
 @pytest.mark.parametrize(

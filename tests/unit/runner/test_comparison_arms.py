@@ -35,6 +35,14 @@ def test_what_is_neither_a_workload_nor_a_file_gets_a_hint() -> None:
         base("graph_forcast", None)
 
 
+@pytest.mark.parametrize("section", ["matrix: {values: {seed: [1, 2]}}", "schedule: {cron: '@daily'}"])
+def test_many_jobs_are_not_measured_as_one(tmp_path: Path, section: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"workload: {{kind: causal_lm, data: stdlib}}\n{section}\n")
+    with pytest.raises(UsageError, match=f"has a {section.partition(':')[0]}; what is measured is one job"):
+        base(str(path), None)
+
+
 def test_a_program_keeps_its_own_number_of_steps(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("workload: {kind: program, command: [python3, train.py]}\n")

@@ -65,8 +65,15 @@ def test_as_a_process_python_is_the_one_that_has_jobs() -> None:
 
 def test_what_is_not_so_is_not_there() -> None:
     plain = variables(spec(), Program(command=("x",)), RunPaths(Path("/job"), 2, 3))
-    assert not {"RUNNER_STEPS", "RUNNER_RESUME_STEP", "RUNNER_SAVE_EVERY_STEPS"} & plain.keys()
+    unsaid = {"RUNNER_STEPS", "RUNNER_RESUME_STEP", "RUNNER_SAVE_EVERY_STEPS", "RUNNER_DEVICE_BYTES"}
+    assert not unsaid & plain.keys()
     assert all("None" not in value for value in plain.values())
+
+
+def test_a_program_that_shares_a_device_finds_its_part() -> None:
+    plan = Program(command=("x",))
+    told = variables(spec(device_bytes=8 * 1024**3), plan, RunPaths(Path("/job"), 2, 3))
+    assert told["RUNNER_DEVICE_BYTES"] == "8589934592"
 
 
 def test_attach_understands_every_word() -> None:
@@ -102,7 +109,7 @@ def test_the_log_is_open_before_anything_can_go_wrong(tmp_path: Path) -> None:
 def test_the_contract_names_every_variable_of_a_program() -> None:
     plan = Program(command=("x",), steps=900)
     saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
-    full = spec(workload=plan, checkpoint=saving, resume_step=40)
+    full = spec(workload=plan, checkpoint=saving, resume_step=40, device_bytes=1)
     below = (Path(__file__).parents[3] / "docs" / "contract.md").read_text().partition("## Programs")[2]
     named = re.findall(r"^\| `(\w+)` \|", below, re.MULTILINE)
     assert sorted(named) == sorted(variables(full, plan, RunPaths(Path("/job"), 2, 3)))

@@ -10,6 +10,7 @@ from jobs.contract import CausalLm, GraphForecast, Program
 from runner import datasets, job_policy, policy_file, spec_paths
 from runner.core.job import Attempt
 from runner.core.policy.turned import Turned
+from runner.core.queue.snapshot import GIB, Needs
 from runner.resolved import Data, Resolved, find_data
 from runner.source import SpecError
 from runner.spec import JobFile, load
@@ -48,6 +49,34 @@ def test_a_profile_stays_what_it_was_when_the_job_was_submitted(tmp_path: Path) 
     assert pinned.profile() == then
     assert pinned.profile(Turned(micro_batch=2)).loader_workers == 7
     assert pinned.profile(Turned(profile="baseline")) == now.profile(Turned(profile="baseline"))
+
+
+def test_needs_say_what_an_attempt_takes_and_on_which_devices_alone_it_can_run(tmp_path: Path) -> None:
+    rest = (
+        "resources: {gpus: 2, cpus: 3, memory: 8GiB}\n"
+        "devices: {model: [H100, A100], memory: 40GiB, capability: '8.0', linked: true}\n"
+    )
+    on_cuda = resolved("{kind: causal_lm, data: stdlib}", tmp_path, rest)
+    needs = on_cuda.model_copy(update={"accelerator": "cuda"}).needs()
+    assert needs == Needs(
+        cpus=3.0,
+        memory_bytes=8 * GIB,
+        gpus=2,
+        vendor="nvidia",
+        models=("H100", "A100"),
+        device_bytes=40 * GIB,
+        capability=(8, 0),
+        linked=True,
+    )
+    assert resolved("{kind: causal_lm, data: stdlib}", tmp_path).needs() == Needs(1.0, 4 * GIB)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("shared", 8 * GIB), ("whole", None), ("slice", None)])
+def test_only_who_shares_a_device_is_told_its_part(tmp_path: Path, kind: str, told: int | None) -> None:
+    rest = f"resources: {{gpus: 1}}\ndevices: {{kind: {kind}, memory: 8GiB}}\n"
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, rest)
+    assert one.spec("7", Attempt(1, 1), in_container=True).device_bytes == told
+    assert one.needs().device_bytes == 8 * GIB
 
 
 def prepared(state: Path, name: str) -> Path:

@@ -13,7 +13,7 @@ from runner import spec, spec_reference, spec_rules
 from runner.spec_schema import schema
 
 DOCS = Path(__file__).parents[3] / "docs"
-TEXT = (DOCS / "jobfile.md").read_text(encoding="utf-8")
+TEXT = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("jobfile", "jobfile-queue"))
 FIELDS = (DOCS / "jobfile-fields.md").read_text(encoding="utf-8")
 FIRST_JOB = (DOCS / "howto" / "first-job.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([a-z_0-9.\[\]]+)` \| (.+?) \|", re.MULTILINE)
@@ -94,4 +94,4 @@ def test_the_page_lists_the_refused_variables() -> None:
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", TEXT + FIRST_JOB, re.DOTALL))
 def test_every_piece_of_yaml_on_the_pages_is_right(block: str) -> None:
     workload = "" if "workload:" in block else "workload: {kind: causal_lm, data: stdlib}\n"
-    assert spec.load((workload + block).encode(), Path("job.yaml")).name == "job"
+    assert spec.load((workload + block).encode(), Path("job.yaml")).name in {"job", "rate-1"}

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from runner.core.queue.snapshot import Condition, Kind
+from runner.cron import NAMED
 from runner.spec_queue import (
     Dependency,
     DeviceChoice,
@@ -38,7 +39,7 @@ def complaints(
     return {".".join(map(str, path)): fact for path, fact in found}
 
 
-def refusal(model: type[Queueing | DeviceChoice | Schedule | Matrix], **fields: object) -> str:
+def refusal(model: type[Queueing | DeviceChoice | Schedule | Matrix], /, **fields: object) -> str:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(fields)
     return str(caught.value.errors()[0]["msg"])
@@ -86,6 +87,43 @@ def test_what_is_no_schedule_is_told() -> None:
     assert Schedule(cron="@daily", timezone="America/Argentina/Ushuaia").timezone.endswith("Ushuaia")
 
 
+@pytest.mark.parametrize(
+    ("cron", "fact"),
+    [
+        ("0 0 30 2 *", '"0 0 30 2 *" never happens'),
+        ("0 0 31 4,6 *", '"0 0 31 4,6 *" never happens'),
+        ("0 0 32 2 *", '"32" is no day of a cron expression'),
+        ("0 0 1 13 *", '"13" is no month of a cron expression'),
+        ("@dayly", 'there is no name "@dayly" for a time; did you mean "@daily"?'),
+        ("@reboot", "there is no name"),
+    ],
+)
+def test_a_cron_expression_that_never_comes_is_told(cron: str, fact: str) -> None:
+    assert fact in refusal(Schedule, cron=cron)
+
+
+@pytest.mark.parametrize("cron", ["0 0 29 2 *", "0 0 30 2 1", "0 0 * * 5#5", "0 0 L 2 *"])
+def test_a_cron_expression_that_comes_seldom_comes(cron: str) -> None:
+    assert Schedule(cron=cron).cron == cron
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_name_of_a_time_stands_for_a_cron_expression(name: str) -> None:
+    assert Schedule(cron=NAMED[name]).cron == NAMED[name]
+
+
+def test_a_time_zone_that_does_not_exist_is_told_with_a_guess() -> None:
+    said = refusal(Schedule, cron="@daily", timezone="Europe/Berlim")
+    assert said.endswith('there is no time zone "Europe/Berlim"; did you mean "Europe/Berlin"?')
+    assert refusal(Schedule, cron="@daily", timezone="Nowhere").endswith("; one is called Europe/Berlin")
+
+
+def test_models_and_references_are_told_apart_from_what_is_none() -> None:
+    assert "must be part of a model's name" in refusal(DeviceChoice, model="H")
+    assert "must be the id or the name of a job" in refusal(Queueing, after=("a/b",))
+    assert "is no field that can be varied" in refusal(Matrix, values={"a b": (1,)})
+
+
 def test_a_matrix_has_every_combination_but_those_left_out() -> None:
     matrix = Matrix(values={"lr": (0.1, 0.2), "seed": (1, 2)}, exclude=({"lr": 0.2, "seed": 2},))
     assert list(combinations(matrix)) == [
@@ -106,7 +144,7 @@ def test_what_is_wrong_with_a_matrix_is_told_at_once() -> None:
         "matrix.exclude.0.size": "is no field of the matrix",
     }
     large = Matrix(values={"a": tuple(range(200)), "b": tuple(range(200))})
-    assert complaints(matrix=large) == {"matrix.values": "40000 jobs are too many; at most 10000"}
+    assert complaints(matrix=large) == {"matrix.values": "40000 jobs are too many; at most 1000"}
     empty = Matrix(values={"a": (1,)}, exclude=({"a": 1},))
     assert complaints(matrix=empty) == {"matrix.exclude": "leaves nothing of the matrix"}
 

@@ -56,6 +56,12 @@ def test_the_schema_accepts_every_shipped_job_file(validator: Validator, path: P
         {"resources": {"time_limit": None}},
         {"environment": {"A": "b", "N": 1.5}},
         {"checkpoint": {"every": None, "every_steps": 3}},
+        {"queue": {"after": ["prepare", {"job": "7", "condition": "any"}], "priority_class": "urgent"}},
+        {"queue": {"not_before": "2030-01-31 18:00:00+01:00"}},
+        {"resources": {"gpus": 2}, "devices": {"model": "H100", "linked": True, "capability": "9.0"}},
+        {"resources": {"gpus": 1}, "devices": {"model": ["H100", "A100"], "memory": "40GiB"}},
+        {"matrix": {"values": {"seed": [1, 2], "profile": ["cpu", "cuda"]}, "exclude": [{"seed": 1}]}},
+        {"schedule": {"cron": "0 2 * * 1-5", "timezone": "Europe/Berlin", "until": None}},
     ],
 )
 def test_the_schema_accepts_what_the_runner_accepts(validator: Validator, fields: dict[str, object]) -> None:
@@ -78,6 +84,10 @@ def test_the_schema_accepts_what_the_runner_accepts(validator: Validator, fields
         {"workload": WORKLOAD, "resources": {"memory": "much"}},
         {"workload": WORKLOAD, "environment": {"A": True}},
         {"workload": WORKLOAD, "checkpoint": {"keep": 1}},
+        {"workload": WORKLOAD, "queue": {"after": [{"job": "7", "condition": "done"}]}},
+        {"workload": WORKLOAD, "devices": {"kind": "half"}},
+        {"workload": WORKLOAD, "matrix": {"values": {"seed": 1}}},
+        {"workload": WORKLOAD, "schedule": {"timezone": "UTC"}},
     ],
 )
 def test_the_schema_refuses_the_common_mistakes(validator: Validator, job: dict[str, object]) -> None:

@@ -107,6 +107,48 @@ def test_a_submission_is_found_by_its_token(store: SqliteStore) -> None:
     assert store.submitted_as("1002:abc") is None
 
 
+def rows(store: SqliteStore, *names: str, owner: Owner = ANN) -> list[JobRow]:
+    first = int(store.next_id())
+    return [
+        JobRow(Job(str(first + i), Preparing(NOW)), name, owner, NOW, 50, "{}", {"seed": str(i)})
+        for i, name in enumerate(names)
+    ]
+
+
+def test_jobs_that_belong_together_are_written_together_or_not_at_all(store: SqliteStore) -> None:
+    add(store)
+    belong = rows(store, "rate-1", "rate-2", "rate-3")
+    store.add_all(belong, ["first", "second", "third"], "a token")
+    assert [row.name for row in store.following("2", 3)] == ["rate-1", "rate-2", "rate-3"]
+    assert [event.text for event, _ in store.events(0, "3", 10)] == ["second"]
+    known = store.submitted_as("a token")
+    assert known is not None
+    assert known.job.id == "2"
+    again = rows(store, "more-1", "more-2")
+    with pytest.raises(Refused):
+        store.add_all(again, ["first", "second"], "a token")
+    assert store.next_id() == "5"
+    assert store.following("5", 2) == ()
+
+
+def test_the_newest_job_of_somebody_with_a_name_is_found(store: SqliteStore) -> None:
+    bob = Owner(1002, 1002, "bob")
+    store.add_all([*rows(store, "a", "b", "a")], ["1", "2", "3"])
+    store.add_all(rows(store, "a", owner=bob), ["4"])
+    found = [store.newest_of(*asked) for asked in (("ann", "a"), ("bob", "a"), ("bob", "b"))]
+    assert [row and row.job.id for row in found] == ["3", "4", None]
+
+
+def test_jobs_are_found_by_their_labels(store: SqliteStore) -> None:
+    add(store)
+    store.add_all(rows(store, "a", "b"), ["1", "2"])
+    day = NOW - timedelta(days=1)
+    asked = (("seed", None), ("seed", "1"), ("seed", "7"), ("team", "vision"), ("nobody's", None))
+    found = [[row.name for row in store.labelled(day, None, 10, *label)] for label in asked]
+    assert found == [["b", "a"], ["b"], [], ["job"], []]
+    assert store.labelled(day, 4711, 10, "seed", None) == ()
+
+
 def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -> None:
     follow(store, add(store), *RUN)
     add(store, "other")

@@ -64,7 +64,7 @@ def test_json_is_one_object_for_each_file() -> None:
     missing = {"line": None, "column": None, "field": "", "fact": fact}
     assert [json.loads(line) for line in result.stdout.splitlines()] == [
         {"file": "a.yaml", "ok": False, "problems": [problem]},
-        {"file": "b.yaml", "ok": True, "name": "b", "problems": []},
+        {"file": "b.yaml", "ok": True, "name": "b", "jobs": 1, "problems": []},
         {"file": "c.yaml", "ok": False, "problems": [missing]},
     ]
 

@@ -31,6 +31,14 @@ def test_the_list_as_json_is_one_object_per_line(api: FakeApi, invoke: Invoke) -
     assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&limit=7"
 
 
+def test_jobs_are_listed_by_label_and_those_of_a_matrix_by_any_of_them(api: FakeApi, invoke: Invoke) -> None:
+    api.add("rate-1")
+    assert invoke("list", "--label", "seed=1").stdout.startswith("000001\trate-1")
+    assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&label=seed%3D1"
+    assert invoke("list", "--sweep", "rate").stdout.startswith("000001\trate-1")
+    assert api.asked[-1][1] == "/v1/jobs?sweep=rate"
+
+
 def test_a_job_in_a_pipe_is_facts_and_then_attempts(api: FakeApi, invoke: Invoke) -> None:
     first = an_attempt(1, ended_at="2026-03-01T12:01:00Z", exit_code=137, cause="killed", checkpoint_step=50)
     api.add(
@@ -43,6 +51,17 @@ def test_a_job_in_a_pipe_is_facts_and_then_attempts(api: FakeApi, invoke: Invoke
     assert f"weights_sha256\t{'ab' * 32}" in lines
     assert lines[-2] == f"attempt\t1\t1\t{AT}\t1m00s\t137\tkilled\t-\t50\t-"
     assert lines[-1] == f"attempt\t2\t1\t{AT}\t-\t-\trunning\t50\t-\t-"
+
+
+def test_a_job_tells_of_its_matrix_and_of_the_jobs_that_it_waits_for(api: FakeApi, invoke: Invoke) -> None:
+    sweep = {"id": "4", "number": 2, "count": 5, "values": {"seed": 2}, "at_a_time": None}
+    api.add("rate-2", revision={"after": [["1", "ok"], ["3", "any"]], "sweep": sweep})
+    lines = invoke("show", "rate-2").stdout.splitlines()
+    assert {"after\t1 (ok), 3 (any)", "matrix\t2 of 5; runner list --sweep 4"} <= {*lines}
+    api.add("theirs", revision=None)
+    told = invoke("show", "theirs").stdout
+    assert "matrix" not in told
+    assert "after" not in told
 
 
 def test_a_job_as_json_is_what_the_daemon_answered(api: FakeApi, invoke: Invoke) -> None:

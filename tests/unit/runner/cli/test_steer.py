@@ -20,6 +20,22 @@ def test_every_job_is_tried_although_one_is_unknown(api: FakeApi, invoke: Invoke
     assert json.loads(result.stdout)["changed"] is True
 
 
+def test_a_matrix_is_cancelled_from_its_end_and_what_has_ended_is_left_alone(
+    api: FakeApi, invoke: Invoke
+) -> None:
+    api.add("rate-1")
+    api.add("rate-2", **ended())
+    api.add("rate-3")
+    result = invoke("cancel", "--sweep", "rate")
+    assert result.stdout == "rate-3: cancelled by ada\nrate-1: cancelled by ada\n"
+
+
+@pytest.mark.parametrize("args", [(), ("--sweep", "rate", "train"), ("--sweep", "a b")])
+def test_either_jobs_or_a_matrix_are_cancelled(api: FakeApi, invoke: Invoke, args: tuple[str, ...]) -> None:
+    assert invoke("cancel", *args).exit_code == 2
+    assert api.asked == []
+
+
 @pytest.mark.parametrize("text", ["USR1", "SIGUSR1", "sigusr1", "10"])
 def test_a_signal_is_written_as_kill_takes_it(api: FakeApi, invoke: Invoke, text: str) -> None:
     api.add("train")

@@ -128,6 +128,60 @@ def test_waiting_for_a_job_that_is_held_exits_12(api: FakeApi, invoke: Invoke, j
     assert json.loads(result.stdout.splitlines()[1])["why"] == "no valid checkpoint"
 
 
+def three(api: FakeApi) -> None:
+    """Let the next submission be of a matrix of three."""
+    api.turns["submit"].append(lambda: setattr(api, "matrix", 3))
+
+
+def test_a_matrix_prints_every_job_and_a_dry_run_how_many(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    three(api)
+    result = invoke("submit", str(job_file))
+    assert result.stdout == "000001\ttrain-1\n000002\ttrain-2\n000003\ttrain-3\n"
+    three(api)
+    planned = invoke("submit", "--dry-run", str(job_file)).stdout
+    assert 'jobs: 3, of which this is the first\n  train-1: {"seed": 1}\n' in planned
+
+
+def test_who_wants_to_follow_a_matrix_waits_for_all_of_it(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    def end() -> None:
+        for job in api.jobs.values():
+            job.update(ended())
+
+    three(api)
+    api.turns["wait"].append(end)
+    result = invoke("submit", "--follow", str(job_file))
+    assert result.stderr == "--follow goes with one job; waits for all 3 instead\n"
+    assert result.stdout.splitlines()[3:] == [f"train-{n}: succeeded: completed" for n in (1, 2, 3)]
+
+
+def test_options_beside_the_file_are_handed_on(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
+    args = ("--class", "urgent", "--after", "7", "--after", "prepare:any", "-p", "9")
+    assert invoke("submit", *args, "--not-before", "2030-01-31T18:00:00Z", str(job_file)).exit_code == 0
+    assert api.asked[-1][2] is not None
+    assert api.asked[-1][2]["instead"] == {
+        "priority_class": "urgent",
+        "after": [{"job": "7", "condition": "ok"}, {"job": "prepare", "condition": "any"}],
+        "not_before": "2030-01-31T18:00:00Z",
+        "priority": 9,
+    }
+    assert invoke("submit", str(job_file)).exit_code == 0
+    assert "instead" not in api.asked[-1][2]
+
+
+@pytest.mark.parametrize(
+    "option", [("--after", "7:done"), ("--after", "a b"), ("--after", ":ok"), ("-p", "101")]
+)
+def test_options_that_mean_nothing_are_refused_without_a_question(
+    api: FakeApi, invoke: Invoke, job_file: Path, option: tuple[str, str]
+) -> None:
+    assert invoke("submit", *option, str(job_file)).exit_code == 2
+    assert api.asked == []
+
+
 # --- --follow
 
 

@@ -2,16 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.queue.admission import refusals
+from runner.core.queue.admission import About, refusals
 from runner.core.queue.rules import Quota, Quotas, Rules
-from runner.core.queue.snapshot import GIB, Device, DeviceState, Host, Needs, Snapshot, Waiting
+from runner.core.queue.snapshot import GIB, Device, DeviceState, Host, Kind, Needs, Snapshot, Waiting
 from tests.fakes.sites import NOW_S, devices, gpus, host, out, waiting
 
 SITE = Snapshot(NOW_S, (host(4), Host("cpu", 64, 16 * GIB)))
 
 
 def refused(job: Waiting, site: Snapshot = SITE) -> list[str]:
-    return list(refusals(job, site))
+    return [refusal.text for refusal in refusals(job, site)]
 
 
 def test_a_job_that_fits_into_the_empty_site_may_wait_however_full_it_is() -> None:
@@ -76,3 +76,29 @@ def test_quotas_of_groups_are_told_too() -> None:
         "group lab may have 1 device at a time, and this asks for 2"
     ]
     assert refused(waiting("1", gpus(2)), site) == []
+
+
+@pytest.mark.parametrize(
+    ("needs", "about"),
+    [
+        (Needs(gpus=1, vendor="amd"), About.COUNT),
+        (gpus(5), About.COUNT),
+        (Needs(gpus=1, kind=Kind.SLICE, models=("B200",)), About.KIND),
+        (Needs(gpus=1, models=("B200",), device_bytes=800 * GIB), About.MODEL),
+        (Needs(gpus=1, models=("h100",), device_bytes=81 * GIB, capability=(10, 0)), About.MEMORY),
+        (Needs(gpus=1, models=("h100",), capability=(10, 0)), About.CAPABILITY),
+        (Needs(cpus=65), About.HOST),
+    ],
+)
+def test_a_refusal_names_the_condition_that_no_device_meets(needs: Needs, about: About) -> None:
+    assert [refusal.about for refusal in refusals(waiting("1", needs), SITE)] == [about]
+
+
+def test_jobs_that_are_submitted_together_count_together() -> None:
+    site = replace(SITE, rules=Rules(quotas=Quotas(user=Quota(queued=3))), waiting=(waiting("0"),))
+    assert refusals(waiting("1"), site, 2) == ()
+    (refusal,) = refusals(waiting("1"), site, 3)
+    assert (refusal.about, refusal.text) == (
+        About.TURN,
+        "user ada may have 3 jobs waiting, and has 1; these are 3",
+    )

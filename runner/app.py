@@ -31,13 +31,14 @@ from runner.adapters.kernel_log import KernelLog
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
-from runner.api import changes
+from runner.api import changes, schedules
 from runner.api.peer import PeerProtocol
 from runner.api.routes import application
 from runner.core.policy.interval import mean_between_s
 from runner.daemon import Daemon
 from runner.errors import Refused, Unavailable
 from runner.lanes import Lanes
+from runner.notify import notifier
 from runner.places import state_dir as default_state_dir
 from runner.ports import Clock, Device, DeviceHealth, Executor
 from runner.pulse import Pulse
@@ -249,14 +250,18 @@ def _serve(service: Service, listener: socket.socket) -> None:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
-    keeper = changes.attach(app, service)
+    keeper, timetable, notices = changes.attach(app, service), schedules.attach(app), notifier(service)
     service.daemon.start()
     keeper.applying.canaries.sweep()
     keeper.start()
+    timetable.start()
+    notices.start()
     server = uvicorn.Server(config)
     try:
         server.run(sockets=[listener])
     finally:
+        notices.stop()
+        timetable.stop()
         keeper.stop()
         service.daemon.stop()
     log.info("daemon.left")

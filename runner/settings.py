@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runner.errors import UsageError
+from runner.settings_notify import Notification
 
 SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
 
@@ -98,6 +99,9 @@ class Settings(BaseModel):
 
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created side by side."""
+
+    notify: tuple[Notification, ...] = Field((), max_length=16)
+    """Who is told of what by webhook, mail or a command; each has a thread of its own."""
 
     def seccomp_text(self) -> str | None:
         """Return the profile's text; engines take the JSON itself and no path.

@@ -96,27 +96,33 @@ CREATE TABLE devices (
     by     TEXT NOT NULL,
     since  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
--- Job files that are submitted again and again.
+-- Job files that are submitted again and again; looked_at is the moment up to which occasions are settled.
 CREATE TABLE schedules (
-    id        INTEGER PRIMARY KEY,
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
     name      TEXT NOT NULL,
     uid       INTEGER NOT NULL,
     gid       INTEGER NOT NULL,
     owner     TEXT NOT NULL,
     path      TEXT NOT NULL,
     text      TEXT NOT NULL,
+    terms     TEXT NOT NULL,
+    token     TEXT UNIQUE,
     made_at   TEXT NOT NULL,
     looked_at TEXT NOT NULL,
     state     TEXT NOT NULL,
     note      TEXT NOT NULL
 ) STRICT;
+CREATE INDEX schedules_active ON schedules (state) WHERE state = 'active';
 CREATE TABLE occasions (
     schedule INTEGER NOT NULL REFERENCES schedules,
     at       TEXT NOT NULL,
+    state    TEXT NOT NULL,
     job_id   INTEGER REFERENCES jobs,
     text     TEXT NOT NULL,
     PRIMARY KEY (schedule, at)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX occasions_by_job ON occasions (job_id);
+CREATE INDEX occasions_due ON occasions (state) WHERE state = 'due';
 PRAGMA user_version = 3;
 
 -- name: all_jobs
@@ -241,3 +247,54 @@ SELECT * FROM jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS N
     AND EXISTS (SELECT 1 FROM json_each(jobs.labels) AS label
                 WHERE label.key = :key AND (:value IS NULL OR label.value = :value))
 ORDER BY id DESC LIMIT :limit;
+
+-- name: add_schedule
+INSERT INTO schedules (name, uid, gid, owner, path, text, terms, token, made_at, looked_at, state, note)
+VALUES (:name, :uid, :gid, :owner, :path, :text, :terms, :token, :made_at, :looked_at, :state, :note);
+
+-- name: schedule_by_id
+SELECT * FROM schedules WHERE id = :id;
+
+-- name: schedule_by_token
+SELECT * FROM schedules WHERE token = :token;
+
+-- name: schedules_named
+-- The caller's own come first, then those that are not over, then the newest.
+SELECT * FROM schedules WHERE name = :name AND state != 'removed'
+ORDER BY uid = :uid DESC, state IN ('active', 'paused') DESC, id DESC;
+
+-- name: schedules_listed
+SELECT * FROM schedules WHERE (:uid IS NULL OR uid = :uid) AND (:every OR state != 'removed') ORDER BY id;
+
+-- name: schedules_active
+SELECT * FROM schedules WHERE state = 'active' ORDER BY id;
+
+-- name: move_schedule
+UPDATE schedules SET state = :state, note = :note, looked_at = :looked_at WHERE id = :id;
+
+-- name: look_at_schedule
+UPDATE schedules SET looked_at = :looked_at WHERE id = :id;
+
+-- name: add_occasion
+-- The same time of a schedule twice is no second occasion.
+INSERT OR IGNORE INTO occasions (schedule, at, state, text) VALUES (:schedule, :at, :state, :text);
+
+-- name: settle_occasion
+UPDATE occasions SET state = :state, job_id = :job_id, text = :text WHERE schedule = :schedule AND at = :at;
+
+-- name: occasions_of
+SELECT * FROM occasions WHERE schedule = :schedule ORDER BY at DESC LIMIT :limit;
+
+-- name: occasions_due
+SELECT * FROM occasions WHERE state = 'due' ORDER BY at;
+
+-- name: scheduled_unfinished
+SELECT job_id FROM occasions JOIN jobs ON jobs.id = occasions.job_id
+WHERE schedule = :schedule AND jobs.state != 'finished' ORDER BY job_id;
+
+-- name: schedule_of_job
+SELECT schedule, at FROM occasions WHERE job_id = :job_id;
+
+-- name: notices_after
+SELECT events.*, jobs.name AS name, jobs.owner AS owner, jobs.labels AS labels
+FROM events JOIN jobs ON jobs.id = events.job_id WHERE seq > :after ORDER BY seq LIMIT :limit;

@@ -74,9 +74,19 @@ def event_values(job_id: str, at: datetime, kind: str, text: str) -> dict[str, o
 
 
 def lifecycle_event(event: Event, after: Job) -> dict[str, object]:
-    """Return a transition as columns: the event itself, and in words what followed from it."""
-    body = _events.dump_json(event).decode()
-    return {**event_values(after.id, event.at, event.kind, story.tell(event, after)), "body": body}
+    """Return a transition as columns: the event itself, the state it led to, and in words what followed."""
+    said = {**json.loads(_events.dump_json(event)), **_entered(event, after)}
+    values = event_values(after.id, event.at, event.kind, story.tell(event, after))
+    return {**values, "body": json.dumps(said)}
+
+
+def _entered(event: Event, after: Job) -> dict[str, object]:
+    """Return the state that an event has led to, and the outcome; nothing where the state is the same."""
+    state = after.state
+    if state.since != event.at:
+        return {}
+    outcome = {"outcome": str(state.outcome)} if isinstance(state, Finished) else {}
+    return {"entered": {"state": state.kind, **outcome}}
 
 
 def job_values(job: Job) -> dict[str, object]:

@@ -17,11 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from jobs.contract import CONTRACT_VERSION
-from runner.api import log_pieces, views
+from runner.api import log_pieces, schedule_views, views
 from runner.api.peer import peer_of
 from runner.core.job import From, Start
 from runner.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.ports import JobRow
+from runner.schedules import Schedules
 from runner.service import MAX_JOB_FILE_BYTES, Caller, NotFound, Service, Submission
 from runner.workshop import parse_revision
 
@@ -128,15 +129,30 @@ async def get_version(service: S) -> dict[str, Any]:
 
 
 @router.post("/jobs")
-async def submit(body: SubmitBody, service: S, caller: C) -> Response:
+async def submit(body: SubmitBody, service: S, caller: C, request: Request) -> Response:
     instead = body.instead.model_dump()
     submission = Submission(body.path, decoded(body.text_b64), body.name, body.shown, body.token, instead)
+    schedules: Schedules = request.app.state.schedules
+    if await _apart(schedules.asks_for_one, submission):
+        return await _schedule(schedules, caller, submission, dry_run=body.dry_run)
     if body.dry_run:
         return JSONResponse(await _apart(service.dry_run, caller, submission))
     rows = await _apart(service.submit_all, caller, submission)
     warnings = list(parse_revision(rows[0].revision).warnings)
     jobs = [_summary(service, row) for row in rows]
     return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
+
+
+async def _schedule(
+    schedules: Schedules, caller: Caller, submission: Submission, *, dry_run: bool
+) -> Response:
+    """Make a schedule of a job file that has one: its jobs come at their times."""
+    if dry_run:
+        draft = await _apart(schedules.draft, caller, submission)
+        plan = await _apart(schedules.service.dry_run, caller, submission)
+        return JSONResponse({**plan, "schedule": schedule_views.summary(schedules, draft)})
+    row = await _apart(schedules.make, caller, submission)
+    return JSONResponse({"schedule": schedule_views.summary(schedules, row)}, status_code=201)
 
 
 def decoded(text: str) -> bytes:
@@ -307,6 +323,7 @@ def application(service: Service, leave: Callable[[], None]) -> FastAPI:
     """Return the HTTP side of a service; ``leave`` ends the process."""
     app = FastAPI(title="runner", version="1", docs_url=None, redoc_url=None)
     app.state.service, app.state.leave = service, leave
+    app.state.schedules = Schedules.of(service)
     app.include_router(router)
     app.add_exception_handler(RunnerError, _known)
     app.add_exception_handler(RequestValidationError, _malformed)

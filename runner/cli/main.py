@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "revisions": "runner.cli.apply:revisions",
     "hold": "runner.cli.steer:hold",
     "release": "runner.cli.steer:release",
+    "schedule": "runner.cli.schedule:schedule",
     "validate": "runner.cli.files:commands",
     "schema": "runner.cli.files:commands",
     "init": "runner.cli.files:commands",

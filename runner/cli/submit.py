@@ -69,8 +69,9 @@ def submit(  # noqa: PLR0913  one per option
 
     Starts your own daemon if none answers.  Every FILE is tried; the exit code is the
     first that is not 0.  With --follow or --wait it tells how the job ended.  A FILE with a
-    matrix makes many jobs, all or none of them.  --class, --after, --not-before and
-    --priority take the place of what the FILE says.
+    matrix makes many jobs, all or none of them.  A FILE with a schedule makes no job
+    yet: its id, its name and its next times are printed.  --class, --after,
+    --not-before and --priority take the place of what the FILE says.
     """
     instead = {option: value for option, value in instead.items() if value not in (None, ())}
     if len(files) > 1 and (follow or name):
@@ -86,7 +87,7 @@ def submit(  # noqa: PLR0913  one per option
             codes.append(complain_of(error))
         else:
             _show(answer, dry_run=dry_run, as_json=as_json)
-            jobs += answer.get("jobs") or [answer["job"]]
+            jobs += [] if "schedule" in answer else answer.get("jobs") or [answer["job"]]
     if follow and len(jobs) > 1:
         complain(f"--follow goes with one job; waits for all {len(jobs)} instead")
         follow, wait = False, True
@@ -128,6 +129,8 @@ def _show(answer: dict[str, Any], *, dry_run: bool, as_json: bool) -> None:
         say_json(answer)
     elif dry_run:
         _show_plan(answer)
+    elif "schedule" in answer:
+        _show_schedule(answer["schedule"])
     else:
         _show_jobs(answer.get("jobs") or [answer["job"]])
 
@@ -154,6 +157,14 @@ def _show_plan(answer: dict[str, Any]) -> None:
         say(f"jobs: {len(jobs)}, of which this is the first")
         for job in jobs:
             say(f"  {job['name']}: {json.dumps(job['values'])}")
+    if "schedule" in answer:
+        _show_schedule(answer["schedule"])
+
+
+def _show_schedule(made: dict[str, Any]) -> None:
+    from runner.cli.schedule import told  # noqa: PLC0415
+
+    told(made)
 
 
 def _stay(client: Client, job: dict[str, Any], *, follow: bool, as_json: bool) -> int:

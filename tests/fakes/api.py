@@ -54,6 +54,8 @@ class FakeApi:
         self.asked: list[tuple[str, str, Json | None]] = []
         self.submitted: list[bytes] = []
         self.warnings: list[str] = []
+        self.schedules: list[Json] = []
+        self.made: Json | None = None  # the schedule that a submission makes
         self.problem: Problem | None = None  # of the next submission
         self.matrix = 0  # jobs that the next submission makes, if it has a matrix
         self.turns: dict[str, deque[Callable[[], None]]] = defaultdict(deque)
@@ -214,6 +216,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 *_,
             ]:
                 self._json(self.api.changes[kind].pop(0))
+            case _, ["schedules", *more]:
+                self._schedule(more)
             case "POST", ["stop"]:
                 self._json({})
                 self.api.left.set()
@@ -230,12 +234,25 @@ class _Exchange(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def _schedule(self, words: list[str]) -> None:
+        if not words:
+            self._json({"schedules": self.api.schedules})
+            return
+        found = [each for each in self.api.schedules if words[0] in {str(each["id"]), each["name"]}]
+        if not found:
+            raise Problem(404, "not_found", 2, f"{words[0]}: there is no schedule of that id or name")
+        steered = words[1:] and words[1] != "next"
+        self._json({"schedule": found[0]} if steered else found[0])
+
     def _submit(self, body: Json) -> None:
         self.api.take_turn("submit")
         if self.api.problem:
             problem, self.api.problem = self.api.problem, None
             raise problem
         self.api.submitted.append(b64decode(body["text_b64"]))
+        if self.api.made is not None:
+            self._json({"schedule": self.api.made, **({"job": {}} if body["dry_run"] else {})}, 201)
+            return
         name, count, self.api.matrix = body["name"] or Path(body["path"]).stem, self.api.matrix, 0
         names = [f"{name}-{number}" for number in range(1, count + 1)] or [name]
         if body["dry_run"]:

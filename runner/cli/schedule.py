@@ -1,0 +1,179 @@
+"""``runner schedule``: job files that are submitted again and again.  ``runner submit`` makes them."""
+
+from typing import Any, Final
+
+import click
+
+from runner.cli.options import as_json
+from runner.cli.output import complain, complain_of, on_terminal, say, say_json, say_row
+from runner.client import find_or_start
+from runner.errors import RunnerError
+from runner.wire import quote
+
+PATH: Final = "/v1/schedules"
+
+
+def check_schedule(ctx: click.Context, param: click.Parameter, given: Any) -> Any:  # noqa: ANN401  one or many
+    """Return ids or names of schedules; the daemon knows which."""
+    for one in (given,) if isinstance(given, str) else given or ():
+        if not one or len(one) > 200 or not one.isprintable() or set(one) & set("/ "):
+            raise click.BadParameter(f"{one!r} is neither an id nor a name of a schedule", ctx, param)
+    return given
+
+
+the_schedule = click.argument("reference", metavar="SCHEDULE", callback=check_schedule)
+the_schedules = click.argument(
+    "references", metavar="SCHEDULE...", nargs=-1, required=True, callback=check_schedule
+)
+
+
+@click.group()
+def schedule() -> None:
+    """See and steer job files that are submitted again and again.
+
+    A job file with the section "schedule", handed to runner submit, makes a schedule.  SCHEDULE
+    is its id or its name.  Only whoever made it, and root, see and steer it.
+    """
+
+
+@schedule.command("list")
+@click.option("--all", "every", is_flag=True, help="Also those that were removed.")
+@as_json
+def list_schedules(*, every: bool, as_json: bool) -> None:
+    """List your schedules, with their next time and what became of the last one."""
+    found = find_or_start(complain).get(PATH, {"all": int(every)})["schedules"]
+    if as_json:
+        for each in found:
+            say_json(each)
+        return
+    rows = [_cells(each) for each in found]
+    if not on_terminal():
+        for row in rows:
+            say_row(*row)
+    elif not rows:
+        say("no schedules: a job file with the section schedule makes one, handed to runner submit")
+    else:
+        _table([("ID", "NAME", "OWNER", "STATE", "CRON", "ZONE", "NEXT", "LAST"), *rows])
+
+
+@schedule.command()
+@the_schedule
+@as_json
+def show(reference: str, *, as_json: bool) -> None:
+    """Show one schedule: its terms, its next times, and what became of the last ones."""
+    found = find_or_start(complain).get(f"{PATH}/{quote(reference)}")
+    if as_json:
+        say_json(found)
+        return
+    names = ("id", "name", "owner", "state", "note", "cron", "timezone", "overlap", "missed", "until", "path")
+    for name in names:
+        if found[name] not in {None, ""}:
+            say(f"{name}\t{found[name]}")
+    for at in found["next"]:
+        say(f"next\t{at}")
+    for each in found["occasions"]:
+        say(f"at\t{each['at']}\t{_came(each)}")
+
+
+@schedule.command("next")
+@the_schedule
+@click.option("-n", "count", type=click.IntRange(1, 1000), default=5, help="How many; 5 if not given.")
+@as_json
+def coming(reference: str, count: int, *, as_json: bool) -> None:
+    """Print the next times of a schedule, on its own clock, one on each line."""
+    found = find_or_start(complain).get(f"{PATH}/{quote(reference)}/next", {"n": count})
+    if as_json:
+        say_json(found)
+        return
+    for at in found["next"]:
+        say(at)
+    if found["state"] != "active":
+        complain(f"schedule {found['id']} is {found['state']}: nothing is submitted")
+
+
+def _steer(verb: str, references: tuple[str, ...], words: str, *, as_json: bool) -> None:
+    """Ask for something about each schedule; what goes wrong with one does not keep the others back."""
+    client, codes = find_or_start(complain), []
+    for reference in references:
+        try:
+            found = client.post(f"{PATH}/{quote(reference)}/{verb}", {})["schedule"]
+        except RunnerError as error:
+            codes.append(complain_of(error))
+            continue
+        if as_json:
+            say_json(found)
+        else:
+            say(f"schedule {found['id']} ({found['name']}): {words}{_until(found)}")
+    click.get_current_context().exit(next(iter(codes), 0))
+
+
+def _until(found: dict[str, Any]) -> str:
+    return f", next at {found['next'][0]}" if found["state"] == "active" and found["next"] else ""
+
+
+@schedule.command()
+@the_schedules
+@as_json
+def pause(references: tuple[str, ...], *, as_json: bool) -> None:
+    """Submit nothing until resumed; jobs that were submitted go on."""
+    _steer("pause", references, "paused", as_json=as_json)
+
+
+@schedule.command()
+@the_schedules
+@as_json
+def resume(references: tuple[str, ...], *, as_json: bool) -> None:
+    """Go on with the next time; what passed meanwhile is left out."""
+    _steer("resume", references, "goes on", as_json=as_json)
+
+
+@schedule.command()
+@the_schedules
+@as_json
+def remove(references: tuple[str, ...], *, as_json: bool) -> None:
+    """Submit nothing any more; jobs that were submitted go on, and what became of them stays known."""
+    _steer("remove", references, "removed", as_json=as_json)
+
+
+# --- In words -----------------------------------------------------------------------------------------
+
+
+def told(found: dict[str, Any]) -> None:
+    """Print that a job file has made a schedule."""
+    if not on_terminal():
+        say_row(found["id"], found["name"], *found["next"])
+        return
+    made = "would make a schedule" if found["id"] is None else f"is schedule {found['id']}"
+    say(f"{found['name']} {made}: {found['cron']} in {found['timezone']}; no job yet, the next times are")
+    for at in found["next"]:
+        say(f"  {at}")
+
+
+def _cells(each: dict[str, Any]) -> tuple[object, ...]:
+    coming_at = each["next"][0] if each["next"] and each["state"] == "active" else None
+    last = each["last"]
+    return (
+        each["id"],
+        each["name"],
+        each["owner"],
+        each["state"],
+        each["cron"],
+        each["timezone"],
+        coming_at,
+        f"{last['at']} {_came(last)}" if last else None,
+    )
+
+
+def _came(occasion: dict[str, Any]) -> str:
+    """Return what became of one time."""
+    word = occasion["state"].replace("_", " ")
+    said = f"{word} as job {occasion['job']}" if occasion["job"] else word
+    return f"{said}: {occasion['text']}" if occasion["text"] else said
+
+
+def _table(rows: list[tuple[object, ...]]) -> None:
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]) - 1)]
+    for row in cells:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        say("  ".join([*padded, row[-1]]).rstrip())

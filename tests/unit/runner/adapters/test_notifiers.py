@@ -1,0 +1,218 @@
+"""Three ways to tell somebody, with a real server, a stand-in for sendmail and real programs."""
+
+import email
+import email.policy
+import json
+import os
+import select
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from runner.adapters.notifiers import Again, Origin, Undelivered, call, post, sender
+from runner.errors import UsageError
+from runner.notices import Notice
+from runner.settings import load_settings
+from runner.settings_notify import Notification
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+NOTICE = Notice(
+    5, "7", "nächtlich", "ann", NOW, "exited", "attempt 2 ended: oom (exit 137)", "finished", "failed"
+)
+ORIGIN = Origin("abcd", "gpu1")
+
+
+class Hook(HTTPServer):
+    """A webhook that answers as it is told and keeps what it gets."""
+
+    answer = 204
+    got: list[tuple[str, str, bytes]]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/in?key=1"
+
+
+class Exchange(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        hook = cast("Hook", self.server)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        hook.got.append((self.path, self.headers["Content-Type"], body))
+        self.send_response(hook.answer)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Stay silent."""
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with Hook(("127.0.0.1", 0), Exchange) as server:
+        server.got = []
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def rule(**way: object) -> Notification:
+    return Notification.model_validate({"on": "failed", **way})
+
+
+def program(directory: Path, text: str) -> str:
+    path = directory / "program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+# --- webhooks
+
+
+def test_a_webhook_gets_the_notice_as_json(hook: Hook) -> None:
+    sender(rule(webhook=hook.url), ORIGIN)(NOTICE)
+    [(path, kind, body)] = hook.got
+    assert (path, kind) == ("/in?key=1", "application/json")
+    assert json.loads(body) == json.loads(NOTICE.json("abcd", "gpu1"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "again"),
+    [(400, Again.NEVER), (404, Again.NEVER), (302, Again.NEVER), (429, Again.SOME), (503, Again.SOME)],
+)
+def test_an_answer_that_is_not_2xx_says_whether_to_try_again(hook: Hook, answer: int, again: Again) -> None:
+    hook.answer = answer
+    with pytest.raises(Undelivered, match=f"answers {answer}") as failed:
+        post(hook.url, b"{}")
+    assert failed.value.again is again
+    assert len(hook.got) == 1  # and nothing is followed
+
+
+def test_nobody_there_is_worth_waiting_for() -> None:
+    with Hook(("127.0.0.1", 0), Exchange) as gone:
+        url = gone.url
+    with pytest.raises(Undelivered, match="refused") as failed:
+        post(url, b"{}")
+    assert failed.value.again is Again.LONG
+
+
+def test_one_that_is_silent_is_not_waited_for_for_ever() -> None:
+    with Hook(("127.0.0.1", 0), Exchange) as silent, pytest.raises(Undelivered, match="timed out") as failed:
+        post(silent.url, b"{}", limit_s=0.05)
+    assert failed.value.again is Again.LONG
+
+
+# --- mails
+
+
+def test_a_mail_goes_through_sendmail(tmp_path: Path) -> None:
+    sent = tmp_path / "sent"
+    sendmail = program(tmp_path, f'echo "$*" > {sent}.argv; cat > {sent}')
+    sender(rule(mail="ops@example.org"), ORIGIN, sendmail=sendmail)(NOTICE)
+    assert Path(f"{sent}.argv").read_text() == "-i -- ops@example.org\n"
+    message = email.message_from_bytes(sent.read_bytes(), policy=email.policy.default)
+    assert isinstance(message, EmailMessage)
+    assert (message["To"], message["Auto-Submitted"]) == ("ops@example.org", "auto-generated")
+    assert message["Subject"] == "[runner] nächtlich (7) failed"
+    assert "attempt 2 ended: oom (exit 137)" in message.get_content()
+    assert "runner show 7" in message.get_content()
+
+
+def test_a_machine_without_sendmail_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(Undelivered, match="absent: No such file") as failed:
+        sender(rule(mail="root"), ORIGIN, sendmail=str(tmp_path / "absent"))(NOTICE)
+    assert failed.value.again is Again.SOME
+
+
+# --- commands
+
+
+def test_a_command_gets_the_notice_as_one_line(tmp_path: Path) -> None:
+    told = tmp_path / "a b"
+    sender(rule(command=["/bin/sh", "-c", 'cat > "$0"', str(told)]), ORIGIN)(NOTICE)
+    assert told.read_text() == NOTICE.json("abcd", "gpu1") + "\n"
+
+
+def test_one_that_fails_is_said_to_have_failed() -> None:
+    with pytest.raises(Undelivered, match="/bin/false: left with 1"):
+        call(("/bin/false",), b"")
+
+
+def test_one_that_does_not_read_may_still_be_right() -> None:
+    call(("/bin/true",), b"x" * 10_000_000)
+
+
+def test_one_that_does_not_end_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    stays = program(tmp_path, f"sleep 60 & echo $! > {pids}; wait")
+    with pytest.raises(Undelivered, match=r"not done after 0.3 s"):
+        call((stays,), b"", limit_s=0.3)
+    assert until_gone(int(pids.read_text()))
+
+
+def until_gone(pid: int) -> bool:
+    """Return when a process has ended, whether somebody has taken note of it or not."""
+    descriptor = os.pidfd_open(pid) if Path(f"/proc/{pid}").exists() else None
+    if descriptor is None:
+        return True
+    with os.fdopen(descriptor) as ended:
+        return bool(select.select([ended], [], [], 10)[0])
+
+
+# --- settings
+
+
+def test_rules_are_read_from_the_settings_file(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    rules = ("{on: [failed, held], who: [ann], mail: ops@example.org}", "{on: alarm, mail: root}")
+    path.write_text("notify:\n" + "".join(f"  - {each}\n" for each in rules))
+    first, second = load_settings(path).notify
+    assert (first.on, first.who, first.mail) == (("failed", "held"), ("ann",), "ops@example.org")
+    assert (second.on, second.who) == (("alarm",), "all")
+    path.write_text("notify:\n  - {on: faild, mail: root}\n")
+    with pytest.raises(UsageError, match=r"notify\.0\.on: .*did you mean") as refused:
+        load_settings(path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"on": "failed"}, "needs exactly one of webhook, mail and command"),
+        ({"on": "failed", "mail": "root", "command": ["/bin/true"]}, "needs exactly one"),
+        ({"on": "faild", "mail": "root"}, 'nothing that happens is called "faild"; did you mean "failed"?'),
+        ({"on": [], "mail": "root"}, "at least 1 item"),
+        ({"on": "failed", "webhook": "file:///etc/passwd"}, "must be an http or https address"),
+        ({"on": "failed", "webhook": "http://host:port/"}, "must be an http or https address"),
+        ({"on": "failed", "webhook": "http:///in"}, "must be an http or https address"),
+        ({"on": "failed", "webhook": "http://host/\nHost: other"}, "must be an http or https address"),
+        ({"on": "failed", "mail": "-oQ/tmp"}, "must be one mail address"),
+        ({"on": "failed", "mail": "a@b, c@d"}, "must be one mail address"),
+        ({"on": "failed", "command": ["notify-send"]}, "must begin with the absolute path of a program"),
+        ({"on": "failed", "mail": "root", "whom": "all"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_rule_is_refused(said: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match="validation error") as refused:
+        Notification.model_validate(said)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("way", "called"),
+    [
+        ({"webhook": "https://hooks.example.org/T0/secret"}, "webhook hooks.example.org"),
+        ({"mail": "ops@example.org"}, "mail ops@example.org"),
+        ({"command": ["/opt/tell", "--token", "secret"]}, "command /opt/tell"),
+    ],
+)
+def test_the_log_names_a_way_without_its_secrets(way: dict[str, object], called: str) -> None:
+    assert rule(**way).way == called

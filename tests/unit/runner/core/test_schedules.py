@@ -1,0 +1,132 @@
+"""When a schedule submits, over times that the test makes up."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.core.schedules import (
+    COUNTED,
+    ON_TIME,
+    After,
+    LeaveOut,
+    Missed,
+    Overlap,
+    Submit,
+    Terms,
+    occasion,
+    upcoming,
+)
+
+T0 = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LATE = ON_TIME + timedelta(seconds=1)
+
+
+def every(step: timedelta) -> After:
+    """Return the times T0, T0 + step, and so on."""
+
+    def after(moment: datetime) -> datetime:
+        return T0 + (max(-1, (moment - T0) // step) + 1) * step
+
+    return after
+
+
+def at(*hours: float) -> After:
+    """Return these times and no others."""
+    return among([T0 + hour * HOUR for hour in hours])
+
+
+def among(times: Sequence[datetime]) -> After:
+    return lambda moment: next((each for each in times if each > moment), None)
+
+
+def test_before_its_time_nothing_follows() -> None:
+    assert occasion(T0, T0 + HOUR / 2, Terms(), every(HOUR), ()) is None
+    assert occasion(T0, T0 + 9 * HOUR, Terms(), at(), ()) is None
+
+
+def test_at_its_time_one_job_follows() -> None:
+    assert occasion(T0, T0 + HOUR, Terms(), every(HOUR), ()) == Submit(T0 + HOUR)
+
+
+def test_a_little_late_is_still_on_time() -> None:
+    assert occasion(T0, T0 + HOUR + ON_TIME, Terms(), every(HOUR), ()) == Submit(T0 + HOUR)
+
+
+def test_what_was_missed_is_left_out_once() -> None:
+    found = occasion(T0, T0 + 5 * HOUR + LATE, Terms(), every(HOUR), ())
+    assert found == LeaveOut(T0 + 5 * HOUR, "nobody was there; 5 times left out")
+    one = occasion(T0, T0 + HOUR + LATE, Terms(), every(HOUR), ())
+    assert one == LeaveOut(T0 + HOUR, "nobody was there; 1 time left out")
+
+
+def test_what_was_missed_is_made_up_for_once() -> None:
+    terms = Terms(missed=Missed.RUN_ONCE)
+    found = occasion(T0, T0 + 5 * HOUR + LATE, terms, every(HOUR), ())
+    assert found == Submit(T0 + 5 * HOUR, (), "4 times before it left out")
+
+
+def test_one_that_is_on_time_is_submitted_whatever_was_missed_before() -> None:
+    found = occasion(T0, T0 + 5 * HOUR, Terms(), every(HOUR), ())
+    assert found == Submit(T0 + 5 * HOUR, (), "4 times before it left out")
+
+
+def test_a_downtime_of_a_year_is_counted_so_far() -> None:
+    calls = 0
+    minutely = every(timedelta(minutes=1))
+
+    def after(moment: datetime) -> datetime | None:
+        nonlocal calls
+        calls += 1
+        return minutely(moment)
+
+    now = T0 + timedelta(days=365, seconds=7)
+    found = occasion(T0, now, Terms(missed=Missed.RUN_ONCE), after, ())
+    assert found == Submit(now - timedelta(seconds=7), (), f"{COUNTED} times or more before it left out")
+    assert calls < COUNTED + 50
+
+
+@pytest.mark.parametrize(
+    ("overlap", "unfinished", "expected"),
+    [
+        (Overlap.SKIP, (), Submit(T0 + HOUR)),
+        (Overlap.SKIP, ("7",), LeaveOut(T0 + HOUR, "job 7 of an earlier time is not finished")),
+        (Overlap.SKIP, ("7", "8"), LeaveOut(T0 + HOUR, "jobs 7, 8 of earlier times are not finished")),
+        (Overlap.QUEUE, ("7",), Submit(T0 + HOUR)),
+        (Overlap.REPLACE, ("7", "8"), Submit(T0 + HOUR, ("7", "8"))),
+    ],
+)
+def test_an_unfinished_job_of_an_earlier_time(
+    overlap: Overlap, unfinished: tuple[str, ...], expected: object
+) -> None:
+    assert occasion(T0, T0 + HOUR, Terms(overlap), every(HOUR), unfinished) == expected
+
+
+def test_nothing_follows_after_the_end() -> None:
+    terms = Terms(until=T0 + 2 * HOUR)
+    assert list(upcoming(T0, terms, every(HOUR))) == [T0 + HOUR, T0 + 2 * HOUR]
+    assert occasion(T0 + 2 * HOUR, T0 + 3 * HOUR, terms, every(HOUR), ()) is None
+
+
+def test_times_that_end_by_themselves_end() -> None:
+    assert list(upcoming(T0, Terms(), at(1, 4))) == [T0 + HOUR, T0 + 4 * HOUR]
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=60, unique=True),
+    st.integers(0, 5000),
+    st.integers(0, 5000),
+)
+def test_whatever_the_times_the_newest_is_found_and_the_others_are_counted(
+    minutes: list[int], since: int, now: int
+) -> None:
+    times = [T0 + timedelta(minutes=minute) for minute in sorted(minutes)]
+    begin, end = T0 + timedelta(minutes=since), T0 + timedelta(minutes=now)
+    passed = [each for each in times if begin < each <= end]
+    found = occasion(begin, end, Terms(missed=Missed.RUN_ONCE), among(times), ())
+    count = len(passed) - 1
+    words = "" if not count else f"{count} time{'s' if count > 1 else ''} before it left out"
+    assert found == (Submit(passed[-1], (), words) if passed else None)

@@ -28,6 +28,7 @@ from runner.adapters.docker_engine import DockerExecutor, DockerSettings, boot_i
 from runner.adapters.hardened import HardenedSettings
 from runner.adapters.image_store import ImagesAdapter
 from runner.adapters.kernel_log import KernelLog
+from runner.adapters.lendings import Lendings
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
@@ -45,7 +46,7 @@ from runner.pulse import Pulse
 from runner.service import Service
 from runner.settings import Settings, load_settings
 from runner.workshop import JobWorkshop, Shop
-from runner.world import Capacity, World
+from runner.world import Capacity, Site, World
 
 log = structlog.get_logger()
 
@@ -119,9 +120,16 @@ def build(directory: Path, settings: Settings) -> Service:
         vitals=_watched(capacity.devices, clock),
         watch_every_s=settings.watch_every_s,
         silence_floor_s=settings.silence_floor_s,
+        site=_site(settings),
+        past=Lendings(store),
     )
     daemon = Daemon(world, changed=pulse.beat)
     return Service(daemon, store, workshop, settings, clock, pulse, directory, clock.now())
+
+
+def _site(settings: Settings) -> Site:
+    queue = settings.queue
+    return Site(queue.rules(), queue.windows(), queue.utc_offset_s, os.uname().nodename)
 
 
 def image_settings(directory: Path, settings: Settings) -> ImageSettings:

@@ -31,7 +31,6 @@ from jobs.contract import (
     open_regular,
     verify,
 )
-from runner import lending
 from runner.adapters.run_directory import RunDirectory, tail
 from runner.core.job import (
     CancelRequested,
@@ -191,11 +190,9 @@ class Canaries:
     def _room(self, row: JobRow, offered: Resolved) -> datetime | None:
         """Return since when the job stands still to make room, None where there is room beside it."""
         daemon = self.service.daemon
-        now = self.service.clock.now()
 
         def missing() -> str:
-            rows = [entry.row for entry in daemon.entries.values()]
-            return lending.lacks(daemon.world, rows, offered.needs(), now)
+            return daemon.queue.lacks(row, offered.needs())
 
         lacks = daemon.ask(missing)
         if not lacks:

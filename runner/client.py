@@ -120,6 +120,11 @@ class Client:
         answer: Detail = self.get(f"/v1/jobs/{quote(ref)}")
         return answer
 
+    def why(self, ref: str) -> dict[str, Any]:
+        """Return what a job waits for or does, and until when about."""
+        answer: dict[str, Any] = self.get(f"/v1/jobs/{quote(ref)}/why")
+        return answer
+
     def wait(self, ref: str, timeout_s: float) -> tuple[bool, Detail]:
         """Return (is it finished or held, the job) when it is, or after ``timeout_s``."""
         answer = self.get(f"/v1/jobs/{quote(ref)}/wait", {"timeout": timeout_s}, wait_s=timeout_s)

@@ -1,16 +1,14 @@
 """The loop: observe, advance, record, act.
 
 Level-triggered and crash-only.  One thread owns the store and calls ``advance``; the engine,
-the clock and HTTP calls only put messages on its queue.  A command that could not be carried
-out, because the engine does not answer, is given again from the state that implies it.  A
-daemon killed at any instruction starts again, adopts what still runs, and loses nothing.
+the clock and HTTP calls only put messages on its queue.  A command that could not be carried out is
+given again from the state that implies it.  A daemon killed at any instruction loses nothing.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
 from typing import TypeVar
@@ -19,34 +17,29 @@ import structlog
 
 from runner.acting import carry_out
 from runner.core.job import (
-    Allocation,
     Attempt,
     Command,
     Event,
     Finished,
     ImageMissing,
     Launched,
-    Placed,
     PrepareImage,
-    Preparing,
     Queued,
     RevisionApplied,
     Running,
     Stopping,
 )
-from runner.core.lifecycle import IllegalTransition, advance, due, implied
-from runner.core.placement import Lend, Wait, Waiting, place
-from runner.core.queue.snapshot import Device as QueueDevice
-from runner.core.queue.snapshot import Host as QueueHost
+from runner.core.lifecycle import IllegalTransition, due, implied
 from runner.core.queue.snapshot import Snapshot
-from runner.core.queue.snapshot import Waiting as QueueWaiting
 from runner.core.story import refusal
 from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
-from runner.lending import as_begun, free, worded
+from runner.lending import as_begun
 from runner.observer import IDLE_S, Leftover, Observer, Over, Undead
 from runner.patience import Retries, delay_s, in_words
 from runner.ports import DecisionRow, Gone, JobRow
+from runner.recording import Change, arrived, change, question, record, runs
+from runner.scheduling import Scheduling
 from runner.watching import Watcher, oversee
 from runner.world import (
     Asked,
@@ -68,26 +61,27 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # a traceback that shows it should not show the whole world
 class Daemon:
     """Everything that happens to jobs, in one thread."""
 
     world: World
     entries: dict[str, Entry] = field(default_factory=dict)
     changed: Callable[[], None] = lambda: None
-    _queue: SimpleQueue[Message] = field(default_factory=SimpleQueue)
+    ticks: list[Callable[[Moment], None]] = field(default_factory=list)  # what else time brings about
+    _news: SimpleQueue[Message] = field(default_factory=SimpleQueue)
     _stop: Flag = field(default_factory=Flag)
     _deferred: list[News] = field(default_factory=list)
     _threads: list[Thread] = field(default_factory=list)
     _retries: Retries = field(default_factory=Retries)
+    queue: Scheduling = field(init=False)
     _observer: Observer = field(init=False)
     _watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self._observer = Observer(self.world, self.entries, self._queue.put)
+        self.queue = Scheduling(self.world, self.entries)
+        self._observer = Observer(self.world, self.entries, self._news.put)
         self._watcher = Watcher(self.world, self.entries, self._watched)
-
-    # --- life
 
     def start(self) -> None:
         """Adopt what is unfinished and begin to look."""
@@ -105,6 +99,7 @@ class Daemon:
 
     def _enter(self, row: JobRow) -> None:
         entry = self.entries[row.job.id] = Entry(row, self.world.moment())
+        self.queue.know(entry)
         self._act_all(entry, implied(row.job))
 
     def stop(self) -> None:
@@ -112,7 +107,7 @@ class Daemon:
         self._stop.set()
         self._observer.stop()
         self._watcher.stop()
-        self._queue.put(Asked(lambda: None))
+        self.wake()
         for thread in self._threads:
             thread.join(timeout=10)
         self.world.lanes.close()
@@ -121,42 +116,24 @@ class Daemon:
 
     def ask(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the loop's thread and return what it returns or raises."""
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(work())
-            except Exception as error:  # noqa: BLE001  (handed to whoever asked, whatever it is)
-                answer.set_exception(error)
-
-        self._queue.put(Asked(run))
+        message, answer = question(work)
+        self._news.put(message)
         return answer.result(timeout=30)
 
-    # --- what others ask for, on the loop's thread
+    def wake(self) -> None:
+        """Let the loop look at everything again, soon; from any thread."""
+        self._news.put(Asked(lambda: None))
 
+    # --- what others ask for, on the loop's thread
     def submit(self, row: JobRow, text: str, token: str | None = None) -> None:
         self.submit_all((row,), (text,), token)
 
     def submit_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
-        """Accept jobs that belong together: all of them, or none."""
+        """Accept jobs that belong together, all or none; the first carries the token of the submission."""
         self.world.store.add_all(rows, texts, token)
         for row in rows:
             self._enter(row)
         self.changed()
-
-    def picture(self) -> Snapshot:
-        """Return the queue as far as admission needs it: engineer A's takes the place of this one."""
-        capacity = self.world.capacity
-        lendable = tuple(
-            QueueDevice(d.uuid, d.name, d.vendor, d.name, d.memory_bytes or 0) for d in capacity.devices
-        )
-        waiting = tuple(
-            QueueWaiting(e.row.job.id, e.row.owner.name, self.world.workshop.needs(e.row), 0.0)
-            for e in self.entries.values()
-            if isinstance(e.row.job.state, Preparing | Queued)
-        )
-        host = QueueHost("here", capacity.cpus, capacity.memory_bytes, lendable)
-        return Snapshot(self.world.clock.now().timestamp(), (host,), waiting)
 
     def happen(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
         """Bring an event about that a person asked for, and return the job after it.
@@ -172,42 +149,65 @@ class Daemon:
         return entry.row
 
     def signal(self, row: JobRow, number: int) -> None:
-        """Send a signal to the running attempt of a job.
-
-        Raises:
-            Refused: nothing of it is running.
-        """
+        """Send a signal to the running attempt of a job; it is ``Refused`` if nothing of it is running."""
         state = row.job.state
         if not isinstance(state, Running | Stopping):
             raise Refused(f"job {row.job.id}: is {state.kind}; there is nothing to send a signal to")
         key = self.world.key(row.job.id, state.attempt.number)
         self._put(row.job.id, lambda: self.world.executor.signal(key, number))
 
+    def picture(self) -> Snapshot:
+        """Return the queue as it is now, with the jobs that will be in it once they have an image."""
+        return self.queue.picture(self.world.moment(), admitted=True)
+
     def why(self, job_id: str) -> str:
-        """Return what an unfinished job waits for; empty when it waits for nothing."""
+        """Return what an unfinished job waits for; empty when it waits for nothing.  From any thread."""
         entry = self.entries.get(job_id)
-        return entry.why if entry else ""
+        return entry.why or self.queue.why(entry) if entry else ""
 
     # --- the loop
 
     def _loop(self) -> None:
         while not self._stop.is_set():
             try:
-                self.turn(0.5 if self.entries else IDLE_S)
+                self.turn(self._patience_s())
             except Exception:  # the one broad except of the daemon: it must outlive any single mistake
                 log.exception("daemon.turn_failed")
                 self._stop.wait(1)
 
+    def _patience_s(self) -> float:
+        """Return how long nothing has to be done if nothing happens."""
+        if not self.entries:
+            return IDLE_S
+        return min(self.queue.patience_s(self.world.clock.monotonic()), 0.5)
+
     def turn(self, patience_s: float) -> None:
         """Take in what has arrived, waiting a while for the first of it, and what time has brought about."""
-        for message in self._messages(patience_s):
-            try:
-                self._take(message)
-            except Exception as error:  # a mistake about one message must not lose those behind it
-                log.exception("daemon.message_failed", message_kind=type(message).__name__)
-                if isinstance(message, Examined | Unstarted):
-                    self._mistaken(message.job_id, in_words(error))  # an end is looked into again
+        for run in runs(arrived(self._news, patience_s)):
+            if len(run) == 1 or not self._taken_together(run):
+                for message in run:
+                    self._taken(message)
         self._tick()
+
+    def _taken_together(self, run: list[Message]) -> bool:
+        """Take in news of several jobs in one transaction; if anything stands against that, none of it."""
+        try:
+            changes = list(filter(None, map(self._change, run)))
+            record(self.world.store, changes)
+        except Exception as error:  # noqa: BLE001  (each is taken in alone then, and whoever is at fault shows)
+            log.info("daemon.taken_one_by_one", messages=len(run), problem=in_words(error))
+            return False
+        for each in changes:
+            self._follow(each)
+        return True
+
+    def _taken(self, message: Message) -> None:
+        try:
+            self._take(message)
+        except Exception as error:  # a mistake about one message must not lose those behind it
+            log.exception("daemon.message_failed", message_kind=type(message).__name__)
+            if isinstance(message, Examined | Unstarted):
+                self._mistaken(message.job_id, in_words(error))  # an end is looked into again
 
     def _take(self, message: Message) -> None:
         match message:
@@ -218,61 +218,61 @@ class Daemon:
             case Asked(work):
                 work()
 
-    def _messages(self, patience_s: float) -> list[Message]:
-        """Wait for one message, then take what else is there."""
-        try:
-            messages = [self._queue.get(timeout=patience_s)]
-            while not self._queue.empty():
-                messages.append(self._queue.get())
-        except Empty:
-            return []
-        return messages
-
     def _tick(self) -> None:
         """Let time alone bring about what it does: deadlines, retries, starts."""
         now = self.world.moment()
-        self._catch_up()
-        for entry in list(self.entries.values()):
+        deferred, self._deferred = self._deferred, []
+        for news in deferred:  # what could not be recorded before: nothing that happened is forgotten
+            self._report(news)
+        for entry in [self.entries[job_id] for job_id in self.queue.running]:
             event = due(entry.row.job, entry.since.later(now.monotonic))
             if event is not None:
                 self._happened(entry, replace(event, at=now.at))
-            if self._retries.begin(entry.row.job.id, now.monotonic):
-                self._act_all(entry, implied(entry.row.job))
-        self._place(now)
+        for job_id in self._retries.due(now.monotonic):
+            if self._retries.begin(job_id, now.monotonic) and job_id in self.entries:
+                self._act_all(self.entries[job_id], implied(self.entries[job_id].row.job))
+        for tick in self.ticks:
+            tick(now)
+        self.queue.act(now, self._all_happened)
 
     def _report(self, news: News) -> None:
         """Take in what a lane found out; late news about a job that has moved on is no error."""
-        entry = self.entries.get(news.job_id)
-        if entry is None:
-            return
         try:
-            self._take_in(entry, news)
-        except IllegalTransition as error:
-            log.info("daemon.late_event", job_id=news.job_id, problem=str(error))
+            found = self._change(news)
+            if found is not None:
+                self._all_happened([found])
         except Unavailable as error:
             log.warning("daemon.cannot_record", job_id=news.job_id, problem=str(error))
-            entry.why = str(error)
+            self.entries[news.job_id].why = str(error)
             self._deferred.append(news)
 
-    def _take_in(self, entry: Entry, news: News) -> None:
-        """Let what is news happen; about an end the policy is asked first."""
-        if isinstance(news, Happened):
-            self._happened(entry, news.event)
-        elif (judgement := judged(self.world, entry.row, news)) is None:
+    def _change(self, news: Message) -> Change | None:
+        """Return what follows from news, None if nothing does any more; about an end the policy is asked."""
+        entry = self.entries.get(news.job_id) if isinstance(news, News) else None
+        if entry is None or not isinstance(news, News):
+            return None
+        try:
+            if isinstance(news, Happened):
+                return change(entry, news.event)
+            judgement = judged(self.world, entry.row, news)
+            if judgement is not None:
+                return change(entry, *judgement)
             log.info("daemon.late_end", job_id=news.job_id, attempt=news.attempt)
-        else:
-            self._happened(entry, *judgement)
-
-    def _catch_up(self) -> None:
-        """Record what could not be recorded before: nothing that happened is forgotten."""
-        deferred, self._deferred = self._deferred, []
-        for news in deferred:
-            self._report(news)
+        except IllegalTransition as error:
+            log.info("daemon.late_event", job_id=news.job_id, problem=str(error))
+        return None
 
     def _happened(self, entry: Entry, event: Event, decision: DecisionRow | None = None) -> None:
-        before = entry.row.job
-        after, commands = advance(before, event)
-        self.world.store.record(before, after, event, decision)
+        self._all_happened([change(entry, event, decision)])
+
+    def _all_happened(self, changes: list[Change]) -> None:
+        record(self.world.store, changes)
+        for each in changes:
+            self._follow(each)
+
+    def _follow(self, change: Change) -> None:
+        """Do what follows from a change, now that it is recorded."""
+        entry, before, after, event = change.entry, change.entry.row.job, change.after, change.event
         revised = self.world.store.get(after.id) if isinstance(event, RevisionApplied) else None
         entry.row = revised or replace(entry.row, job=after)
         entry.why, entry.misses = "", 0
@@ -287,36 +287,12 @@ class Daemon:
             self._put(after.id, lambda: self.world.workshop.retire(entry.row))
         else:
             self.entries[after.id] = entry
-        if decision is not None:
-            self._put(after.id, partial(self.world.workshop.keep, entry.row, decision))
+        self.queue.know(entry)
+        if change.decision is not None:
+            self._put(after.id, partial(self.world.workshop.keep, entry.row, change.decision))
         log.info("job.advanced", job_id=after.id, event_kind=event.kind, state=after.state.kind)
         self.changed()
-        self._act_all(entry, commands)
-
-    # --- placing
-
-    def _place(self, now: Moment) -> None:
-        queue = [
-            self._waiting(entry, state, now)
-            for entry in self.entries.values()
-            if isinstance(state := entry.row.job.state, Queued)
-        ]
-        if not queue:
-            return
-        for answer in place(queue, free(self.world, [entry.row for entry in self.entries.values()]), now.at):
-            entry = self.entries[answer.job_id]
-            match answer:
-                case Lend(_, devices):
-                    self._happened(entry, Placed(now.at, Allocation(devices), self.world.boot))
-                case Wait(_, why):
-                    entry.why = worded(self.world, why)
-
-    def _waiting(self, entry: Entry, state: Queued, now: Moment) -> Waiting:
-        row, not_before = entry.row, state.not_before
-        if not_before is not None:  # a backoff keeps its length when the time of day is set
-            not_before += now.at - entry.since.later(now.monotonic)
-        needs = replace(self.world.workshop.needs(row), avoid=frozenset(row.job.turned.avoid))
-        return Waiting(row.job.id, needs, row.priority, row.submitted_at, not_before)
+        self._act_all(entry, change.commands)
 
     # --- acting, in lanes
 
@@ -335,13 +311,13 @@ class Daemon:
             try:
                 work()
             except Unavailable as error:
-                self._queue.put(Asked(partial(self._unanswered, job_id, str(error))))
+                self._news.put(Asked(partial(self._unanswered, job_id, str(error))))
             except Exception as error:  # the outermost frame of a lane's thread
                 log.exception("daemon.work_failed", job_id=job_id)
-                self._queue.put(Asked(partial(self._mistaken, job_id, in_words(error))))
+                self._news.put(Asked(partial(self._mistaken, job_id, in_words(error))))
             else:
                 if job_id in self._retries:
-                    self._queue.put(Asked(partial(self._worked, job_id)))
+                    self._news.put(Asked(partial(self._worked, job_id)))
 
         (lanes or self.world.lanes).put(job_id, guarded)
 
@@ -373,14 +349,14 @@ class Daemon:
     def _carry_out(self, row: JobRow, command: Command, imageless: int) -> None:
         found = carry_out(self.world, row, command, imageless)
         if isinstance(found, Unstarted):
-            self._queue.put(found)
+            self._news.put(found)
         elif found is not None:
-            self._queue.put(Happened(row.job.id, found))
+            self._news.put(Happened(row.job.id, found))
 
     # --- what was seen
 
     def look(self) -> bool:
-        """Observe once, leave what was seen to the loop, and return whether the executor answered."""
+        """Observe once, leave what was seen to the loop; return whether the executor answered."""
         return self._observer.look()
 
     def watch(self) -> None:
@@ -388,7 +364,11 @@ class Daemon:
         self._watcher.look()
 
     def _watched(self, news: Watched) -> None:
-        self._queue.put(Asked(partial(oversee, self.world, self.entries, news, self._happened)))
+        self._news.put(Asked(partial(self._oversee, news)))
+
+    def _oversee(self, news: Watched) -> None:
+        self.queue.seen(news)
+        oversee(self.world, self.entries, news, self._happened)
 
     def _observed(self, observed: Observed) -> None:
         now = self.world.clock.monotonic()
@@ -413,6 +393,6 @@ class Daemon:
 
         def work() -> None:
             findings = looked_into(self.world, row, attempt, gone)
-            self._queue.put(Examined(row.job.id, attempt.number, self.world.clock.now(), findings))
+            self._news.put(Examined(row.job.id, attempt.number, self.world.clock.now(), findings))
 
         self._put(row.job.id, work)

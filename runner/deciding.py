@@ -163,19 +163,26 @@ def _not_started(news: Unstarted) -> Findings:
 
 
 def _as_asked(decision: Decision, job: Job, state: Lent, situation: Situation) -> Decision:
-    """Return what follows from what a person has asked for: it costs nothing, whatever the ceilings are."""
+    """Return what follows from what a person or the queue wants: it costs nothing, whatever ceilings say."""
     if not isinstance(state, Stopping) or state.reason not in _FREE or decision.verdict.verb is Verb.FINISH:
         return decision
     advanced = decision.facts.get("progress.advanced") is True
     before = job.history.revised() if advanced else job.history
     history = _one_more(before, situation, had_checkpoint=decision.history.had_checkpoint)
+    if state.reason is StopReason.PREEMPTION:
+        history = history.asked_for()  # the next start is the queue's wish, and part of no storm
     verb = Verb.HOLD if state.reason is StopReason.HOLD else Verb.RESUME
-    words = "held" if verb is Verb.HOLD else state.reason
-    verdict = Verdict(verb, "", f"{words}, as asked", charged=False, limit=Limit.OPERATOR)
+    verdict = Verdict(verb, "", _wish(state), charged=False, limit=Limit.OPERATOR)
     return overruled(replace(decision, verdict=verdict, history=history))
 
 
-_FREE: Final = frozenset({StopReason.RESTART, StopReason.CHANGE, StopReason.HOLD})
+def _wish(state: Stopping) -> str:
+    if state.reason is StopReason.PREEMPTION:
+        return f"gave way to job {state.by}"
+    return f"{'held' if state.reason is StopReason.HOLD else state.reason}, as asked"
+
+
+_FREE: Final = frozenset({StopReason.RESTART, StopReason.CHANGE, StopReason.HOLD, StopReason.PREEMPTION})
 
 
 def _one_more(before: History, situation: Situation, *, had_checkpoint: bool) -> History:

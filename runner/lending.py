@@ -1,14 +1,16 @@
-"""What can be lent: what the machine has, less what jobs hold and what must not be used.
+"""What can be lent, as the queue sees it: the devices, and who has which.
 
-There is no table of what is lent: it is nothing but the states of the jobs.
+There is no table of what is lent now: it is nothing but the states of the jobs.  The table
+``lendings`` is about the past.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 
-from runner.core.job import Job, Lent
-from runner.core.placement import Free, Needs, Wait, Waiting, place
+from runner.core.job import Lent
+from runner.core.queue import snapshot
+from runner.core.queue.plan import plan
+from runner.core.queue.snapshot import DeviceState, Snapshot, Waiting
 from runner.ports import Device, JobRow
 from runner.world import World
 
@@ -19,28 +21,38 @@ def fit(world: World) -> tuple[Device, ...]:
     return tuple(device for device in world.capacity.devices if device.uuid not in unfit)
 
 
-def free(world: World, rows: Iterable[JobRow]) -> Free:
-    """Return what is not lent to any of these jobs."""
-    lent = [row for row in rows if isinstance(row.job.state, Lent)]
-    needs = [world.workshop.needs(as_begun(world, row)) for row in lent]
-    used = {uuid for row in lent for uuid in _devices(row.job)}
-    return Free(
-        cpus=world.capacity.cpus - sum(each.cpus for each in needs),
-        memory_bytes=world.capacity.memory_bytes - sum(each.memory_bytes for each in needs),
-        devices=tuple((device.uuid, device.vendor) for device in fit(world) if device.uuid not in used),
+def pictured(world: World, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
+    """Return the devices with their states; ``lent`` is all that jobs hold, for an inventory remembers it.
+
+    Without an inventory a device is fit or it is not: a lost one, or one that must be reset.
+    """
+    if world.inventory is not None:
+        return world.inventory.pictured(lent)
+    unfit = world.vitals.unfit() if world.vitals else {}
+    return tuple(
+        snapshot.Device(
+            uuid=device.uuid,
+            name=f"GPU-{number}",
+            vendor=device.vendor,
+            model=device.name,
+            memory_bytes=device.memory_bytes or 0,
+            state=_state(device.uuid, unfit, lent),
+            reason=unfit.get(device.uuid, ""),
+        )
+        for number, device in enumerate(world.capacity.devices)
     )
 
 
-def lacks(world: World, rows: Iterable[JobRow], needs: Needs, now: datetime) -> str:
-    """Return what an attempt would have to wait for; empty if it could start now."""
-    [answer] = place([Waiting("", needs, 0, now)], free(world, rows), now)
-    return answer.why if isinstance(answer, Wait) else ""
+def _state(uuid: str, unfit: Mapping[str, str], lent: Mapping[str, str]) -> DeviceState:
+    if uuid in unfit:
+        return DeviceState.QUARANTINED
+    return DeviceState.LENT if uuid in lent else DeviceState.FREE
 
 
-def worded(world: World, why: str) -> str:
-    """Return what a job waits for, with the devices that it could have if they were fit."""
-    unfit = world.vitals.unfit() if world.vitals and " gpus " in why else {}
-    return "; ".join((why, *(f"{uuid} is not lent: {fact}" for uuid, fact in unfit.items())))
+def lacks(picture: Snapshot, job: Waiting) -> str:
+    """Return what a job would have to wait for, if nobody else waited; empty if it could start now."""
+    alone = plan(replace(picture, waiting=(job,)))
+    return "" if alone.starts else alone.waits[job.job_id].why
 
 
 def as_begun(world: World, row: JobRow) -> JobRow:
@@ -50,7 +62,3 @@ def as_begun(world: World, row: JobRow) -> JobRow:
         text = world.store.revision(row.job.id, state.attempt.revision)
         return row if text is None else replace(row, revision=text)
     return row
-
-
-def _devices(job: Job) -> tuple[str, ...]:
-    return job.state.allocation.devices if isinstance(job.state, Lent) else ()

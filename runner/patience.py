@@ -53,6 +53,12 @@ class Retries:
         known = self._known.get(key, Patience())
         return known.again_at is not None and now < known.again_at
 
+    def due(self, now: float) -> tuple[str, ...]:
+        """Return for what it is time to try again."""
+        return tuple(
+            key for key, known in self._known.items() if known.again_at is not None and known.again_at <= now
+        )
+
     def begin(self, key: str, now: float) -> bool:
         """Return whether to try again now: true once for every wait."""
         known = self._known.get(key, Patience())

@@ -1,11 +1,11 @@
 """What the daemon needs from the world, as Protocols over frozen values.
 
-Every adapter satisfies one of these and passes its contract suite in ``tests/contract``;
-so does the fake beside it.  Nothing here assumes a local engine: a batch system that can
-start, list, signal and forget an attempt can be an executor too.
+Every adapter satisfies one of these and passes its contract suite; so does the fake beside it.
+A batch system that can start, list, signal and forget an attempt can be an executor too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -134,8 +134,7 @@ class Executor(Protocol):
     def launch(self, request: LaunchRequest) -> None:
         """Create and start the attempt, or find that it was started already.
 
-        Idempotent: however often it is called for one key, and whenever the caller is
-        killed, the program starts at most once.
+        Idempotent: however often it is called for one key, the program starts at most once.
 
         Raises:
             ImageGone: the image must be prepared again.
@@ -147,7 +146,7 @@ class Executor(Protocol):
         """Send a signal to the attempt's program; no error if it is gone.  SIGKILL reaches all processes."""
 
     def observe(self) -> tuple[Observation, ...]:
-        """Return every attempt of this instance that the executor knows, ended ones included."""
+        """Return every attempt of this instance that the executor knows, ended ones too."""
 
     def remove(self, key: Key) -> None:
         """Forget an attempt that has ended; no error if it is forgotten already."""
@@ -194,8 +193,6 @@ class Images(Protocol):
 
 
 class DeviceProbe(Protocol):
-    """What devices there are."""
-
     def devices(self) -> tuple[Device, ...]: ...
 
 
@@ -304,21 +301,56 @@ class RevisionRow:
     lineage: int | None = None  # of its last attempt, once another revision has taken its place
 
 
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """What one attempt held, and when."""
+
+    job_id: str
+    attempt: int
+    owner: str
+    team: str
+    gpus: int
+    cpus: float
+    devices: tuple[str, ...]
+    placed_at: datetime
+    ended_at: datetime | None = None  # None: it has it still
+
+
+class Past(Protocol):
+    """What the queue remembers of earlier jobs."""
+
+    def since(self, at: datetime) -> Iterable[Lending]:
+        """Return what was held at some time after ``at``."""
+
+    def lasted_s(self, owner: str, name: str) -> tuple[float, ...]:
+        """Return how long the latest jobs of a name held what they had, those that succeeded."""
+
+
 class Store(Protocol):
     """What survives a crash.  One thread writes; ``record`` is one transaction."""
 
     @property
     def instance(self) -> str: ...
 
+    def together(self) -> AbstractContextManager[object]:
+        """Make one transaction of all that is written inside."""
+
     def add(self, row: JobRow, text: str, token: str | None = None) -> None: ...
 
     def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Write new jobs with the events of their submission, all in one transaction."""
 
-    def record(self, before: Job, after: Job, event: Event, decision: DecisionRow | None = None) -> None:
+    def record(
+        self,
+        before: Job,
+        after: Job,
+        event: Event,
+        decision: DecisionRow | None = None,
+        lending: Lending | None = None,
+    ) -> None:
         """Write the event, the new state and what they say about attempts, durably, or nothing of it.
 
-        ``decision`` is what the event follows from, where a policy was asked.
+        ``decision`` is what the event follows from; ``lending`` is what an attempt that is placed gets.
         """
 
     def decided(self, decision: DecisionRow) -> None:
@@ -358,10 +390,12 @@ __all__ = [
     "Key",
     "LaunchRefused",
     "LaunchRequest",
+    "Lending",
     "Limits",
     "Mount",
     "Observation",
     "Owner",
+    "Past",
     "RevisionRow",
     "Store",
     "Vitals",

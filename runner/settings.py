@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runner.errors import UsageError
 from runner.settings_notify import Notification
+from runner.settings_queue import QueueSettings
 
 SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
 
@@ -103,6 +104,9 @@ class Settings(BaseModel):
     notify: tuple[Notification, ...] = Field((), max_length=16)
     """Who is told of what by webhook, mail or a command; each has a thread of its own."""
 
+    queue: QueueSettings = QueueSettings()
+    """Who goes first, and who may have how much (docs/scheduling.md)."""
+
     def seccomp_text(self) -> str | None:
         """Return the profile's text; engines take the JSON itself and no path.
 
@@ -154,4 +158,5 @@ def _parse(where: Path, text: str) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{where}: {field}: {first['msg'].lower()}") from error
+        said = str(first.get("ctx", {}).get("error") or first["msg"].lower())
+        raise UsageError(f"{where}: {field}: {said}") from error

@@ -19,11 +19,11 @@ from runner.adapters.pins import Pins
 from runner.adapters.run_directory import RunDirectory, Saved, tail
 from runner.core.causes import Evidence, completed, explain
 from runner.core.job import Attempt, Ended
-from runner.core.placement import Needs
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.interval import PRIOR_S
 from runner.core.policy.table import known
 from runner.core.policy.turned import Turned
+from runner.core.queue.snapshot import After, Needs, Sweep
 from runner.errors import UsageError
 from runner.ports import (
     BuildFailed,
@@ -39,7 +39,7 @@ from runner.ports import (
     Mount,
 )
 from runner.resolved import Resolved
-from runner.world import Findings, Glance, Pinned
+from runner.world import Findings, Glance, Pinned, Terms
 
 SECRETS_DIR: Final = Path("/run/secrets")
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
@@ -74,6 +74,22 @@ def _needs(text: str) -> Needs:
     return parse_revision(text).needs()
 
 
+@lru_cache(maxsize=8192)
+def _terms(text: str) -> Terms:
+    """Return what a job asks of the queue."""
+    revision = parse_revision(text)
+    queue, sweep = revision.job.queue, revision.sweep
+    saves = not isinstance(revision.job.workload, Program) and revision.job.checkpoint.on_stop
+    return Terms(
+        team=revision.team,
+        priority_class=queue.priority_class,
+        not_before=queue.not_before,
+        after=tuple(After(job_id, condition) for job_id, condition in revision.after),
+        sweep=None if sweep is None else Sweep(sweep.id, sweep.at_a_time),
+        saves_when_asked=bool(saves),
+    )
+
+
 @lru_cache(maxsize=512)
 def _policy(text: str) -> Pinned:
     revision = parse_revision(text)
@@ -96,6 +112,10 @@ class JobWorkshop:
     @staticmethod
     def needs(row: JobRow) -> Needs:
         return _needs(row.revision)
+
+    @staticmethod
+    def terms(row: JobRow) -> Terms:
+        return _terms(row.revision)
 
     @staticmethod
     def policy(row: JobRow) -> Pinned:

@@ -4,16 +4,18 @@ Values and Protocols alone, so that whoever observes, decides or acts agrees on 
 knowing the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
 
 from runner.core.job import Attempt, Ended, Event
-from runner.core.placement import Needs
 from runner.core.policy.facts import Facts
 from runner.core.policy.heartbeat import FLOOR_S, Sign
 from runner.core.policy.rules import Policy
+from runner.core.queue import snapshot
+from runner.core.queue.rules import Rules
+from runner.core.queue.snapshot import After, Maintenance, Needs, Sweep
 from runner.ports import (
     Clock,
     DecisionRow,
@@ -24,6 +26,7 @@ from runner.ports import (
     Key,
     LaunchRequest,
     Observation,
+    Past,
     Store,
     Vitals,
 )
@@ -68,10 +71,26 @@ class Glance:
     effective: str = ""  # digest of the spec as it really runs
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a revision asks of the queue beside what an attempt takes."""
+
+    team: str = ""
+    priority_class: str = "normal"
+    not_before: datetime | None = None
+    after: tuple[After, ...] = ()
+    sweep: Sweep | None = None
+    saves_when_asked: bool = True
+
+
 class Workshop(Protocol):
     """What the daemon asks others to do with a job: slow, blocking, in lanes of their own."""
 
-    def needs(self, row: JobRow) -> Needs: ...
+    def needs(self, row: JobRow) -> Needs:
+        """Return what an attempt takes; does not block."""
+
+    def terms(self, row: JobRow) -> Terms:
+        """Return what the job asks of the queue; does not block."""
 
     def prepare_image(self, row: JobRow) -> str:
         """Return the id of the job's image, building it if need be; may raise BuildFailed, Unavailable."""
@@ -128,6 +147,23 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """What the operator has decided about the queue."""
+
+    rules: Rules = field(default_factory=Rules)
+    maintenance: tuple[Maintenance, ...] = ()
+    utc_offset_s: Callable[[datetime], float] = lambda _now: 0.0  # of the clock on the wall, for words
+    host: str = "this host"
+
+
+class Inventory(Protocol):
+    """The devices as the queue sees them."""
+
+    def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
+        """Return all devices with their states; ``lent`` says which jobs hold which."""
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """The parts of the daemon, made elsewhere."""
 
@@ -142,6 +178,9 @@ class World:
     boot: str | None = None  # names the time since this machine was started last
     vitals: Vitals | None = None  # None: nobody looks at the devices
     watch_every_s: float = 5.0
+    site: Site = field(default_factory=Site)
+    past: Past | None = None  # None: nothing is remembered
+    inventory: Inventory | None = None  # None: devices are fit or they are not
     silence_floor_s: float = FLOOR_S  # no silence shorter than this is held against an attempt
 
     def moment(self) -> Moment:

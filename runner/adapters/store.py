@@ -19,7 +19,7 @@ from typing import Final
 from runner.adapters import store_rows
 from runner.core.job import Event, Job
 from runner.errors import Refused, Unavailable
-from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, RevisionRow
+from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Lending, RevisionRow
 
 VERSION: Final = 3
 _HEADER_BYTES: Final = 100
@@ -115,9 +115,15 @@ class SqliteStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Do all of what follows, durably, or nothing of it; for the thread that writes."""
+        """Do all of what follows, durably, or nothing of it; for the thread that writes.
+
+        Inside of another one it is a part of that.
+        """
         with _translated(self._path):
             connection = self._connection()
+            if connection.in_transaction:
+                yield connection
+                return
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -143,6 +149,8 @@ class SqliteStore:
 
     # --- writing, from one thread
 
+    together = transaction
+
     def remember_executor(self, kind: str) -> None:
         with self.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": "executor", "value": kind})
@@ -165,7 +173,14 @@ class SqliteStore:
                 connection.execute(SQL["add_event"], event)
                 connection.execute(SQL["add_revision"], store_rows.first_revision(row))
 
-    def record(self, before: Job, after: Job, event: Event, decision: DecisionRow | None = None) -> None:
+    def record(
+        self,
+        before: Job,
+        after: Job,
+        event: Event,
+        decision: DecisionRow | None = None,
+        lending: Lending | None = None,
+    ) -> None:
         """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
         with self.transaction() as connection:
             connection.execute(SQL["update_job"], store_rows.job_values(after))
@@ -174,6 +189,8 @@ class SqliteStore:
                 connection.execute(SQL[name], {"job_id": int(after.id), **values})
             if decision is not None:
                 connection.execute(SQL["add_decision"], store_rows.decision_values(decision))
+            if lending is not None:
+                connection.execute(SQL["add_lending"], store_rows.lending_values(lending))
 
     def decided(self, decision: DecisionRow) -> None:
         """Write a decision that changes no state."""

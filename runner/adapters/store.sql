@@ -298,3 +298,25 @@ SELECT schedule, at FROM occasions WHERE job_id = :job_id;
 -- name: notices_after
 SELECT events.*, jobs.name AS name, jobs.owner AS owner, jobs.labels AS labels
 FROM events JOIN jobs ON jobs.id = events.job_id WHERE seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: add_lending
+-- An attempt whose image was missing never was: its number is used again.
+INSERT OR REPLACE INTO lendings (job_id, attempt, uid, owner, team, gpus, cpus, devices, placed_at)
+SELECT :job_id, :attempt, uid, :owner, :team, :gpus, :cpus, :devices, :placed_at FROM jobs WHERE id = :job_id;
+
+-- name: end_lending
+UPDATE lendings SET ended_at = :at WHERE job_id = :job_id AND attempt = :number AND ended_at IS NULL;
+
+-- name: lendings_between
+SELECT * FROM lendings
+WHERE (ended_at IS NULL OR ended_at > :begins) AND (:ends IS NULL OR placed_at < :ends)
+ORDER BY placed_at, job_id, attempt;
+
+-- name: lasted
+-- Few rows are looked at, however many jobs there were of that name.
+SELECT lasted FROM (
+    SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
+        (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
+         WHERE lendings.job_id = jobs.id) AS lasted
+    FROM jobs WHERE name = :name AND state = 'finished' ORDER BY id DESC LIMIT 20
+) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;

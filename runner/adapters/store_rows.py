@@ -20,11 +20,12 @@ from runner.core.job import (
     Job,
     Launched,
     LaunchFailed,
+    Lent,
     Placed,
     RevisionApplied,
     Starting,
 )
-from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Owner, RevisionRow
+from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Lending, Owner, RevisionRow
 
 _jobs: Final = TypeAdapter(Job)
 _events: Final = TypeAdapter(Event)
@@ -101,8 +102,10 @@ def job_values(job: Job) -> dict[str, object]:
 
 
 def attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield statements with their values for what an event says about attempts and revisions."""
+    """Yield statements with their values for what an event says about attempts, devices and revisions."""
     at = event.at.isoformat()
+    if isinstance(before.state, Lent) and not isinstance(after.state, Lent):
+        yield "end_lending", {"number": before.state.attempt.number, "at": at}
     match event:
         case Placed():
             image = getattr(after.state, "image", "")
@@ -136,6 +139,20 @@ def _revision_changes(before: Job, event: RevisionApplied) -> Iterator[tuple[str
         {"number": event.number, "at": at, "by": event.by, "why": event.why, "text": event.text},
     )
     yield "take_up_revision", {"text": event.text, "priority": job.get("priority", 50), "labels": labels}
+
+
+def lending_values(lending: Lending) -> dict[str, object]:
+    """Return what an attempt gets as columns."""
+    return {
+        "job_id": int(lending.job_id),
+        "attempt": lending.attempt,
+        "owner": lending.owner,
+        "team": lending.team,
+        "gpus": lending.gpus,
+        "cpus": lending.cpus,
+        "devices": json.dumps(lending.devices),
+        "placed_at": lending.placed_at.isoformat(),
+    }
 
 
 def first_revision(row: JobRow) -> dict[str, object]:

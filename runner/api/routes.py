@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from jobs.contract import CONTRACT_VERSION
 from runner.api import log_pieces, schedule_views, views
 from runner.api.peer import peer_of
+from runner.api.reasons import reason
 from runner.core.job import From, Start
 from runner.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.ports import JobRow
@@ -184,6 +185,12 @@ def list_jobs(  # noqa: PLR0913  (one per query parameter)
 @router.get("/jobs/{reference}")
 def get_job(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
     return JSONResponse(_detail(service, caller, service.find(reference)))
+
+
+@router.get("/jobs/{reference}/why")
+def why(reference: str, service: S) -> Any:  # noqa: ANN401
+    """Answer with what a job waits for, or what it does, and until when about."""
+    return JSONResponse(reason(service.daemon, service.find(reference)))
 
 
 @router.get("/jobs/{reference}/wait")

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "submit": "runner.cli.submit:submit",
     "list": "runner.cli.jobs:list_jobs",
     "show": "runner.cli.jobs:show",
+    "why": "runner.cli.why:why",
     "logs": "runner.cli.logs:logs",
     "events": "runner.cli.events:events",
     "wait": "runner.cli.wait:wait",

@@ -1,7 +1,6 @@
 """What a job is, what can happen to it, and what there is to do about it: values and nothing else.
 
-Each state holds exactly the facts that are true in it.  What follows from what is said in
-``lifecycle``; these are also what the store keeps, as JSON.
+What follows from what is said in ``lifecycle``; these are also what the store keeps, as JSON.
 """
 
 from dataclasses import dataclass, field
@@ -60,16 +59,13 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One container or process run of a job.
-
-    ``began`` is the newest valid checkpoint that it could begin with: whoever has a newer one has advanced.
-    """
+    """One container or process run of a job."""
 
     number: int
     lineage: int
     start: Start = field(default_factory=Start)
     turned: Turned = field(default_factory=Turned)
-    began: int | None = None
+    began: int | None = None  # newest valid checkpoint then: whoever has a newer one has advanced
     boot: str | None = None  # of the machine, when it started; None: nobody knows
     revision: int = 1  # of the job file
 
@@ -187,10 +183,7 @@ State: TypeAlias = Preparing | Queued | Starting | Running | Stopping | Held | F
 Lent: TypeAlias = Starting | Running | Stopping
 
 
-# Events: what happened, in the past tense.
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # events: what happened, in the past tense
 class ImageReady:
     at: datetime
     image: str
@@ -268,7 +261,7 @@ class ReleaseRequested:
 
 @dataclass(frozen=True, slots=True)
 class RevisionApplied:
-    """The job has another revision of its file; the policy was asked what that means for what runs."""
+    """The job has another revision; the policy was asked what that means for what runs."""
 
     at: datetime
     by: str
@@ -286,6 +279,14 @@ class RevisionApplied:
     other_image: bool = False
     promise: Promise | None = None
     kind: Literal["revision_applied"] = "revision_applied"
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptRequested:
+    at: datetime
+    for_job: str
+    why: str
+    kind: Literal["preempt_requested"] = "preempt_requested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +333,7 @@ Event: TypeAlias = (
     | HoldRequested
     | ReleaseRequested
     | RevisionApplied
+    | PreemptRequested
     | Condemned
     | DeadlinePassed
     | GracePassed
@@ -339,10 +341,7 @@ Event: TypeAlias = (
 )
 
 
-# Commands: what the daemon must do, in the imperative.  All are idempotent.
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # commands: what the daemon must do, each idempotent
 class PrepareImage:
     pass
 
@@ -394,6 +393,7 @@ class Job:
     next_start: Start = field(default_factory=Start)
     turned: Turned = field(default_factory=Turned)
     history: History = field(default_factory=History)
+    preempted: int = 0  # times it gave way to another job
     revision: int = 1  # of the job file
     stale: bool = False  # its image was found for an earlier revision
     promise: Promise | None = None  # of the last change, until it has been kept or broken

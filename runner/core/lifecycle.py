@@ -48,6 +48,7 @@ from runner.core.job import (
     Lent,
     Outcome,
     Placed,
+    PreemptRequested,
     PrepareImage,
     Preparing,
     Queued,
@@ -120,6 +121,8 @@ def advance(job: Job, event: Event) -> Step:
             return _stop(job, state, StopReason.TIME_LIMIT, at)
         case Running() as state, Condemned(at, number, rule) if number == state.attempt.number:
             return _stop(job, state, StopReason.WATCH if rule else StopReason.TIME_LIMIT, at, rule)
+        case (Starting() | Running()) as state, PreemptRequested(at, for_job):
+            return _stop(job, state, StopReason.PREEMPTION, at, for_job)
         case Stopping() as state, GracePassed():
             return _to(job, replace(state, killed=True)), (Kill(state.attempt.number),)
         case (Starting() | Running()) as state, RestartRequested(at, by, start):
@@ -224,7 +227,7 @@ def _after_exit(job: Job, state: Lent, at: datetime, ended: Ended, ruling: Rulin
     job = replace(job, history=ruling.history, saved=_saved(job, state, ended))
     verdict = ruling.verdict
     if verdict.verb in STARTS:
-        job = replace(job, next_start=ruling.start, turned=ruling.turned)
+        job = replace(job, next_start=ruling.start, turned=ruling.turned, preempted=_gave_way(job, state))
         why = verdict.reason + _skipped(ended)
         after: State = Queued(at, state.image, why, not_before=at + verdict.delay)
     elif verdict.verb is Verb.FINISH:
@@ -278,6 +281,11 @@ def _never_started(job: Job, state: Stopping, at: datetime) -> Step:
 def _unstarted(job: Job, why: str) -> Ended:
     """Return a launch that was refused as the end of an attempt that saved nothing."""
     return Ended(None, "launch_failed", why, checkpoint_step=job.saved)
+
+
+def _gave_way(job: Job, state: Lent) -> int:
+    """Return how often a job has given way to another one by now."""
+    return job.preempted + (isinstance(state, Stopping) and state.reason is StopReason.PREEMPTION)
 
 
 def _completed(state: Lent, ended: Ended) -> str:

@@ -22,6 +22,7 @@ from runner.core.job import (
     Launched,
     LaunchFailed,
     Placed,
+    PreemptRequested,
     Queued,
     ReleaseRequested,
     RestartRequested,
@@ -63,6 +64,8 @@ def tell(event: Event, after: Job) -> str:
         case Condemned(_, number, rule, why):
             by = f"rule {rule} of the policy" if rule else "the policy"
             return f"attempt {number} is stopped by {by}: {why}{_asked(after)}"
+        case PreemptRequested(_, _, why):
+            return f"{why}{_asked(after)}"
         case DeadlinePassed():
             return f"time limit of {after.time_limit} reached{_asked(after)}"
         case GracePassed():

@@ -50,6 +50,7 @@ class FakeApi:
         self.cuts: dict[tuple[str, int], tuple[int, int]] = {}
         self.events: list[Json] = []
         self.decisions: dict[str, list[Json]] = {}
+        self.whys: dict[str, Json] = {}
         self.changes: dict[str, list[Json]] = {}  # answers to come, by what is asked
         self.asked: list[tuple[str, str, Json | None]] = []
         self.submitted: list[bytes] = []
@@ -197,6 +198,8 @@ class _Exchange(BaseHTTPRequestHandler):
             case "GET", ["jobs", ref, "log"]:
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)
+            case "GET", ["jobs", ref, "why"]:
+                self._json(self.api.whys[self.api.find(ref)["id"]])
             case "POST", ["jobs", ref, "cancel"]:
                 self._cancel(self.api.find(ref))
             case "GET", ["jobs", ref, "decisions"]:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from runner.adapters.lendings import Lendings
 from runner.adapters.store import SqliteStore
 from runner.core.job import Job, Preparing
 from runner.core.policy.rules import Policy
 from runner.daemon import Daemon
 from runner.ports import Device, JobRow, Key, Owner
-from runner.world import Capacity
+from runner.world import Capacity, Site
 from runner.world import World as Parts
 from tests.fakes.clock import FakeClock
 from tests.fakes.executor import FakeExecutor, World
@@ -29,6 +30,7 @@ class Host:
     path: Path
     world: World = field(default_factory=World)
     clock: FakeClock = field(default_factory=FakeClock)
+    site: Site = field(default_factory=Site)
 
     def __post_init__(self) -> None:
         self.boot()
@@ -48,6 +50,8 @@ class Host:
             capacity=Capacity(4.0, 16 * 1024**3, GPUS),
             lanes=self.lanes,
             builds=self.builds,
+            site=self.site,
+            past=Lendings(self.store),
         )
         self.daemon = Daemon(parts)
         self.daemon.adopt()

@@ -7,12 +7,12 @@ from pathlib import Path
 from runner import policy_file
 from runner.core.causes import Evidence, completed, explain
 from runner.core.job import Attempt, Ended
-from runner.core.placement import Needs
 from runner.core.policy.facts import Known
 from runner.core.policy.rules import Policy, digest
+from runner.core.queue.snapshot import Needs
 from runner.errors import Unavailable
 from runner.ports import BuildFailed, DecisionRow, Device, Gone, JobRow, Key, LaunchRequest, Limits
-from runner.world import Findings, Glance, Pinned
+from runner.world import Findings, Glance, Pinned, Terms
 
 
 @cache
@@ -28,6 +28,7 @@ class FakeWorkshop:
 
     instance: str
     needs_of: dict[str, Needs] = field(default_factory=dict)
+    terms_of: dict[str, Terms] = field(default_factory=dict)
     builds: int = 0
     build_error: str | None = None
     engine_down: bool = False
@@ -41,6 +42,9 @@ class FakeWorkshop:
 
     def needs(self, row: JobRow) -> Needs:
         return self.needs_of.get(row.job.id, Needs(1.0, 1024**3))
+
+    def terms(self, row: JobRow) -> Terms:
+        return self.terms_of.get(row.job.id, Terms())
 
     def prepare_image(self, row: JobRow) -> str:
         self._err()

@@ -44,6 +44,7 @@ from runner.core.job import (
     LaunchFailed,
     Outcome,
     Placed,
+    PreemptRequested,
     Preparing,
     Queued,
     ReleaseRequested,
@@ -151,6 +152,7 @@ EVENTS: tuple[Event, ...] = (
         )
         for verb, other_image in ((Verb.KEEP, False), (Verb.RESUME, False), (Verb.KEEP, True))
     ),
+    PreemptRequested(LATER, "9", "gives way to job 9"),
     Condemned(LATER, 1, "stalled", "silent"),
     DeadlinePassed(LATER),
     GracePassed(LATER),
@@ -315,8 +317,28 @@ def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) 
 
 def test_the_settings_table_is_complete_and_its_defaults_are_true() -> None:
     rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("operations"), "Settings")}
-    defaults = Settings().model_dump(mode="json")
+    defaults = Settings().model_dump(mode="json", exclude={"queue"})
     assert rows == {name: json.dumps(value) for name, value in defaults.items()}
+
+
+def test_the_table_of_the_queues_settings_is_complete_and_its_defaults_are_true() -> None:
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("scheduling"), "Settings")}
+    defaults = flat("", Settings().queue.model_dump(mode="json", exclude={"classes"}))
+    assert rows == {name: json.dumps(value) for name, value in defaults}
+    classes = {row[0].strip("`"): row[1:] for row in table(page("scheduling"), "Classes")}
+    told = Settings().queue.model_dump(mode="json", include={"classes"})["classes"]
+    assert classes == {
+        name: [json.dumps(value).strip('"') for value in each.values()] for name, each in told.items()
+    }
+
+
+def flat(prefix: str, section: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield all fields of a section with their paths."""
+    for name, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from flat(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value
 
 
 def test_the_unit_file_on_the_page_is_the_one_that_is_printed() -> None:

@@ -78,6 +78,7 @@ class _Planner:
     book: Book = field(init=False)
     places: Places = field(init=False)
     shares: Shares = field(init=False)
+    endless_s: float = field(init=False)
     starts: list[Start] = field(default_factory=list)
     preemptions: list[Preempt] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
@@ -91,6 +92,7 @@ class _Planner:
         self.book = Book(self.snapshot)
         self.places = Places(self.book)
         self.shares = Shares.of(self.snapshot)
+        self.endless_s = self.snapshot.endless_s
 
     def plan(self) -> Plan:
         eligible = Eligible(self.snapshot, self.shares)
@@ -118,7 +120,7 @@ class _Planner:
     def _considered(self, job: Waiting, *, late: bool) -> bool:
         """Decide about one job, and return whether those behind it may still start."""
         shape = self.places.shape(job.needs)
-        lasts_s = inf if job.lasts_s is None else job.lasts_s
+        lasts_s = self.endless_s if job.lasts_s is None else job.lasts_s
         passed = self.headed and not late
         if shape.never or (passed and (shape.dead or _reaches(lasts_s, shape.too_long_s))):
             return True
@@ -158,12 +160,13 @@ class _Planner:
     def _start(self, job: Waiting, choice: Choice, lasts_s: float) -> None:
         self.book.start(job, choice.host, choice.devices, lasts_s)
         self.shares.charge(job.owner, job.group, job.needs, lasts_s)
-        self.until |= dict.fromkeys(choice.devices, self.snapshot.now_s + lasts_s)
+        until_s = inf if job.lasts_s is None else self.snapshot.now_s + lasts_s
+        self.until |= dict.fromkeys(choice.devices, until_s)
         self.starts.append(Start(job.job_id, choice.host.host.name, choice.devices))
 
     def _blocked(self, job: Waiting, shape: Shape, caps: Sequence[Cap], *, late: bool) -> bool:
         """Reserve for a job what it waits for, and return whether those behind it may still start."""
-        lasts_s = inf if job.lasts_s is None else job.lasts_s
+        lasts_s = self.endless_s if job.lasts_s is None else job.lasts_s
         place = self.places.earliest(shape, lasts_s, caps)
         if place is None:
             shape.never = self.places.earliest(shape, 0.0) is None
@@ -178,7 +181,7 @@ class _Planner:
 
     def _reserve(self, job: Waiting, place: Place, lasts_s: float) -> None:
         """Keep a place; of a job that may last for ever only the time that is usual is kept."""
-        kept_s = self.snapshot.rules.unknown_s if lasts_s == inf else lasts_s
+        kept_s = self.snapshot.rules.unknown_s if job.lasts_s is None else lasts_s
         host, devices = place.choice.host, place.choice.devices
         self.book.reserve(job, host, devices, place.at_s, kept_s)
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, place.at_s))

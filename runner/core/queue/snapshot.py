@@ -7,6 +7,7 @@ at in a few milliseconds.  What is not here, such as prices or the weather, deci
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from runner.core.job import Outcome
 from runner.core.queue.rules import Rules
@@ -185,3 +186,12 @@ class Snapshot:
     maintenance: tuple[Maintenance, ...] = ()
     rules: Rules = field(default_factory=Rules)
     utc_offset_s: float = 0.0  # of the site's wall clock, for words alone
+
+    @property
+    def endless_s(self) -> float:
+        """Return how long a job is taken to last of which nobody knows: for ever, as a rule.
+
+        A maintenance further ahead than what is unknown is taken to last must not stop all such jobs today.
+        """
+        ahead = (window.begins_s - self.now_s for window in self.maintenance)
+        return min((each for each in ahead if each > self.rules.unknown_s), default=inf)

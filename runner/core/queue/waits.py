@@ -72,6 +72,13 @@ class Waits(Mapping[str, Wait]):
         return standings(self.snapshot, self.places, self.shares, self.started)
 
     @cached_property
+    def _endless_s(self) -> float:
+        return self.snapshot.endless_s
+
+    def _lasts(self, job: Waiting) -> float:
+        return self._endless_s if job.lasts_s is None else job.lasts_s
+
+    @cached_property
     def _until_by_device(self) -> dict[str, float]:
         """Return until when devices are lent; one that many share, until the first of them leaves."""
         until = dict(self.until)
@@ -104,7 +111,7 @@ class Waits(Mapping[str, Wait]):
         )
 
     def _capped(self, job: Waiting) -> Wait | None:
-        now_s, lasts_s = self.snapshot.now_s, _lasts(job)
+        now_s, lasts_s = self.snapshot.now_s, self._lasts(job)
         for cap in self.places.book.caps(job):
             if cap.limit < cap.amount:
                 why = (
@@ -177,7 +184,7 @@ class Waits(Mapping[str, Wait]):
 
     def _kept(self, job: Waiting) -> str:
         """Return why devices that are free now are not for this job: promised, or soon not ours."""
-        if self.places.now(self.places.shape(job.needs), _lasts(job)) is not None:
+        if self.places.now(self.places.shape(job.needs), self._lasts(job)) is not None:
             return ""
         now_s = self.snapshot.now_s
         kept = [f"job {each} from about {clock(at_s, self.snapshot)}"
@@ -201,7 +208,7 @@ class Waits(Mapping[str, Wait]):
     def _estimate(self, job: Waiting, shape: Shape) -> float | None:
         if job.job_id in self.reserved:
             return self.reserved[job.job_id]
-        opens_s = self._opens(shape, _lasts(job))
+        opens_s = self._opens(shape, self._lasts(job))
         served_s = self.snapshot.now_s + self._standings[job.job_id].busy_s
         return None if opens_s is None else max(opens_s, served_s)
 
@@ -216,10 +223,6 @@ class Waits(Mapping[str, Wait]):
 
 
 _ENDS = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAILED: "fail"}
-
-
-def _lasts(job: Waiting) -> float:
-    return inf if job.lasts_s is None else job.lasts_s
 
 
 def _beside(job: Waiting) -> str:

@@ -23,7 +23,6 @@ from runner.core.job import (
     Stopping,
     StopReason,
 )
-from runner.core.placement import Needs
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import Known
 from runner.core.policy.history import History
@@ -32,6 +31,7 @@ from runner.core.policy.rules import Adjustment, Knob, Policy, Rule, Source, Ver
 from runner.core.policy.rules import Start as Origin
 from runner.core.policy.turned import Turned
 from runner.core.policy.verdict import Limit
+from runner.core.queue.snapshot import Needs
 from runner.deciding import judged, looked_into
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.world import Capacity, Examined, Findings, Pinned, Unstarted, World

@@ -1,13 +1,14 @@
-"""Free is what the machine has, less what is lent and what is not fit."""
+"""What can be lent is what the machine has, less what is lent and what is not fit."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from runner.core.job import RevisionApplied
-from runner.core.placement import Needs
 from runner.core.policy.rules import Verb
-from runner.lending import as_begun, fit, free, lacks
-from tests.fakes.host import GPUS, Host
+from runner.core.queue.snapshot import Device, DeviceState, Needs
+from runner.lending import as_begun, pictured
+from tests.fakes.host import Host
 from tests.fakes.vitals import FakeVitals
 
 OTHER = '{"job": {}}'
@@ -15,11 +16,27 @@ OTHER = '{"job": {}}'
 
 def _with(host: Host, **bad: str) -> None:
     vitals = FakeVitals(bad={name.replace("_", "-"): why for name, why in bad.items()})
-    host.daemon.world = replace(host.daemon.world, vitals=vitals)
+    host.daemon.world = host.daemon.queue.world = replace(host.daemon.world, vitals=vitals)
 
 
-def test_where_nobody_looks_every_device_is_fit(host: Host) -> None:
-    assert fit(host.daemon.world) == GPUS
+def test_where_nobody_looks_every_device_is_free_that_nobody_has(host: Host) -> None:
+    seen = pictured(host.daemon.world, {"GPU-b": "7"})
+    assert [(each.uuid, each.name, each.model) for each in seen] == [
+        ("GPU-a", "GPU-0", "H100"),
+        ("GPU-b", "GPU-1", "H100"),
+    ]
+    assert [each.state for each in seen] == [DeviceState.FREE, DeviceState.LENT]
+
+
+def test_an_inventory_is_asked_where_there_is_one(host: Host) -> None:
+    @dataclass
+    class Drained:
+        def pictured(self, lent: Mapping[str, str]) -> tuple[Device, ...]:
+            return (Device("GPU-a", "GPU-0", state=DeviceState.DRAINED, reason=str(dict(lent))),)
+
+    host.daemon.world = replace(host.daemon.world, inventory=Drained())
+    [seen] = pictured(host.daemon.world, {"GPU-a": "7"})
+    assert (seen.state, seen.reason) == (DeviceState.DRAINED, "{'GPU-a': '7'}")
 
 
 def test_a_device_that_is_not_fit_is_not_lent(host: Host) -> None:
@@ -38,33 +55,20 @@ def test_a_job_waits_for_a_device_that_is_fit_again(host: Host) -> None:
     host.settle()
     assert host.state(job) == "queued"
     assert host.daemon.why(job) == (
-        "waits for 1 gpus (0 free); GPU-a is not lent: lost; GPU-b is not lent: its driver asks for gpu_reset"
+        "waits for 1 GPU of nvidia: 0 free, GPU-0 quarantined (lost), "
+        "GPU-1 quarantined (its driver asks for gpu_reset); nobody knows when"
     )
     _with(host)
     host.wait(1)
     assert host.state(job) == "running"
 
 
-def test_what_jobs_hold_is_not_free(host: Host) -> None:
-    job = host.submit()
-    host.workshop.needs_of[job] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
-    host.settle()
-    left = free(host.daemon.world, [host.row(job)])
-    assert (left.cpus, [uuid for uuid, _ in left.devices]) == (3.0, ["GPU-b"])
-
-
-def test_whoever_waits_for_something_else_is_told_nothing_about_devices(host: Host) -> None:
-    _with(host, GPU_a="lost")
-    job = host.submit()
-    host.workshop.needs_of[job] = Needs(99.0, 1024**3)
-    host.settle()
-    assert host.daemon.why(job) == "waits for 99 cpus (4 free)"
-
-
 def test_what_is_lacking_is_said_as_it_would_be_to_a_job(host: Host) -> None:
-    now = host.clock.now()
-    assert lacks(host.daemon.world, (), Needs(1.0, 1024**3), now) == ""
-    assert lacks(host.daemon.world, (), Needs(99.0, 1024**3), now) == "waits for 99 cpus (4 free)"
+    _with(host, GPU_a="lost")
+    row = host.row(host.submit())
+    lacks = host.daemon.queue.lacks
+    assert lacks(row, Needs(1.0, 1024**3)) == ""
+    assert lacks(row, Needs(99.0, 1024**3)) == ("never starts: no host has 99 cpus and 1 GiB of memory")
 
 
 def test_what_runs_is_known_by_the_revision_that_it_began_with(host: Host) -> None:

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from runner.core.job import Running, Stopping, StopReason
-from runner.core.placement import Needs
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import Known
 from runner.core.policy.heartbeat import FLOOR_S, Sign
 from runner.core.policy.rules import Ceilings, Rule, Verb
+from runner.core.queue.snapshot import Needs
 from runner.errors import Unavailable
 from runner.ports import EventRow
 from runner.world import Glance, Watched

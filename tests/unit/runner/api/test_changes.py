@@ -346,7 +346,7 @@ def test_a_job_that_would_lose_work_makes_no_room(site: Place) -> None:
     site.runs(BASE.replace("cpus: 1", "cpus: 3") + "checkpoint: {on_stop: false}\n")
     status, _, words = error(site.change(CACHED.replace("cpus: 1", "cpus: 3"), path="/canaries", steps=40))
     assert status == 403
-    assert "waits for 3 cpus (1 free)" in words
+    assert "waits for 3 cpus and 1 GiB of memory: 3 cpus wanted and 1 free" in words
     assert site.job()["state"] == "running"
 
 

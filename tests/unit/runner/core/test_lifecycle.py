@@ -35,6 +35,7 @@ from runner.core.job import (
     LaunchFailed,
     Outcome,
     Placed,
+    PreemptRequested,
     PrepareImage,
     Preparing,
     Queued,
@@ -76,6 +77,7 @@ STATES: tuple[State, ...] = (
     Finished(NOW, Outcome.FAILED, "why"),
 )
 EVENTS: tuple[Event, ...] = (
+    PreemptRequested(LATER, "9", "gives way to job 9"),
     ImageReady(LATER, "img"),
     ImageFailed(LATER, "no"),
     ImageMissing(LATER),
@@ -314,6 +316,20 @@ def test_after_a_stop_that_no_person_asked_for_the_policy_says_what_follows(reas
     job, _ = advance(stopping(reason), Exited(LATER, 1, DIED, AGAIN))
     assert isinstance(job.state, Queued)
     assert job.state.why == "resume from step 40: exception"
+
+
+@pytest.mark.parametrize("state", [STATES[2], STATES[3]])
+def test_a_job_that_gives_way_is_asked_to_stop_and_remembers_how_often(state: State) -> None:
+    job, commands = advance(replace(JOB, state=state), PreemptRequested(NOW, "9", "gives way to job 9"))
+    assert isinstance(job.state, Stopping)
+    assert (job.state.reason, job.state.by, commands) == (StopReason.PREEMPTION, "9", (Terminate(1),))
+    assert story.tell(PreemptRequested(NOW, "9", "gives way to job 9"), job) == (
+        "gives way to job 9; sending SIGTERM, 30 s of grace"
+    )
+    job, _ = advance(job, Exited(LATER, 1, DIED, AGAIN))
+    assert (isinstance(job.state, Queued), job.preempted) == (True, 1)
+    job, _ = advance(replace(job, state=STATES[3]), Exited(LATER, 1, DIED, AGAIN))
+    assert job.preempted == 1
 
 
 def test_a_hold_that_somebody_asked_for_waits_for_its_release_and_forgives_nothing() -> None:

@@ -175,6 +175,18 @@ def test_nothing_runs_into_a_maintenance() -> None:
     assert decided.reservations[0].at_s == NOW_S + 5 * HOUR_S
 
 
+def test_a_maintenance_that_is_far_ahead_does_not_stop_jobs_that_may_last_for_ever() -> None:
+    def starts(days: float) -> list[str]:
+        begins_s = NOW_S + days * 24 * HOUR_S
+        ahead = (Maintenance(begins_s, begins_s + HOUR_S, "driver update"),)
+        decided = planned([waiting("endless", hours=None), waiting("week", hours=7 * 24)], maintenance=ahead)
+        return [start.job_id for start in decided.starts]
+
+    assert starts(0.9) == []
+    assert starts(3) == ["endless"]
+    assert starts(8) == ["endless", "week"]
+
+
 def test_a_maintenance_of_one_device_or_host_leaves_the_others() -> None:
     device = Maintenance(NOW_S - 1, NOW_S + HOUR_S, "new fan", devices=frozenset({"h-0"}))
     elsewhere = Maintenance(NOW_S - 1, NOW_S + HOUR_S, "new fan", hosts=frozenset({"i"}))

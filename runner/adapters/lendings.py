@@ -1,0 +1,48 @@
+"""What attempts have held and for how long: the past of the shares, and of who has used what.
+
+Rows are written with the events that they follow from, by the store; here they are read.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from runner.adapters.store import SqliteStore
+from runner.ports import Lending
+
+
+class Lendings:
+    """Satisfies ``runner.ports.Past``; readable from any thread."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def since(self, at: datetime) -> Iterable[Lending]:
+        """Return what was held at some time after ``at``; what is held still has no end."""
+        return self.between(at, None)
+
+    def between(self, begins: datetime, ends: datetime | None) -> Iterator[Lending]:
+        """Yield what was held at some time in a period, in the order in which it was placed."""
+        limit = None if ends is None else ends.isoformat()
+        rows = self._store.rows("lendings_between", begins=begins.isoformat(), ends=limit)
+        return map(_lending, rows)
+
+    def lasted_s(self, owner: str, name: str) -> tuple[float, ...]:
+        """Return how long the latest few jobs of a name held what they had, those that succeeded."""
+        return tuple(float(row["lasted"]) for row in self._store.rows("lasted", owner=owner, name=name))
+
+
+def _lending(row: sqlite3.Row) -> Lending:
+    ended = row["ended_at"]
+    return Lending(
+        job_id=str(row["job_id"]),
+        attempt=row["attempt"],
+        owner=row["owner"],
+        team=row["team"],
+        gpus=row["gpus"],
+        cpus=row["cpus"],
+        devices=tuple(json.loads(row["devices"])),
+        placed_at=datetime.fromisoformat(row["placed_at"]),
+        ended_at=None if ended is None else datetime.fromisoformat(ended),
+    )

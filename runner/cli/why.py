@@ -1,0 +1,25 @@
+"""``runner why``: what a job waits for, and until when about."""
+
+import click
+
+from runner.cli.options import as_json, the_job
+from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.client import find_or_start
+
+
+@click.command()
+@the_job
+@as_json
+def why(job: str, *, as_json: bool) -> None:
+    """Print why a job waits and when it will start, or what it does and until when.
+
+    Estimates are as good as the time limits of the jobs before it.  In a pipe: job id, state, estimated
+    start or end (UTC), reason between tabs.
+    """
+    answer = find_or_start(complain).why(job)
+    if as_json:
+        say_json(answer)
+    elif on_terminal():
+        say(f"{answer['name']} (job {answer['job']}) is {answer['state']}: {answer['why']}")
+    else:
+        say_row(answer["job"], answer["state"], answer["starts_at"] or answer["until"], answer["why"])

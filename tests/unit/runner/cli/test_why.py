@@ -1,0 +1,36 @@
+"""``runner why`` says what the daemon says."""
+
+import json
+
+import pytest
+
+from tests.fakes.api import FakeApi
+from tests.unit.runner.cli.conftest import Invoke
+
+SAID = {
+    "job": "000001",
+    "name": "train",
+    "state": "queued",
+    "why": "waits for 1 GPU: 0 free, 8 lent; starts about 14:20",
+    "starts_at": "2026-03-01T14:20:00.000Z",
+    "never": False,
+    "until": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def _a_job(api: FakeApi) -> None:
+    api.whys[api.add("train", state="queued")["id"]] = SAID
+
+
+def test_in_a_pipe_it_is_one_line_between_tabs(invoke: Invoke) -> None:
+    assert invoke("why", "train").stdout == f"000001\tqueued\t{SAID['starts_at']}\t{SAID['why']}\n"
+
+
+def test_as_json_it_is_what_the_daemon_answered(invoke: Invoke) -> None:
+    assert json.loads(invoke("why", "train", "--json").stdout) == SAID
+
+
+def test_on_a_terminal_it_is_a_sentence(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.cli.why.on_terminal", lambda: True)
+    assert invoke("why", "train").stdout == f"train (job 000001) is queued: {SAID['why']}\n"

@@ -1,0 +1,105 @@
+"""The settings of the queue: closed, with reasons, and the same defaults as the rules."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from runner.core.queue.rules import Order, Quota, Rules
+from runner.core.queue.snapshot import Maintenance
+from runner.errors import UsageError
+from runner.settings import Settings, load_settings
+from runner.settings_queue import QueueSettings
+
+WHEN = datetime(2030, 7, 1, 12, tzinfo=UTC)
+
+
+def read(tmp_path: Path, text: str) -> QueueSettings:
+    path = tmp_path / "settings.yaml"
+    path.write_text(f"queue: {text}\n")
+    return load_settings(path).queue
+
+
+def test_the_defaults_are_those_of_the_rules() -> None:
+    queue = Settings().queue
+    assert queue.rules() == Rules()
+    assert queue.windows() == ()
+
+
+def test_everything_that_is_said_reaches_the_rules(tmp_path: Path) -> None:
+    queue = read(tmp_path, """{
+        order: fifo, backfill: false, half_life: 2d, cpu_weight: 0.1, unknown: 6h, overdue_per_owner: 2,
+        reservations: 3, user_shares: {ada: 2}, group_shares: {vision: 0}, user_quota: {devices: 4},
+        group_quota: {jobs: 9}, user_quotas: {ada: {devices: 0, queued: 5}},
+        group_quotas: {vision: {jobs: 1}},
+        classes: {normal: {rank: 1}, night: {rank: 0, weight: 0.1, preemptible: true, bound: 30d}},
+        preemption: {hurdle: 2, grace: 90s, young: 1h, most: 0}}""")  # fmt: skip
+    rules = queue.rules()
+    assert (rules.order, rules.backfill, rules.half_life_s) == (Order.FIFO, False, 2 * 86400)
+    assert (rules.cpu_weight, rules.unknown_s, rules.overdue_per_owner, rules.reservations) == (
+        0.1,
+        21600,
+        2,
+        3,
+    )
+    assert (rules.user_shares, rules.group_shares) == ({"ada": 2}, {"vision": 0})
+    assert rules.quotas.of_user("ada") == Quota(0, None, 5)
+    assert (rules.quotas.of_user("bob"), rules.quotas.of_group("x")) == (Quota(4), Quota(jobs=9))
+    assert rules.quotas.of_group("vision") == Quota(jobs=1)
+    assert [(each.name, each.rank, each.bound_s) for each in rules.classes] == [
+        ("normal", 1, 3 * 86400),
+        ("night", 0, 30 * 86400),
+    ]
+    wanted = rules.preemption
+    assert (wanted.hurdle, wanted.grace_s, wanted.young_s, wanted.most) == (2, 90, 3600, 0)
+
+
+def test_a_maintenance_is_a_time_with_a_reason(tmp_path: Path) -> None:
+    window = "{begin: 2030-01-31T18:00:00+01:00, end: 2030-01-31T19:00:00Z, devices: [GPU-3]}"
+    begins = datetime(2030, 1, 31, 17, tzinfo=UTC).timestamp()
+    assert read(tmp_path, f"{{maintenance: [{window}]}}").windows() == (
+        Maintenance(begins, begins + 7200, "maintenance", devices=frozenset({"GPU-3"})),
+    )
+
+
+def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
+    assert read(tmp_path, "{timezone: Europe/Berlin}").utc_offset_s(WHEN) == 7200
+    assert read(tmp_path, "{timezone: UTC}").utc_offset_s(WHEN) == 0
+    assert abs(Settings().queue.utc_offset_s(WHEN)) <= 14 * 3600
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{orders: fair}", "queue.orders: extra inputs are not permitted"),
+        ("{order: best}", "queue.order: input should be 'fair', 'fifo', 'priority' or 'sjf'"),
+        (
+            "{classes: {a: {rank: 1}}}",
+            "queue.classes: has no normal, the class of a job that names none; add it",
+        ),
+        ("{classes: {normal: {}}}", "queue.classes.normal.rank: field required"),
+        ("{half_life: 7}", 'queue.half_life: needs a unit: did you mean "7s" or "7m"?'),
+        ("{half_life: 0s}", "queue.half_life: must be a minute at least"),
+        (
+            "{user_quotas: {ada: {devices: -1}}}",
+            "queue.user_quotas.ada.devices: input should be greater than",
+        ),
+        ("{user_shares: {ada: -1}}", "queue.user_shares.ada: input should be greater than"),
+        (
+            "{timezone: Mars/Base}",
+            "queue.timezone: is no time zone of this machine; for example Europe/Berlin",
+        ),
+        (
+            "{maintenance: [{begin: 2030-01-02T00:00:00Z, end: 2030-01-01T00:00:00Z}]}",
+            "queue.maintenance.0: ends before it begins; exchange begin and end",
+        ),
+        (
+            "{maintenance: [{begin: 2030-01-02T00:00:00, end: 2030-01-03T00:00:00Z}]}",
+            'queue.maintenance.0.begin: needs an offset from UTC: did you mean "2030-01-02T00:00:00Z"?',
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place_and_what_to_do(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(tmp_path, text)
+    assert words in str(refused.value)

@@ -117,9 +117,11 @@ LEGAL = {
         "cancel_requested",
         "restart_requested",
         "hold_requested",
+        "preempt_requested",
     },
     "running": {
         "exited",
+        "preempt_requested",
         "cancel_requested",
         "restart_requested",
         "hold_requested",

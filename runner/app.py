@@ -32,7 +32,7 @@ from runner.adapters.lendings import Lendings
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
-from runner.api import changes, schedules
+from runner.api import changes, schedules, seeing
 from runner.api.peer import PeerProtocol
 from runner.api.routes import application
 from runner.core.policy.interval import mean_between_s
@@ -259,11 +259,13 @@ def _serve(service: Service, listener: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
     keeper, timetable, notices = changes.attach(app, service), schedules.attach(app), notifier(service)
+    screens = seeing.attach(app, service)
     service.daemon.start()
     keeper.applying.canaries.sweep()
     keeper.start()
     timetable.start()
     notices.start()
+    screens.start()
     server = uvicorn.Server(config)
     try:
         server.run(sockets=[listener])
@@ -271,5 +273,6 @@ def _serve(service: Service, listener: socket.socket) -> None:
         notices.stop()
         timetable.stop()
         keeper.stop()
+        screens.stop()
         service.daemon.stop()
     log.info("daemon.left")

@@ -6,7 +6,7 @@ for a user's own; ``RUNNER_SETTINGS`` names another.  None is needed: every valu
 
 import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -25,6 +25,30 @@ class RunAs(BaseModel):
 
     uid: int = Field(65532, ge=0)
     gid: int = Field(65532, ge=0)
+
+
+class Alarm(BaseModel):
+    """When a job that uses little of what it holds is worth a word to its owner."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    below_percent: float = Field(70.0, ge=0, le=100)
+    """Mean utilisation below which an alarm is noted on the job; 0: never."""
+
+    window_s: float = Field(600.0, ge=10, le=86400)
+    """For how long it must have been as low."""
+
+    profiles: dict[str, Annotated[float, Field(ge=0, le=100)]] = {}
+    """Other limits for the jobs of some profiles, by name."""
+
+
+class Metrics(BaseModel):
+    """Where a monitoring system finds figures, beside ``/metrics`` of the socket."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: str | None = Field(None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")
+    """``host:port`` for TCP; null: the socket alone."""
 
 
 class Settings(BaseModel):
@@ -106,6 +130,12 @@ class Settings(BaseModel):
 
     queue: QueueSettings = QueueSettings()
     """Who goes first, and who may have how much (docs/scheduling.md)."""
+
+    alarm: Alarm = Alarm()
+    """When a job that uses little of what it holds is worth a word."""
+
+    metrics: Metrics = Metrics()
+    """Figures for a monitoring system over TCP; without encryption and without asking who reads them."""
 
     def seccomp_text(self) -> str | None:
         """Return the profile's text; engines take the JSON itself and no path.

@@ -88,6 +88,14 @@ CREATE TABLE lendings (
     PRIMARY KEY (job_id, attempt)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lendings_by_end ON lendings (ended_at);
+-- How busy the devices of an attempt were: device-seconds looked at, and those of them that were busy.
+CREATE TABLE utilisation (
+    job_id   INTEGER NOT NULL REFERENCES jobs,
+    attempt  INTEGER NOT NULL,
+    device_s REAL NOT NULL,
+    busy_s   REAL NOT NULL,
+    PRIMARY KEY (job_id, attempt)
+) STRICT, WITHOUT ROWID;
 -- What a person or the daemon has said about a device, and that outlives both.
 CREATE TABLE devices (
     uuid   TEXT PRIMARY KEY,
@@ -320,3 +328,36 @@ SELECT lasted FROM (
          WHERE lendings.job_id = jobs.id) AS lasted
     FROM jobs WHERE name = :name AND state = 'finished' ORDER BY id DESC LIMIT 20
 ) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
+
+-- name: used_between
+-- What each attempt held within a span, when its program began, and what is left of what it did.
+SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,
+    utilisation.device_s AS device_s, utilisation.busy_s AS busy_s,
+    (SELECT json_extract(decisions.body, '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"')
+     FROM decisions
+     WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
+     ORDER BY seq DESC LIMIT 1) AS left
+FROM lendings
+JOIN jobs ON jobs.id = lendings.job_id
+LEFT JOIN attempts ON attempts.job_id = lendings.job_id AND attempts.number = lendings.attempt
+LEFT JOIN utilisation ON utilisation.job_id = lendings.job_id AND utilisation.attempt = lendings.attempt
+WHERE lendings.placed_at < :until AND (lendings.ended_at IS NULL OR lendings.ended_at > :since);
+
+-- name: add_utilisation
+INSERT INTO utilisation (job_id, attempt, device_s, busy_s) VALUES (:job_id, :attempt, :device_s, :busy_s)
+ON CONFLICT (job_id, attempt) DO UPDATE
+SET device_s = device_s + excluded.device_s, busy_s = busy_s + excluded.busy_s;
+
+-- name: attempts_ended_after
+SELECT seq, kind, json_extract(body, '$.ended.cause') AS cause FROM events
+WHERE seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: rulings_after
+SELECT seq, moment, json_extract(body, '$.verdict.rule') AS rule, json_extract(body, '$.policy.name') AS policy
+FROM decisions WHERE seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: last_ruling
+SELECT coalesce(max(seq), 0) FROM decisions;
+
+-- name: utilisation_of
+SELECT device_s, busy_s FROM utilisation WHERE job_id = :job_id AND attempt = :attempt;

@@ -52,6 +52,7 @@ class FakeApi:
         self.decisions: dict[str, list[Json]] = {}
         self.whys: dict[str, Json] = {}
         self.changes: dict[str, list[Json]] = {}  # answers to come, by what is asked
+        self.answers: dict[str, Json] = {}  # to every other question, by its first word
         self.asked: list[tuple[str, str, Json | None]] = []
         self.submitted: list[bytes] = []
         self.warnings: list[str] = []
@@ -224,6 +225,9 @@ class _Exchange(BaseHTTPRequestHandler):
             case "POST", ["stop"]:
                 self._json({})
                 self.api.left.set()
+            case "GET", [kind, *_] if kind in self.api.answers:
+                self.api.take_turn(kind)
+                self._json(self.api.answers[kind])
             case _:
                 self._json({"detail": "Not Found"}, 404)
 

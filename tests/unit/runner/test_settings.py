@@ -27,6 +27,11 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("executer: docker", "executer: extra inputs are not permitted"),
         ("cpus: -1", "cpus: input should be greater than 0"),
         ("a: [", "is no YAML"),
+        ("alarm: {below_percent: 101}", "alarm.below_percent: input should be less than or equal to 100"),
+        ("alarm: {profiles: {compat: -1}}", "alarm.profiles.compat: input should be greater than or equal"),
+        ("alarm: {window_s: 1}", "alarm.window_s: input should be greater than or equal to 10"),
+        ("metrics: {listen: 9835}", "metrics.listen: input should be a valid string"),
+        ("metrics: {listen: 'http://localhost:9835'}", "metrics.listen: string should match pattern"),
         ("- a", "input should be a valid dictionary"),
     ],
 )
@@ -38,6 +43,13 @@ def test_a_wrong_one_is_refused_in_one_line(tmp_path: Path, text: str, words: st
     assert words in str(refused.value)
     assert str(refused.value).startswith(f"{path}: ")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:9835", "[::1]:9835", "gpu-1.example.org:80"])
+def test_figures_may_be_given_anywhere(tmp_path: Path, listen: str) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(f'metrics: {{listen: "{listen}"}}')
+    assert load_settings(path).metrics.listen == listen
 
 
 def test_a_named_file_must_be_there_and_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from runner.api.peer import Peer, peer_of
 from runner.api.routes import application
 from runner.daemon import Daemon
 from runner.lanes import Lanes
-from runner.ports import Device
+from runner.ports import Device, Vitals
 from runner.pulse import Pulse
 from runner.service import Service
 from runner.settings import Settings
@@ -42,6 +42,8 @@ class Site:
     directory: Path
     world: World = field(default_factory=World)
     left: list[str] = field(default_factory=list)
+    devices: tuple[Device, ...] = (Device("GPU-a", "nvidia", "H100"),)
+    vitals: Vitals | None = None
 
     def __post_init__(self) -> None:
         store, clock, pulse = SqliteStore(self.directory / "store.db"), SystemClock(), Pulse()
@@ -63,10 +65,11 @@ class Site:
             executor=FakeExecutor(store.instance, self.world),
             workshop=workshop,
             clock=clock,
-            capacity=Capacity(4.0, 16 * 1024**3, (Device("GPU-a", "nvidia", "H100"),)),
+            capacity=Capacity(4.0, 16 * 1024**3, self.devices),
             lanes=Lanes(2),
             builds=Lanes(2),
             observe_every_s=0.05,
+            vitals=self.vitals,
         )
         daemon = Daemon(parts, changed=pulse.beat)
         settings, now = Settings(allowed_images={"ours": "site/ours:1"}), clock.now()

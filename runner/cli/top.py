@@ -1,0 +1,218 @@
+"""``runner top``: the machine as it is now, drawn again when something changes.
+
+One thread asks the daemon, this one draws and listens to keys; a pipe between them wakes it, and so does
+a new size of the terminal.  However it leaves, the terminal is as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import threading
+import tty
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.cli import frames
+from runner.cli.options import as_json
+from runner.cli.output import complain, on_terminal, say_json
+from runner.cli.render import Pace
+from runner.client import Client, find_or_start
+from runner.errors import RunnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+Json = dict[str, Any]
+
+EVERY_S: Final = 1.0
+"""A screen is at most this old: utilisation changes without anything happening."""
+
+CALM_S: Final = 0.2
+"""The shortest time between two questions, whatever happens on the machine."""
+
+PATIENCE_S: Final = 15.0
+
+ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"  # another screen, no cursor
+LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print one screen and leave; what a pipe gets anyway.")
+@as_json
+def top(*, once: bool, as_json: bool) -> None:
+    """Show devices, jobs and the queue, again and again.
+
+    Drawn anew every second and whenever a job changes.  UTILISATION and MEMORY are those of the last ten
+    seconds; ITEMS/S and DATA WAIT (the share of a step spent waiting for the next batch) are what a job
+    says of itself.  LEFT is known once a job has been watched for a few steps.  q or Ctrl-C leaves.
+    """
+    client = find_or_start(complain)
+    if as_json:
+        say_json(ask(client))
+    elif once or not on_terminal():
+        size = (shutil.get_terminal_size().columns, 0) if on_terminal() else (10_000, 0)
+        click.echo("\n".join(frames.frame(ask(client), size, style())))
+    else:
+        Screen(client).run()
+
+
+def ask(client: Client, wait_s: float = 0.0) -> Json:
+    """Return an overview, when something changes or after ``wait_s``."""
+    overview: Json = client.get("/v1/overview", {"wait": wait_s}, wait_s)
+    return overview
+
+
+def style() -> frames.Style:
+    """Return what standard output can show."""
+    colour = on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return frames.Style(colour, (sys.stdout.encoding or "").lower().startswith("utf"))
+
+
+class Screen:
+    """The terminal while it is ours."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._style = style()
+        self._paces: dict[tuple[str, int], Pace] = {}
+        self._overview: Json | None = None
+        self._problem = ""
+        self._left = threading.Event()
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._woken, False)
+
+    def run(self) -> None:
+        """Show what there is until somebody wants to leave."""
+        self._overview = ask(self._client)  # what goes wrong here is said on the terminal as it was
+        threading.Thread(target=self._look, name="look", daemon=True).start()
+        with self._terminal():
+            self._draw()
+            while not self._leaves():
+                self._draw()
+        self._left.set()
+
+    # --- on a thread of its own
+
+    def _look(self) -> None:
+        while not self._left.wait(CALM_S):
+            try:
+                self._overview, self._problem = self._ask(), ""
+            except RunnerError as error:
+                self._problem = str(error)
+                self._left.wait(EVERY_S)
+            self._nudge()
+
+    def _ask(self) -> Json:
+        """Return a new overview; unlike other commands, this one does not bring a daemon back."""
+        import json  # noqa: PLC0415  a command that only prints help needs none
+
+        target = f"/v1/overview?wait={EVERY_S}"
+        answer: Json = json.loads(self._client.ask("GET", target, None, EVERY_S + PATIENCE_S).body)
+        return answer
+
+    def _nudge(self) -> None:
+        with suppress(BlockingIOError):  # full: it has been woken already
+            os.write(self._wake, b".")
+
+    # --- drawing
+
+    def _draw(self) -> None:
+        overview, columns = self._overview, shutil.get_terminal_size()
+        if overview is None:
+            return
+        height = columns.lines - 1 if self._problem else columns.lines
+        lines = frames.frame(overview, (columns.columns, height), self._style, self._etas(overview))
+        if self._problem:
+            lines = [
+                *lines,
+                *[""] * (height - len(lines)),
+                f"{self._problem}; trying again"[: columns.columns],
+            ]
+        # Line by line over what is there: to clear the whole screen first would flicker.
+        sys.stdout.write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+
+    def _etas(self, overview: Json) -> dict[str, float]:
+        """Return the seconds to the end of each job whose pace is known."""
+        running = {(job["id"], job["attempt"]): job for job in overview["jobs"] if job.get("progress")}
+        self._paces = {key: self._paces.get(key) or Pace() for key in running}
+        found = {}
+        for key, job in running.items():
+            self._paces[key].see(job["progress"])
+            if (eta_s := self._paces[key].eta_s(job["progress"])) is not None:
+                found[key[0]] = eta_s
+        return found
+
+    # --- keys and the terminal
+
+    def _leaves(self) -> bool:
+        """Wait for a key, a new answer or a new size; return whether somebody wants to leave."""
+        listened = [self._woken, *([sys.stdin.fileno()] if sys.stdin.isatty() else [])]
+        ready, _, _ = select.select(listened, [], [], EVERY_S)
+        if self._woken in ready:
+            with suppress(BlockingIOError):
+                while os.read(self._woken, 4096):
+                    pass
+        if set(ready) <= {self._woken}:
+            return False
+        keys = os.read(sys.stdin.fileno(), 64)
+        return not keys or bool(set(keys) & set(b"qQ\x03\x04"))
+
+    @contextmanager
+    def _terminal(self) -> Iterator[None]:
+        """Have the terminal, and give it back as it was: also to a shell that stops us for a while."""
+        before = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+        signals = {
+            number: signal.getsignal(number)
+            for number in (signal.SIGWINCH, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
+        }
+
+        def take() -> None:
+            if before is not None:
+                tty.setcbreak(sys.stdin)
+            _write(ENTER)
+
+        def give_back() -> None:
+            _write(LEAVE)
+            if before is not None:
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+        def stop_for_a_while(_number: int, _frame: FrameType | None) -> None:
+            give_back()
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)  # returns when the shell lets us go on
+            signal.signal(signal.SIGTSTP, stop_for_a_while)
+            take()
+            self._nudge()
+
+        def leave(number: int, _frame: FrameType | None) -> None:
+            raise SystemExit(128 + number)
+
+        signal.signal(signal.SIGWINCH, lambda *_: self._nudge())
+        signal.signal(signal.SIGTSTP, stop_for_a_while)
+        signal.signal(signal.SIGTERM, leave)
+        signal.signal(signal.SIGHUP, leave)
+        try:
+            take()
+            yield
+        except KeyboardInterrupt:
+            pass
+        finally:
+            give_back()
+            for number, known in signals.items():
+                signal.signal(number, known)
+
+
+def _write(text: str) -> None:
+    with suppress(OSError):  # the terminal itself has gone
+        sys.stdout.write(text)
+        sys.stdout.flush()

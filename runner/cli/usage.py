@@ -1,0 +1,90 @@
+"""``runner usage``: who has used what, and what came of it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any, Final
+
+import click
+
+from runner.cli import frames
+from runner.cli.frames import Cell, Section
+from runner.cli.options import as_json, seconds
+from runner.cli.output import complain, harmless, on_terminal, say_json, say_row
+from runner.cli.top import style
+from runner.client import find_or_start
+
+Json = dict[str, Any]
+
+COLUMNS: Final = ("DEVICE HOURS", "CPU HOURS", "SHARE", "EFFICIENCY", "UTILISATION", "ATTEMPTS")
+
+
+@click.command()
+@click.option(
+    "--since", default="7d", metavar="DURATION", callback=seconds, help="How far back: 90m, 12h, 7d.  [7d]"
+)
+@click.option(
+    "--by", type=click.Choice(["user", "team", "job"]), default="user", help="Put together by.  [user]"
+)
+@as_json
+def usage(*, since: float, by: str, as_json: bool) -> None:
+    """Print device-hours and cpu-hours by user, team or job, the most first.
+
+    SHARE is of the device time that was lent to all (of the cpu time where no device was).  EFFICIENCY is
+    the part of the lent time of which something is left: not starting, and not what came after the newest
+    checkpoint of an attempt that died.  UTILISATION is the mean of the devices while they were lent.
+
+    In a pipe: one line each between tabs: name, device hours, cpu hours, share, efficiency, utilisation,
+    attempts; shares from 0 to 1, no header and no total.
+    """
+    if not since:
+        raise click.BadParameter("must be more than 0", param_hint="--since")
+    answer = find_or_start(complain).get("/v1/usage", {"since_s": since, "by": by})
+    if as_json:
+        say_json(answer)
+    elif on_terminal():
+        width = shutil.get_terminal_size().columns
+        click.echo("\n".join([*frames.table(section(answer), width, style()), "", there(answer)]))
+    else:
+        for use in answer["uses"]:
+            say_row(*_row(use))
+
+
+def section(answer: Json) -> Section:
+    """Return the table, with all together in its last line."""
+    uses, whole = answer["uses"], {**answer["total"], "who": "all"}
+    rows = tuple(_cells(use) for use in ([*uses, whole] if uses else []))
+    columns = (answer["by"].upper(), *COLUMNS)
+    return Section("usage", columns, rows, empty="nothing was lent", spare=("ATTEMPTS", "CPU HOURS"))
+
+
+def there(answer: Json) -> str:
+    """Return how much of what there is was lent."""
+    whole, all_ = answer["total"], answer["there"]
+    name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")
+    share = whole[name] / all_[name] if all_[name] else 0.0
+    return f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were lent ({share:.0%})"
+
+
+def _cells(use: Json) -> tuple[Cell, ...]:
+    return (
+        Cell(harmless(use["who"]) or "-"),
+        Cell(f"{use['device_s'] / 3600:.1f}", right=True),
+        Cell(f"{use['cpu_s'] / 3600:.1f}", right=True),
+        Cell(f"{use['share']:.0%}", right=True),
+        Cell(_percent(use["efficiency"]), right=True),
+        Cell(_percent(use["utilisation"]), right=True),
+        Cell(str(use["attempts"]), right=True),
+    )
+
+
+def _row(use: Json) -> tuple[object, ...]:
+    hours = (round(use[name] / 3600, 4) for name in ("device_s", "cpu_s"))
+    shares = (
+        None if use[name] is None else round(use[name], 4) for name in ("share", "efficiency", "utilisation")
+    )
+    return (use["who"], *hours, *shares, use["attempts"])
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

@@ -1,0 +1,140 @@
+"""Why a device idles: what a job says about its steps, as one line that names the bottleneck.
+
+A spell is what was seen of one attempt lately, evenly spaced.  Starting, reading the data set and
+compiling are not held against it: it begins anew after them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from runner.core.policy.wording import span
+
+LONG_PHASES: Final = frozenset({"init", "data", "compile", "drain"})
+"""In these a device may idle for as long as they take."""
+
+MOST: Final = 0.3
+"""The share of step time from which a part of it is a bottleneck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at an attempt: monotonic seconds, what it was doing, utilisation and waiting as shares."""
+
+    at: float
+    phase: str | None = None
+    util: float | None = None
+    data_wait: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """What was seen of an attempt over a while."""
+
+    looks: tuple[Look, ...] = ()
+
+    def seen(self, look: Look, window_s: float) -> "Spell":
+        """Return the spell after another look; of those before, as many as make up the window."""
+        if look.phase is None or look.phase in LONG_PHASES:
+            return Spell()
+        kept = (*self.looks, look)
+        while len(kept) > 1 and kept[1].at <= look.at - window_s:
+            kept = kept[1:]
+        return Spell(kept)
+
+    def covers(self, window_s: float) -> bool:
+        return bool(self.looks) and self.looks[-1].at - self.looks[0].at >= window_s
+
+    @property
+    def util(self) -> float | None:
+        """Return how busy its devices were, a share."""
+        return _mean(each.util for each in self.looks)
+
+    @property
+    def data_wait(self) -> float | None:
+        """Return the share of step time that it waited for batches."""
+        return _mean(each.data_wait for each in self.looks)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of what is known, None if that is less than half."""
+    each = list(values)
+    known = [value for value in each if value is not None]
+    return sum(known) / len(known) if known and len(known) * 2 >= len(each) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How an attempt is set up, as far as it has said so, and where the time of its steps goes."""
+
+    parts: Mapping[str, float] = field(default_factory=dict)  # shares of step time
+    workers: int | None = None
+    micro_batch: int | None = None
+    compiled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What is wrong, in one word and in one line."""
+
+    kind: str
+    text: str
+
+
+def alarm(spell: Spell, setup: Setup, below: float, window_s: float, *, on_devices: bool) -> Alarm | None:
+    """Return what is wrong with an attempt that uses less than ``below`` (a share) of what it has.
+
+    Of an attempt without devices the processor is taken to be busy whenever it does not wait for data.
+    """
+    wait = spell.data_wait
+    used = spell.util if on_devices else _not(wait)
+    if used is None or used >= below or not spell.covers(window_s):
+        return None
+    what, lately = "devices" if on_devices else "steps", span(timedelta(seconds=window_s))
+    kind, why = _diagnosis(wait, setup, on_devices=on_devices)
+    return Alarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")
+
+
+def _not(share: float | None) -> float | None:
+    return None if share is None else 1.0 - share
+
+
+def kind_of(text: str) -> str | None:
+    """Return the kind of an alarm that was made earlier; None: it is about something else."""
+    return next((kind for kind, words in _WORDS.items() if words in text), None)
+
+
+def _diagnosis(wait: float | None, setup: Setup, *, on_devices: bool) -> tuple[str, str]:
+    kind, more = _bottleneck(wait, setup, on_devices=on_devices)
+    return kind, f"{_WORDS[kind]}{more}"
+
+
+def _bottleneck(wait: float | None, setup: Setup, *, on_devices: bool) -> tuple[str, str]:
+    if wait is not None and (wait >= MOST or not on_devices):
+        return "input", f": {wait:.0%} of step time waits for data{_workers(setup)}"
+    parts = {name: share for name, share in setup.parts.items() if name in _PARTS and share >= MOST}
+    if parts:
+        name = max(parts, key=lambda each: parts[each])
+        return name, f": {parts[name]:.0%} of step time {_PARTS[name]}"
+    return ("unknown", "") if wait is None else ("host", _shape(setup))
+
+
+_WORDS: Final = {
+    "input": "input-bound",
+    "transfer": "transfer-bound",
+    "optimizer": "optimizer-bound",
+    "host": "host-bound: data are there, and kernels too short or too few",
+    "unknown": "it does not say where the time of its steps goes",
+}
+
+_PARTS: Final = {"transfer": "copies batches to the device", "optimizer": "updates weights"}
+
+
+def _workers(setup: Setup) -> str:
+    return "" if setup.workers is None else f"; loader workers {setup.workers}"
+
+
+def _shape(setup: Setup) -> str:
+    batch = "" if setup.micro_batch is None else f"; micro-batch {setup.micro_batch}"
+    return f"{batch}; not compiled" if setup.compiled is False else batch

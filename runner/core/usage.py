@@ -1,0 +1,145 @@
+"""Who has used what: device-hours and cpu-hours of a span of time, and what came of them.
+
+A lending counts from the moment a job is placed until its devices are back.  Useful is the part of it in
+which a program ran and of which something is left: not the start, and of an attempt that did not
+complete not what came after its newest checkpoint.  Times are seconds of one clock.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import fsum
+
+
+class By(StrEnum):
+    """What lendings are put together by."""
+
+    USER = "user"
+    TEAM = "team"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """What one attempt held.
+
+    ``ran_s``: when its program began to run; None: never.  ``lost_s``: how much of its end left nothing.
+    ``util``: mean utilisation of its devices, as a share; None: nobody has looked.
+    """
+
+    job: str
+    user: str
+    team: str
+    gpus: int
+    cpus: float
+    placed_s: float
+    ended_s: float | None = None  # None: it still holds them
+    ran_s: float | None = None
+    lost_s: float = 0.0
+    util: float | None = None
+
+    def within(self, since_s: float, until_s: float) -> float:
+        """Return for how long it was lent within a span of time."""
+        return _overlap(self.placed_s, self._end(until_s), since_s, until_s)
+
+    def useful(self, since_s: float, until_s: float) -> float:
+        """Return how much of that came to something."""
+        if self.ran_s is None:
+            return 0.0
+        return _overlap(self.ran_s, self._end(until_s) - self.lost_s, since_s, until_s)
+
+    def _end(self, until_s: float) -> float:
+        return until_s if self.ended_s is None else self.ended_s
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What somebody has used.
+
+    ``share``: of the device time that was lent to all, or of the cpu time where no device was.
+    ``efficiency``: useful time over lent time, of devices where there were any.  None: nothing to say.
+    """
+
+    who: str
+    attempts: int
+    device_s: float
+    cpu_s: float
+    share: float
+    efficiency: float | None = None
+    utilisation: float | None = None
+
+
+def usage(lendings: Iterable[Lending], since_s: float, until_s: float, by: By) -> tuple[Use, ...]:
+    """Return the use of everybody who used something, most first."""
+    found = [each for each in lendings if each.within(since_s, until_s) > 0]
+    groups: dict[str, list[Lending]] = defaultdict(list)
+    for each in found:
+        groups[_who(each, by)].append(each)
+    whole = _sums(found, since_s, until_s)
+    uses = (_use(who, each, whole, since_s, until_s) for who, each in groups.items())
+    return tuple(sorted(uses, key=lambda use: (-use.device_s, -use.cpu_s, use.who)))
+
+
+def total(lendings: Sequence[Lending], since_s: float, until_s: float) -> Use:
+    """Return the use of all together."""
+    found = [each for each in lendings if each.within(since_s, until_s) > 0]
+    return _use("", found, _sums(found, since_s, until_s), since_s, until_s)
+
+
+def _who(lending: Lending, by: By) -> str:
+    match by:
+        case By.USER:
+            return lending.user
+        case By.TEAM:
+            return lending.team
+        case By.JOB:  # exhaustive
+            return lending.job
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    device_s: float
+    cpu_s: float
+
+
+def _sums(lendings: Iterable[Lending], since_s: float, until_s: float) -> _Sums:
+    spans = [(each, each.within(since_s, until_s)) for each in lendings]
+    return _Sums(
+        fsum(each.gpus * span_s for each, span_s in spans),
+        fsum(each.cpus * span_s for each, span_s in spans),
+    )
+
+
+def _use(who: str, lendings: Sequence[Lending], whole: _Sums, since_s: float, until_s: float) -> Use:
+    mine = _sums(lendings, since_s, until_s)
+    share = _ratio(mine.device_s, whole.device_s) if whole.device_s else _ratio(mine.cpu_s, whole.cpu_s)
+    weights = [each.gpus if mine.device_s else each.cpus for each in lendings]
+    useful = fsum(
+        weight * each.useful(since_s, until_s) for weight, each in zip(weights, lendings, strict=True)
+    )
+    return Use(
+        who,
+        len(lendings),
+        mine.device_s,
+        mine.cpu_s,
+        share or 0.0,
+        _ratio(useful, mine.device_s or mine.cpu_s),
+        _utilisation(lendings, since_s, until_s),
+    )
+
+
+def _utilisation(lendings: Iterable[Lending], since_s: float, until_s: float) -> float | None:
+    """Return the mean over the device time in which somebody looked."""
+    known = [
+        (each.gpus * each.within(since_s, until_s), each.util) for each in lendings if each.util is not None
+    ]
+    return _ratio(fsum(weight * util for weight, util in known), fsum(weight for weight, _ in known))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _overlap(begin: float, end: float, since: float, until: float) -> float:
+    return max(min(end, until) - max(begin, since), 0.0)

@@ -1,0 +1,110 @@
+"""What was lent, from the rows of a real store."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.store import SqliteStore
+from runner.adapters.used import Used
+from runner.core.job import Job, Preparing
+from runner.core.policy.facts import Moment
+from runner.core.usage import Lending
+from runner.ports import DecisionRow, JobRow, Owner
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+H = timedelta(hours=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    store = SqliteStore(tmp_path / "store.db")
+    row = JobRow(Job("1", Preparing(NOON)), "train", Owner(1000, 1000, "ada"), NOON, 50, "{}")
+    store.add(row, "submitted")
+    return store
+
+
+def lent(store: SqliteStore, attempt: int = 1, ended: datetime | None = NOON + 4 * H, **said: object) -> None:
+    """Insert what the daemon writes about an attempt that was placed at noon and ran an hour later."""
+    ran, cause = said.get("ran", NOON + H), said.get("cause", "killed")
+    launched = ran.isoformat() if isinstance(ran, datetime) else None
+    with store.transaction() as connection:
+        connection.execute(
+            "INSERT INTO lendings"
+            " (job_id, attempt, uid, owner, team, gpus, cpus, devices, placed_at, ended_at)"
+            " VALUES (1, ?, 1000, 'ada', 'vision', 2, 8.0, '[]', ?, ?)",
+            (attempt, NOON.isoformat(), ended and ended.isoformat()),
+        )
+        connection.execute(
+            "INSERT INTO attempts (job_id, number, lineage, image, placed_at, launched_at, ended_at, cause)"
+            " VALUES (1, ?, 1, 'img', ?, ?, ?, ?)",
+            (attempt, NOON.isoformat(), launched, ended and ended.isoformat(), cause if ended else None),
+        )
+
+
+def decided(store: SqliteStore, facts: dict[str, object]) -> None:
+    body = json.dumps({"facts": facts})
+    store.decided(DecisionRow("1", 1, Moment.EXIT, NOON + 4 * H, body))
+
+
+def only(store: SqliteStore, since: datetime = NOON, until: datetime = NOON + 24 * H) -> Lending:
+    [found] = Used(store).between(since, until)
+    return found
+
+
+def test_a_lending_says_what_was_held_by_whom_and_when(store: SqliteStore) -> None:
+    lent(store, cause="completed")
+    noon_s, hour_s = NOON.timestamp(), 3600.0
+    assert only(store) == Lending(
+        "1 train", "ada", "vision", 2, 8.0, noon_s, noon_s + 4 * hour_s, noon_s + hour_s, 0.0, None
+    )
+
+
+def test_what_is_still_held_has_no_end_and_lost_nothing(store: SqliteStore) -> None:
+    lent(store, ended=None)
+    found = only(store)
+    assert (found.ended_s, found.lost_s) == (None, 0.0)
+
+
+def test_what_never_ran_is_known_as_that(store: SqliteStore) -> None:
+    lent(store, ran=None)
+    assert only(store).ran_s is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "lost_h"),
+    [
+        ({"progress.advanced": True, "checkpoint.age_s": 1800.0}, 0.5),
+        ({"progress.advanced": True}, 0.0),
+        ({"progress.advanced": True, "checkpoint.age_s": 1e9}, 3.0),
+        ({"progress.advanced": False, "checkpoint.age_s": 1e5}, 3.0),
+        ({}, 3.0),
+    ],
+)
+def test_what_came_after_the_newest_checkpoint_is_lost(
+    store: SqliteStore, facts: dict[str, object], lost_h: float
+) -> None:
+    lent(store)
+    decided(store, facts)
+    assert only(store).lost_s == lost_h * 3600
+
+
+def test_where_no_decision_tells_what_was_saved_nothing_is_held_to_be_lost(store: SqliteStore) -> None:
+    lent(store)
+    assert only(store).lost_s == 0
+
+
+def test_only_what_was_lent_within_the_span_is_found(store: SqliteStore) -> None:
+    lent(store)
+    lent(store, 2, ended=None)
+    assert len(Used(store).between(NOON + H, NOON + 2 * H)) == 2
+    assert [each.ended_s for each in Used(store).between(NOON + 5 * H, NOON + 6 * H)] == [None]
+    assert Used(store).between(NOON - 2 * H, NOON) == ()
+
+
+def test_how_busy_devices_were_is_added_up(store: SqliteStore) -> None:
+    lent(store)
+    for _ in range(2):
+        Used(store).add({("1", 1): (100.0, 40.0)})
+    assert only(store).util == 0.4

@@ -1,0 +1,70 @@
+import json
+from typing import Any
+
+import pytest
+
+from runner.cli.frames import table
+from runner.cli.usage import section, there
+from tests.fakes.api import FakeApi
+from tests.unit.runner.cli.conftest import Invoke
+from tests.unit.runner.cli.test_terminal import seen
+
+H = 3600.0
+
+
+def a_use(who: str = "ada", **facts: object) -> dict[str, Any]:
+    known = {"who": who, "attempts": 3, "device_s": 12 * H, "cpu_s": 96 * H, "share": 0.75}
+    return {**known, "efficiency": 0.91, "utilisation": None, **facts}
+
+
+def an_answer(*uses: dict[str, Any], **facts: object) -> dict[str, Any]:
+    return {
+        "since": "2030-01-01T00:00:00.000Z", "until": "2030-01-08T00:00:00.000Z", "by": "user",
+        "uses": list(uses), "total": a_use("", device_s=16 * H, utilisation=0.5, share=1.0),
+        "there": {"device_s": 64 * H, "cpu_s": 640 * H},
+    } | facts  # fmt: skip
+
+
+def test_a_pipe_gets_one_line_each_between_tabs(api: FakeApi, invoke: Invoke) -> None:
+    api.answers["usage"] = an_answer(a_use(), a_use("b\tob", device_s=4 * H, utilisation=0.5))
+    result = invoke("usage", "--since", "12h", "--by", "team")
+    assert result.stdout == "ada\t12.0\t96.0\t0.75\t0.91\t-\t3\nb\\tob\t4.0\t96.0\t0.75\t0.91\t0.5\t3\n"
+    assert api.asked[-1][1] == "/v1/usage?since_s=43200.0&by=team"
+
+
+def test_json_is_what_the_daemon_answered(api: FakeApi, invoke: Invoke) -> None:
+    api.answers["usage"] = an_answer(a_use())
+    assert json.loads(invoke("usage", "--json").stdout) == api.answers["usage"]
+
+
+@pytest.mark.parametrize("wrong", [("--since", "0"), ("--since", "soon"), ("--by", "dog")])
+def test_what_makes_no_sense_is_a_usage_error_without_a_question(
+    api: FakeApi, invoke: Invoke, wrong: tuple[str, str]
+) -> None:
+    assert invoke("usage", *wrong).exit_code == 2
+    assert api.asked == []
+
+
+def test_a_terminal_gets_a_table_with_all_together_at_its_end(api: FakeApi) -> None:
+    api.answers["usage"] = an_answer(a_use(), a_use("bob", device_s=4 * H))
+    head, ada, bob, whole, _, last = seen("usage").splitlines()
+    assert " ".join(head.split()) == "USER DEVICE HOURS CPU HOURS SHARE EFFICIENCY UTILISATION ATTEMPTS"
+    assert ada.split() == ["ada", "12.0", "96.0", "75%", "91%", "-", "3"]
+    assert bob.split()[:2] == ["bob", "4.0"]
+    assert whole.split() == ["all", "16.0", "96.0", "100%", "91%", "50%", "3"]
+    assert last == "16.0 of 64 device hours were lent (25%)"
+
+
+def test_numbers_stand_below_each_other_to_the_last_column() -> None:
+    lines = table(section(an_answer(a_use(), a_use("bob", attempts=100))), 200)
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_where_nothing_was_lent_it_is_said() -> None:
+    assert table(section(an_answer()), 80) == ["nothing was lent"]
+
+
+def test_a_machine_without_devices_counts_cpus() -> None:
+    answer = an_answer(there={"device_s": 0.0, "cpu_s": 960 * H})
+    assert there(answer) == "96.0 of 960 cpu hours were lent (10%)"
+    assert there(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")

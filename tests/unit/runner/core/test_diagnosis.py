@@ -1,0 +1,112 @@
+from collections.abc import Iterable
+
+import pytest
+
+from runner.core.diagnosis import Alarm, Look, Setup, Spell, alarm, kind_of
+
+WINDOW_S = 600.0
+
+
+def spell(
+    util: float | None = 0.2,
+    wait: float | None = 0.83,
+    *,
+    phase: str = "train",
+    looks: Iterable[int] = range(121),
+) -> Spell:
+    """Return ten minutes of looks that all saw the same."""
+    found = Spell()
+    for number in looks:
+        found = found.seen(Look(5.0 * number, phase, util, wait), WINDOW_S)
+    return found
+
+
+def said(
+    found: Spell, setup: Setup | None = None, below: float = 0.7, *, on_devices: bool = True
+) -> Alarm | None:
+    return alarm(found, setup or Setup(), below, WINDOW_S, on_devices=on_devices)
+
+
+def test_an_idle_device_whose_job_waits_for_data_is_input_bound() -> None:
+    assert said(spell(), Setup(workers=0)) == Alarm(
+        "input",
+        "input-bound: 83% of step time waits for data; loader workers 0 "
+        "(devices busy 20% of the last 10 min, alarm below 70%)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("wait", "setup", "kind", "why"),
+    [
+        (0.9, Setup(), "input", "input-bound: 90% of step time waits for data"),
+        (0.1, Setup({"transfer": 0.4, "optimizer": 0.35}), "transfer",
+         "transfer-bound: 40% of step time copies batches to the device"),
+        (0.1, Setup({"optimizer": 0.5}), "optimizer", "optimizer-bound: 50% of step time updates weights"),
+        (0.0, Setup({"forward": 0.9}, micro_batch=4, compiled=False), "host",
+         "host-bound: data are there, and kernels too short or too few; micro-batch 4; not compiled"),
+        (0.0, Setup(compiled=True), "host", "host-bound: data are there, and kernels too short or too few"),
+        (None, Setup(), "unknown", "it does not say where the time of its steps goes"),
+        (None, Setup({"transfer": 0.6}), "transfer",
+         "transfer-bound: 60% of step time copies batches to the device"),
+    ],
+)  # fmt: skip
+def test_the_bottleneck_is_named(wait: float | None, setup: Setup, kind: str, why: str) -> None:
+    found = said(spell(wait=wait), setup)
+    assert found is not None
+    assert (found.kind, found.text.partition(" (")[0]) == (kind, why)
+    assert kind_of(f"attempt 1: {found.text}") == kind
+
+
+def test_an_alarm_about_something_else_is_of_no_kind() -> None:
+    assert kind_of("pid 4121 of uid 1007 (python) uses GPU-3") is None
+
+
+def test_a_busy_device_is_no_alarm_whatever_it_waits_for() -> None:
+    assert said(spell(util=0.7)) is None
+
+
+def test_a_device_of_which_nothing_is_known_is_no_alarm() -> None:
+    assert said(spell(util=None)) is None
+
+
+def test_what_was_seen_for_less_than_the_window_is_no_alarm() -> None:
+    assert said(spell(looks=range(120))) is None
+    assert said(Spell()) is None
+
+
+def test_a_job_without_devices_is_judged_by_its_waiting_alone() -> None:
+    found = said(spell(util=None, wait=0.83), on_devices=False)
+    assert found == Alarm(
+        "input",
+        "input-bound: 83% of step time waits for data (steps busy 17% of the last 10 min, alarm below 70%)",
+    )
+    assert said(spell(util=None, wait=0.2), on_devices=False) is None
+    assert said(spell(util=None, wait=None), on_devices=False) is None
+
+
+def test_a_low_alarm_names_the_waiting_even_where_it_is_little() -> None:
+    found = said(spell(util=None, wait=0.15), below=0.9, on_devices=False)
+    assert found is not None
+    assert "input-bound: 15%" in found.text
+
+
+@pytest.mark.parametrize("phase", ["init", "data", "compile", "drain", None])
+def test_a_phase_that_takes_as_long_as_it_takes_begins_a_spell_anew(phase: str | None) -> None:
+    assert spell().seen(Look(601.0, phase), WINDOW_S) == Spell()
+
+
+def test_evaluating_and_saving_count_as_what_they_are() -> None:
+    assert said(spell(phase="eval")) is not None
+    assert said(spell(phase="save")) is not None
+
+
+def test_only_the_window_is_remembered() -> None:
+    late = spell(util=0.1).seen(Look(10_000.0, "train", 0.9), WINDOW_S)
+    assert len(late.looks) == 2  # the one before it says since when
+    assert len(spell().looks) == 121
+
+
+def test_a_mean_of_less_than_half_of_the_looks_says_nothing() -> None:
+    found = Spell(tuple(Look(float(n), "train", 0.5 if n < 2 else None) for n in range(5)))
+    assert found.util is None
+    assert Spell(found.looks[:4]).util == 0.5

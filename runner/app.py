@@ -24,24 +24,30 @@ from runner import logs
 from runner.adapters import amd, nvidia
 from runner.adapters.clock import SystemClock
 from runner.adapters.device_health import DeviceWatch
+from runner.adapters.device_words import DeviceWords
 from runner.adapters.docker_engine import DockerExecutor, DockerSettings, boot_id
 from runner.adapters.hardened import HardenedSettings
 from runner.adapters.image_store import ImagesAdapter
 from runner.adapters.kernel_log import KernelLog
 from runner.adapters.lendings import Lendings
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
+from runner.adapters.occupants import Occupants
 from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
-from runner.api import changes, schedules, seeing
+from runner.api import changes, devices, schedules, seeing
 from runner.api.peer import PeerProtocol
+from runner.api.reasons import reason
 from runner.api.routes import application
+from runner.core.inventory import Care
 from runner.core.policy.interval import mean_between_s
 from runner.daemon import Daemon
 from runner.errors import Refused, Unavailable
+from runner.inventory import Inventory
+from runner.inventory_parts import Present, Rules
 from runner.lanes import Lanes
 from runner.notify import notifier
 from runner.places import state_dir as default_state_dir
-from runner.ports import Clock, Device, DeviceHealth, Executor
+from runner.ports import Clock, DeviceHealth, DeviceProbe, Executor
 from runner.pulse import Pulse
 from runner.service import Service
 from runner.settings import Settings, load_settings
@@ -53,6 +59,7 @@ log = structlog.get_logger()
 MAX_SOCKET_PATH: Final = 107
 BUILD_LANES: Final = 8  # most of those who are in one wait for the same build
 LENDABLE_MEMORY: Final = 0.9  # the rest is the host's own
+DRIVERS_S: Final = 10.0  # how long a start waits for the first look; devices may also come later
 
 
 class Heedless(io.TextIOWrapper):
@@ -92,7 +99,8 @@ def build(directory: Path, settings: Settings) -> Service:
     store = SqliteStore(directory / "store.db")
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
-    clock, pulse, capacity = SystemClock(), Pulse(), _capacity(settings)
+    clock, pulse = SystemClock(), Pulse()
+    inventory = _inventory(settings, store, executor, clock)
     shop = Shop(
         instance=store.instance,
         jobs_dir=directory / "jobs",
@@ -112,18 +120,23 @@ def build(directory: Path, settings: Settings) -> Service:
         executor=executor,
         workshop=workshop,
         clock=clock,
-        capacity=capacity,
+        capacity=_capacity(settings, inventory),
         lanes=Lanes(settings.launches_at_once),
         builds=Lanes(BUILD_LANES),
         observe_every_s=settings.observe_every_s,
         boot=boot_id(),
-        vitals=_watched(capacity.devices, clock),
+        vitals=inventory,
         watch_every_s=settings.watch_every_s,
         silence_floor_s=settings.silence_floor_s,
         site=_site(settings),
         past=Lendings(store),
+        inventory=inventory,
     )
     daemon = Daemon(world, changed=pulse.beat)
+    daemon.ticks.append(
+        lambda now: inventory.tick(now, [daemon.entries[i].row for i in daemon.queue.running])
+    )
+    inventory.changed = daemon.wake
     return Service(daemon, store, workshop, settings, clock, pulse, directory, clock.now())
 
 
@@ -177,19 +190,27 @@ def _hardened(settings: Settings, instance: str) -> HardenedSettings:
     )
 
 
-def _capacity(settings: Settings) -> Capacity:
-    devices = (*nvidia.NvidiaProbe().devices(), *amd.AmdProbe().devices())
+def _capacity(settings: Settings, inventory: Inventory) -> Capacity:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = settings.memory_bytes or int(pages * LENDABLE_MEMORY)
-    return Capacity(settings.cpus or float(len(os.sched_getaffinity(0))), memory, devices)
+    cpus = settings.cpus or float(len(os.sched_getaffinity(0)))
+    return Capacity(cpus, memory, Present(inventory.present))
 
 
-def _watched(devices: tuple[Device, ...], clock: Clock) -> DeviceWatch:
-    """Return how the devices are, looked at from now on."""
+def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock: Clock) -> Inventory:
+    """Return the devices of this machine, looked at from now on; a driver that hangs does not keep us."""
+    counts: dict[str, DeviceProbe] = {"nvidia": nvidia.NvidiaProbe(), "amd": amd.AmdProbe()}
     probes: dict[str, DeviceHealth] = {"nvidia": nvidia.NvidiaHealth(), "amd": amd.AmdHealth()}
-    watch = DeviceWatch(devices, probes, clock, KernelLog())
+    watch = DeviceWatch((), probes, clock, KernelLog(), counts=counts)
     watch.start()
-    return watch
+    if not watch.await_first(DRIVERS_S):
+        log.warning("daemon.drivers_silent", waited_s=DRIVERS_S)
+    rules = Rules(Care(settings.clean_within_s), settings.shared_devices, settings.host_programs)
+    inventory = Inventory(watch, Occupants(executor.observe), DeviceWords(store), clock, rules)
+    watch.looked = inventory.looked
+    inventory.take_in()
+    inventory.start()
+    return inventory
 
 
 @contextmanager
@@ -259,7 +280,10 @@ def _serve(service: Service, listener: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
     keeper, timetable, notices = changes.attach(app, service), schedules.attach(app), notifier(service)
-    screens = seeing.attach(app, service)
+    devices.attach(app)
+    screens = seeing.attach(
+        app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
+    )
     service.daemon.start()
     keeper.applying.canaries.sweep()
     keeper.start()

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol, TypeAlias
 
 from runner.core.job import Event, Job
+from runner.device_ports import Device, DeviceHealth, DeviceProbe, DeviceProcess, Health, Vitals
 
 Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
 
@@ -32,17 +33,6 @@ class Key:
     instance: str  # of the store, so that two daemons never touch each other's containers
     job_id: str
     attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU or slice of one, as something that can be lent."""
-
-    uuid: str
-    vendor: str  # "nvidia" or "amd"
-    name: str
-    memory_bytes: int | None = None
-    render_node: Path | None = None  # AMD: /dev/dri/renderD*
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +80,7 @@ class Alive:
 
     key: Key
     pid: int | None = None  # of its first process, on the host
+    container: str | None = field(default=None, compare=False)  # its whole id, which control groups carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,43 +181,6 @@ class Images(Protocol):
 
     def digest(self, accelerator: Accelerator) -> str:
         """Return the content address of what ``ensure`` would give."""
-
-
-class DeviceProbe(Protocol):
-    def devices(self) -> tuple[Device, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What one look at a device found; None: nobody knows."""
-
-    lost: bool | None = None  # it no longer answers, and only a person or a reset brings it back
-    recovery: str | None = None  # what the driver wants done first, in the words of the fact device.recovery
-    util: float | None = None  # percent of the last moment in which some kernel was running
-    memory: float | None = None  # share of its memory that is in use
-    bus: str | None = None  # where the kernel's log says it is, as domain:bus:device
-    xids: tuple[int, ...] | None = None  # error codes since the look before
-
-
-class DeviceHealth(Protocol):
-    """How the devices of one vendor are."""
-
-    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
-        """Return what is known of each device now, by UUID; one that is left out is not known.
-
-        May block for as long as a driver that has lost its device does: whoever calls it does so on a
-        thread that nobody waits for.  Raises nothing that a driver can bring about.
-        """
-
-
-class Vitals(Protocol):
-    """How the devices have been lately.  Nothing here blocks: what is too old is unknown."""
-
-    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
-        """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
-
-    def unfit(self) -> Mapping[str, str]:
-        """Return the devices that must not be lent, each with the reason."""
 
 
 class Clock(Protocol):
@@ -380,6 +334,7 @@ __all__ = [
     "Device",
     "DeviceHealth",
     "DeviceProbe",
+    "DeviceProcess",
     "EventRow",
     "Executor",
     "Gone",

@@ -15,6 +15,11 @@ from runner.errors import UsageError
 from runner.settings_notify import Notification
 from runner.settings_queue import QueueSettings
 
+HOST_PROGRAMS: Final = (
+    "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
+)  # fmt: skip
+"""What draws the screen, and NVIDIA's own services; the kernel keeps 15 letters of a name."""
+
 SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
 
 
@@ -136,6 +141,15 @@ class Settings(BaseModel):
 
     metrics: Metrics = Metrics()
     """Figures for a monitoring system over TCP; without encryption and without asking who reads them."""
+
+    shared_devices: tuple[str, ...] = ()
+    """Devices that several jobs may share by memory: UUIDs, names (GPU-3), or parts of a model's name."""
+
+    clean_within_s: float = Field(60.0, ge=5, le=3600)
+    """How long a device that was given back may take to be clean again before it is quarantined."""
+
+    host_programs: tuple[str, ...] = HOST_PROGRAMS
+    """Programs of the host that may be on a device that is lent, by the first 15 letters of their name."""
 
     def seccomp_text(self) -> str | None:
         """Return the profile's text; engines take the JSON itself and no path.

@@ -39,6 +39,7 @@ from runner.ports import (
     Mount,
 )
 from runner.resolved import Resolved
+from runner.sharing import within_part
 from runner.world import Findings, Glance, Pinned, Terms
 
 SECRETS_DIR: Final = Path("/run/secrets")
@@ -153,6 +154,7 @@ class JobWorkshop:
             in_container=self._shop.in_container,
             mean_between_s=self._shop.mean_between_s(),
         )
+        spec = within_part(spec, revision.job.devices.memory, devices)
         directory = self.directory(row)
         secrets = {
             n: as_user.read(revision.person, revision.base / p) for n, p in revision.job.secrets.items()

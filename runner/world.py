@@ -4,7 +4,7 @@ Values and Protocols alone, so that whoever observes, decides or acts agrees on 
 knowing the others.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
@@ -131,7 +131,7 @@ class Capacity:
 
     cpus: float
     memory_bytes: int
-    devices: tuple[Device, ...] = ()
+    devices: Sequence[Device] = ()  # as they are whenever somebody looks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ has asked.  So each vendor has a thread of its own; whoever wants to know reads 
 behind.  What is too old is unknown, and the unknown neither kills nor withholds anything.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Event as Flag
@@ -15,13 +15,16 @@ from typing import Final
 import structlog
 
 from runner.adapters.kernel_log import LOST, RECOVERY, KernelLog, Xid
-from runner.ports import Clock, Device, DeviceHealth, Health
+from runner.ports import Clock, Device, DeviceHealth, DeviceProbe, Health
 
 WINDOW_S: Final = 600.0
 """How far back utilisation is remembered: rules ask about minutes."""
 
 STALE_LOOKS: Final = 5
 """Looks that may fail to come before what is known is too old to be true."""
+
+COUNT_EVERY_S: Final = 30.0
+"""How often devices are counted again, besides whenever one has gone."""
 
 MOST_XIDS: Final = 100
 """A device that reports more is not better known for it."""
@@ -67,46 +70,93 @@ class _Past:
 class DeviceWatch:
     """Satisfies ``runner.ports.Vitals``."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[Device, ...]  # as far as they are known at first
     probes: Mapping[str, DeviceHealth]  # by vendor
     clock: Clock
     kernel_log: KernelLog
     every_s: float = 2.0
+    counts: Mapping[str, DeviceProbe] = field(default_factory=dict)  # by vendor; none: nothing comes or goes
+    looked: Callable[[], None] = lambda: None  # called after each look, on the thread that looked
     _past: dict[str, _Past] = field(default_factory=dict)
     _xids: tuple[Xid, ...] | None = None
     _stop: Flag = field(default_factory=Flag)
+    _hints: dict[str, Flag] = field(default_factory=dict)
+    _found: dict[str, tuple[Device, ...]] = field(default_factory=dict)
+    _counted: dict[str, float] = field(default_factory=dict)
+    _first: dict[str, Flag] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for vendor in sorted({device.vendor for device in self.devices} | self.counts.keys()):
+            self._hints[vendor], self._first[vendor] = Flag(), Flag()
+            self._found[vendor] = tuple(d for d in self.devices if d.vendor == vendor)
 
     # --- looking, on threads of their own
 
     def start(self) -> None:
-        """Begin to look; a machine without devices is not looked at."""
-        for vendor in sorted({device.vendor for device in self.devices} & self.probes.keys()):
+        """Begin to look; a machine that can have no devices is not looked at."""
+        for vendor in sorted(self._found.keys() & self.probes.keys()):
             Thread(target=self._run, args=(vendor,), name=f"devices-{vendor}", daemon=True).start()
 
     def stop(self) -> None:
         """Look no more; a thread that the driver holds is left to it."""
         self._stop.set()
+        self.hint()
+
+    def hint(self) -> None:
+        """Let the next look come at once."""
+        for flag in self._hints.values():
+            flag.set()
+
+    def await_first(self, patience_s: float) -> bool:
+        """Return whether every driver has been looked at once within a while; one may never answer."""
+        until = self.clock.monotonic() + patience_s
+        return all(flag.wait(max(until - self.clock.monotonic(), 0.0)) for flag in self._first.values())
 
     def _run(self, vendor: str) -> None:
         while not self._stop.is_set():
+            self._hints[vendor].clear()
             try:
                 self.look(vendor)
             except Exception:  # the outermost frame of this thread: what it would have seen is unknown
                 log.exception("devices.look_failed", vendor=vendor)
-            self._stop.wait(self.every_s)
+            self._hints[vendor].wait(self.every_s if self._found[vendor] else COUNT_EVERY_S)
 
     def look(self, vendor: str) -> None:
         """Look at the devices of one vendor once, and remember it."""
+        now = self.clock.monotonic()
+        if vendor in self.counts and now - self._counted.get(vendor, now - COUNT_EVERY_S) >= COUNT_EVERY_S:
+            self._count(vendor)
+        if self._found[vendor]:
+            self._examine(vendor)
+        self._first[vendor].set()
+        self.looked()
+
+    def _examine(self, vendor: str) -> None:
         if vendor == "nvidia":
             self._xids = self.kernel_log.xids()
-        ours = tuple(device for device in self.devices if device.vendor == vendor)
-        found, before = self.probes[vendor].look(ours), self.unfit()
-        now = self.clock.monotonic()
-        for uuid, health in found.items():
-            self._past[uuid] = self._past.get(uuid, _Past()).after(Sample(now, health))
+        began = self.clock.monotonic()  # what happens during a look may have escaped it
+        found, before = self.probes[vendor].look(self._found[vendor]), self.unfit()
+        if vendor in self.counts and any(each.lost and uuid not in before for uuid, each in found.items()):
+            self._count(vendor)  # before anybody hears of it: a slice that was taken apart is not lost
+        for device in self._found[vendor]:
+            health = found.get(device.uuid)
+            if health is not None:
+                self._past[device.uuid] = self._past.get(device.uuid, _Past()).after(Sample(began, health))
         for uuid, why in self.unfit().items():
             if uuid not in before:
                 log.warning("devices.unfit", device=uuid, why=why)
+
+    def _count(self, vendor: str) -> None:
+        """Notice what has come, what has gone, and what is divided otherwise than before."""
+        known = self._found[vendor]
+        self._found[vendor] = merged(known, self.counts[vendor].devices())
+        self._counted[vendor] = self.clock.monotonic()
+        self.devices = tuple(
+            device for each in sorted(self._found, reverse=True) for device in self._found[each]
+        )
+        there, were = ({device.uuid for device in each} for each in (self._found[vendor], known))
+        if there != were:
+            log.info("devices.changed", came=sorted(there - were), went=sorted(were - there))
 
     # --- what others want to know
 
@@ -124,6 +174,10 @@ class DeviceWatch:
             **_load(pasts),
         }
         return {name: value for name, value in known.items() if value is not None}
+
+    def last(self) -> Mapping[str, Sample]:
+        """Return the last look at each device, however old; also those that have gone since."""
+        return {uuid: past.samples[-1] for uuid, past in self._past.copy().items()}
 
     def unfit(self) -> Mapping[str, str]:
         """Return the devices that must not be lent, each with the reason.
@@ -164,6 +218,18 @@ class DeviceWatch:
         if since is None:
             return 0.0
         return self.clock.monotonic() - (self.clock.now() - since).total_seconds()
+
+
+def merged(known: tuple[Device, ...], found: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return the devices there are after another count.
+
+    One that is not counted any more is kept, for it has gone and must be missed, unless the GPU is there
+    and is divided otherwise: then it does not exist any more.
+    """
+    there = {device.uuid for device in found}
+    whole = {device.parent or device.uuid for device in found}
+    missed = [d for d in known if d.uuid not in there and (d.parent or d.uuid) not in whole]
+    return (*found, *missed)
 
 
 _Known = tuple[_Past | None, tuple[Xid, ...] | None]

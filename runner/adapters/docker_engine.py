@@ -201,7 +201,7 @@ class DockerExecutor:
             case "removing":
                 return None  # we asked for that, so its end is recorded
             case _:
-                return Alive(key)
+                return Alive(key, container=entry["Id"])
 
     def _gone(self, key: Key, container: str) -> Gone | None:
         try:

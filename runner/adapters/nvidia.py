@@ -9,13 +9,15 @@ its instances are.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pynvml
 import structlog
 
+from runner.adapters.islands import islands
 from runner.adapters.kernel_log import bus_address, recovery_word
-from runner.ports import Device, Health
+from runner.ports import Device, DeviceProcess, Health
 
 T = TypeVar("T")
 
@@ -34,11 +36,17 @@ AWAY: Final = frozenset(
 )
 """What is said where the driver itself has gone: begin anew."""
 
+UNDIVIDED: Final = "it is in MIG mode and has no instances"
+"""Where it has some, those are lent in its place."""
+
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class NvidiaProbe:
     """Satisfies ``runner.ports.DeviceProbe``."""
+
+    sys_root: Path = Path("/sys")
 
     def devices(self) -> tuple[Device, ...]:
         """Return every GPU or MIG instance that can be named; none where there is no driver."""
@@ -48,31 +56,47 @@ class NvidiaProbe:
             log.debug("nvidia.none", why=str(error))
             return ()
         try:
-            return tuple(_devices())
+            return tuple(self._devices())
         finally:
             with suppress(*SILENT):
                 pynvml.nvmlShutdown()
 
+    def _devices(self) -> Iterator[Device]:
+        found = []
+        for index in range(_asked(pynvml.nvmlDeviceGetCount) or 0):
+            handle = _asked(pynvml.nvmlDeviceGetHandleByIndex, index)
+            if handle is None:
+                log.warning("nvidia.device_lost", index=index)
+            else:
+                found.append((index, handle, _bus(handle)))
+        joined = _joined([(handle, bus) for _, handle, bus in found if bus is not None])
+        for index, handle, bus in found:
+            numa, label = _numa(self.sys_root, bus), f"GPU-{index}"
+            if _in_mig_mode(handle):
+                yield from _instances(handle, numa, label)
+            else:
+                yield from _device(handle, label=label, numa=numa, island=joined.get(bus or ""))
 
-def _devices() -> Iterator[Device]:
-    for index in range(_asked(pynvml.nvmlDeviceGetCount) or 0):
-        handle = _asked(pynvml.nvmlDeviceGetHandleByIndex, index)
-        if handle is None:
-            log.warning("nvidia.device_lost", index=index)
-        elif _in_mig_mode(handle):
-            yield from _instances(handle)
-        else:
-            yield from _device(handle)
 
-
-def _instances(handle: Any) -> Iterator[Device]:  # noqa: ANN401 - an opaque pointer
+def _instances(handle: Any, numa: int | None, label: str) -> Iterator[Device]:  # noqa: ANN401 - a pointer
+    """Yield the instances of a GPU; they have no links, and the GPU's capability."""
+    parent = _asked(pynvml.nvmlDeviceGetUUID, handle)
+    capability = _capability(handle)
     for index in range(_asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         instance = _asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         if instance is not None:
-            yield from _device(instance)
+            for device in _device(instance, label=f"{label}:{index}", numa=numa):
+                whose = None if parent is None else _text(parent)
+                yield replace(device, kind="slice", parent=whose, capability=capability)
 
 
-def _device(handle: Any) -> Iterator[Device]:  # noqa: ANN401 - an opaque pointer
+def _device(
+    handle: Any,  # noqa: ANN401 - an opaque pointer
+    *,
+    label: str,
+    numa: int | None,
+    island: str | None = None,
+) -> Iterator[Device]:
     uuid = _asked(pynvml.nvmlDeviceGetUUID, handle)
     if uuid is None:
         log.warning("nvidia.device_without_uuid")
@@ -83,7 +107,56 @@ def _device(handle: Any) -> Iterator[Device]:  # noqa: ANN401 - an opaque pointe
         vendor="nvidia",
         name=_text(_asked(pynvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"),
         memory_bytes=None if memory is None else int(memory.total),
+        label=label,
+        capability=_capability(handle),
+        island=island,
+        numa=numa,
     )
+
+
+def _capability(handle: Any) -> tuple[int, int] | None:  # noqa: ANN401 - an opaque pointer
+    answer = _asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    return None if answer is None else (int(answer[0]), int(answer[1]))
+
+
+def _bus(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
+    where = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
+    return None if where is None else bus_address(_text(where.busId))
+
+
+def _numa(sys_root: Path, bus: str | None) -> int | None:
+    """Return the memory node of a place on the bus; -1 in the file means that there is but one."""
+    try:
+        node = int((sys_root / f"bus/pci/devices/{bus}.0/numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return max(node, 0)
+
+
+def _joined(devices: list[tuple[Any, str]]) -> dict[str, str]:
+    """Return the island of each place on the bus that NVLink joins to another GPU."""
+    there = [bus for _, bus in devices]
+    pairs = [(bus, _far_end(handle, link, there)) for handle, bus in devices for link in _links(handle)]
+    return islands("nvlink", there, [(near, far) for near, far in pairs if far is not None])
+
+
+def _links(handle: Any) -> Iterator[int]:  # noqa: ANN401 - an opaque pointer
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = _asked(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is None:  # no such link, and so none behind it
+            return
+        if state == pynvml.NVML_FEATURE_ENABLED:
+            yield link
+
+
+def _far_end(handle: Any, link: int, there: list[str]) -> str | None:  # noqa: ANN401 - an opaque pointer
+    """Return the GPU at the other end of a link, or one name for all switches: they join everything."""
+    far = _asked(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+    bus = None if far is None else bus_address(_text(far.busId))
+    if bus in there:
+        return bus
+    kind = _asked(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+    return "switch" if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else None
 
 
 def _in_mig_mode(handle: Any) -> bool:  # noqa: ANN401 - an opaque pointer
@@ -118,7 +191,7 @@ class NvidiaHealth:
             return {}
         self._events = self._events or _Events()
         happened = self._events.since_last()
-        found = {device.uuid: self._health(device.uuid) for device in devices}
+        found = {device.uuid: self._health(device) for device in devices}
         return {uuid: self._events.added(uuid, health, happened) for uuid, health in found.items()}
 
     def _begun(self) -> bool:
@@ -128,10 +201,11 @@ class NvidiaHealth:
                 self._ready = True
         return self._ready
 
-    def _health(self, uuid: str) -> Health:
+    def _health(self, device: Device) -> Health:
         try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            return _examined(handle)
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            divided = device.kind != "slice" and _in_mig_mode(handle)
+            return replace(_examined(handle), unusable=UNDIVIDED if divided else None)
         except pynvml.NVMLError as error:
             if error.value in AWAY:
                 self._ready = False
@@ -191,13 +265,62 @@ def _examined(handle: Any) -> Health:  # noqa: ANN401 - an opaque pointer
     where = _present(pynvml.nvmlDeviceGetPciInfo, whole)
     recovery = _recovery(whole)
     heard = any(answer is not None for answer in (memory, used, where, recovery))
+    power, errors = _asked(pynvml.nvmlDeviceGetPowerUsage, whole), _uncorrectable(whole)
     return Health(
         lost=False if heard else None,
         recovery=recovery,
         util=None if used is None else float(used.gpu),
         memory=memory.used / memory.total if memory is not None and memory.total else None,
         bus=None if where is None else bus_address(_text(where.busId)),
+        used_bytes=None if memory is None else int(memory.used),
+        processes=_processes(handle),
+        power_w=None if power is None else power / 1000,
+        temperature_c=_asked(pynvml.nvmlDeviceGetTemperature, whole, pynvml.NVML_TEMPERATURE_GPU),
+        ecc_uncorrectable=errors,
+        throttled=_throttled(whole),
     )
+
+
+COMPUTE: Final = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+)
+
+
+def _processes(handle: Any) -> tuple[DeviceProcess, ...] | None:  # noqa: ANN401 - an opaque pointer
+    """Return who computes or draws on a device, each once; None if the driver does not say who computes."""
+    compute, shared = (_asked(call, handle) for call in COMPUTE)
+    if compute is None:
+        return None
+    drawing = _asked(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
+    computing = {each.pid for each in (*compute, *(shared or ()))}
+    used: dict[int, int | None] = {}
+    for each in (*compute, *(shared or ()), *drawing):
+        known, more = used.get(each.pid), each.usedGpuMemory
+        used[each.pid] = known if more is None else max(int(more), known or 0)
+    return tuple(DeviceProcess(pid, amount, pid not in computing) for pid, amount in sorted(used.items()))
+
+
+def _uncorrectable(handle: Any) -> int | None:  # noqa: ANN401 - an opaque pointer
+    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    return _asked(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
+
+
+HELD_DOWN: Final = {
+    pynvml.nvmlClocksThrottleReasonSwPowerCap: "power cap",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat (hardware)",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake",
+}
+
+
+def _throttled(handle: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - an opaque pointer
+    """Return what holds the clocks of a device down against its will; idleness is no such thing."""
+    bits = _asked(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    if bits is None:  # the name that older drivers know
+        bits = _asked(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    return None if bits is None else tuple(word for bit, word in HELD_DOWN.items() if bits & bit)
 
 
 def _recovery(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer

@@ -361,3 +361,12 @@ SELECT coalesce(max(seq), 0) FROM decisions;
 
 -- name: utilisation_of
 SELECT device_s, busy_s FROM utilisation WHERE job_id = :job_id AND attempt = :attempt;
+
+-- name: device_words
+SELECT * FROM devices ORDER BY uuid;
+
+-- name: say_of_device
+INSERT OR REPLACE INTO devices (uuid, state, reason, by, since) VALUES (:uuid, :state, :reason, :by, :since);
+
+-- name: unsay_of_device
+DELETE FROM devices WHERE uuid = :uuid;

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "schema": "runner.cli.files:commands",
     "init": "runner.cli.files:commands",
     "policy": "runner.cli.policy:policy",
+    "gpus": "runner.cli.gpus:gpus",
     "images": "runner.cli.images:images",
     "data": "runner.cli.data:data",
     "profiles": "runner.cli.profiles:profiles",

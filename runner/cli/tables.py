@@ -12,11 +12,14 @@ from runner.cli import render
 from runner.cli.output import harmless
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from runner.answers import Detail, Summary
 
 COLOURS: Final = {
     "running": "green", "starting": "green", "succeeded": "green", "failed": "red", "held": "yellow",
     "cancelled": "yellow", "stopping": "yellow",
+    "lent": "green", "foreign": "red", "dirty": "yellow", "quarantined": "red", "drained": "yellow",
 }  # fmt: skip
 
 
@@ -28,6 +31,20 @@ def print_jobs(jobs: list[Summary], now: float, console: Console | None = None) 
     table.add_column("WHY", ratio=1)
     for job in jobs:
         table.add_row(*_job_cells(job, now))
+    (console or Console()).print(table)
+
+
+def print_cells(
+    columns: Iterable[str], rows: Iterable[Iterable[str]], console: Console | None = None
+) -> None:
+    """Print rows whose last cell may take several lines; the words for states have their colours."""
+    *narrow, wide = columns
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in narrow:
+        table.add_column(column, no_wrap=True)
+    table.add_column(wide, ratio=1)
+    for row in rows:
+        table.add_row(*(Text(harmless(cell), COLOURS.get(cell, "")) for cell in row))
     (console or Console()).print(table)
 
 

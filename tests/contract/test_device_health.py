@@ -6,14 +6,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from runner.adapters.amd import AmdHealth
-from runner.ports import Device, Health
+from runner.ports import Device, DeviceProcess, Health
 from tests.fakes.vitals import FakeHealth
 
 SOURCE = Path(__file__).parents[1] / "fakes/nvml/nvml.c"
@@ -33,6 +33,9 @@ class Place(Protocol):
 
     def lose(self, name: str) -> None: ...
 
+    def use(self, name: str, pid: int, amount: int) -> None:
+        """Let a process be the only one on a device that is there."""
+
     def silence(self) -> None:
         """Take the driver away."""
 
@@ -44,10 +47,16 @@ class FakePlace:
     probe: FakeHealth = field(default_factory=FakeHealth)
 
     def be(self, name: str, *, util: int | None = None, used: float | None = None) -> None:
-        self.probe.healths[name] = Health(lost=False, util=util, memory=used)
+        self.probe.healths[name] = Health(
+            lost=False, util=util, memory=used, used_bytes=None if used is None else int(used * 1000)
+        )
 
     def lose(self, name: str) -> None:
         self.probe.healths[name] = Health(lost=True)
+
+    def use(self, name: str, pid: int, amount: int) -> None:
+        process = DeviceProcess(pid, amount)
+        self.probe.healths[name] = replace(self.probe.healths[name], processes=(process,))
 
     def silence(self) -> None:
         self.probe.healths.clear()
@@ -73,6 +82,9 @@ class NvmlPlace:
     def lose(self, name: str) -> None:
         self.lines[name] = f"lost {name} 1000 L4\n"
 
+    def use(self, name: str, pid: int, amount: int) -> None:
+        self.lines[name] += f"is {name} procs={pid}:{amount}\n"
+
     def silence(self) -> None:
         self.lines.clear()
 
@@ -83,7 +95,12 @@ class NvmlPlace:
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self.driver), "FAKE_NVML": str(self.said)}
         command = [sys.executable, "-W", "error", "-c", LOOK, "a", "b"]
         answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        return {uuid: Health(**health) for uuid, health in json.loads(answer.stdout).items()}
+        return {uuid: _health(health) for uuid, health in json.loads(answer.stdout).items()}
+
+
+def _health(said: dict[str, Any]) -> Health:
+    processes = said.pop("processes")
+    return Health(**said, processes=processes and tuple(DeviceProcess(**each) for each in processes))
 
 
 def _last(line: str) -> bool:
@@ -106,6 +123,14 @@ class SysfsPlace:
 
     def lose(self, name: str) -> None:
         shutil.rmtree(self._node(name))
+
+    def use(self, name: str, pid: int, amount: int) -> None:
+        kfd = self.root / "class/kfd/kfd"
+        for directory in (kfd / f"topology/nodes/{name}", kfd / f"proc/{pid}"):
+            directory.mkdir(parents=True)
+        (kfd / f"topology/nodes/{name}/properties").write_text(f"drm_render_minor {name}\n")
+        (kfd / f"topology/nodes/{name}/gpu_id").write_text(f"7{ord(name)}\n")
+        (kfd / f"proc/{pid}/vram_7{ord(name)}").write_text(f"{amount}\n")
 
     def silence(self) -> None:
         shutil.rmtree(self.root / "class")
@@ -161,6 +186,20 @@ def test_a_device_that_has_gone_is_lost_and_the_other_one_is_not(place: Place) -
     place.lose("b")
     found = place.look()
     assert (found["a"].lost, found["b"].lost) == (False, True)
+
+
+def test_who_is_on_a_device_is_told_with_how_much_of_its_memory(place: Place) -> None:
+    place.be("a", used=0.5)
+    place.be("b", used=0.5)
+    place.use("b", 4121, 300)
+    found = place.look()
+    assert found["b"].processes == (DeviceProcess(4121, 300),)
+    assert not found["a"].processes
+
+
+def test_how_full_a_device_is_is_known_in_bytes_too(place: Place) -> None:
+    place.be("a", used=0.25)
+    assert place.look()["a"].used_bytes == 250
 
 
 def test_nothing_is_known_where_the_driver_itself_has_gone(place: Place) -> None:

@@ -222,6 +222,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._json(self.api.changes[kind].pop(0))
             case _, ["schedules", *more]:
                 self._schedule(more)
+            case _, ["devices", *_]:
+                self._json(self.api.changes["devices"].pop(0))
             case "POST", ["stop"]:
                 self._json({})
                 self.api.left.set()

@@ -5,6 +5,7 @@ from typing import Final
 from runner.core.policy.facts import Fact, Kind, Moment
 
 _EXIT: Final = (Moment.EXIT,)
+_WATCH: Final = (Moment.WATCH,)
 _CHANGE: Final = (Moment.CHANGE,)
 _RUNNING: Final = (Moment.WATCH, Moment.CHANGE)
 _ALWAYS: Final = (Moment.EXIT, Moment.WATCH, Moment.CHANGE)
@@ -64,6 +65,13 @@ DEVICE_FACTS: Final = (
         "NVML or AMD sysfs",
         least=0,
         most=1,
+    ),
+    Fact(
+        "device.intruder",
+        Kind.TRUTH,
+        _WATCH,
+        "a process that is not the job's uses one of its devices",
+        "process lists of the driver; /proc, which says whose a process is; unknown where either is silent",
     ),
     Fact(
         "device.others",

@@ -4,19 +4,23 @@
  *     mig UUID MEMORY NAME...      an instance of the GPU above it, which is then in MIG mode
  *
  *     is UUID KEY=VALUE... how it is: util=PERCENT used=BYTES bus=ADDRESS recovery=ACTION
- *                          xid=CODE (reported once to those who listen) error=CODE (of every question) hang=1 (no answer, ever); after all others
+ *                          xid=CODE (reported once to those who listen) error=CODE (of every question) hang=1 (no answer, ever)
+ *                          cap=MAJOR.MINOR mig=1 (without instances) nvlink=LINKS@switch or nvlink=LINKS@BUS procs=PID:BYTES,... (procs=?: not told) draws=PID:BYTES,...
+ *                          power=WATTS temp=CELSIUS ecc=ERRORS throttle=BITS; after all others, as many lines as it takes
+ *     hang init -          nvmlInit does not return
+ *     error CODE -         nvmlInit fails: 9 driver not loaded, 18 driver and library mismatch
  *
  * "-" for UUID or MEMORY: the driver does not answer that question. A line "lost": no handle.
  * The file is read again whenever a device is looked for by its UUID, so that a test can change it.
- * nvmlDeviceGetMigMode is left out when compiled with -DOLD, as in an old driver.
+ * nvmlDeviceGetMigMode and the lists of processes are left out when compiled with -DOLD, as in an old driver.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, LOST = 15, TIMEOUT = 10, RECOVERY_ACTION = 230, XID_ERROR = 8 };
-typedef struct { char kind[8], uuid[96], memory[32], name[96]; } Line;
+enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, LOST = 15, TIMEOUT = 10, RECOVERY_ACTION = 230, XID_ERROR = 8 };
+typedef struct { char kind[8], uuid[96], memory[32], name[400]; } Line;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; } Pci;
@@ -24,14 +28,17 @@ typedef struct {
     unsigned field, scope; long long when, took; unsigned type; int outcome; unsigned long long value;
 } Field;
 
-static Line lines[64];
+static Line lines[256];
 static int count;
 
+static int is_device(const Line *line) {
+    return !strcmp(line->kind, "gpu") || !strcmp(line->kind, "mig") || !strcmp(line->kind, "lost");
+}
 static int numbered(const char *kind, int from, unsigned index) {
     for (int i = from; i < count; i++) {
         int is_mig = !strcmp(lines[i].kind, "mig");
         if (!strcmp(kind, "mig") && !is_mig) return -1;
-        if (strcmp(kind, "mig") && (is_mig || !strcmp(lines[i].kind, "is"))) continue;
+        if (strcmp(kind, "mig") && (is_mig || !is_device(&lines[i]))) continue;
         if (index-- == 0) return i;
     }
     return -1;
@@ -39,13 +46,19 @@ static int numbered(const char *kind, int from, unsigned index) {
 
 static int load(void) {
     FILE *file = fopen(getenv("FAKE_NVML"), "r");
-    char text[512];
+    char text[640];
     for (count = 0; file && fgets(text, sizeof text, file); count++)
-        if (sscanf(text, "is %95s %95[^\n]", lines[count].uuid, lines[count].name) >= 1)
+        if (sscanf(text, "is %95s %399[^\n]", lines[count].uuid, lines[count].name) >= 1)
             strcpy(lines[count].kind, "is");
         else
-            sscanf(text, "%7s %95s %31s %95[^\n]", lines[count].kind, lines[count].uuid, lines[count].memory, lines[count].name);
-    return file ? fclose(file) : 9; /* driver not loaded */
+            sscanf(text, "%7s %95s %31s %399[^\n]", lines[count].kind, lines[count].uuid, lines[count].memory, lines[count].name);
+    if (!file) return 9; /* driver not loaded */
+    fclose(file);
+    for (int i = 0; i < count; i++) {
+        if (!strcmp(lines[i].kind, "hang")) for (;;) pause();
+        if (!strcmp(lines[i].kind, "error")) return atoi(lines[i].uuid);
+    }
+    return OK;
 }
 /* What is said about a device under a key; NULL where nothing is. */
 static const char *said(const Line *device, const char *key) {
@@ -86,13 +99,14 @@ int nvmlDeviceGetName(Line *device, char *text, unsigned size) {
 }
 int nvmlDeviceGetHandleByUUID(const char *uuid, Line **device) {
     int missing = load();
+    if (missing) return missing;
     for (int i = 0; i < count; i++)
-        if (!strcmp(lines[i].uuid, uuid) && strcmp(lines[i].kind, "is")) {
+        if (!strcmp(lines[i].uuid, uuid) && is_device(&lines[i])) {
             *device = &lines[i];
             if (said(*device, "hang=")) for (;;) pause();
             return strcmp(lines[i].kind, "lost") ? OK : LOST;
         }
-    return missing ? missing : NOT_FOUND;
+    return NOT_FOUND;
 }
 int nvmlDeviceGetUtilizationRates(Line *device, Utilization *answer) {
     const char *util = said(device, "util=");
@@ -112,8 +126,56 @@ int nvmlDeviceGetMemoryInfo(Line *device, Memory *memory) {
     if (error(device)) return error(device);
     return strcmp(device->memory, "-") ? OK : NOT_SUPPORTED;
 }
+typedef struct { unsigned pid; unsigned long long used; unsigned instance, compute; } Process;
+static int number(const Line *device, const char *key, unsigned long long *answer) {
+    const char *text = said(device, key);
+    *answer = text ? strtoull(text, NULL, 0) : 0;
+    return error(device) ? error(device) : text ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetPowerUsage(Line *device, unsigned *milliwatts) {
+    unsigned long long watts;
+    int outcome = number(device, "power=", &watts);
+    *milliwatts = (unsigned)watts * 1000;
+    return outcome;
+}
+int nvmlDeviceGetTemperature(Line *device, unsigned sensor, unsigned *celsius) {
+    unsigned long long answer;
+    int outcome = number(device, "temp=", &answer);
+    (void)sensor;
+    *celsius = (unsigned)answer;
+    return outcome;
+}
+int nvmlDeviceGetTotalEccErrors(Line *device, unsigned kind, unsigned since, unsigned long long *answer) {
+    (void)kind; (void)since;
+    return number(device, "ecc=", answer);
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(Line *device, unsigned long long *answer) {
+    return number(device, "throttle=", answer);
+}
+int nvmlDeviceGetCudaComputeCapability(Line *device, int *major, int *minor) {
+    const char *text = said(device, "cap=");
+    *major = *minor = 0;
+    return text && sscanf(text, "%d.%d", major, minor) == 2 ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkState(Line *device, unsigned link, unsigned *on) {
+    const char *text = said(device, "nvlink=");
+    *on = 1;
+    return text && link < (unsigned)atoi(text) ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Line *device, unsigned link, Pci *answer) {
+    const char *text = said(device, "nvlink=");
+    (void)link;
+    memset(answer, 0, sizeof *answer);
+    return text && sscanf(text, "%*d@%31s", answer->address) == 1 ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(Line *device, unsigned link, unsigned *kind) {
+    const char *text = said(device, "nvlink=");
+    (void)link;
+    *kind = text && strstr(text, "@switch") && strstr(text, "@switch") - text < 4 ? 2 : 0;
+    return OK;
+}
 typedef struct { Line *device; unsigned long long type, data; unsigned instance, compute; } Event;
-static int reported[64];
+static int reported[256];
 int nvmlEventSetCreate(void **set) { *set = reported; return OK; }
 int nvmlDeviceRegisterEvents(Line *device, unsigned long long types, void *set) {
     (void)set;
@@ -133,6 +195,26 @@ int nvmlEventSetWait_v2(void *set, Event *event, unsigned milliseconds) {
     return TIMEOUT;
 }
 #ifndef OLD
+static int listed(Line *device, const char *key, unsigned *many, Process *found) {
+    const char *text = said(device, key);
+    unsigned there = 0, room = *many, pid;
+    unsigned long long used;
+    if (error(device)) return error(device);
+    if (text && *text == '?') return NOT_SUPPORTED;
+    for (; text && sscanf(text, "%u:%llu", &pid, &used) == 2; there++) {
+        if (found && there < room) found[there] = (Process){ pid, used, 0, 0 };
+        text += strcspn(text, ", ");
+        text = *text == ',' ? text + 1 : NULL;
+    }
+    *many = there;
+    return there > room ? TOO_SMALL : OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(Line *device, unsigned *many, Process *found) {
+    return listed(device, "procs=", many, found);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Line *device, unsigned *many, Process *found) {
+    return listed(device, "draws=", many, found);
+}
 int nvmlDeviceGetFieldValues(Line *device, int many, Field *fields) {
     const char *action = said(device, "recovery=");
     for (int i = 0; i < many; i++) {
@@ -148,7 +230,7 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Line *instance, Line **device) 
 }
 int nvmlDeviceGetMigMode(Line *device, unsigned *now, unsigned *next) {
     if (!strcmp(device->kind, "mig")) return NOT_SUPPORTED;
-    *now = *next = numbered("mig", (int)(device - lines) + 1, 0) >= 0;
+    *now = *next = said(device, "mig=") || numbered("mig", (int)(device - lines) + 1, 0) >= 0;
     return OK;
 }
 #endif

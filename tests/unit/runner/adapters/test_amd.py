@@ -40,7 +40,7 @@ def test_a_gpu_is_listed_with_the_node_that_a_container_needs(sysfs: Sysfs, tmp_
     sysfs.compute(1, drm_render_minor=128, gfx_target_version=90402)
     node = tmp_path / "dev/dri/renderD128"
     assert sysfs.probe.devices() == (
-        Device("GPU-18f08b8b1c2e3d4f", "amd", "Instinct MI300X", 206141652992, node),
+        Device("GPU-18f08b8b1c2e3d4f", "amd", "Instinct MI300X", 206141652992, node, label="GPU-0"),
     )
 
 

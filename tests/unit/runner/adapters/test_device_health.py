@@ -271,3 +271,112 @@ def test_an_operator_is_told_once_about_a_device_that_is_not_lent(
     site.probe.healths["GPU-b"] = Health(lost=True)
     site.look(3)
     assert capsys.readouterr().out.count("devices.unfit") == 1
+
+
+# --- what comes and what goes
+
+
+@dataclass
+class Counted:
+    """Satisfies ``runner.ports.DeviceProbe``."""
+
+    found: tuple[Device, ...] = DEVICES
+    counts: int = 0
+
+    def devices(self) -> tuple[Device, ...]:
+        self.counts += 1
+        return self.found
+
+
+SLICES = tuple(Device(f"MIG-{i}", "nvidia", "H100", kind="slice", parent="GPU-b") for i in range(2))
+
+
+def counting(site: Site, probe: Counted) -> DeviceWatch:
+    watch = DeviceWatch((), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": probe})
+    watch.look("nvidia")
+    return watch
+
+
+def test_devices_are_counted_at_the_first_look_and_every_half_minute(site: Site) -> None:
+    probe = Counted()
+    watch = counting(site, probe)
+    assert (watch.devices, probe.counts) == (DEVICES, 1)
+    for _ in range(16):
+        site.clock.forward(2)
+        watch.look("nvidia")
+    assert probe.counts == 2
+
+
+def test_a_device_that_is_not_counted_any_more_is_missed_and_not_forgotten(site: Site) -> None:
+    probe = Counted()
+    watch = counting(site, probe)
+    probe.found = DEVICES[:1]
+    site.probe.healths["GPU-b"] = Health(lost=True)
+    watch.look("nvidia")
+    assert (watch.devices, probe.counts) == (DEVICES, 2)
+    assert watch.unfit() == {"GPU-b": "it no longer answers"}
+    watch.look("nvidia")
+    assert probe.counts == 2  # not again for the same one
+
+
+def test_a_gpu_that_was_divided_gives_way_to_its_slices_and_back_without_being_lost(site: Site) -> None:
+    probe = Counted()
+    watch = counting(site, probe)
+    probe.found, site.probe.healths["GPU-b"] = (DEVICES[0], *SLICES), Health(lost=True)
+    watch.look("nvidia")
+    assert ([device.uuid for device in watch.devices], watch.unfit()) == (["GPU-a", "MIG-0", "MIG-1"], {})
+    site.probe.healths |= {each.uuid: Health(lost=True) for each in SLICES}
+    site.probe.healths["GPU-b"] = OTHER
+    probe.found = DEVICES
+    watch.look("nvidia")
+    assert (watch.devices, watch.unfit()) == (DEVICES, {})
+
+
+def test_slices_whose_gpu_has_gone_too_are_missed(site: Site) -> None:
+    probe = Counted((DEVICES[0], *SLICES))
+    watch = counting(site, probe)
+    site.clock.forward(60)
+    probe.found = DEVICES[:1]
+    watch.look("nvidia")
+    assert [device.uuid for device in watch.devices] == ["GPU-a", "MIG-0", "MIG-1"]
+
+
+def test_a_machine_whose_driver_comes_late_has_its_devices_then(site: Site) -> None:
+    probe, seen = Counted(()), []
+    watch = counting(site, probe)
+    watch.looked = lambda: seen.append(len(watch.devices))
+    assert (watch.devices, site.probe.looks) == ((), 0)
+    probe.found = DEVICES
+    site.clock.forward(60)
+    watch.look("nvidia")
+    assert (seen, dict(watch.last())["GPU-a"].health) == ([2], FINE)
+
+
+def test_a_start_waits_for_the_first_look_and_not_for_a_driver_that_hangs(site: Site) -> None:
+    site.probe.hangs = Flag()
+    hangs = DeviceWatch(
+        (), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": Counted()}
+    )
+    hangs.start()
+    try:
+        assert not hangs.await_first(0.05)
+        assert hangs.last() == {}
+        site.probe.hangs.set()
+        assert hangs.await_first(10)
+    finally:
+        hangs.stop()
+
+
+def test_a_hint_makes_the_next_look_come_at_once(site: Site) -> None:
+    looked = Flag()
+    watch = DeviceWatch(
+        DEVICES, {"nvidia": site.probe}, site.clock, KernelLog(site.log), every_s=3600, looked=looked.set
+    )
+    watch.start()
+    try:
+        assert looked.wait(10)
+        looked.clear()
+        watch.hint()
+        assert looked.wait(10)
+    finally:
+        watch.stop()

@@ -1,0 +1,129 @@
+"""``runner gpus``: what the devices are, what they do, who has them, and why one is not lent."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.cli import render
+from runner.cli.options import as_json
+from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.client import find_or_start
+from runner.wire import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GIB: Final = 1024**3
+COLUMNS: Final = (
+    "GPU", "UUID", "MODEL", "MEMORY", "UTIL", "TEMP", "POWER", "STATE", "SINCE", "JOB OR REASON",
+)  # fmt: skip
+
+Device = dict[str, Any]
+
+
+@click.group(invoke_without_command=True)
+@as_json
+@click.pass_context
+def gpus(context: click.Context, *, as_json: bool) -> None:
+    """Print the devices: what they do, who has them, and why one is not lent.
+
+    In a pipe: one device per line, no header, between tabs: name, UUID, model, bytes in use, bytes in
+    all, utilisation (%), temperature (C), power (W), state, since (UTC), jobs, reason.  "-" is what the
+    driver does not say.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    answer = find_or_start(complain).get("/v1/devices")
+    _print(answer["devices"], as_json=as_json)
+    if not answer["devices"]:
+        memory = answer["memory_bytes"] / GIB
+        complain(f"no GPU here; {answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are lent")
+
+
+def _print(devices: list[Device], *, as_json: bool) -> None:
+    for device in devices if as_json or not on_terminal() else ():
+        if as_json:
+            say_json(device)
+        else:
+            say_row(*plain_cells(device))
+    if devices and not as_json and on_terminal():
+        from runner.cli.tables import print_cells  # noqa: PLC0415  loads rich
+
+        print_cells(COLUMNS, [cells(device, time.time()) for device in devices])
+
+
+@gpus.command()
+@click.argument("device", metavar="DEVICE")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; everybody sees it.")
+@as_json
+def drain(*, device: str, reason: str, as_json: bool) -> None:
+    """Lend a device no more, until "runner gpus resume"; a job that has it keeps it.
+
+    DEVICE is a UUID, the beginning of one, or a name such as GPU-3.  For root and the daemon's user.
+    """
+    answer = find_or_start(complain).post(f"/v1/devices/{quote(device)}/drain", {"reason": reason})["device"]
+    has = f"; {', '.join(holders(answer))} still has it" if answer["jobs"] else ""
+    _say(answer, f"{answer['name']} is drained{has}", as_json=as_json)
+
+
+@gpus.command()
+@click.argument("device", metavar="DEVICE")
+@as_json
+def resume(*, device: str, as_json: bool) -> None:
+    """Lend a device again that was drained, quarantined or is dirty; the daemon looks at it first.
+
+    You say that it is in order: memory that is in use on it now, by no process, is normal from now on.
+    """
+    answer = find_or_start(complain).post(f"/v1/devices/{quote(device)}/resume", {})["device"]
+    why = f": {answer['reason']}" if answer["reason"] and not answer["jobs"] else ""
+    _say(answer, f"{answer['name']} is {answer['state']}{why}", as_json=as_json)
+
+
+def _say(device: Device, text: str, *, as_json: bool) -> None:
+    if as_json:
+        say_json(device)
+    else:
+        say(text)
+
+
+def holders(device: Device) -> list[str]:
+    """Return who has a device: ``job 12 (train, ann)``."""
+    return [f"job {job['id']} ({job['name']}, {job['owner']})" for job in device["jobs"]]
+
+
+def cells(device: Device, now: float) -> Iterator[str]:
+    """Yield the cells of one device on a terminal."""
+    yield device["name"]
+    yield device["uuid"]
+    yield device["model"]
+    used, total = (_gib(device[key]) for key in ("used_bytes", "memory_bytes"))
+    yield f"{used}/{total}G"
+    yield _known(device["util"], "%")
+    yield _known(device["temperature_c"], "C")
+    yield _known(device["power_w"], "W")
+    yield device["state"]
+    yield render.age(device["since"], now)
+    has = ", ".join(holders(device))
+    reason = "" if device["state"] == "lent" else device["reason"]
+    yield "; ".join(each for each in (has, reason) if each) or "-"
+
+
+def plain_cells(device: Device) -> Iterator[object]:
+    """Yield the cells of one device in a pipe."""
+    for key in ("name", "uuid", "model", "used_bytes", "memory_bytes", "util", "temperature_c", "power_w"):
+        yield device[key]
+    yield device["state"]
+    yield device["since"]
+    yield ",".join(job["id"] for job in device["jobs"])
+    yield device["reason"]
+
+
+def _gib(amount: int | None) -> str:
+    return "-" if amount is None else f"{amount / GIB:.1f}"
+
+
+def _known(number: float | None, unit: str) -> str:
+    return "-" if number is None else f"{number:.0f}{unit}"

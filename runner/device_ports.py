@@ -1,0 +1,78 @@
+"""Devices as the daemon needs them: what there is, how it is, and who may say so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU or slice of one, as something that can be lent."""
+
+    uuid: str
+    vendor: str  # "nvidia" or "amd"
+    name: str
+    memory_bytes: int | None = None
+    render_node: Path | None = None  # AMD: /dev/dri/renderD*
+    label: str = ""  # for people: GPU-3, and GPU-3:1 for a slice of it
+    capability: tuple[int, int] | None = None  # CUDA's compute capability
+    island: str | None = None  # devices that NVLink or xGMI joins say the same
+    numa: int | None = None
+    kind: Literal["whole", "slice", "shared"] = "whole"
+    parent: str | None = None  # UUID of the GPU that a slice is part of
+    unified: bool = False  # its memory is the host's own, which others use too
+
+
+class DeviceProbe(Protocol):
+    def devices(self) -> tuple[Device, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """One process that a driver names as a user of a device."""
+
+    pid: int
+    used_bytes: int | None = None
+    draws: bool = False  # and does not compute, as a desktop and its windows do
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What one look at a device found; None: nobody knows."""
+
+    lost: bool | None = None  # it no longer answers, and only a person or a reset brings it back
+    unusable: str | None = None  # why nothing can compute on it, though it answers
+    recovery: str | None = None  # what the driver wants done first, in the words of the fact device.recovery
+    util: float | None = None  # percent of the last moment in which some kernel was running
+    memory: float | None = None  # share of its memory that is in use
+    bus: str | None = None  # where the kernel's log says it is, as domain:bus:device
+    xids: tuple[int, ...] | None = None  # error codes since the look before
+    used_bytes: int | None = None
+    processes: tuple[DeviceProcess, ...] | None = None  # (): none, which is not the same as not known
+    power_w: float | None = None
+    temperature_c: float | None = None
+    ecc_uncorrectable: int | None = None  # memory errors since the driver was loaded
+    throttled: tuple[str, ...] | None = None  # what holds its clocks down
+
+
+class DeviceHealth(Protocol):
+    """How the devices of one vendor are."""
+
+    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return what is known of each device now, by UUID; one that is left out is not known.
+
+        May block for as long as a driver that has lost its device does: whoever calls it does so on a
+        thread that nobody waits for.  Raises nothing that a driver can bring about.
+        """
+
+
+class Vitals(Protocol):
+    """How the devices have been lately.  Nothing here blocks: what is too old is unknown."""
+
+    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
+        """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
+
+    def unfit(self) -> Mapping[str, str]:
+        """Return the devices that must not be lent, each with the reason."""

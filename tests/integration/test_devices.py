@@ -1,0 +1,211 @@
+"""Devices of stand-in hosts through a real daemon: lent, intruded upon, lost, drained, divided, silent."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.hosts import GIB, NvidiaHost, compile_nvml, h100s, sliced_a100s
+from tests.fakes.service import Json, Service, service, until
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+NOBODY = 65534
+
+
+@dataclass
+class Site:
+    """A daemon on a machine whose driver says what a test says."""
+
+    daemon: Service
+    host: NvidiaHost
+    said: Path
+    listed: dict[str, Json] = field(default_factory=dict)
+
+    def say(self) -> None:
+        """Let the driver say what the host is now."""
+        self.host.write(self.said)
+
+    def gpus(self) -> dict[str, Json]:
+        lines = [x for x in self.daemon.runner("gpus", "--json").splitlines() if x.startswith("{")]
+        self.listed = {each["name"]: each for each in map(json.loads, lines)}
+        return self.listed
+
+    def reaches(self, name: str, state: str) -> Json:
+        """Return a device once it is in this state."""
+
+        def look() -> bool:
+            return self.gpus().get(name, {}).get("state") == state
+
+        until(look, f"{name} is {state}", 30, more=lambda: f"{self.listed}\n{self.daemon.log_tail()}")
+        return self.listed[name]
+
+    def sleeper(self, name: str, gpus: int = 1, **fields: str) -> str:
+        known: dict[str, Any] = {
+            "workload": {"kind": "program", "command": ["sleep", "600"]},
+            "accelerator": "cuda",
+            "resources": {"cpus": 1, "memory": "256MiB", "gpus": gpus},
+            "stop_grace": "1s",
+            "retry": {"backoff": "0s"},
+        }
+        return self.daemon.submit(self.daemon.file(name, **{**known, **fields}), end="cancelled")
+
+    def first_pid(self, job_id: str) -> int:
+        """Return the program of a running attempt."""
+        [child] = (self.daemon.state / "processes").glob(f"runner-*-{job_id}-1/child")
+        return int(child.read_text().splitlines()[1].split()[0])
+
+
+@contextmanager
+def site(tmp_path: Path, host: NvidiaHost, **settings: object) -> Iterator[Site]:
+    library, said = compile_nvml(tmp_path / "driver"), tmp_path / "host"
+    host.write(said)
+    with service(executor="process", watch_every_s=0.2, clean_within_s=5, **settings) as made:
+        made.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML=str(said))
+        yield Site(made.start(), host, said)
+
+
+@contextmanager
+def stranger() -> Iterator[int]:
+    """A process that no job of ours has, of another user where that can be."""
+    drop = ["setpriv", "--reuid", str(NOBODY), "--clear-groups"] if os.geteuid() == 0 else []
+    with subprocess.Popen([*drop, "sleep", "600"], start_new_session=True) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_a_device_from_the_first_look_to_the_proof_that_it_is_clean(tmp_path: Path) -> None:
+    with site(tmp_path, h100s(4)) as here, stranger() as pid:
+        here.host[0].say(procs=f"{pid}:{2 * GIB}", used=3 * GIB)
+        here.say()
+        foreign = here.reaches("GPU-0", "foreign")
+        assert f"pid {pid}" in foreign["reason"]
+
+        job_id = here.sleeper("sleeper", 2)
+        here.daemon.reaches(job_id, "running")
+        held = [name for name, each in here.gpus().items() if each["jobs"]]
+        assert "GPU-0" not in held
+        assert len(held) == 2
+        first, second = (here.host[int(name.removeprefix("GPU-"))] for name in held)
+        own = here.first_pid(job_id)
+        first.say(procs=f"{own}:{20 * GIB}", used=21 * GIB)
+        second.say(procs=f"{own}:{GIB},{pid}:{GIB}", used=3 * GIB)
+        here.say()
+        until(lambda: "also used by a foreign process" in here.daemon.told(job_id), "an alarm is raised")
+        assert f"{held[1]} is also used by a foreign process (pid {pid}, " in here.daemon.told(job_id)
+        assert f"{held[0]} is also used" not in here.daemon.told(job_id)
+
+        second.say(procs=None, used=600 * 1024**2)
+        first.say(procs=None)  # it has gone, and what it had in use has not
+        here.say()
+        here.daemon.runner("cancel", job_id)
+        here.reaches(held[1], "free")
+        assert "not clean 5 s after job" in here.reaches(held[0], "quarantined")["reason"]
+        assert "21 GiB in use by no process" in here.gpus()[held[0]]["reason"]
+        here.daemon.runner("gpus", "resume", held[0])
+        here.reaches(held[0], "free")
+
+
+POLICY = """\
+policy: 1
+extends: default
+on_watch:
+  - {name: intruder, when: {device.intruder: true}, do: stop, why: somebody else is on its device}
+"""
+
+
+def test_a_policy_may_react_to_an_intruder(tmp_path: Path) -> None:
+    with site(tmp_path, h100s(1)) as here, stranger() as pid:
+        policy = here.daemon.root / "policy.yaml"
+        policy.write_text(POLICY)
+        job_id = here.sleeper("wary", policy=str(policy))
+        here.daemon.reaches(job_id, "running")
+        here.host[0].say(procs=f"{here.first_pid(job_id)}:{GIB},{pid}:{GIB}", used=3 * GIB)
+        here.say()
+        until(lambda: "somebody else is on its device" in here.daemon.told(job_id), "it is stopped")
+        until(lambda: f"pid {pid}" in here.daemon.job(job_id)["why"], "it waits for the device")
+        here.host[0].say(procs=None, used=600 * 1024**2)
+        here.say()
+        until(lambda: here.daemon.job(job_id)["attempt"] == 2, "it is resumed", more=here.daemon.log_tail)
+        here.daemon.runner("cancel", job_id)
+
+
+def test_what_was_said_about_devices_outlives_a_killed_daemon(tmp_path: Path) -> None:
+    with site(tmp_path, h100s(4)) as here:
+        here.reaches("GPU-3", "free")
+        job_id = here.sleeper("holds-one")
+        here.daemon.reaches(job_id, "running")
+        [held] = [name for name, each in here.gpus().items() if each["state"] == "lent"]
+        here.daemon.runner("gpus", "drain", "GPU-3", "--reason", "new fan")
+        here.host[2].kind = "lost"
+        here.say()
+        here.reaches("GPU-2", "quarantined")
+        here.daemon.kill()
+        here.host[2].kind = "gpu"
+        here.say()
+        here.daemon.start()
+        here.reaches(held, "lent")
+        states = {name: (each["state"], each["reason"]) for name, each in here.gpus().items()}
+        assert states["GPU-3"] == ("drained", "new fan")
+        assert states["GPU-2"] == ("quarantined", "it no longer answers")
+        assert here.gpus()[held]["jobs"][0]["id"] == job_id
+        here.daemon.runner("cancel", job_id)
+        here.reaches(held, "free")
+
+
+def test_a_gpu_is_divided_while_the_daemon_runs_and_its_slices_are_lent(tmp_path: Path) -> None:
+    host = sliced_a100s(2, slices=0)
+    with site(tmp_path, host) as here:
+        here.reaches("GPU-1", "free")
+        host.cards[1:1] = sliced_a100s(1, slices=2).cards[1:]
+        host[0].said.pop("mig", None)
+        host[0].say(error=15)  # the whole one is not there any more, which makes the daemon count anew
+        here.say()
+        until(lambda: "GPU-0:1" in here.gpus(), "the slices are there", 40, more=here.daemon.log_tail)
+        host[0].say(error=None)
+        here.say()
+        assert set(here.gpus()) == {"GPU-0:0", "GPU-0:1", "GPU-1"}
+        assert {here.gpus()[name]["kind"] for name in ("GPU-0:0", "GPU-0:1")} == {"slice"}
+
+
+@pytest.mark.parametrize("trouble", ["error 18 -", "error 9 -"])
+def test_a_driver_that_does_not_match_or_is_away_costs_devices_and_not_the_daemon(
+    tmp_path: Path, trouble: str
+) -> None:
+    host = h100s(2)
+    with site(tmp_path, host) as here:
+        here.reaches("GPU-1", "free")
+        host.trouble = trouble
+        here.say()
+        assert "has not answered" in here.reaches("GPU-1", "dirty")["reason"]
+        assert here.daemon.ends(_true(here))["outcome"] == "succeeded"
+        host.trouble = ""
+        here.say()
+        here.reaches("GPU-1", "free")
+
+
+def test_a_driver_that_hangs_from_the_start_keeps_no_job_without_devices_waiting(tmp_path: Path) -> None:
+    host = h100s(2)
+    host.trouble = "hang init -"
+    with site(tmp_path, host) as here:
+        assert here.gpus() == {}
+        assert here.daemon.ends(_true(here))["outcome"] == "succeeded"
+
+
+def _true(here: Site) -> str:
+    file = here.daemon.file(
+        "true",
+        workload={"kind": "program", "command": ["true"]},
+        accelerator="cpu",
+        resources={"cpus": 1, "memory": "64MiB"},
+    )
+    return here.daemon.submit(file)

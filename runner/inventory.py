@@ -270,7 +270,8 @@ class Inventory:
                 self._said[uuid] = word
             else:
                 self._said.pop(uuid, None)
-                self._standings[uuid] = core.forgiven(self._standings[uuid], self._looks.get(uuid))
+                standing, look = self._standings[uuid], self._looks.get(uuid)
+                self._standings[uuid] = core.forgiven(standing, look, self.clock.monotonic())
             self._step()
         return next(each for each in self.shown() if each.device.uuid == uuid)
 

@@ -245,8 +245,13 @@ def _jobs(jobs: frozenset[str]) -> str:
     return ", ".join(f"job {job}" for job in sorted(jobs, key=lambda job: (len(job), job)))
 
 
-def forgiven(before: Standing, look: Look | None) -> Standing:
-    """Return a standing after a person has looked: what is in use now, by nobody, is normal from now on."""
+def forgiven(before: Standing, look: Look | None, monotonic: float) -> Standing:
+    """Return a standing after a person has looked: what is in use now, by nobody, is normal from now on.
+
+    One that no look of ours has seen since it was given back waits for that look anew.
+    """
+    if before.returned is not None and (look is None or look.at <= before.returned):
+        return replace(before, returned=monotonic)
     idle = look is not None and not look.occupants
     baseline = look.used_bytes if look and idle else before.baseline
     return replace(before, left=frozenset(), returned=None, baseline=baseline)

@@ -45,7 +45,10 @@ def test_what_makes_no_sense_is_a_usage_error_without_a_question(
     assert api.asked == []
 
 
-def test_a_terminal_gets_a_table_with_all_together_at_its_end(api: FakeApi) -> None:
+def test_a_terminal_gets_a_table_with_all_together_at_its_end(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     api.answers["usage"] = an_answer(a_use(), a_use("bob", device_s=4 * H))
     head, ada, bob, whole, _, last = seen("usage").splitlines()
     assert " ".join(head.split()) == "USER DEVICE HOURS CPU HOURS SHARE EFFICIENCY UTILISATION ATTEMPTS"

@@ -246,10 +246,18 @@ def test_a_word_holds_whatever_is_seen_and_whoever_has_it(state: DeviceState) ->
 
 def test_who_looked_and_resumed_has_said_what_is_normal() -> None:
     back = now_at(20, seen(19.5, used=5 * GIB), given_back())
-    fine = forgiven(back, seen(19.5, used=5 * GIB))
+    fine = forgiven(back, seen(19.5, used=5 * GIB), 20)
     assert now_at(21, seen(20.5, used=5 * GIB), fine).state is DeviceState.FREE
-    assert forgiven(back, seen(19.5, FOREIGNER)).baseline == back.baseline
-    assert forgiven(back, None).baseline == back.baseline
+    assert forgiven(back, seen(19.5, FOREIGNER), 20).baseline == back.baseline
+    assert forgiven(back, None, 20).baseline == back.baseline
+
+
+def test_who_resumed_what_nobody_has_seen_since_waits_for_a_look() -> None:
+    before = now_at(90, seen(5), given_back())
+    assert before.state is DeviceState.QUARANTINED
+    again = now_at(91, seen(90.5), forgiven(before, seen(5), 91))
+    assert (again.state, again.reason) == (DeviceState.DIRTY, "after job 7: not looked at since")
+    assert now_at(92, seen(91.5), again).state is DeviceState.FREE
 
 
 def test_since_is_when_the_state_began_and_not_when_it_was_looked_at_again() -> None:

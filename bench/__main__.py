@@ -10,13 +10,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from bench import (
+    burst,
     daemon,
     decide,
+    dispatch,
     first_line,
+    latency,
     listing,
     loader_memory,
     overhead,
@@ -41,6 +45,9 @@ BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
     listing.BENCH: listing.measure,
     decide.BENCH: decide.measure,
     placement.BENCH: placement.measure,
+    dispatch.BENCH: dispatch.measure,
+    burst.BENCH: burst.measure,
+    latency.BENCH: latency.measure,
     overhead.BENCH: overhead.measure,
     stall.BENCH: stall.measure,
     loader_memory.BENCH: loader_memory.measure,
@@ -54,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = asked.names or list(BENCHES)
     machine = this_machine()
     print(machine.text(), flush=True)
-    with opened(QUICK if asked.quick else Effort()) as room:
+    effort = replace(QUICK if asked.quick else Effort(), whole=asked.whole)
+    with opened(effort) as room:
         lines = [line for name in names for line in measured(name, room)]
     text = f"{machine.text()}\n\n{render(lines)}"
     print(f"\n{render(lines)}", end="")
@@ -99,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", choices=[*BENCHES, []], metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument(
         "--quick", action="store_true", help="see that everything works; numbers mean nothing"
+    )
+    parser.add_argument(
+        "--whole", action="store_true", help="burst: 300 jobs also in queues that need minutes for them"
     )
     parser.add_argument("--results", type=Path, metavar="DIR", help="keep JSON and table here")
     return parser

@@ -42,12 +42,20 @@ def require(programs: Sequence[str], packages: Sequence[str], *, may_install: bo
         _install(packages)
 
 
-def _forbidden(*, may_install: bool) -> str:
-    """Return why nothing may be installed; empty when it may."""
+def may_fetch(*, may_install: bool) -> str:
+    """Return why nothing may be fetched, not even into a place of its own; empty when it may."""
     if not may_install:
         return "a quick measurement installs nothing"
     if os.environ.get("RUNNER_NO_INSTALL") == "1":
         return "RUNNER_NO_INSTALL=1 forbids to install it"
+    return ""
+
+
+def _forbidden(*, may_install: bool) -> str:
+    """Return why nothing may be installed; empty when it may."""
+    reason = may_fetch(may_install=may_install)
+    if reason:
+        return reason
     if os.geteuid() != 0 or shutil.which("apt-get") is None or not Path("/etc/debian_version").exists():
         return "only root on Debian or Ubuntu can install it here"
     return ""

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from bench.stats import Ratio, median, p95, paired_ratio, ratio
 
-Unit: TypeAlias = Literal["ms", "s", "MiB", "%"]
+Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s"]
 
 
 class CannotMeasure(Exception):
@@ -36,6 +36,7 @@ class Aim:
 
     limit: float
     of: Literal["ratio", "p50"]
+    at_least: bool = False  # instead: of what is better when there is more of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Result:
             return None
         spread = self.ratio
         reached = self.ours.p50 if self.aim.of == "p50" or spread is None else spread.value
-        return reached <= self.aim.limit
+        return reached >= self.aim.limit if self.aim.at_least else reached <= self.aim.limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,10 +149,10 @@ def command() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "runner.cli.main"]
 
 
-def launch(directory: Path) -> subprocess.Popen[bytes]:
+def launch(directory: Path, executor: str = "auto") -> subprocess.Popen[bytes]:
     """Start a daemon on a directory, without waiting for it."""
     settings = directory / "settings.yaml"
-    settings.write_text(f"cpus: {CPUS}\n")
+    settings.write_text(f"cpus: {CPUS}\nexecutor: {executor}\n")
     argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve"]
     argv += ["--state-dir", str(directory), "--settings", str(settings)]
     with (directory / "daemon.log").open("ab") as log:
@@ -195,9 +195,9 @@ def leave(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def stage(directory: Path) -> Iterator[Stage]:
+def stage(directory: Path, executor: str = "auto") -> Iterator[Stage]:
     """Give a running daemon; afterwards neither it nor any of its jobs is left."""
-    process = launch(directory)
+    process = launch(directory, executor)
     try:
         answered(directory, process)
         here = Stage(directory, process)

@@ -57,7 +57,8 @@ def _ratio(line: Result) -> str:
 def _aim(aim: Aim | None, ours: Series) -> str:
     if aim is None:
         return "-"
-    return f"<= {aim.limit:g} x" if aim.of == "ratio" else f"<= {aim.limit:g} {ours.unit}"
+    sign = ">=" if aim.at_least else "<="
+    return f"{sign} {aim.limit:g} {'x' if aim.of == 'ratio' else ours.unit}"
 
 
 def _notes(line: Line) -> Iterable[str]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from runner.core.job import Command, Event, Job
 from runner.core.lifecycle import advance
 from runner.ports import DecisionRow, Lending, Store
-from runner.world import Asked, Entry, Examined, Happened, Message, Unstarted
+from runner.world import Asked, Entry, Examined, Happened, Message, Observed, Unstarted
 
 T = TypeVar("T")
 
@@ -55,14 +55,19 @@ def record(store: Store, changes: Sequence[Change]) -> None:
 
 
 def arrived(news: SimpleQueue[Message], patience_s: float) -> list[Message]:
-    """Wait for one message, then return what else is there."""
+    """Wait for one message, then return what else is there: of several looks the newest, behind the news.
+
+    A look may always be older than what is recorded, so it may wait; between news it would part what can
+    be recorded together.
+    """
     try:
         messages = [news.get(timeout=patience_s)]
         while not news.empty():
             messages.append(news.get())
     except Empty:
         return []
-    return messages
+    looks = [message for message in messages if isinstance(message, Observed)]
+    return [*(message for message in messages if not isinstance(message, Observed)), *looks[-1:]]
 
 
 def question(work: Callable[[], T]) -> tuple[Asked, Future[T]]:

@@ -75,7 +75,7 @@ class RunDirectory:
             Unavailable: the file system says no.
         """
         try:
-            for parent in (self.root, self.root / "attempts", self.root / "lineages", self.root / "secrets"):
+            for parent in (self.root, self.root / "attempts", self.root / "lineages"):
                 parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._leaf(self.root / "home", {})
         except OSError as error:
@@ -102,8 +102,7 @@ class RunDirectory:
         if path.is_dir():
             return
         draft = path.parent / f".{path.name}.draft"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700)
+        _anew(draft)
         for name, content in files.items():
             (draft / name).write_bytes(content)
             self._give(draft / name, 0o600)
@@ -114,8 +113,7 @@ class RunDirectory:
         """Publish a lineage that is not empty: ``fill`` works where the job cannot reach yet."""
         path = self.root / "lineages" / str(lineage)
         draft = path.with_name(f".{path.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700)
+        _anew(draft)
         fill(draft)
         for inner in draft.rglob("*"):
             self._give(inner, 0o700 if inner.is_dir() else 0o600)
@@ -128,6 +126,7 @@ class RunDirectory:
 
     def _secret(self, path: Path, content: bytes) -> None:
         """Copy a secret to where only the job can read it, never its group or others."""
+        path.parent.mkdir(mode=0o755, exist_ok=True)
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
         with os.fdopen(fd, "wb") as file:
@@ -193,6 +192,15 @@ class RunDirectory:
             draft.rename(path)
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}") from error
+
+
+def _anew(draft: Path) -> None:
+    """Make a directory; one that somebody was killed over is thrown away first."""
+    try:
+        draft.mkdir(mode=0o700)
+    except FileExistsError:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
 
 
 def _judge(directory: Path, *, sure: bool) -> Manifest:

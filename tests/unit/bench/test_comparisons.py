@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import container, finished, first_line, packages, resume, rounds, spooler
+from bench import burst, container, finished, first_line, packages, resume, rounds, spooler
 from bench.jobfile import CPUS, job_text
 from bench.result import CannotMeasure
-from bench.slurm import Ports, configuration
+from bench.slurm import Plan, Ports, configuration
 from runner.adapters.hardened import HardenedSettings, engine_arguments
 from runner.core.job import Finished, Job, Outcome, Preparing
 from runner.core.lifecycle import advance
@@ -55,13 +55,14 @@ def test_plain_processes_are_not_compared_with_docker() -> None:
         container.plan("none", {"engine": {"argv": []}, "spec": {}})
 
 
-def test_slurm_touches_nothing_outside_its_directory() -> None:
-    text = configuration(Path("/bench/rival"), "somebody", Ports(10001, 10002))
+@pytest.mark.parametrize("plan", [Plan(), Plan(2, "UP", burst.TUNING)])
+def test_slurm_touches_nothing_outside_its_directory(plan: Plan) -> None:
+    text = configuration(Path("/bench/rival"), "somebody", Ports(10001, 10002), plan)
     settings = dict(line.split("=", 1) for line in text.splitlines())
     files = ("AuthInfo", "StateSaveLocation", "SlurmdSpoolDir", "SlurmctldPidFile", "SlurmdPidFile")
     assert all(settings[name].removeprefix("socket=").startswith("/bench/rival/") for name in files)
     assert (settings["SlurmctldPort"], settings["SlurmdPort"]) == ("10001", "10002")
-    assert settings["PartitionName"].endswith("State=DOWN")
+    assert settings["PartitionName"].endswith(f"State={plan.state}")
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "1", "", "none\n", "-4242"])

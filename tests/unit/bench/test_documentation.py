@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import daemon, decide, loader_memory, overhead, post, stall
+from bench import burst, daemon, decide, dispatch, latency, loader_memory, overhead, post, stall
 from bench.__main__ import BENCHES
 from bench.room import Effort
 
@@ -29,6 +29,12 @@ def test_every_bench_is_explained(name: str) -> None:
         f"≤ {overhead.AIM_FRAMEWORKS:g} \N{MULTIPLICATION SIGN} either framework",
         f"≤ {stall.AIM_PERCENT:g} % with saves in the background",
         f"one checkpoint every {stall.EVERY} steps",
+        f"aim: ≥ {dispatch.AIM_PER_S:g} jobs/s",
+        f"aim: ≤ {dispatch.AIM_RATIO:g} \N{MULTIPLICATION SIGN}",
+        f"{Effort().dispatched} jobs wait behind one",
+        f"{Effort().burst} jobs whose command is `true`",
+        burst.TUNING[0],
+        f"p50 ≤ {latency.AIM_MS:g} ms",
         f"over the {Effort().epochs} epochs ≤ {loader_memory.AIM_PERCENT:g} %",
     ],
 )

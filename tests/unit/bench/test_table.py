@@ -19,6 +19,12 @@ def test_a_missed_aim_is_said_aloud() -> None:
     assert row(Result("x", FEW, FEW, Aim(1.0, "ratio")))[-2:] == ("<= 1 x", "met")
 
 
+def test_of_some_things_more_is_better() -> None:
+    rate = Series("ours", "jobs/s", (310.0, 320.0, 330.0))
+    assert row(Result("x", rate, None, Aim(300.0, "p50", at_least=True)))[-2:] == (">= 300 jobs/s", "met")
+    assert row(Result("x", rate, None, Aim(400.0, "p50", at_least=True)))[-1] == "MISSED"
+
+
 def test_a_few_values_have_no_95th_percentile() -> None:
     assert row(Result("x", FEW))[1:3] == ("20.0 ms", "-")
     assert row(Result("x", MANY))[1:3] == ("11.0 s", "20.0 s")

@@ -1,7 +1,7 @@
 from functools import partial
 from threading import Barrier, Event
 
-from runner.lanes import Lanes
+from runner.lanes import IN_A_ROW, Lanes
 
 
 def test_one_lane_keeps_its_order_while_others_go_on() -> None:
@@ -40,3 +40,22 @@ def test_a_lane_that_has_nothing_to_do_is_not_busy() -> None:
 def meet(meeting: Barrier, event: Event) -> None:
     meeting.wait()
     event.set()
+
+
+def test_a_lane_with_much_to_do_does_not_keep_a_thread_for_itself() -> None:
+    lanes, filled, over = Lanes(1), Event(), Event()
+    done: list[str] = []
+    lanes.put("a", partial(wait, filled))
+    for _ in range(3 * IN_A_ROW):
+        lanes.put("a", partial(done.append, "a"))
+    lanes.put("b", partial(done.append, "b"))
+    lanes.put("a", over.set)
+    filled.set()
+    assert over.wait(10)
+    assert done.index("b") < IN_A_ROW
+    assert done.count("a") == 3 * IN_A_ROW
+    lanes.close()
+
+
+def wait(event: Event) -> None:
+    assert event.wait(10)

@@ -85,3 +85,11 @@ def test_what_cannot_be_written_together_is_tried_one_by_one(
         host.daemon._news.put(news(job_id))
     host.daemon.turn(0)
     assert [host.state(job_id) for job_id in ids] == ["starting", "preparing", "starting"]
+
+
+def test_of_several_looks_the_newest_counts_and_news_come_before_it() -> None:
+    queue: SimpleQueue[Message] = SimpleQueue()
+    for message in (news("1"), Observed(1.0, ()), news("2"), Observed(2.0, ())):
+        queue.put(message)
+    found = arrived(queue, 0)
+    assert list(runs(found)) == [[news("1"), news("2")], [Observed(2.0, ())]]

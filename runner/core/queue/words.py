@@ -10,6 +10,9 @@ from runner.core.queue.snapshot import GIB, Device, DeviceState, Kind, Needs, Sn
 SHOWN = 3
 """Devices out of service that a reason names one by one."""
 
+BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
+"""Vendors as they write themselves."""
+
 
 def clock(at_s: float, snapshot: Snapshot) -> str:
     """Return a time of day, with the date when that is another one than now."""
@@ -35,15 +38,14 @@ def wanted(needs: Needs) -> str:
         return f"{needs.cpus:g} cpus and {gib(needs.memory_bytes)} of memory"
     nouns = {Kind.WHOLE: "GPU", Kind.SLICE: "GPU slice", Kind.SHARED: "shared GPU"}
     linked = "linked " if needs.linked and needs.gpus > 1 else ""
-    noun = f"{linked}{nouns[needs.kind]}"
+    brand = "" if needs.models or not needs.vendor else f"{BRANDS.get(needs.vendor, needs.vendor)} "
+    noun = f"{linked}{brand}{nouns[needs.kind]}"
     return f"{counted(needs.gpus, noun)}{''.join(_conditions(needs))}"
 
 
 def _conditions(needs: Needs) -> Iterator[str]:
     if needs.models:
         yield f" ({' or '.join(needs.models)})"
-    elif needs.vendor:
-        yield f" of {needs.vendor}"
     if needs.device_bytes:
         yield f" with {gib(needs.device_bytes)} left" if needs.kind is Kind.SHARED else (
             f" with >= {gib(needs.device_bytes)}")  # fmt: skip

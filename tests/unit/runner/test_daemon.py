@@ -152,7 +152,7 @@ def test_devices_are_held_from_starting_on_and_never_shared(host: Host) -> None:
         host.submit(f"job{job_id}")
     host.settle()
     assert [host.state(job_id) for job_id in "123"] == ["running", "running", "queued"]
-    assert host.daemon.why("3").startswith("waits for 1 GPU of nvidia: 0 free, 2 lent, the next until about")
+    assert host.daemon.why("3").startswith("waits for 1 NVIDIA GPU: 0 free, 2 lent, the next until about")
     host.world.end(host.key("1"), 0)
     host.settle()
     assert host.state("3") == "running"

@@ -55,7 +55,7 @@ def test_a_job_waits_for_a_device_that_is_fit_again(host: Host) -> None:
     host.settle()
     assert host.state(job) == "queued"
     assert host.daemon.why(job) == (
-        "waits for 1 GPU of nvidia: 0 free, GPU-0 quarantined (lost), "
+        "waits for 1 NVIDIA GPU: 0 free, GPU-0 quarantined (lost), "
         "GPU-1 quarantined (its driver asks for gpu_reset); nobody knows when"
     )
     _with(host)

@@ -104,7 +104,7 @@ def test_whoever_has_used_less_goes_first(site: Host) -> None:
     site.world.end(site.key(first), 0)
     site.settle()
     assert (site.state(anns), site.state(bobs)) == ("queued", "running")
-    assert site.daemon.why(anns).startswith("waits for 2 GPUs of nvidia: 0 free, 2 lent")
+    assert site.daemon.why(anns).startswith("waits for 2 NVIDIA GPUs: 0 free, 2 lent")
 
 
 @pytest.mark.parametrize("site", [Site(Rules(quotas=Quotas({"ann": Quota(devices=1)})))], indirect=True)
@@ -571,7 +571,7 @@ def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pyte
     monkeypatch.undo()
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(urgent), site.state(second)) == ("running", "queued")
-    assert site.daemon.why(second).startswith("waits for 2 GPUs of nvidia: 0 free, 2 lent")
+    assert site.daemon.why(second).startswith("waits for 2 NVIDIA GPUs: 0 free, 2 lent")
 
 
 def test_jobs_whose_image_is_still_made_count_when_others_are_admitted(site: Host) -> None:

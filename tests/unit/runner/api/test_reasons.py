@@ -43,7 +43,7 @@ def test_a_job_that_waits_says_for_what_and_when_it_starts(host: Host) -> None:
         "job": "2",
         "name": "train",
         "state": "queued",
-        "why": "waits for 1 GPU of nvidia: 0 free, 2 lent, the next until about 01:00; starts about 01:00",
+        "why": "waits for 1 NVIDIA GPU: 0 free, 2 lent, the next until about 01:00; starts about 01:00",
         "starts_at": "2030-01-01T01:00:00.000Z",
         "never": False,
         "until": None,
@@ -53,7 +53,7 @@ def test_a_job_that_waits_says_for_what_and_when_it_starts(host: Host) -> None:
 def test_a_job_that_can_never_start_says_so(host: Host) -> None:
     said = reason(host.daemon, host.row(hand_in(host, gpus=3)))
     assert (said["never"], said["starts_at"]) == (True, None)
-    assert str(said["why"]).startswith("never starts: no host has 3 GPUs of nvidia")
+    assert str(said["why"]).startswith("never starts: no host has 3 NVIDIA GPUs")
 
 
 def test_a_job_whose_image_is_made_says_that_and_what_stands_against_it(host: Host) -> None:

@@ -71,7 +71,7 @@ def test_a_state_without_a_reason_stands_alone() -> None:
 
 def test_conditions_are_named() -> None:
     amd = replace(waiting("1"), needs=Needs(gpus=1, vendor="amd"))
-    assert why(amd).startswith("never starts: no host has 1 GPU of amd beside 1 cpus and 0 GiB")
+    assert why(amd).startswith("never starts: no host has 1 AMD GPU beside 1 cpus and 0 GiB")
     new = replace(waiting("1"), needs=Needs(gpus=1, models=("B200", "B300"), capability=(10, 0)))
     assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 beside")
 

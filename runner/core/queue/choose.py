@@ -58,8 +58,10 @@ def _on_one(count: int, host: HostBook, island: list[Slot]) -> Choice:
 
 def _on_several(count: int, host: HostBook, islands: list[list[Slot]]) -> Choice | None:
     """Return devices of one vendor and as few islands as can be, of one model if that suffices."""
-    ways = [_gather(count, host, _of(islands, slot.device.vendor, model))
-            for island in islands for slot in island[:1] for model in (slot.device.model, None)]  # fmt: skip
+    kinds = dict.fromkeys(
+        (each[0].device.vendor, model) for each in islands for model in (each[0].device.model, None)
+    )
+    ways = [_gather(count, host, _of(islands, vendor, model)) for vendor, model in kinds]
     found = [way for way in ways if way is not None]
     return min(found, key=lambda choice: choice.score) if found else None
 

@@ -249,14 +249,13 @@ def tear(path: Path) -> None:
 def test_a_torn_newest_checkpoint_is_passed_over(daemon: Service) -> None:
     job_id = held_at(daemon, "torn-newest")
     with (daemon.paths(job_id).lineage_dir / "step-00000010" / "state.json").open("a") as file:
-        file.write(" ")  # the program, which verifies nothing, can still read it: it stands still again
+        file.write(" ")  # the program, which verifies nothing, can still read it
     daemon.signal_container(job_id, signal.SIGKILL)
     first = until(lambda: records(daemon, job_id), "a decision")[0]
     assert (first["facts"]["checkpoint.step"], first["facts"]["checkpoint.rejected"]) == (5, 1)
     assert "resume from step 5: killed" in daemon.told(job_id)
     daemon.prints(job_id, "step 12", attempt=2)
-    daemon.runner("cancel", job_id)
-    daemon.jobs[job_id] = "cancelled"
+    daemon.ends(job_id)
 
 
 def test_when_all_checkpoints_are_torn_the_job_is_held_until_it_is_released(daemon: Service) -> None:

@@ -59,10 +59,14 @@ class Terminal:
 
     def left(self) -> int:
         """Return the exit code, and take in the last that was written."""
-        code = self.command.wait(PATIENCE_S)
-        while select.select([self.ours], [], [], 0)[0]:
-            self.seen += os.read(self.ours, 65536)
-        return code
+        deadline = time.monotonic() + PATIENCE_S
+        ended = False
+        while not ended:  # somebody must read, or it waits for room on the terminal
+            ended = self.command.poll() is not None
+            while select.select([self.ours], [], [], 0 if ended else 0.05)[0]:
+                self.seen += os.read(self.ours, 65536)
+            assert time.monotonic() < deadline
+        return self.command.returncode
 
 
 @contextmanager

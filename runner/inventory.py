@@ -93,7 +93,9 @@ class Inventory:
 
     def take_in(self) -> None:
         """Take in the last looks, and wake the loop if something is otherwise than before."""
-        looks = {uuid: self._look(sample) for uuid, sample in self.watch.last().items()}
+        samples = self.watch.last()
+        whose = self._whose(sample.health for sample in samples.values())
+        looks = {uuid: self._look(sample, whose) for uuid, sample in samples.items()}
         with self._lock:
             self._looks |= {uuid: look for uuid, look in looks.items() if look is not None}
             before = self._gist()
@@ -102,12 +104,17 @@ class Inventory:
         if news:
             self.changed()
 
-    def _look(self, sample: Sample) -> Look | None:
+    def _whose(self, healths: Iterable[Health]) -> Mapping[int, Occupant]:
+        """Return whose all processes are; asked for together, for what is not asked for is forgotten."""
+        processes = [process for health in healths for process in health.processes or ()]
+        return self.whose.of(processes) if processes else {}
+
+    def _look(self, sample: Sample, whose: Mapping[int, Occupant]) -> Look | None:
         """Return what a look found, with whose the processes are; None if the driver said nothing at all."""
         health = sample.health
         if health.lost is None:
             return None
-        occupants, used = self._occupants(health), health.used_bytes
+        occupants, used = self._occupants(health, whose), health.used_bytes
         if occupants is not None and used is not None:
             known = {each.pid: each.used_bytes or 0 for each in health.processes or ()}
             used = max(used - sum(known.values()) + sum(known[each.pid] for each in occupants), 0)
@@ -120,10 +127,9 @@ class Inventory:
             occupants=occupants,
         )
 
-    def _occupants(self, health: Health) -> tuple[Occupant, ...] | None:
+    def _occupants(self, health: Health, whose: Mapping[int, Occupant]) -> tuple[Occupant, ...] | None:
         if health.processes is None:
             return None
-        whose = self.whose.of(health.processes) if health.processes else {}
         found = ((replace(whose[p.pid], used_bytes=p.used_bytes), p.draws) for p in health.processes)
         hosts = self.rules.host_programs
         return tuple(each for each, draws in found if each.job or not (draws or each.program in hosts))

@@ -17,7 +17,7 @@ import structlog
 
 from runner.core.inventory import Occupant
 from runner.errors import Unavailable
-from runner.ports import Alive, DeviceProcess, Observation
+from runner.ports import Alive, Created, DeviceProcess, Observation
 
 _CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
 MOST_ANCESTORS: Final = 64
@@ -62,17 +62,25 @@ class Occupants:
         }
 
     def _identified(self, fresh: Mapping[int, _Seen]) -> Iterator[tuple[_Name, Occupant]]:
-        """Yield whose processes are; nothing where the executor does not answer."""
+        """Yield whose processes are; nothing where the executor does not answer, or not yet.
+
+        An engine calls a container created for a moment after its program has begun, so as long as
+        one is only created, nobody in a container is accused.
+        """
         try:
-            alive = [each for each in self.observe() if isinstance(each, Alive)]
+            observed = self.observe()
         except Unavailable as error:
             log.info("occupants.unknown", problem=str(error))
             return
+        alive = [each for each in observed if isinstance(each, Alive)]
+        starting = any(isinstance(each, Created) for each in observed)
         containers = {each.container: each.key.job_id for each in alive if each.container}
         roots = {each.pid: each.key.job_id for each in alive if each.pid}
         for pid, each in fresh.items():
             job = next((containers[c] for c in sorted(each.containers) if c in containers), None)
             job = job or roots.get(each.session) or self._ancestor(pid, each, roots)
+            if job is None and starting and each.containers:
+                continue
             yield (pid, each.start), replace(_described(pid, each), job=job, foreign=job is None)
 
     def _ancestor(self, pid: int, seen: _Seen, roots: Mapping[int, str]) -> str | None:

@@ -68,8 +68,11 @@ class Whose:
     jobs: dict[int, str] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     programs: dict[int, str] = field(default_factory=dict)
+    asked: list[list[int]] = field(default_factory=list)
 
     def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]:
+        processes = list(processes)
+        self.asked.append([each.pid for each in processes])
         return {each.pid: self._of(each.pid) for each in processes}
 
     def _of(self, pid: int) -> Occupant:
@@ -140,6 +143,13 @@ def test_devices_are_free_once_they_have_been_looked_at(site: Site) -> None:
     assert site.states() == {"GPU-0": "dirty", "GPU-1": "dirty"}
     site.look()
     assert (site.states(), site.woken) == ({"GPU-0": "free", "GPU-1": "free"}, 1)
+
+
+def test_whose_processes_are_is_asked_of_all_devices_together(site: Site) -> None:
+    site.use("GPU-aa", 11, 12)
+    site.use("GPU-ab", 21)
+    site.look()
+    assert site.whose.asked == [[11, 12, 21]]
 
 
 def test_nobody_is_woken_when_nothing_has_changed(site: Site) -> None:

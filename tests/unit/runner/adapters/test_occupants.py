@@ -10,7 +10,7 @@ import pytest
 from runner.adapters.occupants import Occupants
 from runner.core.inventory import Occupant
 from runner.errors import Unavailable
-from runner.ports import Alive, DeviceProcess, Gone, Key, Observation
+from runner.ports import Alive, Created, DeviceProcess, Gone, Key, Observation
 
 OURS, THEIRS = "a" * 64, "b" * 64
 
@@ -99,6 +99,15 @@ def test_nobody_is_foreign_while_the_executor_does_not_answer(site: Site) -> Non
     assert (found.job, found.foreign, found.program) == (None, False, "python3")
     site.silent = False
     assert site.of(11) == {11: (None, True)}
+
+
+def test_nobody_in_a_container_is_foreign_while_an_attempt_is_only_created(site: Site) -> None:
+    site.attempts = [Created(Key("i", "7", 1))]
+    site.process(11, group=f"/docker/{OURS}")
+    site.process(12)
+    assert site.of(11, 12) == {11: (None, False), 12: (None, True)}
+    site.attempts = [attempt("7", container=OURS)]
+    assert site.of(11, 12) == {11: ("7", False), 12: (None, True)}
 
 
 def test_the_executor_is_asked_only_about_those_that_are_new(site: Site) -> None:

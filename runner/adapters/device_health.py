@@ -224,12 +224,15 @@ def merged(known: tuple[Device, ...], found: tuple[Device, ...]) -> tuple[Device
     """Return the devices there are after another count.
 
     One that is not counted any more is kept, for it has gone and must be missed, unless the GPU is there
-    and is divided otherwise: then it does not exist any more.
+    and is divided otherwise: then it does not exist any more.  Those that were joined to one that is missed
+    still are: who waits for them waits for it to be mended, and is not told that there are none.
     """
     there = {device.uuid for device in found}
     whole = {device.parent or device.uuid for device in found}
     missed = [d for d in known if d.uuid not in there and (d.parent or d.uuid) not in whole]
-    return (*found, *missed)
+    broken = {d.island for d in missed} - {None}
+    joined = {d.uuid: d.island for d in known if d.island in broken}
+    return (*(replace(d, island=joined.get(d.uuid, d.island)) for d in found), *missed)
 
 
 _Known = tuple[_Past | None, tuple[Xid, ...] | None]

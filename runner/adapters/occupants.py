@@ -81,6 +81,8 @@ class Occupants:
             job = job or roots.get(each.session) or self._ancestor(pid, each, roots)
             if job is None and starting and each.containers:
                 continue
+            if job is None and self._seen(pid) != each:
+                continue  # it ended while the executor was asked, and its attempt perhaps with it
             yield (pid, each.start), replace(_described(pid, each), job=job, foreign=job is None)
 
     def _ancestor(self, pid: int, seen: _Seen, roots: Mapping[int, str]) -> str | None:
@@ -93,11 +95,13 @@ class Occupants:
         return roots.get(pid)
 
     def _seen(self, pid: int) -> _Seen | None:
-        """Return what can be read about a process; None if not all of it can."""
+        """Return what can be read about a process; None if not all of it can, or it has ended."""
         about = self.proc / str(pid)
         try:
             before, _, after = (about / "stat").read_text(errors="replace").rpartition(")")
             fields = after.split()
+            if fields[0] in "ZX":  # it has ended, and only its parent has not heard of it
+                return None
             groups = (about / "cgroup").read_text(errors="replace")
             return _Seen(
                 start=int(fields[19]),

@@ -128,8 +128,11 @@ class _Planner:
         if _reaches(lasts_s, self.capped.get(under)):
             return True
         caps = list(self.book.caps(job))
-        if self._capped(caps, lasts_s, late=late):
-            self.capped[under] = 0.0 if self._capped(caps, 0.0, late=False) else lasts_s
+        full = self._full(caps, lasts_s)
+        if full:
+            if late and self._could_use(caps, shape):
+                self.closed.update(cap.words for cap in full)
+            self.capped[under] = 0.0 if self._full(caps, 0.0) else lasts_s
             return True
         choice = None if shape.dead else self.places.now(shape, lasts_s)
         if choice is None:
@@ -138,17 +141,16 @@ class _Planner:
         self._start(job, choice, lasts_s)
         return True
 
-    def _capped(self, caps: Sequence[Cap], lasts_s: float, *, late: bool) -> bool:
-        """Return whether a quota or a sweep's limit stands against a job.
+    def _full(self, caps: Sequence[Cap], lasts_s: float) -> list[Cap]:
+        """Return which quotas or limits of sweeps stand against a job; what an overdue job waits for does."""
+        now_s, closed = self.snapshot.now_s, self.closed
+        ends_s = now_s + lasts_s
+        return [cap for cap in caps if cap.words in closed or cap.free.least(now_s, ends_s) < cap.amount]
 
-        One that an overdue job waits for is not given to others meanwhile.
-        """
-        now_s = self.snapshot.now_s
-        closed, ends_s = self.closed, now_s + lasts_s
-        full = [cap for cap in caps if cap.words in closed or cap.free.least(now_s, ends_s) < cap.amount]
-        if late:
-            self.closed.update(cap.words for cap in full)
-        return bool(full)
+    def _could_use(self, caps: Sequence[Cap], shape: Shape) -> bool:
+        """Return whether a job waits for its quota: not if it may never have as much, nor without a place."""
+        shape.never = shape.never or self.places.earliest(shape, 0.0) is None
+        return not shape.never and all(cap.limit >= cap.amount for cap in caps)
 
     def _found_none(self, shape: Shape, lasts_s: float) -> None:
         if not _reaches(lasts_s, shape.too_long_s):
@@ -158,7 +160,12 @@ class _Planner:
             self.living.discard(id(shape))
 
     def _start(self, job: Waiting, choice: Choice, lasts_s: float) -> None:
-        self.book.start(job, choice.host, choice.devices, lasts_s)
+        """Write in a start; from now on the job is taken to last as long as any that runs already.
+
+        If it were taken to last for ever, whoever waits for its devices would be promised nothing in this
+        plan, and passed over in it.
+        """
+        self.book.start(job, choice.host, choice.devices, self._kept_s(job, lasts_s))
         self.shares.charge(job.owner, job.group, job.needs, lasts_s)
         until_s = inf if job.lasts_s is None else self.snapshot.now_s + lasts_s
         self.until |= dict.fromkeys(choice.devices, until_s)
@@ -181,10 +188,12 @@ class _Planner:
 
     def _reserve(self, job: Waiting, place: Place, lasts_s: float) -> None:
         """Keep a place; of a job that may last for ever only the time that is usual is kept."""
-        kept_s = self.snapshot.rules.unknown_s if job.lasts_s is None else lasts_s
         host, devices = place.choice.host, place.choice.devices
-        self.book.reserve(job, host, devices, place.at_s, kept_s)
+        self.book.reserve(job, host, devices, place.at_s, self._kept_s(job, lasts_s))
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, place.at_s))
+
+    def _kept_s(self, job: Waiting, lasts_s: float) -> float:
+        return self.snapshot.rules.unknown_s if job.lasts_s is None else lasts_s
 
     def _preempting(self, job: Waiting, shape: Shape, place: Place, lasts_s: float) -> Place:
         """Return the place that preemption gives a job, where that pays; else the one it has."""

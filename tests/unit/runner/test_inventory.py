@@ -479,3 +479,21 @@ def test_a_shared_device_has_all_its_jobs_also_when_the_scheduler_names_one(site
     site.tick(running("99", "GPU-aa"))
     assert site.states(aa="99")["GPU-0"] == "lent"
     assert site.inventory.shown()[0].standing.left == {job}
+
+
+def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) -> None:
+    """What is known of a process is forgotten when nobody asks about it: its job may have ended since."""
+    asked: list[set[int]] = []
+
+    class Asked(Whose):
+        def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]:
+            known = list(processes)
+            asked.append({each.pid for each in known})
+            return super().of(known)
+
+    site.whose = Asked()
+    site.restart()
+    site.use("GPU-aa", 11)
+    site.use("GPU-ab", 12, 13)
+    site.look()
+    assert asked == [{11, 12, 13}]

@@ -1,13 +1,13 @@
 """What is left behind by the threads that look: facts, or nothing, and never a wait."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event as Flag
 
 import pytest
 
-from runner.adapters.device_health import WINDOW_S, DeviceWatch
+from runner.adapters.device_health import WINDOW_S, DeviceWatch, merged
 from runner.adapters.kernel_log import KernelLog
 from runner.core.policy.facts import Moment
 from runner.core.policy.table import at, known
@@ -317,6 +317,17 @@ def test_a_device_that_is_not_counted_any_more_is_missed_and_not_forgotten(site:
     assert watch.unfit() == {"GPU-b": "it no longer answers"}
     watch.look("nvidia")
     assert probe.counts == 2  # not again for the same one
+
+
+def test_cards_stay_joined_to_one_that_is_missed() -> None:
+    """The driver names an island after its first card, and knows of none where a single one is left."""
+    pairs = tuple(Device(f"GPU-{i}", "nvidia", "A100", island=f"nvlink-{i // 2 * 2}") for i in range(4))
+    alone = replace(pairs[1], island=None)
+    assert merged(pairs, (alone, *pairs[2:])) == (*pairs[1:], pairs[0])
+    triple = tuple(replace(each, island="nvlink-0") for each in pairs[:3])
+    renamed = tuple(replace(each, island="nvlink-1") for each in triple[1:])
+    assert merged(triple, renamed) == (*triple[1:], triple[0])
+    assert merged((*triple[1:], triple[0]), pairs) == pairs
 
 
 def test_a_gpu_that_was_divided_gives_way_to_its_slices_and_back_without_being_lost(site: Site) -> None:

@@ -1,6 +1,7 @@
 """Whose processes are, over a made-up ``/proc`` and over a real child of this process."""
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,3 +168,23 @@ def test_a_user_without_a_name_has_a_number() -> None:
 
     assert _user(4_000_000_000) == ""
     assert _user(0) == "root"
+
+
+def test_one_that_ends_while_the_executor_is_asked_accuses_nobody(site: Site) -> None:
+    """Its attempt may have ended with it, and then the executor does not name it any more."""
+
+    def ends() -> tuple[Observation, ...]:
+        shutil.rmtree(site.proc / "11")
+        return ()
+
+    site.process(11)
+    [found] = Occupants(ends, site.proc).of([DeviceProcess(11)]).values()
+    assert (found.job, found.foreign) == (None, False)
+
+
+@pytest.mark.parametrize("state", ["Z", "X"])
+def test_one_that_has_ended_and_was_not_waited_for_is_unknown(site: Site, state: str) -> None:
+    site.process(11)
+    stat = site.proc / "11/stat"
+    stat.write_text(stat.read_text().replace(") S ", f") {state} "))
+    assert site.of(11) == {11: (None, False)}

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from runner.core.job import Outcome
 from runner.core.queue.plan import Reservation
 from runner.core.queue.rules import Order, PriorityClass, Quota, Quotas, Rules
@@ -38,6 +40,23 @@ def test_a_job_without_a_limit_or_a_past_is_not_backfilled_before_a_reservation(
 def test_a_job_that_may_last_for_ever_is_reserved_for_as_long_as_is_usual() -> None:
     endless = replace(BIG, limit_s=None)
     assert planned([endless], busy=HALF).reservations[0].at_s == NOW_S + 2 * HOUR_S
+
+
+def test_nobody_is_passed_over_in_the_plan_that_starts_a_job_that_may_last_for_ever() -> None:
+    endless = waiting("endless", hours=None, age_s=999, owner="bob")
+    behind = [waiting("long", hours=48, owner="eve"), waiting("unknown", hours=None, owner="dan")]
+    decided = planned([endless, BIG, *behind], rules=Rules(order=Order.FIFO))
+    assert list(starts(decided)) == ["endless"]
+    assert [(each.job_id, each.at_s) for each in decided.reservations] == [("big", NOW_S + 24 * HOUR_S)]
+
+
+@pytest.mark.parametrize(("quota", "asked"), [(1, 2), (6, 5)], ids=["more-than-it-may", "more-than-there-is"])
+def test_an_overdue_job_that_can_never_start_keeps_no_quota_from_others(quota: int, asked: int) -> None:
+    rules = Rules(quotas=Quotas(groups={"lab": Quota(devices=quota)}))
+    busy = [replace(each, owner="eve", group="lab") for each in HALF] if quota > 2 else []
+    old, new = waiting("old", gpus(asked), age_s=30 * 24 * HOUR_S), waiting("new", gpus(1), owner="eve")
+    queue = [replace(each, group="lab") for each in (old, new)]
+    assert list(starts(planned(queue, busy=busy, rules=rules))) == ["new"]
 
 
 def test_the_processors_and_the_memory_of_a_reservation_are_kept_too() -> None:

@@ -27,6 +27,7 @@ from runner.core.queue.snapshot import (
     Sweep,
     Waiting,
 )
+from tests.fakes.day_rules import nobody_is_passed_over
 
 FEW = settings(max_examples=60, deadline=None)
 OWNERS = st.sampled_from(("ada", "bob", "eve"))
@@ -114,13 +115,18 @@ def held(snapshot: Snapshot, decided: Plan) -> list[tuple[Running | Waiting, str
     """Return who holds what once a plan is carried out, and until when."""
     jobs = {job.job_id: job for job in snapshot.waiting}
     had = [(job, job.host, job.devices, expected_end(job, snapshot)) for job in snapshot.running]
-    new = [(jobs[each.job_id], each.host, each.devices, snapshot.now_s + _lasts(jobs[each.job_id]))
+    new = [(jobs[each.job_id], each.host, each.devices, snapshot.now_s + _kept(jobs[each.job_id], snapshot))
            for each in decided.starts]  # fmt: skip
     return [*had, *new]
 
 
 def _lasts(job: Waiting) -> float:
     return inf if job.lasts_s is None else job.lasts_s
+
+
+def _kept(job: Waiting, snapshot: Snapshot) -> float:
+    """Return for how long a job is taken to have what it has been given."""
+    return snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
 
 
 def nothing_is_lent_twice(snapshot: Snapshot, decided: Plan) -> None:
@@ -181,7 +187,7 @@ def reservations_can_be_kept(snapshot: Snapshot, decided: Plan) -> None:
         there += [
             (waiting[each.job_id], each.host, each.devices)
             for each in decided.reservations
-            if each.at_s <= due.at_s < each.at_s + min(_lasts(waiting[each.job_id]), snapshot.rules.unknown_s)
+            if each.at_s <= due.at_s < each.at_s + _kept(waiting[each.job_id], snapshot)
         ]
         _within_hosts(snapshot, [(job.needs, host, devices) for job, host, devices in there])
         own = [job for job, *_ in there if job.owner == waiting[due.job_id].owner]
@@ -279,6 +285,20 @@ def test_what_an_overdue_job_needs_does_not_go_to_later_ones(
     bounded = [replace(job, limit_s=job.limit_s or job.lasts_s, sweep=None) for job in trace]
     for job in play(Site(hosts, rules), bounded, remember):
         assert job.started_s <= promised.get(job.arrival.job_id, inf)
+
+
+@FEW
+@given(site_hosts(), RULES, MAINTENANCE, traces())
+def test_nobody_overdue_is_passed_over_in_any_plan(
+    hosts: tuple[Host, ...], rules: Rules, maintenance: tuple[Maintenance, ...], trace: list[Arrival]
+) -> None:
+    """Neither where jobs last as long as nobody knows, nor where quotas, sweeps or preemption interfere."""
+    fair = replace(rules, order=Order.FAIR, backfill=True, reservations=max(rules.reservations, 1))
+
+    def judged(snapshot: Snapshot, decided: Plan) -> None:
+        nobody_is_passed_over(snapshot, decided)
+
+    play(Site(hosts, fair, maintenance), trace, judged)
 
 
 @FEW

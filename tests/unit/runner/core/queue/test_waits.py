@@ -109,7 +109,7 @@ def test_what_else_is_scarce_is_said() -> None:
 
 def test_a_device_of_a_job_without_an_end_has_none() -> None:
     queue = [waiting("endless", gpus(4), hours=None, age_s=99), waiting("1")]
-    assert "4 lent; nobody knows when" in planned(queue).waits["1"].why
+    assert "4 lent; starts about 2030-03-18 17:46" in planned(queue).waits["1"].why
 
 
 def test_a_quota_says_whose_how_much_and_until_when() -> None:
@@ -125,7 +125,7 @@ def test_a_quota_says_whose_how_much_and_until_when() -> None:
     )
     endless = replace(waiting("0", hours=None, age_s=99))
     full = planned([endless, waiting("2", gpus(2))], rules=rules).waits["2"]
-    assert full.why.endswith("1 of 2 in use or kept; nobody knows when")
+    assert full.why.endswith("1 of 2 in use or kept; starts about 2030-03-18 17:46")
 
 
 def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:

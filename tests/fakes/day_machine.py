@@ -1,0 +1,220 @@
+"""The machine of a scripted day, as it really is, whatever the daemon believes: it outlives the daemon.
+
+What runs is found out from the processes themselves, and the driver says so to whoever asks.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event as Flag
+from typing import Final
+
+from runner.adapters.process_books import Books
+from tests.fakes.day_script import HOUR_S, SPEED, Fate, Kind, fates
+from tests.fakes.fast_clock import FastClock
+from tests.fakes.hosts import GIB, compile_nvml
+
+IDLE_BYTES: Final = 600 * 1024**2
+LOOK_S: Final = 0.02
+START_S: Final = 2.0
+"""In real time: a daemon may take so long to begin before the day does."""
+
+
+@dataclass
+class Program:
+    """A living program of an attempt."""
+
+    attempt: str
+    pid: int
+    devices: tuple[str, ...]
+
+
+@dataclass
+class Machine:
+    """A host with its driver, what runs on it, and a daemon that is killed now and then."""
+
+    place: Path
+    kind: Kind
+    seed: int
+    clock: FastClock = field(init=False)
+    broken: list[str] = field(default_factory=list)
+    most: int = 0  # devices in use at a time
+    killed: int = 0
+    dead: int = 0
+    _fates: list[Fate] = field(default_factory=list)
+    _open: list[Fate] = field(default_factory=list)  # what has begun and not ended
+    _said: str = ""
+    _strangers: dict[float, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _daemon: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        (self.place / "state").mkdir(mode=0o755)
+        self.host = self.kind.host()
+        self.library = compile_nvml(self.place / "driver")
+        self.clock = FastClock(time.monotonic() + START_S, SPEED)
+        self._fates = list(fates(self.seed))
+        said = {"began": self.clock.began, "kind": self.kind.name, "seed": self.seed}
+        (self.place / "day.json").write_text(json.dumps(said))
+        self.look()
+
+    # --- the day
+
+    def live(self, patience_s: float) -> None:
+        """Return when the day is over, or the daemon has left by itself."""
+        pause, deadline = Flag(), time.monotonic() + patience_s
+        self._start()
+        try:
+            while self._daemon is not None and self._daemon.poll() is None and time.monotonic() < deadline:
+                self._meet()
+                self.look()
+                pause.wait(LOOK_S)
+        finally:
+            self._end()
+
+    def _start(self) -> None:
+        env = {**os.environ, "LD_LIBRARY_PATH": str(self.library), "FAKE_NVML": str(self.place / "host")}
+        with (self.place / "daemon.log").open("ab") as log:
+            self._daemon = subprocess.Popen(
+                [sys.executable, "-m", "tests.fakes.day_daemon", str(self.place)],
+                env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def _end(self) -> None:
+        """End whatever is left of the day."""
+        for each in self._strangers.values():
+            each.kill()
+            each.wait()
+        if self._daemon is not None:
+            self._daemon.kill()
+            self._daemon.wait()
+        for program in self.programs():
+            os.killpg(program.pid, signal.SIGKILL)
+
+    # --- what befalls it
+
+    def _meet(self) -> None:
+        now_s = self.clock.since_morning()
+        for fate in [each for each in self._open if each.ends_s <= now_s]:
+            self._open.remove(fate)
+            self._over(fate)
+        while self._fates and self._fates[0].at_s <= now_s:
+            fate = self._fates.pop(0)
+            self._befalls(fate)
+            if fate.ends_s:
+                self._open.append(fate)
+
+    def _befalls(self, fate: Fate) -> None:
+        card = self.host[fate.card % len(self.host.cards)]
+        match fate.what:
+            case "stranger":
+                self._strangers[fate.at_s] = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            case "lost":
+                card.kind = "lost"
+            case "hang":
+                card.say(hang=1)
+            case "death":
+                self._kill_a_program()
+            case "kill":
+                self._kill_the_daemon()
+            case _:  # a leak: what the card has in use is worked out at every look
+                pass
+
+    def _over(self, fate: Fate) -> None:
+        card = self.host[fate.card % len(self.host.cards)]
+        match fate.what:
+            case "stranger":
+                process = self._strangers.pop(fate.at_s)
+                process.kill()
+                process.wait()
+            case "lost":
+                card.kind = "gpu"
+            case "hang":
+                card.say(hang=None)
+            case _:
+                pass
+
+    def _kill_a_program(self) -> None:
+        """kill -9 the program that was begun first, from outside."""
+        for program in list(self.programs())[:1]:
+            os.kill(program.pid, signal.SIGKILL)
+            self.dead += 1
+
+    def _kill_the_daemon(self) -> None:
+        """kill -9 the daemon, and bring it back."""
+        assert self._daemon is not None
+        if self._daemon.poll() is None:
+            for fate in [each for each in self._open if each.what == "hang"]:
+                self._open.remove(fate)
+                self._over(fate)
+            self._daemon.kill()
+            self._daemon.wait()
+            self.killed += 1
+            self.look()
+            self._start()
+
+    # --- what is true
+
+    def programs(self) -> Iterator[Program]:
+        """Yield the programs of attempts that are alive, by what the kernel says about them."""
+        for path in sorted((self.place / "state/processes").glob("runner-*")):
+            child = Books(path).child
+            if child is not None and child.alive:
+                devices = _devices(child.pid)
+                if devices is not None:
+                    yield Program(path.name, child.pid, devices)
+
+    def look(self) -> None:
+        """Let the driver say what is so now, and look for devices that two programs have."""
+        users: dict[str, list[Program]] = {}
+        for program in self.programs():
+            for uuid in program.devices:
+                users.setdefault(uuid, []).append(program)
+        self.most = max(self.most, len(users))
+        for uuid, programs in users.items():
+            shared = any(each in self._card(uuid) for each in self.kind.shared)
+            if len(programs) > 1 and not shared:
+                self.broken.append(f"{uuid}: given to {[each.attempt for each in programs]}")
+        self._say({uuid: [each.pid for each in programs] for uuid, programs in users.items()})
+
+    def _card(self, uuid: str) -> str:
+        return next(card.model for card in self.host.cards if card.uuid == uuid)
+
+    def _say(self, users: Mapping[str, list[int]]) -> None:
+        for number, card in enumerate(self.host.cards):
+            pids = list(users.get(card.uuid, ()))
+            troubles = [each for each in self._open if each.card % len(self.host.cards) == number]
+            pids += [self._strangers[each.at_s].pid for each in troubles if each.what == "stranger"]
+            leaked = 6 * GIB if any(each.what == "leak" for each in troubles) else 0
+            used = IDLE_BYTES + leaked + GIB * len(pids)
+            card.say(procs=",".join(f"{pid}:{GIB}" for pid in pids) or None, used=used)
+        if self.host.text() != self._said:
+            self._said = self.host.text()
+            self.host.write(self.place / "host")
+
+    def counts(self) -> Mapping[str, int]:
+        """Return what the lives of the daemon have counted, together."""
+        total: dict[str, int] = {}
+        for path in self.place.glob("counts-*.json"):
+            for name, count in json.loads(path.read_text()).items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def hours(self) -> float:
+        return self.clock.since_morning() / HOUR_S
+
+
+def _devices(pid: int) -> tuple[str, ...] | None:
+    """Return what a program was given; None while it is no program yet, or no more."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    known = dict(each.partition("=")[::2] for each in variables)
+    given = known.get("CUDA_VISIBLE_DEVICES")
+    return None if given is None else tuple(filter(None, given.split(",")))

@@ -4,7 +4,7 @@ What can never be had is refused at once, with what there is: waiting for it wou
 What is merely in use now is nobody's mistake, and waits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -13,7 +13,7 @@ from runner.core.queue.admission import About, Refusal, refusals
 from runner.core.queue.snapshot import Needs, Snapshot, Waiting
 from runner.quantities import format_size
 from runner.resolved import VENDORS, Resolved
-from runner.source import Problem
+from runner.source import Problem, one_line
 from runner.spec import JobFile
 from runner.spec_yaml import Part
 from runner.submissions import Submission
@@ -96,3 +96,10 @@ def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[st
     """Return whose queue is too long for so many more jobs, in words."""
     asked = refusals(Waiting("", owner, Needs(0, 0), snapshot.now_s, group=team), snapshot, jobs)
     return tuple(refusal.text for refusal in asked if refusal.about is About.TURN)
+
+
+def refusal(submission: Submission, facts: Iterable[str]) -> str:
+    """Return in one line whose file is refused, why, and who can do something about it."""
+    said = "; ".join(facts)
+    waiting = "runner list --mine has them" if "waiting" in said else "ask whoever runs this machine"
+    return f"{one_line(submission.shown or submission.path)}: {said}; {waiting}"

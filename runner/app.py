@@ -89,8 +89,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     known = load_settings(Path(settings) if settings else None)
     with _locked(directory):
         service = build(directory, known)  # before the socket: a store that is refused takes no calls
-        with _listening(Path(socket_path or directory / "runner.sock"), known) as listener:
-            _serve(service, listener)
+        _serve(service, Path(socket_path or directory / "runner.sock"))
     return 0
 
 
@@ -266,7 +265,8 @@ def _bind(listener: socket.socket, path: Path) -> None:
         os.close(descriptor)
 
 
-def _serve(service: Service, listener: socket.socket) -> None:
+def _serve(service: Service, path: Path) -> None:
+    """Serve at a path until asked to leave; whatever else must be had is had before anybody is answered."""
     app = application(service, leave=lambda: os.kill(os.getpid(), signal.SIGTERM))
     config = uvicorn.Config(
         app,
@@ -284,19 +284,20 @@ def _serve(service: Service, listener: socket.socket) -> None:
     screens = seeing.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
-    service.daemon.start()
-    keeper.applying.canaries.sweep()
-    keeper.start()
-    timetable.start()
-    notices.start()
-    screens.start()
-    server = uvicorn.Server(config)
-    try:
-        server.run(sockets=[listener])
-    finally:
-        notices.stop()
-        timetable.stop()
-        keeper.stop()
-        screens.stop()
-        service.daemon.stop()
+    with _listening(path, service.settings) as listener:
+        service.daemon.start()
+        keeper.applying.canaries.sweep()
+        keeper.start()
+        timetable.start()
+        notices.start()
+        screens.start()
+        server = uvicorn.Server(config)
+        try:
+            server.run(sockets=[listener])
+        finally:
+            notices.stop()
+            timetable.stop()
+            keeper.stop()
+            screens.stop()
+            service.daemon.stop()
     log.info("daemon.left")

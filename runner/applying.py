@@ -30,6 +30,7 @@ from runner.ports import DecisionRow, JobRow, RevisionRow
 from runner.resolved import Resolved
 from runner.revisions import compared
 from runner.service import Caller, Service, Submission
+from runner.source import SpecError
 from runner.workshop import parse_revision
 
 
@@ -162,6 +163,9 @@ class Applying:
     def _sides(self, caller: Caller, request: Request) -> tuple[JobRow, Resolved, Resolved]:
         """Return the job, its revision, and the one that is offered."""
         after = self.service.resolve(caller, request.submission)
+        if after.job.schedule is not None:
+            fact = "belongs to no change of one job; leave it out here, or make it with runner submit"
+            raise SpecError(after.job.origin.path, [after.job.origin.problem(("schedule",), fact)])
         row = self.service.readable(caller, request.reference or after.job.name)
         before = parse_revision(row.revision)
         if before.uid != after.uid:

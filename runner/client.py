@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from binascii import b2a_base64
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runner.errors import RunnerError, Unavailable
@@ -26,6 +27,8 @@ ANSWER_LIMIT_S: Final = 30.0  # beyond what the question itself asks to wait
 ABSENCE_LIMIT_S: Final = 60.0  # how long a daemon that is not ours to start is waited for
 ABSENCE_POLL_S: Final = 0.2
 QUESTION_TRIES: Final = 5  # of a question that changes nothing, when the daemon dies of it
+SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is sent again to a daemon that keeps dying
+SUBMIT_PAUSE_S: Final = 0.1
 
 
 def _silent(_line: str) -> None:
@@ -92,12 +95,35 @@ class Client:
             "dry_run": dry_run,
             **({"instead": instead} if instead else {}),
         }
+        return self._until_answered(body)
+
+    def _until_answered(self, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send a submission until a daemon has answered: its token makes it the same one each time.
+
+        Raises:
+            Unavailable: none did for ``SUBMIT_PATIENCE_S``.
+        """
+        from threading import Event  # noqa: PLC0415  not needed by who only asks
+
+        pause, deadline = Event(), monotonic() + SUBMIT_PATIENCE_S
+        while True:
+            try:
+                answer: dict[str, Any] = self.post("/v1/jobs", body)
+            except (Absent, CutOff) as error:
+                lost = self._lost(error)
+            else:
+                return answer
+            if monotonic() >= deadline:
+                raise lost
+            pause.wait(SUBMIT_PAUSE_S)
+
+    def _lost(self, error: Unavailable) -> Unavailable:
+        """Return why there was no answer, after a daemon was brought back; why it was not, if so."""
         try:
-            answer: dict[str, Any] = self.post("/v1/jobs", body)
-        except CutOff:
             self._await_return()
-            answer = self.post("/v1/jobs", body)
-        return answer
+        except Unavailable as worse:  # it may have been killed while it started
+            return worse
+        return error
 
     def jobs(
         self,

@@ -168,10 +168,12 @@ class Meter:
                 device_s + len(known) * (now - since),
                 busy_s + sum(known) * (now - since),
             )
-        status = self._spoken(self.service.progress(row), held, now)
+        last = self.service.progress(row)
+        status = self._spoken(last, held, now)
         util = min(known) if known and len(known) == len(utils) else None
         phase, wait = (None, None) if status is None else (status.phase.value, status.data_wait)
-        held.spell = held.spell.seen(Look(now, phase, util, wait), self.service.settings.alarm.window_s)
+        look = Look(now, phase, util, wait, mute=last is None)
+        held.spell = held.spell.seen(look, self.service.settings.alarm.window_s)
         self._judge(key, row, state, held)
 
     @staticmethod

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from runner.errors import Unavailable, UsageError
@@ -200,11 +200,23 @@ def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
 
 
 def _last_words(directory: str, before: int) -> str:
-    """Return the last line that a daemon wrote since ``before``, and where there is more."""
+    """Return the last line that a daemon wrote since ``before``, and where there is more.
+
+    Of a file with several mistakes it is a line for each of them.
+    """
     path = os.path.join(directory, "daemon.log")
     with open(path, "rb") as log:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(before, size - MAX_LAST_WORDS))
         lines = log.read().decode(errors="replace").split("\n")
     spoken = [line.strip() for line in lines if line.strip()]
-    return f"{spoken[-1] if spoken else 'it said nothing'} (log: {path})"
+    return f"{_conclusion(spoken) if spoken else 'it said nothing'} (log: {path})"
+
+
+def _conclusion(spoken: Sequence[str]) -> str:
+    """Return the last line, with those before it that are about the same file."""
+    file = spoken[-1].partition(":")[0] + ":"
+    first = len(spoken) - 1
+    while os.path.isabs(file) and first > 0 and spoken[first - 1].startswith(file):
+        first -= 1
+    return "\n".join(spoken[first:])

@@ -78,4 +78,7 @@ def refuse_circle(job_id: str, revision: Resolved, store: SqliteStore) -> None:
     try:
         refuse_circles(Edges(job_id, revision.after, store))
     except CircularDependency as error:
-        raise Refused(f"job {job_id}: {error}") from error
+        origin = revision.job.origin
+        raise Refused(
+            origin.problem(("queue", "after"), f"{error}; leave one out").line(origin.path)
+        ) from error

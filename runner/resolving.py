@@ -14,7 +14,7 @@ from typing import Literal
 from runner import job_policy, predecessors
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
-from runner.admission import Admission, admission
+from runner.admission import Admission, admission, refusal
 from runner.core.policy.rules import Policy
 from runner.daemon import Daemon
 from runner.errors import Refused, UsageError
@@ -69,7 +69,7 @@ class Resolver:
         if problems:
             raise SpecError(written.jobs[0].origin.path, problems)
         if reading.refused:
-            raise Refused("; ".join(reading.refused))
+            raise Refused(refusal(submission, reading.refused))
         return Resolution(tuple(found), gate.limits_queue)
 
 

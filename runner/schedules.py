@@ -140,16 +140,13 @@ class Schedules:
         """Return a schedule that the caller may look at and steer: its owner, root, or the daemon's own user.
 
         Raises:
-            NotFound: there is none of that id or name.
-            Refused: it is somebody else's.
+            NotFound: there is none of that id or name, or only other people's, which are not told of.
         """
         row = self.books.find(reference, caller.uid)
-        if row is None:
+        if row is None or not _may(caller, row):
             raise NotFound(
                 f"{one_line(reference)}: there is no schedule of that id or name; runner schedule list"
             )
-        if not _may(caller, row):
-            raise Refused(f"schedule {row.id}: belongs to {row.owner}; only they and root may do that")
         return row
 
     def listed(self, caller: Caller, *, every: bool) -> tuple[ScheduleRow, ...]:

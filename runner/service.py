@@ -12,7 +12,7 @@ from jobs.contract import Result, Status
 from runner import predecessors
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
-from runner.admission import queue_full
+from runner.admission import queue_full, refusal
 from runner.core.job import (
     Attempt,
     CancelRequested,
@@ -87,7 +87,7 @@ class Service:
             Refused: the caller may not.
         """
         found = self.resolve_all(caller, submission)
-        return self.daemon.ask(lambda: self._accept(caller, found, submission.token))
+        return self.daemon.ask(lambda: self._accept(caller, found, submission))
 
     def resolve(self, caller: Caller, submission: Submission) -> Resolved:
         """Return the revision that the file of one job stands for.
@@ -131,8 +131,8 @@ class Service:
         text, labels = revision.model_dump_json(), dict(revision.job.labels)
         return JobRow(job, revision.job.name, self.owner(caller), now, revision.job.priority, text, labels)
 
-    def _accept(self, caller: Caller, found: Resolution, token: str | None) -> tuple[JobRow, ...]:
-        token = None if token is None else f"{caller.uid}:{token}"
+    def _accept(self, caller: Caller, found: Resolution, submission: Submission) -> tuple[JobRow, ...]:
+        token = None if submission.token is None else f"{caller.uid}:{submission.token}"
         known = None if token is None else self.store.submitted_as(token)
         if known is not None:
             return predecessors.members(known, self.store) or (known,)
@@ -142,7 +142,7 @@ class Service:
             for number, revision in enumerate(revisions)
         ]
         if found.limited:
-            self._still_admitted(rows, revisions[0].team)
+            self._still_admitted(submission, rows, revisions[0].team)
         texts = [
             f"submitted by {row.owner.name}: {one_line(revision.path)}{_part(revision)}"
             for row, revision in zip(rows, revisions, strict=True)
@@ -150,14 +150,14 @@ class Service:
         self.daemon.submit_all(rows, texts, token)
         return tuple(rows)
 
-    def _still_admitted(self, rows: Sequence[JobRow], team: str) -> None:
+    def _still_admitted(self, submission: Submission, rows: Sequence[JobRow], team: str) -> None:
         """Look at the quotas of waiting jobs once more: others may have submitted since.
 
         Raises:
             Refused: the queue has become too long for these.
         """
         if facts := queue_full(self.daemon.picture(), rows[0].owner.name, team, len(rows)):
-            raise Refused("; ".join(facts))
+            raise Refused(refusal(submission, facts))
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
         """Return what submitting would lead to: the resolved job, its spec, the exact engine arguments.
@@ -244,7 +244,7 @@ class Service:
 
     def _mine(self, caller: Caller, reference: str) -> JobRow:
         """Return a job that the caller may command: its owner, root, or the daemon's own user."""
-        row = self.find(reference)
+        row = self.find(reference, caller)
         if not self.may_command(caller, row):
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they and root may do that")
         return row
@@ -260,8 +260,14 @@ class Service:
 
     # --- looking
 
-    def find(self, reference: str) -> JobRow:
-        row = self.store.find(reference)
+    def find(self, reference: str, caller: Caller | None = None) -> JobRow:
+        """Return a job by its id or its name; a name means the caller's own newest one first.
+
+        Raises:
+            NotFound: there is none.
+            Refused: it is the name of several people's jobs.
+        """
+        row = self.store.find(reference, None if caller is None else self._name(caller))
         if row is None:
             raise NotFound(f"{one_line(reference)}: there is no job of that id or name; runner list --all")
         return row
@@ -282,17 +288,21 @@ class Service:
         key, equals, value = label.partition("=")
         return self.store.labelled(since, uid, limit, key, value if equals else None)
 
-    def sweep(self, reference: str) -> tuple[JobRow, ...]:
+    def sweep(self, caller: Caller, reference: str) -> tuple[JobRow, ...]:
         """Return all jobs of the matrix that a job is of.
 
         Raises:
             NotFound: there is no such job, or it is of none.
         """
-        row = self.store.get(reference) or self.store.find(f"{reference}-1") or self.find(reference)
+        row = self._first_of(caller, reference) or self.find(reference, caller)
         found = predecessors.members(row, self.store)
         if not found:
             raise NotFound(f"{one_line(reference)}: is no job of a matrix")
         return found
+
+    def _first_of(self, caller: Caller, matrix: str) -> JobRow | None:
+        """Return the first job of a matrix by the id of any, or by the name of all."""
+        return self.store.get(matrix) or self.store.find(f"{matrix}-1", self._name(caller))
 
     def readable(self, caller: Caller, reference: str) -> JobRow:
         """Return a job whose output the caller may read."""

@@ -5,15 +5,17 @@ for a user's own; ``RUNNER_SETTINGS`` names another.  None is needed: every valu
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from runner import spec_parse, spec_yaml
 from runner.errors import UsageError
 from runner.settings_notify import Notification
 from runner.settings_queue import QueueSettings
+from runner.source import Problem, SpecError, quoted
 
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
@@ -21,6 +23,26 @@ HOST_PROGRAMS: Final = (
 """What draws the screen, and NVIDIA's own services; the kernel keeps 15 letters of a name."""
 
 SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
+
+_LISTEN: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):([0-9]{1,9})")
+_LAST_PORT: Final = 65535
+
+
+def _listen(value: str) -> str:
+    """Return a host and a port."""
+    found = _LISTEN.fullmatch(value)
+    if not found:
+        raise ValueError(f"must be host:port such as 127.0.0.1:9835, not {quoted(value)}")
+    if int(found[2]) > _LAST_PORT:
+        raise ValueError(f"there is no port {found[2]}; they go up to {_LAST_PORT}")
+    return value
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) else value
+
+
+WrittenPath = Annotated[Path, BeforeValidator(_path)]
 
 
 class RunAs(BaseModel):
@@ -52,7 +74,7 @@ class Metrics(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    listen: str | None = Field(None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")
+    listen: Annotated[str, AfterValidator(_listen)] | None = None
     """``host:port`` for TCP; null: the socket alone."""
 
 
@@ -73,7 +95,7 @@ class Settings(BaseModel):
     gpu_injection: Literal["cdi", "hook"] = "cdi"
     """How NVIDIA devices reach a container; the hook is for engines without CDI (before 25)."""
 
-    seccomp: Path | None = None
+    seccomp: WrittenPath | None = None
     """A seccomp profile (JSON) instead of the engine's own; None: the engine's."""
 
     root_jobs_run_as: RunAs = RunAs()
@@ -109,7 +131,7 @@ class Settings(BaseModel):
     builder: Literal["auto", "buildx", "engine", "classic"] = "auto"
     """Which image builder; ``auto`` probes in this order."""
 
-    ca_file: Path | None = None
+    ca_file: WrittenPath | None = None
     """An extra CA bundle for builds behind a TLS-inspecting proxy; never ends up in an image."""
 
     allowed_images: dict[str, str] = {}
@@ -180,27 +202,29 @@ def load_settings(path: Path | None) -> Settings:
     """Return the settings of a file; the defaults when none is named and none is there.
 
     Raises:
-        UsageError: the file cannot be read, is no YAML, or says something impossible.
+        UsageError: the file cannot be read, is no YAML, or says something impossible: all of it, by place.
     """
     where = path or settings_path()
     try:
-        text = where.read_text()
+        raw = where.read_bytes()
     except FileNotFoundError as error:
         if path is not None or os.environ.get("RUNNER_SETTINGS"):
             raise UsageError(f"{where}: there is no such settings file") from error
         return Settings()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UsageError(f"{where}: cannot be read: {error}") from error
-    return _parse(where, text)
+    return _parse(where, raw)
 
 
-def _parse(where: Path, text: str) -> Settings:
-    try:
-        return Settings.model_validate(yaml.safe_load(text) or {})
-    except yaml.YAMLError as error:
-        raise UsageError(f"{where}: is no YAML: {' '.join(str(error).split())}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        said = str(first.get("ctx", {}).get("error") or first["msg"].lower())
-        raise UsageError(f"{where}: {field}: {said}") from error
+def _parse(where: Path, raw: bytes) -> Settings:
+    tree, problems = spec_yaml.compose(raw)
+    if not problems and (tree is None or spec_yaml.plain(tree) in (None, {})):
+        return Settings()
+    if not isinstance(tree, spec_yaml.Mapping):
+        at_top = [] if tree is None else [Problem(tree.at, "", spec_parse.no_mapping(tree))]
+        raise SpecError(where, [*problems, *at_top])
+    entries = {name: spec_yaml.plain(node) for name, node in tree.entries.items()}
+    found, more = spec_parse.validated(Settings, entries, tree, of_a_job=False)
+    if found is None or problems:
+        raise SpecError(where, [*problems, *more])
+    return found

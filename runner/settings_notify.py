@@ -72,14 +72,6 @@ class Notification(BaseModel):
     command: Argv | None = None
     """Gets the notice on its standard input; runs as the daemon's user."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _written(cls, said: object) -> object:
-        """Take the key ``on`` for what it says: YAML 1.1, as which settings are read, makes it ``true``."""
-        if not isinstance(said, dict) or True not in said:
-            return said
-        return {"on" if key is True else key: value for key, value in said.items()}
-
     @model_validator(mode="after")
     def _one_way(self) -> "Notification":
         if sum(way is not None for way in (self.webhook, self.mail, self.command)) != 1:

@@ -64,22 +64,11 @@ MEANT: Final[Mapping[str, str]] = {
 }
 """What other tools call a field; the rest is guessed from the spelling."""
 
-ENGINE_OPTIONS: Final = frozenset(
-    (
-        *(
-            "cap_add",
-            "cap_drop",
-            "cgroup_parent",
-            "device_requests",
-            "devices",
-            "dns",
-            "entrypoint",
-            "extra_hosts",
-        ),
-        *("group_add", "hostname", "ipc", "links", "network", "network_mode", "pid", "ports", "privileged"),
-        *("publish", "runtime", "security_opt", "sysctls", "ulimits", "user", "userns_mode", "uts"),
-    )
-)
+ENGINE_OPTIONS: Final = frozenset((
+    "cap_add", "cap_drop", "cgroup_parent", "device_requests", "devices", "dns", "entrypoint", "extra_hosts",
+    "group_add", "hostname", "ipc", "links", "network", "network_mode", "pid", "ports", "privileged",
+    "publish", "runtime", "security_opt", "sysctls", "ulimits", "user", "userns_mode", "uts",
+))  # fmt: skip
 """Known from elsewhere, and refused with the reason instead of a guess."""
 
 
@@ -112,10 +101,11 @@ def mapping(raw: bytes, path: Path) -> tuple[spec_yaml.Mapping, list[Problem]]:
     tree, problems = spec_yaml.compose(raw)
     if isinstance(tree, spec_yaml.Mapping) and tree.entries:
         return tree, list(problems)
-    raise SpecError(path, problems or [Problem(tree.at if tree else spec_yaml.START, "", _no_mapping(tree))])
+    raise SpecError(path, problems or [Problem(tree.at if tree else spec_yaml.START, "", no_mapping(tree))])
 
 
-def _no_mapping(tree: Node | None) -> str:
+def no_mapping(tree: Node | None) -> str:
+    """Return what is wrong with a file that is no mapping at the top."""
     if isinstance(tree, spec_yaml.Sequence):
         return 'must be "field: value" lines, not a list'
     if isinstance(tree, Scalar) and tree.value is not None:
@@ -123,13 +113,15 @@ def _no_mapping(tree: Node | None) -> str:
     return 'the file is empty; "runner init" writes one to start from'
 
 
-def validated(model: type[M], written: Mapping[str, object], tree: Node) -> tuple[M | None, list[Problem]]:
-    """Return the model, or None and every problem."""
+def validated(
+    model: type[M], written: Mapping[str, object], tree: Node, *, of_a_job: bool = True
+) -> tuple[M | None, list[Problem]]:
+    """Return the model, or None and every problem; ``of_a_job``: other tools' words for fields are known."""
     try:
         return model.model_validate(written, strict=True), []
     except ValidationError as error:
         found = error.errors(include_url=False)
-        return None, [_problem(_Complaint(model, tree, detail)) for detail in found]
+        return None, [_problem(_Complaint(model, tree, detail, of_a_job)) for detail in found]
 
 
 # --- One complaint ------------------------------------------------------------------------------------
@@ -142,6 +134,7 @@ class _Complaint:
     model: type[BaseModel]
     tree: Node
     detail: ErrorDetails
+    of_a_job: bool
 
     @property
     def path(self) -> tuple[Part, ...]:
@@ -192,6 +185,10 @@ def _fact(complaint: _Complaint, kind: str) -> str:
             return f"holds more than {context['max_length']} entries"
         case "too_short":
             return f"must hold at least {context['min_length']} entry"
+        case "string_too_long":
+            return f"is longer than {context['max_length']} characters"
+        case "string_too_short":
+            return "must not be empty"
         case _:
             return _mismatch(complaint)
 
@@ -200,10 +197,10 @@ def _unknown(complaint: _Complaint) -> str:
     word = str(complaint.path[-1])
     parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
     names = tuple(parent.model_fields) if _is_model(parent) else ()
-    meant = MEANT.get(word, "")
+    meant = MEANT.get(word, "") if complaint.of_a_job else ""
     if meant and (meant.startswith(dotted(complaint.path[:-1])) or "." in meant):
         return f"unknown field; did you mean {quoted(meant)}?"
-    if word in ENGINE_OPTIONS:
+    if complaint.of_a_job and word in ENGINE_OPTIONS:
         return "unknown field; a job file carries no options of the container engine"
     if hint := did_you_mean(word, names):
         return f"unknown field{hint}"
@@ -225,7 +222,7 @@ def _sections(
 
 def _mismatch(complaint: _Complaint) -> str:
     info = _field_at(complaint)
-    wanted = _wanted(info.annotation, info) if info else _wanted(_type_of(complaint))
+    wanted = _wanted(info.annotation, info) if info else _wanted(_entry_type(complaint))
     return f"must be {wanted}, not {_found(complaint.node)}{_hint(complaint, info)}"
 
 
@@ -268,6 +265,14 @@ def _field_at(complaint: _Complaint) -> FieldInfo | None:
 
 def _type_of(complaint: _Complaint) -> Any:  # noqa: ANN401 - annotations are values of any kind
     return _type_at(complaint.model, complaint.path, complaint.tree)
+
+
+def _entry_type(complaint: _Complaint) -> Any:  # noqa: ANN401 - the same
+    """Return the type of what a list or a mapping holds, with its range; else the type at the place."""
+    holder = _type_at(complaint.model, complaint.path[:-1], complaint.tree) if complaint.path else None
+    if get_origin(holder) in (tuple, dict):
+        return get_args(holder)[0 if get_origin(holder) is tuple else 1]
+    return _type_of(complaint)
 
 
 def _as_spelt(model: type[BaseModel], loc: tuple[Part, ...]) -> Iterator[Part]:
@@ -371,6 +376,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     float: "a number",
     bool: "true or false",
     str: "text",
+    Path: "text",
     tuple: "a list",
 }
 

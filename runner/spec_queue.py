@@ -144,6 +144,8 @@ class Dependency(contract.Spec):
 
 
 def _dependency(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f'must be text or a mapping, not {value}; put it in quotes: "{value}"')  # noqa: TRY004  pydantic's
     return {"job": value} if isinstance(value, str) else value
 
 
@@ -272,5 +274,11 @@ def impossible_matrix(matrix: Matrix) -> Iterator[Complaint]:
     for number, part in enumerate(matrix.exclude):
         for name in part.keys() - matrix.values.keys():
             yield ("matrix", "exclude", number, name), "is no field of the matrix"
+        for name, value in part.items():
+            if name in matrix.values and value not in matrix.values[name]:
+                yield (
+                    ("matrix", "exclude", number, name),
+                    f"{shown(value)} is none of its values in the matrix",
+                )
     if 0 < count <= MAX_COMBINATIONS and not combinations(matrix):
         yield ("matrix", "exclude"), "leaves nothing of the matrix"

@@ -20,10 +20,14 @@ from runner.adapters import store_rows
 from runner.core.job import Event, Job
 from runner.errors import Refused, Unavailable
 from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Lending, RevisionRow
+from runner.source import one_line
 
 VERSION: Final = 3
 _HEADER_BYTES: Final = 100
 _USER_VERSION_OFFSET: Final = 60
+
+MOST_NAMED: Final = 5
+"""Jobs of one name that a refusal lists."""
 
 
 def statements(text: str) -> dict[str, str]:
@@ -211,12 +215,21 @@ class SqliteStore:
         rows = self.rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
         return store_rows.job_row(rows[0]) if rows else None
 
-    def find(self, reference: str) -> JobRow | None:
-        """Return a job by its id, or the newest one of that name."""
+    def find(self, reference: str, owner: str | None = None) -> JobRow | None:
+        """Return a job by its id, or by its name: the owner's newest, else that of the only one who has any.
+
+        Raises:
+            Refused: several people have jobs of that name, and the owner is none of them.
+        """
         found = self.get(reference)
-        if found is None and (rows := self.rows("job_by_name", name=reference)):
-            return store_rows.job_row(rows[0])
-        return found
+        if found is None and owner is not None:
+            found = self.newest_of(owner, reference)
+        if found is not None:
+            return found
+        rows = self.rows("jobs_by_name", name=reference, limit=MOST_NAMED + 1)
+        if len(rows) > 1:
+            raise Refused(_ambiguous(reference, [(row["id"], row["owner"]) for row in rows]))
+        return store_rows.job_row(rows[0]) if rows else None
 
     def newest_of(self, owner: str, name: str) -> JobRow | None:
         """Return the newest job of somebody with this name."""
@@ -290,6 +303,13 @@ class SqliteStore:
 
     def count_states(self) -> dict[str, int]:
         return {str(row[0]): int(row[1]) for row in self.rows("count_states")}
+
+
+def _ambiguous(name: str, known: Sequence[tuple[int, str]]) -> str:
+    """Return why a name stands for no job: the newest one of each of its owners."""
+    there = ", ".join(f"{number} ({owner})" for number, owner in known[:MOST_NAMED])
+    more = ", ..." if len(known) > MOST_NAMED else ""
+    return f"{one_line(name)}: several people have a job of that name: {there}{more}; give the id"
 
 
 @contextmanager

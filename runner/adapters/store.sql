@@ -187,8 +187,9 @@ SELECT * FROM jobs WHERE state != 'finished' ORDER BY id;
 -- name: job_by_id
 SELECT * FROM jobs WHERE id = :id;
 
--- name: job_by_name
-SELECT * FROM jobs WHERE name = :name ORDER BY id DESC LIMIT 1;
+-- name: jobs_by_name
+SELECT * FROM jobs WHERE id IN (SELECT max(id) FROM jobs WHERE name = :name GROUP BY owner)
+ORDER BY id DESC LIMIT :limit;
 
 -- name: job_by_token
 SELECT * FROM jobs WHERE token = :token;

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from runner.adapters import as_user
 from runner.api.routes import Body, C, S
+from runner.api.views import moment
 from runner.core.inventory import Occupant
 from runner.errors import Refused, Unavailable
 from runner.inventory import Inventory
@@ -111,7 +112,7 @@ def facts(shown: Shown, rows: Mapping[str, JobRow]) -> dict[str, Any]:
         "throttled": None if health.throttled is None else list(health.throttled),
         "state": standing.state.value,
         "reason": standing.reason,
-        "since": standing.since.isoformat(),
+        "since": moment(standing.since),
         "jobs": [{"id": row.job.id, "name": row.name, "owner": row.owner.name} for row in holders],
         "processes": None if shown.occupants is None else [_process(each) for each in shown.occupants],
     }

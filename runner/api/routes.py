@@ -176,7 +176,7 @@ def list_jobs(  # noqa: PLR0913  (one per query parameter)
     sweep: str | None = None,
 ) -> Any:  # noqa: ANN401
     if sweep is not None:
-        return JSONResponse({"jobs": [_summary(service, row) for row in service.sweep(sweep)]})
+        return JSONResponse({"jobs": [_summary(service, row) for row in service.sweep(caller, sweep)]})
     known = min(max(limit, 1), 100_000)
     rows = service.recent(caller, every=all, mine=mine, limit=known, label=label)
     return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
@@ -184,19 +184,19 @@ def list_jobs(  # noqa: PLR0913  (one per query parameter)
 
 @router.get("/jobs/{reference}")
 def get_job(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
-    return JSONResponse(_detail(service, caller, service.find(reference)))
+    return JSONResponse(_detail(service, caller, service.find(reference, caller)))
 
 
 @router.get("/jobs/{reference}/why")
-def why(reference: str, service: S) -> Any:  # noqa: ANN401
+def why(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
     """Answer with what a job waits for, or what it does, and until when about."""
-    return JSONResponse(reason(service.daemon, service.find(reference)))
+    return JSONResponse(reason(service.daemon, service.find(reference, caller)))
 
 
 @router.get("/jobs/{reference}/wait")
 async def wait(reference: str, service: S, caller: C, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
     """Answer when the job has settled, or after ``timeout`` seconds."""
-    row = await _apart(service.find, reference)
+    row = await _apart(service.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
     while not service.settled(row) and (left := deadline - asyncio.get_running_loop().time()) > 0:
         await service.pulse.wait(min(left, 1.0))
@@ -276,10 +276,10 @@ async def log(  # noqa: PLR0913, PLR0917  (one per query parameter)
 
 
 @router.get("/events")
-async def events(
-    service: S, job: str | None = None, after: int = 0, wait: float = 0, limit: int = 1000
+async def events(  # noqa: PLR0913, PLR0917  (one per query parameter)
+    service: S, caller: C, job: str | None = None, after: int = 0, wait: float = 0, limit: int = 1000
 ) -> Any:  # noqa: ANN401
-    row = None if job is None else await _apart(service.find, job)
+    row = None if job is None else await _apart(service.find, job, caller)
     job_id = None if row is None else row.job.id
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
@@ -293,7 +293,8 @@ async def events(
 @router.post("/stop")
 async def stop(request: Request, service: S, caller: C) -> Any:  # noqa: ANN401
     if caller.uid not in {0, os.geteuid()}:
-        raise Refused(f"only root and uid {os.geteuid()} may stop this daemon")
+        others = f" and uid {os.geteuid()}" if os.geteuid() else ""
+        raise Refused(f"only root{others} may stop this daemon")
     del service
     request.app.state.leave()
     return JSONResponse({})

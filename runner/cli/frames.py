@@ -144,8 +144,16 @@ def _device(device: Json, style: Style) -> tuple[Cell, ...]:
         Cell(_unit(device.get("power_w"), "W"), right=True),
         Cell(state, STATE_COLOURS.get(state, "")),
         Cell(_text(", ".join(each["id"] for each in holders))),
-        Cell(_text(_owners(holders) if state == "lent" else device.get("reason"))),
+        _whose(device, state, holders),
     )
+
+
+def _whose(device: Json, state: str, holders: Iterable[Json]) -> Cell:
+    """Return who has a device, and who else is on it; or why nobody has it."""
+    if state != "lent":
+        return Cell(_text(device.get("reason")))
+    strangers = render.intruders(device)
+    return Cell(_text("; ".join(filter(None, (_owners(holders), strangers)))), "31" if strangers else "")
 
 
 def _owners(holders: Iterable[Json]) -> str:

@@ -21,7 +21,17 @@ COLUMNS: Final = (
     "GPU", "UUID", "MODEL", "MEMORY", "UTIL", "TEMP", "POWER", "STATE", "SINCE", "JOB OR REASON",
 )  # fmt: skip
 
+SPARE: Final = ("POWER", "TEMP", "SINCE", "UUID", "MODEL", "UTIL", "MEMORY")
+"""Columns that a narrow screen does without, the least missed first."""
+
 Device = dict[str, Any]
+
+
+def reason_given(ctx: click.Context, param: click.Parameter, given: str) -> str:
+    """Return a reason of 1 to 200 characters."""
+    if not 1 <= len(given.strip()) <= 200:
+        raise click.BadParameter("must have 1 to 200 characters", ctx, param)
+    return given
 
 
 @click.group(invoke_without_command=True)
@@ -52,34 +62,40 @@ def _print(devices: list[Device], *, as_json: bool) -> None:
     if devices and not as_json and on_terminal():
         from runner.cli.tables import print_cells  # noqa: PLC0415  loads rich
 
-        print_cells(COLUMNS, [cells(device, time.time()) for device in devices])
+        print_cells(COLUMNS, [cells(device, time.time()) for device in devices], SPARE)
 
 
 @gpus.command()
-@click.argument("device", metavar="DEVICE")
-@click.option("--reason", required=True, metavar="TEXT", help="Why; everybody sees it.")
+@click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
+@click.option(
+    "--reason", required=True, metavar="TEXT", callback=reason_given, help="Why; everybody sees it."
+)
 @as_json
-def drain(*, device: str, reason: str, as_json: bool) -> None:
-    """Lend a device no more, until "runner gpus resume"; a job that has it keeps it.
+def drain(*, devices: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Lend devices no more, until "runner gpus resume"; a job that has one keeps it.
 
     DEVICE is a UUID, the beginning of one, or a name such as GPU-3.  For root and the daemon's user.
     """
-    answer = find_or_start(complain).post(f"/v1/devices/{quote(device)}/drain", {"reason": reason})["device"]
-    has = f"; {', '.join(holders(answer))} still has it" if answer["jobs"] else ""
-    _say(answer, f"{answer['name']} is drained{has}", as_json=as_json)
+    client = find_or_start(complain)
+    for device in devices:
+        answer = client.post(f"/v1/devices/{quote(device)}/drain", {"reason": reason})["device"]
+        has = f"; {', '.join(holders(answer))} still has it" if answer["jobs"] else ""
+        _say(answer, f"{answer['name']} is drained{has}", as_json=as_json)
 
 
 @gpus.command()
-@click.argument("device", metavar="DEVICE")
+@click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
 @as_json
-def resume(*, device: str, as_json: bool) -> None:
-    """Lend a device again that was drained, quarantined or is dirty; the daemon looks at it first.
+def resume(*, devices: tuple[str, ...], as_json: bool) -> None:
+    """Lend devices again that were drained, quarantined or are dirty; the daemon looks at them first.
 
-    You say that it is in order: memory that is in use on it now, by no process, is normal from now on.
+    You say that they are in order: memory that is in use on one now, by no process, is normal from now on.
     """
-    answer = find_or_start(complain).post(f"/v1/devices/{quote(device)}/resume", {})["device"]
-    why = f": {answer['reason']}" if answer["reason"] and not answer["jobs"] else ""
-    _say(answer, f"{answer['name']} is {answer['state']}{why}", as_json=as_json)
+    client = find_or_start(complain)
+    for device in devices:
+        answer = client.post(f"/v1/devices/{quote(device)}/resume", {})["device"]
+        why = f": {answer['reason']}" if answer["reason"] and not answer["jobs"] else ""
+        _say(answer, f"{answer['name']} is {answer['state']}{why}", as_json=as_json)
 
 
 def _say(device: Device, text: str, *, as_json: bool) -> None:
@@ -107,8 +123,8 @@ def cells(device: Device, now: float) -> Iterator[str]:
     yield device["state"]
     yield render.age(device["since"], now)
     has = ", ".join(holders(device))
-    reason = "" if device["state"] == "lent" else device["reason"]
-    yield "; ".join(each for each in (has, reason) if each) or "-"
+    reason = "" if device["state"] == "lent" else device["reason"]  # which is who has it
+    yield "; ".join(each for each in (has, render.intruders(device), reason) if each) or "-"
 
 
 def plain_cells(device: Device) -> Iterator[object]:

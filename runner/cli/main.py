@@ -4,6 +4,7 @@ Every command lives in its own module, imported when it is called: ``runner subm
 not pay for the tables of ``runner list``.
 """
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -12,7 +13,7 @@ from typing import Final, NoReturn
 import click
 
 from runner.cli.output import INTERRUPTED, complain, complain_of
-from runner.errors import RunnerError
+from runner.errors import RunnerError, Unavailable
 
 COMMANDS: Final = {
     "submit": "runner.cli.submit:submit",
@@ -64,6 +65,8 @@ EXIT_CODES: Final = {
 }
 
 READER_GONE: Final = 141
+UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""What a write to standard output can fail of; these errors name no file."""
 
 
 class LazyGroup(click.Group):
@@ -156,8 +159,8 @@ def cli() -> None:
     """Containerised batch jobs for a shared GPU server.
 
     A job file says what to train; the runner builds its image, lends it devices, and
-    resumes it from its newest checkpoint when it dies.  JOB is an id, the unambiguous
-    beginning of one, or a name (the newest job of that name).
+    resumes it from its newest checkpoint when it dies.  JOB is an id or a name: your own newest job of
+    that name; of others it must be the name of one person's jobs alone.
 
     \b
     runner init job.yaml            write a commented job file that works
@@ -168,7 +171,24 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line of this process; does not return."""
-    cli.main(prog_name="runner")
+    if sys.stdout is None:  # closed; what is opened next would get its number, and the output
+        _without_output(sys.argv[1:])
+    try:
+        cli.main(prog_name="runner")
+    except OSError as error:
+        if error.errno not in UNWRITTEN or error.filename is not None:
+            raise
+        _discard_output()
+        complain(f"standard output: {error.strerror}; the command itself may have been done: runner list")
+        sys.exit(Unavailable.exit_code)
+
+
+def _without_output(args: list[str]) -> None:
+    """Go on without standard output where nobody reads it, else leave before anything is done."""
+    if "serve" not in args[:1]:
+        complain("standard output is closed; nothing was done; >/dev/null discards it")
+        sys.exit(Unavailable.exit_code)
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  as long as the process
 
 
 if __name__ == "__main__":

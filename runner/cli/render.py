@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from runner.answers import AttemptRow, Detail, Progress, Summary
 
 OUTCOME_CODES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11}
@@ -222,3 +224,17 @@ def attempt_cells(attempt: AttemptRow) -> tuple[object, ...]:
         attempt["checkpoint_step"],
         attempt["verdict"],
     )
+
+
+def intruders(device: Mapping[str, Any]) -> str:
+    """Return whose processes are on a lent device besides its job's; of others the reason tells."""
+    if device.get("state") != "lent":
+        return ""
+    strangers = [each for each in device.get("processes") or () if each["foreign"]]
+    named = (", ".join(map(str, _known(each))) for each in strangers)
+    return "; ".join(f"foreign process ({words})" for words in named)
+
+
+def _known(process: Mapping[str, Any]) -> Iterator[object]:
+    yield f"pid {process['pid']}"
+    yield from (process[key] for key in ("user", "program") if process.get(key))

@@ -9,7 +9,7 @@ from runner.cli import render
 from runner.cli.options import as_json, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.cli.output import complain, complain_of, say, say_json
 from runner.client import find_or_start
-from runner.errors import RunnerError
+from runner.errors import RunnerError, Unavailable
 
 
 def signal_name(ctx: click.Context, param: click.Parameter, given: str) -> str:
@@ -47,9 +47,12 @@ def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     client, codes = find_or_start(complain), []
     if sweep is not None:
         jobs = tuple(job["id"] for job in reversed(client.sweep(sweep)) if job["state"] != "finished")
-    for ref in jobs:
+    for number, ref in enumerate(jobs, start=1):
         try:
             answer = client.act(ref, "cancel", {})
+        except Unavailable as error:  # the next one would meet the same
+            left = len(jobs) - number
+            raise Unavailable(f"{error}{f'; {left} more were not asked for' if left else ''}") from error
         except RunnerError as error:
             codes.append(complain_of(error))
         else:

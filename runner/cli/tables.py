@@ -12,7 +12,7 @@ from runner.cli import render
 from runner.cli.output import harmless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from runner.answers import Detail, Summary
 
@@ -23,29 +23,63 @@ COLOURS: Final = {
 }  # fmt: skip
 
 
+SPARE: Final = ("TRY", "STEP", "SINCE", "OWNER", "NAME")
+"""Columns of ``runner list`` that a narrow screen does without, the least missed first."""
+
+LAST_COLUMN: Final = 16
+"""What should be left to the last column, which takes several lines where it must."""
+
+
 def print_jobs(jobs: list[Summary], now: float, console: Console | None = None) -> None:
     """Print one row per job."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("WHY", ratio=1)
-    for job in jobs:
-        table.add_row(*_job_cells(job, now))
-    (console or Console()).print(table)
+    columns = ("JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE", "WHY")
+    _print(columns, [_job_cells(job, now) for job in jobs], SPARE, console or Console())
 
 
 def print_cells(
-    columns: Iterable[str], rows: Iterable[Iterable[str]], console: Console | None = None
+    columns: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    spare: Iterable[str] = (),
+    console: Console | None = None,
 ) -> None:
-    """Print rows whose last cell may take several lines; the words for states have their colours."""
-    *narrow, wide = columns
+    """Print rows whose last cell may take several lines; the words for states have their colours.
+
+    ``spare`` are columns that a narrow screen does without, the least missed first.
+    """
+    cells = [[Text(harmless(cell), COLOURS.get(cell, "")) for cell in row] for row in rows]
+    _print(tuple(columns), cells, spare, console or Console())
+
+
+def _print(
+    columns: tuple[str, ...], rows: Sequence[Sequence[Text]], spare: Iterable[str], console: Console
+) -> None:
+    kept = _kept(columns, rows, spare, console.width)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in narrow:
-        table.add_column(column, no_wrap=True)
-    table.add_column(wide, ratio=1)
+    for number in kept[:-1]:
+        table.add_column(columns[number], no_wrap=True, min_width=_width(columns, rows, number))
+    table.add_column(columns[-1], ratio=1, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(harmless(cell), COLOURS.get(cell, "")) for cell in row))
-    (console or Console()).print(table)
+        table.add_row(*(row[number] for number in kept))
+    console.print(table)
+
+
+def _kept(
+    columns: tuple[str, ...], rows: Sequence[Sequence[Text]], spare: Iterable[str], width: int
+) -> list[int]:
+    """Return the numbers of as many columns as leave the last one some room."""
+    kept, given_up = list(range(len(columns))), list(spare)
+    while given_up and _needed(columns, rows, kept) > width:
+        kept.remove(columns.index(given_up.pop(0)))
+    return kept
+
+
+def _needed(columns: tuple[str, ...], rows: Sequence[Sequence[Text]], kept: Sequence[int]) -> int:
+    last = min(_width(columns, rows, kept[-1]), LAST_COLUMN)
+    return sum(_width(columns, rows, number) + 1 for number in kept[:-1]) + last
+
+
+def _width(columns: tuple[str, ...], rows: Sequence[Sequence[Text]], number: int) -> int:
+    return max(len(columns[number]), *(row[number].cell_len for row in rows), 0)
 
 
 def print_job(job: Detail, now: float, console: Console | None = None) -> None:

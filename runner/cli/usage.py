@@ -16,6 +16,9 @@ from runner.client import find_or_start
 
 Json = dict[str, Any]
 
+LONGEST_S: Final = 3660 * 86400
+"""As far back as the daemon can look."""
+
 COLUMNS: Final = ("DEVICE HOURS", "CPU HOURS", "SHARE", "EFFICIENCY", "UTILISATION", "ATTEMPTS")
 
 
@@ -39,6 +42,8 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
     """
     if not since:
         raise click.BadParameter("must be more than 0", param_hint="--since")
+    if since > LONGEST_S:
+        raise click.BadParameter(f"must be {LONGEST_S // 86400}d at most", param_hint="--since")
     answer = find_or_start(complain).get("/v1/usage", {"since_s": since, "by": by})
     if as_json:
         say_json(answer)

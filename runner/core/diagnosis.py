@@ -14,6 +14,9 @@ from runner.core.policy.wording import span
 LONG_PHASES: Final = frozenset({"init", "data", "compile", "drain"})
 """In these a device may idle for as long as they take."""
 
+IDLE: Final = 0.01
+"""Below this the devices of an attempt that has never said anything are idle: of it nothing else is known."""
+
 MOST: Final = 0.3
 """The share of step time from which a part of it is a bottleneck."""
 
@@ -26,6 +29,7 @@ class Look:
     phase: str | None = None
     util: float | None = None
     data_wait: float | None = None
+    mute: bool = False  # it has never said anything of itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,17 @@ class Spell:
 
     def seen(self, look: Look, window_s: float) -> "Spell":
         """Return the spell after another look; of those before, as many as make up the window."""
-        if look.phase is None or look.phase in LONG_PHASES:
+        if look.phase in LONG_PHASES or (look.phase is None and not look.mute):
             return Spell()
-        kept = (*self.looks, look)
+        kept = (*(self.looks if self.mute == look.mute else ()), look)
         while len(kept) > 1 and kept[1].at <= look.at - window_s:
             kept = kept[1:]
         return Spell(kept)
+
+    @property
+    def mute(self) -> bool:
+        """Return whether it is of an attempt that has never said anything."""
+        return bool(self.looks) and self.looks[-1].mute
 
     def covers(self, window_s: float) -> bool:
         return bool(self.looks) and self.looks[-1].at - self.looks[0].at >= window_s
@@ -91,8 +100,11 @@ def alarm(spell: Spell, setup: Setup, below: float, window_s: float, *, on_devic
     used = spell.util if on_devices else _not(wait)
     if used is None or used >= below or not spell.covers(window_s):
         return None
+    if spell.mute and (not on_devices or used >= IDLE):
+        return None
     what, lately = "devices" if on_devices else "steps", span(timedelta(seconds=window_s))
-    kind, why = _diagnosis(wait, setup, on_devices=on_devices)
+    kind, why = ("mute", _WORDS["mute"]) if spell.mute else _diagnosis(wait, setup, on_devices=on_devices)
+    below = min(below, IDLE) if spell.mute else below
     return Alarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")
 
 
@@ -125,6 +137,7 @@ _WORDS: Final = {
     "transfer": "transfer-bound",
     "optimizer": "optimizer-bound",
     "host": "host-bound: data are there, and kernels too short or too few",
+    "mute": "it says nothing of itself, and its devices idle",
     "unknown": "it does not say where the time of its steps goes",
 }
 

@@ -95,6 +95,37 @@ def test_a_submission_that_was_cut_off_is_sent_again_under_the_same_token(api: F
     assert len(bodies[0]["token"]) == 32
 
 
+def test_a_submission_outlives_a_daemon_that_is_killed_again_and_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "SUBMIT_PAUSE_S", 0.001)
+    api.add("earlier")
+    api.happen("submit", *[vanish] * 12)
+    assert client_of(api).submit("/job.yaml", b"", None)["job"]["name"] == "job"
+
+
+def test_a_submission_is_given_up_in_the_end(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client_module.SUBMIT_PATIENCE_S >= 15
+    monkeypatch.setattr(client_module, "SUBMIT_PATIENCE_S", 0.0)
+    api.add("earlier")
+    api.happen("submit", vanish)
+    with pytest.raises(CutOff):
+        client_of(api).submit("/job.yaml", b"", None)
+    assert api.submitted == []
+
+
+def test_why_a_daemon_does_not_come_back_is_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise Unavailable("the daemon did not start: no room")
+
+    monkeypatch.setattr(client_module, "SUBMIT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(client_module, "start", broken)
+    with pytest.raises(Unavailable, match="no room"):
+        Client(Place(str(tmp_path / "s"), str(tmp_path))).submit("/job.yaml", b"", None)
+
+
 def test_a_daemon_that_takes_the_connection_and_says_nothing_is_not_waited_for_without_end(
     tmp_path: Path,
 ) -> None:

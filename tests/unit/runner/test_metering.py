@@ -107,6 +107,15 @@ def test_an_alarm_is_over_when_the_devices_are_busy_or_the_job_has_ended(place: 
     assert place.meter.alarms == {}
 
 
+def test_a_program_that_never_reports_is_told_of_once_its_device_idles(place: Looked) -> None:
+    place.submit(GPU_JOB)
+    place.until("running")
+    place.lately.known["device.util"] = 0.0
+    place.looks()
+    [said] = place.alarms()
+    assert said.startswith("attempt 1: it says nothing of itself, and its devices idle (devices busy 0%")
+
+
 def test_a_job_without_devices_is_judged_by_its_waiting(place: Looked) -> None:
     place.submit()
     place.until("running")

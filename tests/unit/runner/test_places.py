@@ -154,6 +154,15 @@ def test_a_daemon_that_dies_at_once_leaves_its_last_line_with_the_user(stand: St
         start(stand.place, quiet)
 
 
+def test_every_mistake_in_the_settings_reaches_the_user(stand: Stand) -> None:
+    lines = ("/etc/s.yaml:1:1: foo: unknown field", "/etc/s.yaml:2:7: cpus: must be a number, not x")
+    stand.daemon_is("".join(f"echo '{line}' >&2; " for line in ("before", *lines)) + "exit 2")
+    with pytest.raises(Unavailable) as refused:
+        start(stand.place, quiet)
+    log = stand.directory / "daemon.log"
+    assert str(refused.value) == f"the daemon did not start: {lines[0]}\n{lines[1]} (log: {log})"
+
+
 def test_a_daemon_that_dies_in_silence_is_reported_without_an_older_line(stand: Stand) -> None:
     (stand.directory / "daemon.log").write_text("a line of the day before\n")
     stand.daemon_is("exit 1")

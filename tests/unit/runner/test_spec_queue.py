@@ -145,6 +145,8 @@ def test_what_is_wrong_with_a_matrix_is_told_at_once() -> None:
     }
     large = Matrix(values={"a": tuple(range(200)), "b": tuple(range(200))})
     assert complaints(matrix=large) == {"matrix.values": "40000 jobs are too many; at most 1000"}
+    none = Matrix(values={"size": (1, 2)}, exclude=({"size": 3},))
+    assert complaints(matrix=none) == {"matrix.exclude.0.size": "3 is none of its values in the matrix"}
     empty = Matrix(values={"a": (1,)}, exclude=({"a": 1},))
     assert complaints(matrix=empty) == {"matrix.exclude": "leaves nothing of the matrix"}
 
@@ -165,3 +167,8 @@ def test_the_same_dependency_twice_is_told_and_so_is_a_time_beside_a_schedule() 
         "queue.after.1",
         "queue.not_before",
     }
+
+
+def test_the_id_of_a_job_is_text() -> None:
+    with pytest.raises(ValidationError, match='must be text or a mapping, not 7; put it in quotes: "7"'):
+        Queueing.model_validate({"after": (7,)})

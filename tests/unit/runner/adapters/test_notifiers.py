@@ -178,7 +178,7 @@ def test_rules_are_read_from_the_settings_file(tmp_path: Path) -> None:
     assert (first.on, first.who, first.mail) == (("failed", "held"), ("ann",), "ops@example.org")
     assert (second.on, second.who) == (("alarm",), "all")
     path.write_text("notify:\n  - {on: faild, mail: root}\n")
-    with pytest.raises(UsageError, match=r"notify\.0\.on: .*did you mean") as refused:
+    with pytest.raises(UsageError, match=r"notify\[0\]\.on: .*did you mean") as refused:
         load_settings(path)
     assert "\n" not in str(refused.value)
 

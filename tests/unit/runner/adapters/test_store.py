@@ -39,9 +39,9 @@ def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "store.db")
 
 
-def add(store: SqliteStore, name: str = "job") -> Job:
+def add(store: SqliteStore, name: str = "job", owner: Owner = ANN) -> Job:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(JobRow(job, name, ANN, NOW, 50, "{}", {"team": "vision"}), "submitted by ann")
+    store.add(JobRow(job, name, owner, NOW, 50, "{}", {"team": "vision"}), "submitted by ann")
     return job
 
 
@@ -75,6 +75,18 @@ def test_a_name_finds_the_newest_job_of_that_name_and_an_id_its_job(store: Sqlit
     assert (found.job.id, numbered.job.id) == ("2", "1")
     for nothing in ("nobody", "99", "9" * 40, "-1"):
         assert store.find(nothing) is None
+
+
+def test_a_name_means_ones_own_job_and_else_must_be_that_of_one_person(store: SqliteStore) -> None:
+    bob = Owner(1001, 1001, "bob")
+    for owner in (ANN, ANN, bob):
+        add(store, owner=owner)
+    own, others = store.find("job", "ann"), store.find("1", "bob")
+    assert own is not None
+    assert others is not None
+    assert (own.job.id, others.job.id) == ("2", "1")
+    with pytest.raises(Refused, match=r"job: several people have .* 3 \(bob\), 2 \(ann\); give the id"):
+        store.find("job", "root")
 
 
 def test_the_way_of_an_attempt_is_recorded(store: SqliteStore) -> None:

@@ -244,6 +244,16 @@ def test_a_job_at_rest_takes_a_change_and_rests(site: Place) -> None:
     assert back["follows"] == "with the next attempt"
 
 
+def test_a_file_with_a_schedule_is_no_change_of_a_job(site: Place) -> None:
+    site.runs()
+    status, kind, words = error(site.change(CACHED + "schedule: {cron: '@daily'}\n"))
+    assert (status, kind) == (422, "usage")
+    assert words.endswith(
+        "schedule: belongs to no change of one job; leave it out here, or make it with runner submit"
+    )
+    assert len(site.ask("GET", "/jobs/1/revisions").json()["revisions"]) == 1
+
+
 def test_only_the_owner_changes_a_job(site: Place) -> None:
     site.runs()
     other = ME + 1

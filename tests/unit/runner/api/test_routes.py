@@ -251,6 +251,27 @@ def test_somebody_else_may_look_but_not_touch(site: Site) -> None:
     assert site.ask("GET", "/jobs/1", uid=4321).status_code == 200
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks as others")
+def test_a_name_means_ones_own_job_first_and_is_refused_where_it_could_be_several(site: Site) -> None:
+    for uid in (4711, 4712):
+        assert site.submit(uid=uid).status_code == 201
+    assert [site.ask("GET", "/jobs/job", uid=uid).json()["id"] for uid in (4711, 4712)] == ["1", "2"]
+    assert site.ask("GET", "/jobs/job/why", uid=4711).json()["job"] == "1"
+    assert {each["job"] for each in site.ask("GET", "/events?job=job", uid=4711).json()["events"]} == {"1"}
+    assert site.ask("POST", "/jobs/job/cancel", uid=4711).json()["job"]["id"] == "1"
+    for asked in (("GET", "/jobs/job"), ("POST", "/jobs/job/cancel")):
+        status, kind, message = error(site.ask(*asked, uid=4713))
+        assert (status, kind) == (403, "refused")
+        assert message == "job: several people have a job of that name: 2 (4712), 1 (4711); give the id"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks as others")
+def test_the_name_of_one_persons_jobs_is_known_to_others(site: Site) -> None:
+    for _ in range(2):
+        site.submit(uid=4711)
+    assert site.ask("GET", "/jobs/job", uid=4712).json()["id"] == "2"
+
+
 def test_a_job_that_is_not_there_is_not_found(site: Site) -> None:
     assert error(site.ask("GET", "/jobs/nobody")) == (
         404,

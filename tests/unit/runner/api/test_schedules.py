@@ -119,7 +119,8 @@ def test_nobody_sees_or_steers_what_others_have_made(site: Site) -> None:
     mine = site.ask("GET", "/schedules", uid=uid).json()["schedules"]
     assert [each["id"] for each in mine] == [1]
     status, kind, message = error(site.ask("POST", "/schedules/2/remove", uid=uid))
-    assert (status, kind) == (403, "refused")
-    assert message == "schedule 2: belongs to 4712; only they and root may do that"
+    assert (status, kind) == (404, "not_found")
+    assert message == "2: there is no schedule of that id or name; runner schedule list"
+    assert error(site.ask("POST", "/schedules/nobodys/remove", uid=uid))[:2] == (status, kind)
     assert site.ask("GET", "/schedules/nightly", uid=uid).json()["id"] == 1
     assert len(site.ask("GET", "/schedules", uid=ME).json()["schedules"]) == 2

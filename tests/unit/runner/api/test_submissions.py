@@ -106,7 +106,7 @@ def test_the_jobs_of_a_matrix_are_found_by_any_of_them_by_its_name_and_by_label(
     assert [listed(site, f"sweep={ref}") for ref in ("2", "4", "rate-2", "rate")] == [every] * 4
     assert error(site.ask("GET", "/jobs?sweep=1")) == (404, "not_found", "1: is no job of a matrix")
     with pytest.raises(NotFound, match="nobody: there is no job"):
-        site.service.sweep("nobody")
+        site.service.sweep(Caller(ME, os.getgid()), "nobody")
     assert listed(site, "label=seed") == ["rate-3", "rate-2", "rate-1"]
     assert (listed(site, "label=seed%3D2"), listed(site, "label=seed%3D9")) == (["rate-2"], [])
 
@@ -173,9 +173,12 @@ def test_a_change_after_which_jobs_would_wait_for_each_other_is_refused(site: Si
         site.submit(JOB + after, name=name)
     site.until("running")
     refused = site.change(JOB + "queue: {after: [third]}", job="first")
-    circle = "job 1: circular dependency: 1 waits for 3 waits for 2 waits for 1"
-    assert error(refused) == (403, "refused", circle)
-    assert error(site.change(JOB + "queue: {after: ['2']}", job="second"))[2].startswith("job 2: circular")
+    circle = "circular dependency: 1 waits for 3 waits for 2 waits for 1; leave one out"
+    assert error(refused)[:2] == (403, "refused")
+    assert error(refused)[2].endswith(f"job.yaml:3:9: queue.after: {circle}")
+    assert error(site.change(JOB + "queue: {after: ['2']}", job="second"))[2].endswith(
+        "2 waits for 2; leave one out"
+    )
 
 
 def test_a_canary_waits_for_nothing_that_its_job_has_waited_for(site: Site) -> None:
@@ -227,13 +230,18 @@ def test_a_quota_of_devices_is_a_mistake_of_the_file_and_others_are_refusals(
     limited(site, monkeypatch, Quotas(user=Quota(devices=0, jobs=0)))
     assert "job.yaml:3:19: resources.gpus: user " in lines(site, JOB + "resources: {gpus: 1}")[0]
     status, kind, words = error(site.submit())
-    assert (status, kind, words.endswith("may have no job running")) == (403, "refused", True)
+    assert (status, kind) == (403, "refused")
+    assert words.startswith(f"{site.directory}/job.yaml: user ")
+    assert words.endswith("may have no job running; ask whoever runs this machine")
 
 
 def test_a_full_queue_refuses_a_matrix_as_a_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(site, monkeypatch, Quotas(user=Quota(queued=2)))
     status, _, words = error(site.submit(MATRIX))
-    assert (status, words.endswith("may have 2 jobs waiting, and has 0; these are 3")) == (403, True)
+    assert (status, words.endswith("waiting, and has 0; these are 3; runner list --mine has them")) == (
+        403,
+        True,
+    )
     assert listed(site, "all=1") == []
     assert site.submit().status_code == 201
 
@@ -250,7 +258,7 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
     with pytest.raises(
         Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; these are 3"
     ):
-        site.service.daemon.ask(lambda: site.service._accept(caller, found, None))
+        site.service.daemon.ask(lambda: site.service._accept(caller, found, submission))
 
 
 # --- options beside the file

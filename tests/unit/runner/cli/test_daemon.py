@@ -1,6 +1,8 @@
 import configparser
 import json
+import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,25 @@ from tests.unit.runner.cli.conftest import Invoke
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNER_SOCKET", "/nowhere/runner.sock")
+
+
+def test_a_daemon_that_cannot_have_its_port_says_so_before_it_answers_anybody(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = tmp_path / "settings.yaml"
+        settings.write_text(f'executor: process\nmetrics: {{listen: "{listen}"}}\n')
+        monkeypatch.delenv("RUNNER_SOCKET", raising=False)
+        monkeypatch.setenv("RUNNER_STATE_DIR", str(tmp_path / "state"))
+        monkeypatch.setenv("RUNNER_SETTINGS", str(settings))
+        result = invoke("list")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr.splitlines()[-1].startswith(
+        f"the daemon did not start: metrics.listen: {listen}: cannot listen: "
+    )
+    assert (tmp_path / "state" / "daemon.log").read_text().count("cannot listen") == 1
+    assert "daemon.started" not in (tmp_path / "state" / "daemon.log").read_text()
 
 
 def test_stop_asks_the_daemon_to_leave(api: FakeApi, invoke: Invoke) -> None:

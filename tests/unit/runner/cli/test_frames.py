@@ -80,6 +80,12 @@ def test_a_device_out_of_service_says_why_where_its_owner_would_be() -> None:
     assert row(an_overview(devices=[device]), "GPU-0")[-3:] == ["foreign", "-", "pid 4121, uid 1007, python"]
 
 
+def test_a_stranger_on_a_lent_device_stands_beside_its_owner() -> None:
+    stranger = {"pid": 4121, "foreign": True, "user": "bob", "program": "python"}
+    last = row(an_overview(devices=[a_device(processes=[stranger])]), "GPU-0")[-1]
+    assert last == "ada; foreign process (pid 4121, bob, python)"
+
+
 def test_a_device_that_several_jobs_share_names_them_all() -> None:
     other = {**HOLDER, "id": "9"}
     assert row(an_overview(devices=[a_device(jobs=[HOLDER, other])]), "GPU-0")[-2:] == ["7, 9", "ada"]

@@ -88,6 +88,50 @@ def test_draining_says_who_still_has_it(api: FakeApi, invoke: Invoke) -> None:
     assert invoke("gpus", "drain", "GPU-0", "--reason", "new fan").stdout == "GPU-0 is drained\n"
 
 
+def test_several_devices_are_drained_and_resumed_at_once(api: FakeApi, invoke: Invoke) -> None:
+    api.changes["devices"] = [{"device": device(state="drained", name=f"GPU-{n}")} for n in (0, 1)]
+    assert invoke("gpus", "drain", "GPU-0", "GPU-1", "--reason", "fan").stdout == (
+        "GPU-0 is drained\nGPU-1 is drained\n"
+    )
+    api.changes["devices"] = [{"device": device(name=f"GPU-{n}")} for n in (0, 1)]
+    assert invoke("gpus", "resume", "GPU-0", "GPU-1").stdout == "GPU-0 is free\nGPU-1 is free\n"
+
+
+@pytest.mark.parametrize("reason", ["", " ", "x" * 201])
+def test_a_reason_is_neither_empty_nor_a_story(api: FakeApi, invoke: Invoke, reason: str) -> None:
+    result = invoke("gpus", "drain", "GPU-0", "--reason", reason)
+    assert (result.exit_code, api.asked) == (2, [])
+    assert "must have 1 to 200 characters" in result.stderr
+
+
+@pytest.mark.parametrize(("columns", "kept"), [("80", "GPU MODEL MEMORY UTIL STATE"), ("40", "GPU STATE")])
+def test_a_narrow_terminal_keeps_the_name_the_state_and_the_reason(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, columns: str, kept: str
+) -> None:
+    answer(api, {**LENT, "uuid": "GPU-5a1fe0b2-0b1c-4d6e-9f00-d4f4ba9c2d11"}, FOREIGN)
+    monkeypatch.setattr(gpus, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", columns)
+    head, *rows = invoke("gpus").stdout.splitlines()
+    assert set(kept.split()) <= set(head.split())
+    assert head.rstrip().endswith(("JOB OR REASON", "JOB OR"))
+    assert [row.split()[0] for row in rows if row.startswith("GPU")] == ["GPU-0", "GPU-1"]
+    assert " lent " in rows[0]
+    assert all(len(line) <= int(columns) for line in rows)
+    assert "(pid 4121)" in " ".join(" ".join(rows).split())
+
+
+def test_a_stranger_on_a_lent_device_is_told_beside_its_job() -> None:
+    there = {"pid": 7, "foreign": False, "user": "ann", "program": "python"}
+    strangers = [
+        {"pid": 4121, "foreign": True, "user": "bob", "program": "python"},
+        {"pid": 4122, "foreign": True, "user": None, "program": None},
+    ]
+    *_, last = gpus.cells({**LENT, "processes": [there, *strangers]}, 1893456000.0)
+    assert last == (
+        "job 12 (train, ann); foreign process (pid 4121, bob, python); foreign process (pid 4122)"
+    )
+
+
 def test_a_drain_needs_a_reason(api: FakeApi, invoke: Invoke) -> None:
     assert (invoke("gpus", "drain", "GPU-0").exit_code, api.asked) == (2, [])
 

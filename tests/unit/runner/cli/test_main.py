@@ -12,6 +12,10 @@ from runner.cli.main import COMMANDS, EXIT_CODES, cli
 from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
+USE = {
+    "who": "ada", "device_s": 0.0, "cpu_s": 3600.0, "share": 1.0, "efficiency": 1.0, "utilisation": None,
+    "attempts": 1,
+}  # fmt: skip
 RUNNER = (sys.executable, "-m", "runner.cli.main")
 
 
@@ -98,6 +102,33 @@ def test_a_reader_that_leaves_a_list_ends_it_quietly(api: FakeApi) -> None:
         assert command.stderr is not None
         assert command.stderr.read() == b""
     assert command.returncode == 141
+
+
+@pytest.mark.parametrize("command", [["list"], ["submit"], ["--version"], ["usage"]])
+def test_a_full_disk_under_the_output_is_one_line(api: FakeApi, job_file: Path, command: list[str]) -> None:
+    api.add("train")
+    api.answers["usage"] = {"uses": [USE], "by": "user", "total": USE, "there": {"device_s": 0, "cpu_s": 0}}
+    args = [*command, *([str(job_file)] if command == ["submit"] else [])]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*RUNNER, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr == (
+        "standard output: No space left on device; the command itself may have been done: runner list\n"
+    )
+
+
+def test_without_an_output_nothing_is_done(api: FakeApi, job_file: Path) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *RUNNER]
+    done = subprocess.run([*closed, "submit", str(job_file)], stderr=subprocess.PIPE, text=True, check=False)
+    said = "standard output is closed; nothing was done; >/dev/null discards it\n"
+    assert (done.returncode, done.stderr) == (4, said)
+    assert api.asked == []
+
+
+def test_a_daemon_needs_no_output() -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *RUNNER]
+    done = subprocess.run([*closed, "serve", "--help"], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_interrupt_exits_130(api: FakeApi) -> None:

@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from runner.client import Client
+from runner.errors import Unavailable
 from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
@@ -28,6 +30,20 @@ def test_a_matrix_is_cancelled_from_its_end_and_what_has_ended_is_left_alone(
     api.add("rate-3")
     result = invoke("cancel", "--sweep", "rate")
     assert result.stdout == "rate-3: cancelled by ada\nrate-1: cancelled by ada\n"
+
+
+def test_a_daemon_that_has_gone_is_told_once_for_all_the_jobs(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise Unavailable("no daemon answers")
+
+    for number in range(1, 4):
+        api.add(f"rate-{number}")
+    monkeypatch.setattr(Client, "act", gone)
+    result = invoke("cancel", "--sweep", "rate")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr == "no daemon answers; 2 more were not asked for\n"
 
 
 @pytest.mark.parametrize("args", [(), ("--sweep", "rate", "train"), ("--sweep", "a b")])

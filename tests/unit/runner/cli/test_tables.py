@@ -1,6 +1,7 @@
 from io import StringIO
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from rich.console import Console
 
 from runner.cli.live import LiveView
@@ -33,6 +34,28 @@ def test_the_table_of_jobs_has_one_row_each_with_ages_and_progress() -> None:
     assert one.split() == ["1", "one", "ada", "running", "1", "10/100", "1m30s"]
     assert "failed" in two
     assert r"[bold]why[/bold] \x1b[2J" in two
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (80, "JOB NAME OWNER STATE TRY STEP SINCE WHY"),
+        (60, "JOB NAME OWNER STATE WHY"),
+        (40, "JOB STATE WHY"),
+    ],
+)
+def test_a_narrow_screen_keeps_the_id_and_the_state(width: int, columns: str) -> None:
+    console = paper(width)
+    rows = [
+        a_job("10429", "experiment-alpha-1429"),
+        {**a_job("10430", "beta"), "state": "queued", "why": "waits for 1 GPU"},
+    ]
+    print_jobs(cast("list[Summary]", rows), NOW, console)
+    head, *lines = written(console).splitlines()
+    assert head.split() == columns.split()
+    assert all(len(line) <= width for line in lines)
+    assert [line.split()[0] for line in lines if line.startswith("104")] == ["10429", "10430"]
+    assert "waits for 1 GPU" in " ".join(" ".join(lines).split())
 
 
 def test_the_page_of_a_job_tells_its_attempts_with_cause_verdict_and_checkpoints() -> None:

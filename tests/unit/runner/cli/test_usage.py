@@ -37,7 +37,9 @@ def test_json_is_what_the_daemon_answered(api: FakeApi, invoke: Invoke) -> None:
     assert json.loads(invoke("usage", "--json").stdout) == api.answers["usage"]
 
 
-@pytest.mark.parametrize("wrong", [("--since", "0"), ("--since", "soon"), ("--by", "dog")])
+@pytest.mark.parametrize(
+    "wrong", [("--since", "0"), ("--since", "100000d"), ("--since", "soon"), ("--by", "dog")]
+)
 def test_what_makes_no_sense_is_a_usage_error_without_a_question(
     api: FakeApi, invoke: Invoke, wrong: tuple[str, str]
 ) -> None:

@@ -74,6 +74,34 @@ def test_what_was_seen_for_less_than_the_window_is_no_alarm() -> None:
     assert said(Spell()) is None
 
 
+def mute(util: float | None, *, then: Look | None = None) -> Spell:
+    found = Spell()
+    for number in range(121):
+        found = found.seen(Look(5.0 * number, None, util, mute=True), WINDOW_S)
+    return found if then is None else found.seen(then, WINDOW_S)
+
+
+def test_a_device_that_idles_under_a_program_which_says_nothing_is_an_alarm() -> None:
+    assert said(mute(0.0)) == Alarm(
+        "mute",
+        "it says nothing of itself, and its devices idle "
+        "(devices busy 0% of the last 10 min, alarm below 1%)",
+    )
+    assert kind_of("attempt 1: it says nothing of itself, and its devices idle (devices") == "mute"
+
+
+def test_a_program_that_says_nothing_is_let_be_as_long_as_it_does_anything() -> None:
+    assert said(mute(0.02)) is None
+    assert said(mute(None)) is None
+    assert said(mute(0.0), on_devices=False) is None
+    assert said(mute(0.0), below=0.0) is None
+
+
+def test_what_was_seen_before_the_first_word_does_not_count_afterwards() -> None:
+    assert len(mute(0.0, then=Look(605.0, "train", 0.2)).looks) == 1
+    assert mute(0.0, then=Look(605.0, None, 0.0)) == Spell()  # it has spoken, and is silent now
+
+
 def test_a_job_without_devices_is_judged_by_its_waiting_alone() -> None:
     found = said(spell(util=None, wait=0.83), on_devices=False)
     assert found == Alarm(

@@ -141,6 +141,8 @@ def build(directory: Path, settings: Settings) -> Service:
 
 def _site(settings: Settings) -> Site:
     queue = settings.queue
+    for problem in queue.strangers():
+        log.warning("settings.unknown_name", problem=problem)
     return Site(queue.rules(), queue.windows(), queue.utc_offset_s, os.uname().nodename)
 
 

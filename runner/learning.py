@@ -1,10 +1,14 @@
-"""How long a job will probably hold what it gets: as long as its owner's latest jobs of that name."""
+"""How long a job will probably hold what it gets: as long as its owner's latest jobs that were like it.
+
+Jobs of one matrix are alike, and so are those of one schedule: each of them has a name of its own.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from runner.ports import JobRow, Past
+from runner.core.queue.snapshot import Sweep
+from runner.ports import Alike, JobRow, Past
 
 LEAST_S: Final = 60.0
 """A job that has had all the time that was expected is taken to need so much more at least,"""
@@ -15,7 +19,10 @@ MORE: Final = 0.1
 STEP: Final = 1.25
 """What is learned is rounded up in such steps, so that it seldom changes."""
 
-_Name = tuple[str, str]  # owner and name
+SCHEDULE: Final = "runner.schedule"
+"""Jobs of a schedule carry its id under this label; job files cannot use such labels themselves."""
+
+_Kind = tuple[str, Alike, str]  # owner, what they have in common, and which that is
 
 
 @dataclass(slots=True)
@@ -23,38 +30,47 @@ class Learned:
     """What the past suggests, and which unfinished jobs it is about."""
 
     past: Past | None  # None: there is none
-    _known: dict[_Name, float | None] = field(default_factory=dict)
-    _jobs: dict[_Name, set[str]] = field(default_factory=dict)
-    _names: dict[str, _Name] = field(default_factory=dict)
+    _known: dict[_Kind, float | None] = field(default_factory=dict)
+    _jobs: dict[_Kind, set[str]] = field(default_factory=dict)
+    _kinds: dict[str, tuple[_Kind, ...]] = field(default_factory=dict)
 
-    def left_s(self, row: JobRow) -> float | None:
+    def left_s(self, row: JobRow, sweep: Sweep | None = None) -> float | None:
         """Return for how long a job will go on; None: nobody knows.  The job is remembered."""
         if self.past is None or row.job.time_limit is not None:
             return None
-        name = (row.owner.name, row.name)
-        self._names[row.job.id] = name
-        self._jobs.setdefault(name, set()).add(row.job.id)
-        if name not in self._known:
-            self._known[name] = rounded(self.past.lasted_s(*name))
-        lasts_s, ran_s = self._known[name], row.job.history.ran.total_seconds()
+        kinds = self._kinds[row.job.id] = _kinds(row, sweep)
+        for kind in kinds:
+            self._jobs.setdefault(kind, set()).add(row.job.id)
+            if kind not in self._known:
+                self._known[kind] = rounded(self.past.lasted_s(*kind))
+        lasts_s = next((lasts_s for kind in kinds if (lasts_s := self._known[kind]) is not None), None)
+        ran_s = row.job.history.ran.total_seconds()
         return None if lasts_s is None else max(lasts_s - ran_s, MORE * lasts_s, LEAST_S)
 
-    def again(self, owner: str, name: str) -> tuple[str, ...]:
-        """Look at the past of a name again, and return the jobs for which it now says something else."""
-        key = (owner, name)
-        if self.past is None or key not in self._jobs:
-            return ()
-        before, self._known[key] = self._known.get(key), rounded(self.past.lasted_s(owner, name))
-        return () if before == self._known[key] else tuple(self._jobs[key])
+    def again(self, row: JobRow, sweep: Sweep | None = None) -> tuple[str, ...]:
+        """Look at the past again after the end of a job, and return those for which it now says otherwise."""
+        changed: set[str] = set()
+        for kind in _kinds(row, sweep):
+            if self.past is not None and kind in self._jobs:
+                before, self._known[kind] = self._known[kind], rounded(self.past.lasted_s(*kind))
+                changed |= set() if before == self._known[kind] else self._jobs[kind]
+        return tuple(changed)
 
     def forget(self, job_id: str) -> None:
-        """Forget an unfinished job, and its name with the last one of that name."""
-        name = self._names.pop(job_id, None)
-        if name is not None:
-            self._jobs[name].discard(job_id)
-            if not self._jobs[name]:
-                del self._jobs[name]
-                self._known.pop(name, None)
+        """Forget an unfinished job, and what is known of its kind with the last one of that."""
+        for kind in self._kinds.pop(job_id, ()):
+            self._jobs[kind].discard(job_id)
+            if not self._jobs[kind]:
+                del self._jobs[kind], self._known[kind]
+
+
+def _kinds(row: JobRow, sweep: Sweep | None) -> tuple[_Kind, ...]:
+    """Return which earlier jobs a job is like, the most alike first."""
+    owner, schedule = row.owner.name, row.labels.get(SCHEDULE)
+    name: _Kind = (owner, "name", row.name)
+    if sweep is not None:
+        return (owner, "matrix", sweep.id), name
+    return (name,) if schedule is None else ((owner, "schedule", schedule), name)
 
 
 def rounded(lasted_s: Iterable[float]) -> float | None:

@@ -4,15 +4,25 @@ There is no table of what is lent now: it is nothing but the states of the jobs.
 ``lendings`` is about the past.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
 
 from runner.core.job import Lent
 from runner.core.queue import snapshot
+from runner.core.queue.order import Number, number
 from runner.core.queue.plan import plan
-from runner.core.queue.snapshot import DeviceState, Snapshot, Waiting
+from runner.core.queue.snapshot import DeviceState, Maintenance, Snapshot, Waiting
 from runner.ports import Device, JobRow
+from runner.source import quoted
 from runner.world import World
+
+log = structlog.get_logger()
+
+SOON_S: Final = 2.0
+"""After its submission, a job whose image is there is about to be ready."""
 
 
 def fit(world: World) -> tuple[Device, ...]:
@@ -47,6 +57,47 @@ def _state(uuid: str, unfit: Mapping[str, str], lent: Mapping[str, str]) -> Devi
     if uuid in unfit:
         return DeviceState.QUARANTINED
     return DeviceState.LENT if uuid in lent else DeviceState.FREE
+
+
+def by_uuid(window: Maintenance, devices: Iterable[snapshot.Device]) -> Maintenance:
+    """Return a maintenance with its devices by UUID; an operator may have named them as they are shown."""
+    uuids = {each.name: each.uuid for each in devices}
+    return replace(window, devices=frozenset(uuids.get(each, each) for each in window.devices))
+
+
+def in_turn(picture: Snapshot, preparing: Iterable[Waiting]) -> Snapshot:
+    """Return a picture without the jobs of a matrix before which one of it is about to be ready.
+
+    Images are found side by side; who is found first by a moment must not start first.
+    """
+    first: dict[str, Number] = {}
+    for job in preparing:
+        if job.sweep is not None and picture.now_s - job.submitted_s < SOON_S:
+            first[job.sweep.id] = min(number(job), first.get(job.sweep.id, number(job)))
+    if not first:
+        return picture
+    ready = (job for job in picture.waiting if job.sweep is None
+             or job.sweep.id not in first or number(job) < first[job.sweep.id])  # fmt: skip
+    return replace(picture, waiting=tuple(ready))
+
+
+@dataclass(slots=True)
+class Names:
+    """Compares the names that the operator wrote with those that there are, once for each set of devices."""
+
+    _compared: frozenset[str] | None = None
+
+    def compare(self, world: World) -> None:
+        """Tell the operator which devices of maintenance that is not over this machine does not have."""
+        devices = enumerate(world.capacity.devices)
+        known = frozenset(name for i, device in devices for name in (device.uuid, device.label or f"GPU-{i}"))
+        if known == self._compared:
+            return
+        self._compared, now_s = known, world.clock.now().timestamp()
+        for window in world.site.maintenance:
+            for name in sorted(window.devices - known) if window.ends_s > now_s else ():
+                fact = f"there is no device {quoted(name)}; see runner gpus"
+                log.warning("settings.unknown_name", problem=f"queue.maintenance: {window.reason}: {fact}")
 
 
 def lacks(picture: Snapshot, job: Waiting) -> str:

@@ -270,14 +270,18 @@ class Lending:
     ended_at: datetime | None = None  # None: it has it still
 
 
+Alike: TypeAlias = Literal["name", "matrix", "schedule"]
+"""What jobs have in common: a name, the first job of a matrix, the id of a schedule."""
+
+
 class Past(Protocol):
     """What the queue remembers of earlier jobs."""
 
     def since(self, at: datetime) -> Iterable[Lending]:
         """Return what was held at some time after ``at``."""
 
-    def lasted_s(self, owner: str, name: str) -> tuple[float, ...]:
-        """Return how long the latest jobs of a name held what they had, those that succeeded."""
+    def lasted_s(self, owner: str, alike: Alike, which: str) -> tuple[float, ...]:
+        """Return how long the latest jobs that are alike held what they had, those that succeeded."""
 
 
 class Store(Protocol):
@@ -325,6 +329,7 @@ class Store(Protocol):
 
 
 __all__ = [
+    "Alike",
     "Alive",
     "AttemptRow",
     "BuildFailed",

@@ -33,11 +33,11 @@ from runner.core.job import (
 from runner.core.queue import snapshot
 from runner.core.queue.fairshare import billed
 from runner.core.queue.plan import Plan, plan
-from runner.core.queue.snapshot import Device, Ended, Host, Maintenance, Needs, Snapshot, Waiting
+from runner.core.queue.snapshot import Device, Ended, Host, Needs, Snapshot, Waiting
 from runner.core.queue.waits import Wait
 from runner.errors import Unavailable
 from runner.learning import Learned
-from runner.lending import as_begun, lacks, pictured
+from runner.lending import Names, as_begun, by_uuid, in_turn, lacks, pictured
 from runner.patience import RETRY_S
 from runner.ports import JobRow, Lending
 from runner.recording import Change, change
@@ -94,6 +94,7 @@ class Scheduling:
     _usage: Usage = field(init=False)
     _learned: Learned = field(init=False)
     _devices: tuple[Device, ...] = ()
+    _names: Names = field(default_factory=Names)
     _drift_s: float = 0.0  # of the time of day against the clock that only goes on
     _changed: bool = True
     _again_s: float = inf  # when the next plan is due at the latest, by the clock that only goes on
@@ -108,6 +109,7 @@ class Scheduling:
         if self.world.past is not None:
             since = now.at - timedelta(seconds=HORIZON * rules.half_life_s)
             self._usage.load(self.world.past.since(since), now.at)
+        self._names.compare(self.world)
 
     # --- what happens to jobs
 
@@ -161,7 +163,7 @@ class Scheduling:
             self._awaited.ended[row.job.id] = Ended(state.outcome, state.since.timestamp())
             self._changed = True
         if state.outcome is Outcome.SUCCEEDED:
-            for job_id in self._learned.again(row.owner.name, row.name):
+            for job_id in self._learned.again(row, self.world.workshop.terms(row).sweep):
                 if job_id in self.entries and job_id != row.job.id:
                     self.know(self.entries[job_id])
 
@@ -193,7 +195,7 @@ class Scheduling:
             not_before_s=max((each for each in (backoff, wished) if each is not None), default=None),
             after=terms.after,
             limit_s=_left_s(row),
-            learned_s=self._learned.left_s(row),
+            learned_s=self._learned.left_s(row, terms.sweep),
             sweep=terms.sweep,
         )
 
@@ -216,7 +218,7 @@ class Scheduling:
             host=self.world.site.host,
             devices=state.allocation.devices,
             started_s=started.timestamp() + shift_s,
-            ends_s=self._ends_s(row, state, shift_s),
+            ends_s=self._ends_s(row, state, shift_s, terms.sweep),
             group=terms.team,
             priority_class=terms.priority_class,
             saves_when_asked=terms.saves_when_asked,
@@ -225,14 +227,14 @@ class Scheduling:
             sweep=terms.sweep,
         )
 
-    def _ends_s(self, row: JobRow, state: Lent, shift_s: float) -> float | None:
+    def _ends_s(self, row: JobRow, state: Lent, shift_s: float, sweep: snapshot.Sweep | None) -> float | None:
         """Return when a job will have given back what it holds, as far as anybody knows."""
         if isinstance(state, Stopping):
             return state.kill_at.timestamp() + shift_s
         if isinstance(state, Running) and state.deadline is not None:
             return state.deadline.timestamp() + shift_s
         limit_s = _left_s(row)
-        lasts_s = self._learned.left_s(row) if limit_s is None else limit_s
+        lasts_s = self._learned.left_s(row, sweep) if limit_s is None else limit_s
         return None if lasts_s is None else state.since.timestamp() + shift_s + lasts_s
 
     def _shift_s(self, entry: Entry) -> float:
@@ -255,7 +257,7 @@ class Scheduling:
             user_usage=self._usage.users.told(),
             group_usage=self._usage.groups.told(),
             ended=dict(self._awaited.ended),
-            maintenance=tuple(_by_uuid(each, devices) for each in site.maintenance),
+            maintenance=tuple(by_uuid(each, devices) for each in site.maintenance),
             rules=site.rules,
             utc_offset_s=site.utc_offset_s(now.at),
         )
@@ -322,7 +324,9 @@ class Scheduling:
         devices = self._pictured()
         if devices == self._devices and not self._changed and now.monotonic < self._again_s:
             return None
-        picture = self.picture(now)
+        if devices != self._devices:
+            self._names.compare(self.world)
+        picture = in_turn(self.picture(now), self._preparing.values())
         made = plan(picture)
         self._last = made, Lock()
         self._devices, self._changed = devices, False
@@ -364,7 +368,8 @@ class Scheduling:
     def _like(self, row: JobRow, needs: Needs, job_id: str = "") -> Waiting:
         """Return a job that is not in the queue as if it were."""
         terms, submitted_s = self.world.workshop.terms(row), row.submitted_at.timestamp()
-        return Waiting(job_id, row.owner.name, needs, submitted_s, terms.team, terms.priority_class)
+        job = Waiting(job_id, row.owner.name, needs, submitted_s, terms.team, terms.priority_class)
+        return replace(job, sweep=terms.sweep) if job_id else job
 
 
 def _backoff_s(entry: Entry, state: Queued, now: Moment) -> float:
@@ -372,12 +377,6 @@ def _backoff_s(entry: Entry, state: Queued, now: Moment) -> float:
     if state.not_before is None:
         return 0.0
     return (state.not_before - entry.since.later(now.monotonic)).total_seconds()
-
-
-def _by_uuid(window: Maintenance, devices: tuple[Device, ...]) -> Maintenance:
-    """Return a maintenance with its devices by UUID; an operator may have named them as they are shown."""
-    uuids = {each.name: each.uuid for each in devices}
-    return replace(window, devices=frozenset(uuids.get(each, each) for each in window.devices))
 
 
 def _drift_s(moment: Moment) -> float:

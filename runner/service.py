@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -143,6 +143,7 @@ class Service:
         ]
         if found.limited:
             self._still_admitted(submission, rows, revisions[0].team)
+        rows = [replace(row, submitted_at=rows[0].submitted_at) for row in rows]  # of one age
         texts = [
             f"submitted by {row.owner.name}: {one_line(revision.path)}{_part(revision)}"
             for row, revision in zip(rows, revisions, strict=True)

@@ -5,7 +5,9 @@ The values are those of ``core.queue.rules``, which also has the defaults; docs/
 explains what they do.
 """
 
-from collections.abc import Mapping
+import grp
+import pwd
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self
@@ -32,6 +34,7 @@ from runner.core.queue.rules import (
 )
 from runner.core.queue.snapshot import Maintenance
 from runner.quantities import format_duration, parse_duration
+from runner.source import quoted
 from runner.spec_queue import Moment
 
 Duration = Annotated[
@@ -247,11 +250,37 @@ class QueueSettings(Closed):
     def windows(self) -> tuple[Maintenance, ...]:
         return tuple(window.maintenance() for window in self.maintenance)
 
+    def strangers(self) -> Iterator[str]:
+        """Yield the users and groups in quotas and shares whom this machine does not know."""
+        for key, noun, known, names in (
+            ("user_quotas", "user", _is_user, list(self.user_quotas)),
+            ("user_shares", "user", _is_user, list(self.user_shares)),
+            ("group_quotas", "group", _is_group, list(self.group_quotas)),
+            ("group_shares", "group", _is_group, list(self.group_shares)),
+        ):
+            for name in names:
+                if not known(name):
+                    yield f"queue.{key}: this machine has no {noun} {quoted(name)}; it is for nobody"
+
     def utc_offset_s(self, now: datetime) -> float:
         """Return how far the site's clock is ahead of UTC."""
         zone = None if self.timezone is None else ZoneInfo(self.timezone)
         offset = now.astimezone(zone).utcoffset()
         return 0.0 if offset is None else offset.total_seconds()
+
+
+def _is_user(name: str) -> bool:
+    try:
+        return bool(pwd.getpwnam(name))
+    except KeyError:
+        return False
+
+
+def _is_group(name: str) -> bool:
+    try:
+        return bool(grp.getgrnam(name))
+    except KeyError:
+        return False
 
 
 def _quotas(settings: Mapping[str, QuotaSettings]) -> Mapping[str, Quota]:

@@ -8,7 +8,7 @@ import math
 import re
 import zoneinfo
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from itertools import product
 from typing import Annotated, Final, Literal, TypeAlias
@@ -26,6 +26,10 @@ from runner.spec_types import GIB, Memory, Name
 MAX_COMBINATIONS: Final = 1000
 """Jobs of one matrix: each is looked at as a whole file before the first is accepted."""
 
+FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+LAST: Final = datetime(9001, 1, 1, tzinfo=UTC)
+"""Between these every clock on a wall can show a moment, and whatever is added to it."""
+
 _CAPABILITY: Final = re.compile(r"([0-9]{1,2})\.([0-9])")
 _CRON_PART: Final = re.compile(r"[0-9A-Za-z*/,#?-]+")
 _REFERENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -40,6 +44,8 @@ def _instant(value: object) -> object:
         raise ValueError(f"must be a time such as 2030-01-31T18:00:00+01:00, not {shown(value)}")
     if moment.tzinfo is None:
         raise ValueError(f"needs an offset from UTC: did you mean {quoted(f'{moment.isoformat()}Z')}?")
+    if not FIRST <= moment < LAST:
+        raise ValueError(f"must be in the years {FIRST:%Y} to {LAST.year - 1}, not {shown(value)}")
     return moment
 
 

@@ -31,6 +31,7 @@ from runner.core.schedules import (
 )
 from runner.cron import Cron, cron
 from runner.errors import RunnerError, Unavailable
+from runner.learning import SCHEDULE
 from runner.patience import in_words
 from runner.ports import JobRow
 from runner.service import Caller, Service, Submission
@@ -38,8 +39,7 @@ from runner.world import Lanes, Moment
 
 log = structlog.get_logger()
 
-LABEL: Final = "runner.schedule"
-"""Jobs of a schedule carry its id under this label; job files cannot use such labels themselves."""
+LABEL: Final = SCHEDULE
 
 LOOK_S: Final = 20.0
 """Longest wait between two looks at the clock: somebody may have set it."""

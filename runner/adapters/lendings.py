@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from runner.adapters.store import SqliteStore
-from runner.ports import Lending
+from runner.ports import Alike, Lending
 
 
 class Lendings:
@@ -28,9 +28,10 @@ class Lendings:
         rows = self._store.rows("lendings_between", begins=begins.isoformat(), ends=limit)
         return map(_lending, rows)
 
-    def lasted_s(self, owner: str, name: str) -> tuple[float, ...]:
-        """Return how long the latest few jobs of a name held what they had, those that succeeded."""
-        return tuple(float(row["lasted"]) for row in self._store.rows("lasted", owner=owner, name=name))
+    def lasted_s(self, owner: str, alike: Alike, which: str) -> tuple[float, ...]:
+        """Return how long the latest few jobs that are alike held what they had, those that succeeded."""
+        rows = self._store.rows(f"lasted_by_{alike}", owner=owner, which=which)
+        return tuple(float(row["lasted"]) for row in rows)
 
 
 def _lending(row: sqlite3.Row) -> Lending:

@@ -321,13 +321,37 @@ SELECT * FROM lendings
 WHERE (ended_at IS NULL OR ended_at > :begins) AND (:ends IS NULL OR placed_at < :ends)
 ORDER BY placed_at, job_id, attempt;
 
--- name: lasted
+-- name: lasted_by_name
 -- Few rows are looked at, however many jobs there were of that name.
 SELECT lasted FROM (
     SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
          WHERE lendings.job_id = jobs.id) AS lasted
-    FROM jobs WHERE name = :name AND state = 'finished' ORDER BY id DESC LIMIT 20
+    FROM jobs WHERE name = :which AND state = 'finished' ORDER BY id DESC LIMIT 20
+) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
+
+-- name: lasted_by_matrix
+-- The jobs of a matrix have consecutive ids, and names that differ in the number at their end.
+SELECT lasted FROM (
+    SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
+        (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
+         WHERE lendings.job_id = jobs.id) AS lasted
+    FROM jobs WHERE id >= CAST(:which AS INTEGER) AND id < CAST(:which AS INTEGER) + 1000 AND state = 'finished'
+        AND rtrim(name, '0123456789')
+            = (SELECT rtrim(first.name, '0123456789') FROM jobs AS first WHERE first.id = CAST(:which AS INTEGER))
+    ORDER BY id DESC LIMIT 20
+) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
+
+-- name: lasted_by_schedule
+-- The latest occasions of a schedule whose jobs have ended.
+SELECT lasted FROM (
+    SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
+        (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
+         WHERE lendings.job_id = jobs.id) AS lasted
+    FROM jobs WHERE state = 'finished' AND id IN (
+        SELECT job_id FROM occasions
+        WHERE schedule = CAST(:which AS INTEGER) AND job_id IS NOT NULL ORDER BY at DESC LIMIT 20)
+    ORDER BY id DESC LIMIT 20
 ) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
 
 -- name: used_between

@@ -14,6 +14,7 @@ from runner.core.queue.plan import Plan, Start, plan
 from runner.core.queue.pool import Places
 from runner.core.queue.rules import Quota, Quotas
 from runner.core.queue.snapshot import DeviceState, Kind, Running, Snapshot, Waiting
+from runner.core.queue.timeline import Stay
 from runner.core.queue.waits import Waits
 from runner.ports import Device
 
@@ -144,7 +145,14 @@ class _Needy:
         for job in blocked:
             caps, known = list(book.caps(job)), promised.get(job.job_id)
             if known is not None:
-                book.reserve(job, book.by_name[known.host], known.devices, known.at_s, _kept_s(job, snapshot))
+                book.reserve(
+                    job,
+                    book.by_name[known.host],
+                    known.devices,
+                    known.at_s,
+                    _kept_s(job, snapshot),
+                    late=True,
+                )
             elif not _hopeless(job, caps, waits.places):
                 full, later = (
                     _full(caps, snapshot.now_s, lasts_s) for lasts_s in (EARLY_S, _lasts_s(job, snapshot))
@@ -161,7 +169,11 @@ def _full(caps: Iterable[Cap], now_s: float, lasts_s: float) -> set[str]:
 
 
 def _lasts_s(job: Waiting, snapshot: Snapshot) -> float:
-    return snapshot.endless_s if job.lasts_s is None else job.lasts_s
+    return _endless_s(snapshot) if job.lasts_s is None else job.lasts_s
+
+
+def _endless_s(snapshot: Snapshot) -> float:
+    return snapshot.endless.until(snapshot.now_s) - snapshot.now_s
 
 
 def _kept_s(job: Waiting, snapshot: Snapshot) -> float:
@@ -170,7 +182,7 @@ def _kept_s(job: Waiting, snapshot: Snapshot) -> float:
 
 def _hopeless(job: Waiting, caps: Iterable[Cap], places: Places) -> bool:
     """Return whether a job waits for what it can never have, or for what is out of service."""
-    gone = places.earliest(places.shape(job.needs), 0.0) is None
+    gone = places.earliest(places.shape(job.needs), Stay(0.0)) is None
     return gone or any(each.limit < each.amount for each in caps)
 
 
@@ -191,9 +203,10 @@ def _begun(snapshot: Snapshot, made: Plan, late: Collection[str]) -> tuple[list[
     jobs = {job.job_id: job for job in snapshot.waiting}
     before = [each for each in made.starts if each.job_id in late]
     behind = [each for each in made.starts if each.job_id not in late]
+    ends_s = snapshot.now_s + _endless_s(snapshot)
     return (
         [_running(jobs[each.job_id], each, snapshot, None) for each in before],
-        [_running(jobs[each.job_id], each, snapshot, snapshot.now_s + snapshot.endless_s) for each in behind],
+        [_running(jobs[each.job_id], each, snapshot, ends_s) for each in behind],
     )
 
 

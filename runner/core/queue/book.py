@@ -83,7 +83,7 @@ class HostBook:
 
     def close(self, window: Maintenance, now_s: float) -> None:
         """Write in a time in which some or all of the host is not ours."""
-        whole = self.host.name in window.hosts or not (window.hosts or window.devices)
+        whole = window.whole(self.host.name)
         begins_s, ends_s = max(window.begins_s, now_s), window.ends_s
         slots = [slot for slot in self.slots if whole or slot.device.uuid in window.devices]
         for slot in slots:
@@ -161,16 +161,16 @@ class Book:
         """Write in a job that starts now."""
         self._write(job, host, devices, self.snapshot.now_s, lasts_s)
 
-    def reserve(
-        self, job: Waiting, host: HostBook, devices: Iterable[str], at_s: float, lasts_s: float
+    def reserve(  # noqa: PLR0913  (a reservation is all of these)
+        self, job: Waiting, host: HostBook, devices: Iterable[str], at_s: float, lasts_s: float, *, late: bool
     ) -> None:
         """Write in a job that starts later; from now on, durations matter on that host.
 
-        Its limits count at once: should its devices come free early, no other job of its owner
-        must be in the way.
+        Until then what it will use up of its limits is there for whoever is gone by then.  Not so
+        with an overdue job: should its place come free early, nobody of its owner must be in the way.
         """
         self._write(job, host, devices, at_s, lasts_s)
-        for cap in self.caps(job):
+        for cap in self.caps(job) if late else ():
             cap.free.take(self.snapshot.now_s, at_s, cap.amount)
         host.rising = False
 

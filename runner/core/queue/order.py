@@ -130,7 +130,7 @@ def overdue(snapshot: Snapshot, eligible: list[Waiting]) -> list[Waiting]:
     bounds = {each.name: each.bound_s for each in rules.classes}
     least = min(bounds.values())
     late = [
-        (due_s, job.job_id, job)
+        (due_s, number(job), job)
         for job in eligible
         if now_s - job.submitted_s > least
         and (due_s := since_s(job, snapshot) + _bound(bounds, rules, job.priority_class)) < now_s
@@ -148,22 +148,30 @@ def _bound(bounds: dict[str, float], rules: Rules, name: str) -> float:
     return bounds[name] if name in bounds else rules.class_of(name).bound_s
 
 
-SortKey: TypeAlias = Callable[[Waiting], tuple[float, float, float, str]]
+Number: TypeAlias = tuple[int, str]
+
+
+def number(job: Waiting) -> Number:
+    """Return what sorts ids as numbers: 9 comes before 10."""
+    return int(job.job_id) if job.job_id.isdecimal() else 0, job.job_id
+
+
+SortKey: TypeAlias = Callable[[Waiting], tuple[float, float, float, Number]]
 
 
 def sort_key(rules: Rules) -> SortKey:
     """Return what the jobs of one line are sorted by."""
     match rules.order:
         case Order.FAIR:
-            return lambda job: (-job.priority, job.submitted_s, 0.0, job.job_id)
+            return lambda job: (-job.priority, job.submitted_s, 0.0, number(job))
         case Order.FIFO:
-            return lambda job: (job.submitted_s, 0.0, 0.0, job.job_id)
+            return lambda job: (job.submitted_s, 0.0, 0.0, number(job))
         case Order.PRIORITY:
             ranks = {each.name: each.rank for each in rules.classes}
             return lambda job: (
-                -_rank_of(ranks, rules, job), -job.priority, job.submitted_s, job.job_id)  # fmt: skip
+                -_rank_of(ranks, rules, job), -job.priority, job.submitted_s, number(job))  # fmt: skip
         case Order.SJF:  # exhaustive
-            return lambda job: (_lasts(job, rules), job.submitted_s, 0.0, job.job_id)
+            return lambda job: (_lasts(job, rules), job.submitted_s, 0.0, number(job))
 
 
 def _rank_of(ranks: dict[str, int], rules: Rules, job: Waiting) -> int:

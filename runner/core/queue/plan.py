@@ -19,6 +19,7 @@ from runner.core.queue.order import Eligible
 from runner.core.queue.pool import Place, Places, Shape
 from runner.core.queue.preempt import Bargain, bargain, release
 from runner.core.queue.snapshot import Snapshot, Sweep, Waiting
+from runner.core.queue.timeline import Stay
 from runner.core.queue.waits import Wait, Waits
 from runner.core.queue.words import span
 
@@ -78,7 +79,8 @@ class _Planner:
     book: Book = field(init=False)
     places: Places = field(init=False)
     shares: Shares = field(init=False)
-    endless_s: float = field(init=False)
+    endless: Stay = field(init=False)
+    endless_s: float = field(init=False)  # from now on
     starts: list[Start] = field(default_factory=list)
     preemptions: list[Preempt] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
@@ -92,7 +94,8 @@ class _Planner:
         self.book = Book(self.snapshot)
         self.places = Places(self.book)
         self.shares = Shares.of(self.snapshot)
-        self.endless_s = self.snapshot.endless_s
+        self.endless = self.snapshot.endless
+        self.endless_s = self.endless.until(self.snapshot.now_s) - self.snapshot.now_s
 
     def plan(self) -> Plan:
         eligible = Eligible(self.snapshot, self.shares)
@@ -149,7 +152,7 @@ class _Planner:
 
     def _could_use(self, caps: Sequence[Cap], shape: Shape) -> bool:
         """Return whether a job waits for its quota: not if it may never have as much, nor without a place."""
-        shape.never = shape.never or self.places.earliest(shape, 0.0) is None
+        shape.never = shape.never or self.places.earliest(shape, Stay(0.0)) is None
         return not shape.never and all(cap.limit >= cap.amount for cap in caps)
 
     def _found_none(self, shape: Shape, lasts_s: float) -> None:
@@ -165,7 +168,7 @@ class _Planner:
         If it were taken to last for ever, whoever waits for its devices would be promised nothing in this
         plan, and passed over in it.
         """
-        self.book.start(job, choice.host, choice.devices, self._kept_s(job, lasts_s))
+        self.book.start(job, choice.host, choice.devices, self._kept_s(job))
         self.shares.charge(job.owner, job.group, job.needs, lasts_s)
         until_s = inf if job.lasts_s is None else self.snapshot.now_s + lasts_s
         self.until |= dict.fromkeys(choice.devices, until_s)
@@ -173,31 +176,31 @@ class _Planner:
 
     def _blocked(self, job: Waiting, shape: Shape, caps: Sequence[Cap], *, late: bool) -> bool:
         """Reserve for a job what it waits for, and return whether those behind it may still start."""
-        lasts_s = self.endless_s if job.lasts_s is None else job.lasts_s
-        place = self.places.earliest(shape, lasts_s, caps)
+        stay = self.endless if job.lasts_s is None else Stay(job.lasts_s)
+        place = self.places.earliest(shape, stay, caps)
         if place is None:
-            shape.never = self.places.earliest(shape, 0.0) is None
+            shape.never = self.places.earliest(shape, Stay(0.0)) is None
             return True
         if not self.snapshot.rules.backfill:
             return False
         if late and len(self.reservations) >= self.snapshot.rules.reservations:
             return False
-        self._reserve(job, self._preempting(job, shape, place, lasts_s), lasts_s)
+        self._reserve(job, self._preempting(job, shape, place, stay), late=late)
         self.headed = self.headed or not late
         return True
 
-    def _reserve(self, job: Waiting, place: Place, lasts_s: float) -> None:
+    def _reserve(self, job: Waiting, place: Place, *, late: bool) -> None:
         """Keep a place; of a job that may last for ever only the time that is usual is kept."""
         host, devices = place.choice.host, place.choice.devices
-        self.book.reserve(job, host, devices, place.at_s, self._kept_s(job, lasts_s))
+        self.book.reserve(job, host, devices, place.at_s, self._kept_s(job), late=late)
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, place.at_s))
 
-    def _kept_s(self, job: Waiting, lasts_s: float) -> float:
-        return self.snapshot.rules.unknown_s if job.lasts_s is None else lasts_s
+    def _kept_s(self, job: Waiting) -> float:
+        return self.snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
 
-    def _preempting(self, job: Waiting, shape: Shape, place: Place, lasts_s: float) -> Place:
+    def _preempting(self, job: Waiting, shape: Shape, place: Place, stay: Stay) -> Place:
         """Return the place that preemption gives a job, where that pays; else the one it has."""
-        deal = bargain(self.book, job, shape, place, lasts_s)
+        deal = bargain(self.book, job, shape, place, stay)
         if deal is None:
             return place
         host = self.book.hosts[deal.place.choice.host.number]

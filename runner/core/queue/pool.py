@@ -12,6 +12,7 @@ from math import inf
 from runner.core.queue.book import Book, Cap, HostBook, Slot, millicpus, share
 from runner.core.queue.choose import Choice, choose
 from runner.core.queue.snapshot import Device, Kind, Needs
+from runner.core.queue.timeline import Stay
 
 
 @dataclass(slots=True)
@@ -99,25 +100,27 @@ class Places:
 
     def _on(self, shape: Shape, host: HostBook, free: list[Slot], lasts_s: float) -> Choice | None:
         if not host.rising:
-            return fit(shape, host, free, self.book.snapshot.now_s, lasts_s)
+            now_s = self.book.snapshot.now_s
+            return fit(shape, host, free, now_s, now_s + lasts_s)
         known = shape.known.get(host.number)
         if known is None or known[0] != host.version:
-            choice = fit(shape, host, free, self.book.snapshot.now_s, 0.0)
+            now_s = self.book.snapshot.now_s
+            choice = fit(shape, host, free, now_s, now_s)
             known = shape.known[host.number] = (host.version, choice)
         return known[1]
 
-    def earliest(self, shape: Shape, lasts_s: float, caps: Sequence[Cap] = ()) -> Place | None:
+    def earliest(self, shape: Shape, stay: Stay, caps: Sequence[Cap] = ()) -> Place | None:
         """Return the first place that will be there, as far as is known; None if there will be none."""
         best: Place | None = None
         for host in self.book.hosts:
             latest_s = best.at_s if best else inf
-            place = self._earliest_on(host, shape, lasts_s, caps, latest_s)
+            place = self._earliest_on(host, shape, stay, caps, latest_s)
             if place and (not best or (place.at_s, place.choice.score) < (best.at_s, best.choice.score)):
                 best = place
         return best
 
     def _earliest_on(
-        self, host: HostBook, shape: Shape, lasts_s: float, caps: Sequence[Cap], latest_s: float
+        self, host: HostBook, shape: Shape, stay: Stay, caps: Sequence[Cap], latest_s: float
     ) -> Place | None:
         """Return the least fixed point of ``opening``: nothing before it is possible, and it is.
 
@@ -125,11 +128,11 @@ class Places:
         """
         slots, at_s = shape.pool.slots[host.number], self.book.snapshot.now_s
         while True:
-            later_s = _opening(host, shape, slots, at_s, lasts_s, caps)
+            later_s = _opening(host, shape, slots, at_s, stay, caps)
             if later_s == inf or later_s > latest_s:
                 return None
             if later_s == at_s:
-                choice = fit(shape, host, slots, at_s, lasts_s)
+                choice = fit(shape, host, slots, at_s, stay.until(at_s))
                 return Place(at_s, choice) if choice else None
             at_s = later_s
 
@@ -149,11 +152,8 @@ class Places:
         return shape.possible
 
 
-def fit(
-    shape: Shape, host: HostBook, slots: Iterable[Slot], begins_s: float, lasts_s: float
-) -> Choice | None:
+def fit(shape: Shape, host: HostBook, slots: Iterable[Slot], begins_s: float, ends_s: float) -> Choice | None:
     """Return the choice on one host for a time; None if too little stays free all along."""
-    ends_s = begins_s + lasts_s
     if host.millicpus.least(begins_s, ends_s) < shape.millicpus:
         return None
     if host.memory.least(begins_s, ends_s) < shape.needs.memory_bytes:
@@ -163,16 +163,16 @@ def fit(
 
 
 def _opening(  # noqa: PLR0913, PLR0917
-    host: HostBook, shape: Shape, slots: Sequence[Slot], at_s: float, lasts_s: float, caps: Sequence[Cap]
+    host: HostBook, shape: Shape, slots: Sequence[Slot], at_s: float, stay: Stay, caps: Sequence[Cap]
 ) -> float:
     """Return a time before which no job of this shape can start, at ``at_s`` or later."""
-    openings = [cap.free.opening(at_s, lasts_s, cap.amount) for cap in caps]
+    openings = [cap.free.opening(at_s, stay, cap.amount) for cap in caps]
     openings += [
-        host.millicpus.opening(at_s, lasts_s, shape.millicpus),
-        host.memory.opening(at_s, lasts_s, shape.needs.memory_bytes),
+        host.millicpus.opening(at_s, stay, shape.millicpus),
+        host.memory.opening(at_s, stay, shape.needs.memory_bytes),
     ]
     if shape.needs.gpus:
-        timed = [(slot.free.opening(at_s, lasts_s, shape.share), slot.device) for slot in slots]
+        timed = [(slot.free.opening(at_s, stay, shape.share), slot.device) for slot in slots]
         openings.append(_enough(timed, shape.needs))
     return max(openings)
 

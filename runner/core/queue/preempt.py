@@ -14,6 +14,7 @@ from runner.core.queue.fairshare import billed
 from runner.core.queue.pool import Place, Shape, fit
 from runner.core.queue.rules import Order, PriorityClass
 from runner.core.queue.snapshot import Running, Waiting
+from runner.core.queue.timeline import Stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Bargain:
     won: float
 
 
-def bargain(book: Book, job: Waiting, shape: Shape, place: Place, lasts_s: float) -> Bargain | None:
+def bargain(book: Book, job: Waiting, shape: Shape, place: Place, stay: Stay) -> Bargain | None:
     """Return the cheapest preemption that pays for a job that would else start at ``place``."""
     rules, now_s = book.snapshot.rules, book.snapshot.now_s
     own = rules.class_of(job.priority_class)
@@ -38,7 +39,7 @@ def bargain(book: Book, job: Waiting, shape: Shape, place: Place, lasts_s: float
     offers = [
         Bargain(victims, at, _lost(victims, book), won)
         for host in book.hosts
-        for victims, at in _victims(book, host, shape, own, lasts_s)
+        for victims, at in _victims(book, host, shape, own, stay)
     ]
     paying = [offer for offer in offers if offer.won > rules.preemption.hurdle * offer.lost]
     return min(paying, key=lambda offer: (offer.lost, offer.place.choice.score), default=None)
@@ -55,7 +56,7 @@ def _cost(victim: Running, book: Book) -> float:
 
 
 def _victims(
-    book: Book, host: HostBook, shape: Shape, own: PriorityClass, lasts_s: float
+    book: Book, host: HostBook, shape: Shape, own: PriorityClass, stay: Stay
 ) -> Iterator[tuple[tuple[Running, ...], Place]]:
     """Yield a set of jobs of a host of which none is superfluous, if its going makes room."""
     wanted = {slot.device.uuid for slot in shape.pool.slots[host.number]}
@@ -70,15 +71,15 @@ def _victims(
     chosen: list[Running] = []
     for job in candidates:
         chosen.append(job)
-        if _without(book, host, shape, chosen, lasts_s):
+        if _without(book, host, shape, chosen, stay):
             break
     else:
         return
     for job in chosen[-2::-1]:
         fewer = [each for each in chosen if each is not job]
-        if _without(book, host, shape, fewer, lasts_s):
+        if _without(book, host, shape, fewer, stay):
             chosen = fewer
-    place = _without(book, host, shape, chosen, lasts_s)
+    place = _without(book, host, shape, chosen, stay)
     yield from [(tuple(chosen), place)] if place else []
 
 
@@ -100,15 +101,13 @@ def _may_go(job: Running, host: HostBook, own: PriorityClass, book: Book) -> boo
     )
 
 
-def _without(
-    book: Book, host: HostBook, shape: Shape, gone: Sequence[Running], lasts_s: float
-) -> Place | None:
+def _without(book: Book, host: HostBook, shape: Shape, gone: Sequence[Running], stay: Stay) -> Place | None:
     """Return the place on a host once some jobs have left it."""
     at_s = book.snapshot.now_s + book.snapshot.rules.preemption.grace_s
     twin = host.copy()
     for job in gone:
         release(book, twin, job, at_s)
-    choice = fit(shape, twin, _same(twin, shape, host), at_s, lasts_s)
+    choice = fit(shape, twin, _same(twin, shape, host), at_s, stay.until(at_s))
     return Place(at_s, choice) if choice else None
 
 

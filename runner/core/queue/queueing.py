@@ -1,8 +1,9 @@
 """Who stands before whom among the jobs that compete for the same devices, and for how long about."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from runner.core.queue.book import Cap
 from runner.core.queue.fairshare import Shares
 from runner.core.queue.order import Eligible
 from runner.core.queue.pool import Places, Shape
@@ -16,6 +17,7 @@ class Standing:
     ahead: int  # jobs before it that could use what it needs
     higher: int  # of these, jobs of a higher class
     busy_s: float  # for how long these keep everything that it could use busy
+    capped_s: float = 0.0  # for how long its owner's jobs before it use up the limits that it falls under
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class _Fields:
             self.by_shape[id(shape)] = found
         return found
 
-    def before(self, own: _Field, rank: int) -> Standing:
+    def before(self, own: _Field, rank: int, capped_s: float) -> Standing:
         """Return what all that was counted so far means for the next job."""
         ahead = higher = 0
         work_s = 0.0
@@ -59,7 +61,7 @@ class _Fields:
                 ahead += sum(other.jobs.values())
                 higher += sum(count for each, count in other.jobs.items() if each > rank)
                 work_s += other.work_s * part
-        return Standing(ahead, higher, work_s / own.capacity if own.capacity else 0.0)
+        return Standing(ahead, higher, work_s / own.capacity if own.capacity else 0.0, capped_s)
 
     def _overlap(self, own: _Field, other: _Field) -> float:
         """Return the part of another field's work that falls on the devices of one's own."""
@@ -72,34 +74,54 @@ class _Fields:
         return self.overlaps[key]
 
 
+@dataclass(slots=True)
+class _Limits:
+    """For how long what was counted so far uses each limit up."""
+
+    used_s: dict[int, float] = field(default_factory=dict)  # by the identity of its timeline
+
+    def before(self, caps: Iterable[Cap]) -> float:
+        return max((self.used_s.get(id(cap.free), 0.0) for cap in caps), default=0.0)
+
+    def count(self, caps: Iterable[Cap], lasts_s: float) -> None:
+        for cap in caps:
+            part = lasts_s * cap.amount / cap.limit
+            self.used_s[id(cap.free)] = self.used_s.get(id(cap.free), 0.0) + part
+
+
 def standings(
-    snapshot: Snapshot, places: Places, shares: Shares, started: frozenset[str]
+    snapshot: Snapshot, places: Places, shares: Shares, started: frozenset[str], reserved: Container[str]
 ) -> dict[str, Standing]:
     """Return the standing of every job that may start and does not."""
-    return dict(_standings(snapshot, places, Eligible(snapshot, shares), started))
+    return dict(_standings(places, Eligible(snapshot, shares), started, reserved))
 
 
 def _standings(
-    snapshot: Snapshot, places: Places, eligible: Eligible, started: frozenset[str]
+    places: Places, eligible: Eligible, started: frozenset[str], reserved: Container[str]
 ) -> Iterator[tuple[str, Standing]]:
-    fields = _Fields(places)
+    snapshot, fields, limits = eligible.snapshot, _Fields(places), _Limits()
     ranks: dict[str, int] = {}
     for job in eligible:
-        if job.job_id not in started and not _hopeless(job, places):
+        caps = list(places.book.caps(job)) if job.job_id not in started else []
+        if job.job_id not in started and not _hopeless(job, places, caps):
             rank = ranks.setdefault(job.priority_class, snapshot.rules.class_of(job.priority_class).rank)
             own = fields.of(places.shape(job.needs))
-            yield job.job_id, fields.before(own, rank)
+            yield job.job_id, fields.before(own, rank, limits.before(caps))
             own.work_s += _work(job, snapshot)
+            if job.job_id not in reserved:  # the time of one that is stands in the book
+                limits.count(caps, lasting(job, snapshot))
             own.jobs[rank] = own.jobs.get(rank, 0) + 1
 
 
-def _hopeless(job: Waiting, places: Places) -> bool:
+def _hopeless(job: Waiting, places: Places, caps: Iterable[Cap]) -> bool:
     """Return whether a job will never start as things stand, and so is in nobody's way."""
-    return not places.possible(places.shape(job.needs)) or any(
-        cap.limit < cap.amount for cap in places.book.caps(job)
-    )
+    return not places.possible(places.shape(job.needs)) or any(cap.limit < cap.amount for cap in caps)
 
 
 def _work(job: Waiting, snapshot: Snapshot) -> float:
-    lasts_s = snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
-    return (job.needs.gpus or job.needs.cpus) * lasts_s
+    return (job.needs.gpus or job.needs.cpus) * lasting(job, snapshot)
+
+
+def lasting(job: Waiting, snapshot: Snapshot) -> float:
+    """Return for how long a job is counted where all that is wanted is about how long."""
+    return snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s

@@ -11,6 +11,7 @@ from math import inf
 
 from runner.core.job import Outcome
 from runner.core.queue.rules import Rules
+from runner.core.queue.timeline import Stay
 
 GIB = 1024**3
 
@@ -171,6 +172,10 @@ class Maintenance:
     hosts: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
 
+    def whole(self, host: str) -> bool:
+        """Return whether all of a host is somebody else's."""
+        return host in self.hosts or not (self.hosts or self.devices)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -188,10 +193,10 @@ class Snapshot:
     utc_offset_s: float = 0.0  # of the site's wall clock, for words alone
 
     @property
-    def endless_s(self) -> float:
+    def endless(self) -> Stay:
         """Return how long a job is taken to last of which nobody knows: for ever, as a rule.
 
-        A maintenance further ahead than what is unknown is taken to last must not stop all such jobs today.
+        A maintenance further ahead of its start than what is unknown is taken to last must not stop it.
         """
-        ahead = (window.begins_s - self.now_s for window in self.maintenance)
-        return min((each for each in ahead if each > self.rules.unknown_s), default=inf)
+        ahead = sorted(window.begins_s for window in self.maintenance)
+        return Stay(self.rules.unknown_s, (*ahead, inf))

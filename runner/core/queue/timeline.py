@@ -6,7 +6,21 @@ to another one cannot be delayed by it.
 """
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """How long something is needed: so many seconds, and if there are stops, on to the next of them."""
+
+    lasts_s: float
+    stops: tuple[float, ...] = ()  # times, in order; the last one is infinity
+
+    def until(self, begins_s: float) -> float:
+        """Return the end of a stay; one that begins later never ends earlier."""
+        ends_s = begins_s + self.lasts_s
+        return self.stops[bisect_right(self.stops, ends_s, hi=len(self.stops) - 1)] if self.stops else ends_s
 
 
 class Timeline:
@@ -32,15 +46,15 @@ class Timeline:
         last = bisect_left(times, ends_s, first + 1)
         return self.free[first] if last == first + 1 else min(self.free[first:last])
 
-    def opening(self, at_s: float, lasts_s: float, amount: int) -> float:
-        """Return the earliest time from ``at_s`` on when ``amount`` stays free for so long; inf: never."""
+    def opening(self, at_s: float, stay: Stay, amount: int) -> float:
+        """Return the earliest time from ``at_s`` on when ``amount`` stays free for a stay; inf: never."""
         times = self.times
         if len(times) == 1:
             return at_s if self.free[0] >= amount else inf
         step = max(bisect_right(times, at_s) - 1, 0)
         while step < len(times):
             begins_s = max(at_s, times[step])
-            blocked = self._blocked(step, begins_s + lasts_s, amount)
+            blocked = self._blocked(step, stay.until(begins_s), amount)
             if blocked is None:
                 return begins_s
             step = blocked + 1

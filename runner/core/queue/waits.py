@@ -6,17 +6,18 @@ been served if everything they need is busy all the time.  The first is exact fo
 reservation, both are wrong as far as durations are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp2, inf, log2
 
-from runner.core.queue.book import Cap, Slot
+from runner.core.queue.book import Cap, HostBook, Slot
 from runner.core.queue.dependencies import Readiness, satisfied
 from runner.core.queue.fairshare import Shares
 from runner.core.queue.pool import Places, Shape
 from runner.core.queue.queueing import Standing, standings
-from runner.core.queue.snapshot import Condition, Snapshot, Waiting
+from runner.core.queue.snapshot import Condition, DeviceState, Maintenance, Snapshot, Waiting
+from runner.core.queue.timeline import Stay
 from runner.core.queue.words import clock, counted, out_of_service, scarce, wanted
 
 
@@ -38,6 +39,8 @@ class _Seen:
     fits: bool  # for a moment, at least
     apart: str
     facts: tuple[str, ...]
+    windows: tuple[Maintenance, ...]  # that take something they could use
+    shut: tuple[Maintenance, ...]  # of these, those that leave too little
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +54,7 @@ class Waits(Mapping[str, Wait]):
     reserved: Mapping[str, float]
     room: Mapping[str, int]  # how many jobs give way to a job
     until: Mapping[str, float]  # ends of what was just started, by device
-    _opened: dict[tuple[int, float], float | None] = field(default_factory=dict)
+    _opened: dict[tuple[int, Stay], float | None] = field(default_factory=dict)
     _seen: dict[int, _Seen] = field(default_factory=dict)
 
     def __getitem__(self, job_id: str) -> Wait:
@@ -69,14 +72,18 @@ class Waits(Mapping[str, Wait]):
 
     @cached_property
     def _standings(self) -> dict[str, Standing]:
-        return standings(self.snapshot, self.places, self.shares, self.started)
+        return standings(self.snapshot, self.places, self.shares, self.started, self.reserved)
 
     @cached_property
-    def _endless_s(self) -> float:
-        return self.snapshot.endless_s
+    def _endless(self) -> Stay:
+        return self.snapshot.endless
 
-    def _lasts(self, job: Waiting) -> float:
-        return self._endless_s if job.lasts_s is None else job.lasts_s
+    def _until_s(self, job: Waiting) -> float:
+        """Return when a job would end if it began now."""
+        return self._stay(job).until(self.snapshot.now_s)
+
+    def _stay(self, job: Waiting) -> Stay:
+        return self._endless if job.lasts_s is None else Stay(job.lasts_s)
 
     @cached_property
     def _until_by_device(self) -> dict[str, float]:
@@ -94,7 +101,7 @@ class Waits(Mapping[str, Wait]):
         if job.not_before_s is not None and job.not_before_s > now_s:
             begins = clock(job.not_before_s, self.snapshot)
             return Wait(job.job_id, f"not before {begins}", job.not_before_s)
-        return self._dependent(job) or self._capped(job) or self._scarce(job)
+        return self._dependent(job) or self._impossible(job) or self._capped(job) or self._scarce(job)
 
     def _dependent(self, job: Waiting) -> Wait | None:
         for after in job.after:
@@ -111,30 +118,37 @@ class Waits(Mapping[str, Wait]):
         )
 
     def _capped(self, job: Waiting) -> Wait | None:
-        now_s, lasts_s = self.snapshot.now_s, self._lasts(job)
-        for cap in self.places.book.caps(job):
+        caps = list(self.places.book.caps(job))
+        for cap in caps:
             if cap.limit < cap.amount:
                 why = (
                     f"never starts: {cap.whose} may have {cap.limit} {cap.what} at a time, "
                     f"and this asks for {cap.amount}"
                 )
                 return Wait(job.job_id, why, never=True)
-            if job.job_id not in self.reserved and cap.free.least(now_s, now_s + lasts_s) < cap.amount:
-                return self._at_limit(job, cap, lasts_s)
+        for cap in caps:
+            free = cap.free.least(self.snapshot.now_s, self._until_s(job))
+            if job.job_id not in self.reserved and free < cap.amount:
+                return self._at_limit(job, cap, cap.limit - free, caps)
         return None
 
-    def _at_limit(self, job: Waiting, cap: Cap, lasts_s: float) -> Wait:
-        used = cap.limit - cap.free.least(self.snapshot.now_s, self.snapshot.now_s + lasts_s)
-        opens = cap.free.opening(self.snapshot.now_s, lasts_s, cap.amount)
-        starts_s = None if opens == inf else opens
+    def _at_limit(self, job: Waiting, cap: Cap, used: int, caps: Sequence[Cap]) -> Wait:
+        """Return for how long a limit keeps a job: those of its owner that go first use it up before."""
+        shape, stay = self.places.shape(job.needs), self._stay(job)
+        opens_s = max(each.free.opening(self.snapshot.now_s, stay, each.amount) for each in caps)
+        place_s = None if opens_s == inf else self._opens(job, shape)
+        served_s = opens_s + self._standings[job.job_id].capped_s
+        starts_s = None if place_s is None else self._outside(job, shape, max(place_s, served_s))
         why = f"waits for its quota: {cap.words}: {used} of {cap.limit} in use or kept"
         return Wait(job.job_id, f"{why}{self._until(starts_s)}", starts_s)
 
+    def _impossible(self, job: Waiting) -> Wait | None:
+        if self.places.possible(self.places.shape(job.needs)):
+            return None
+        return Wait(job.job_id, f"never starts: no host has {wanted(job.needs)}{_beside(job)}", never=True)
+
     def _scarce(self, job: Waiting) -> Wait:
         shape = self.places.shape(job.needs)
-        if not self.places.possible(shape):
-            why = f"never starts: no host has {wanted(job.needs)}{_beside(job)}"
-            return Wait(job.job_id, why, never=True)
         starts_s = self._estimate(job, shape)
         room = self.room.get(job.job_id, 0)
         leaving = [f"{counted(room, 'job')} making room"] if room else []
@@ -149,50 +163,84 @@ class Waits(Mapping[str, Wait]):
     # --- facts
 
     def _facts(self, job: Waiting, shape: Shape) -> Iterator[str]:
-        known = self._seen.get(id(shape))
-        if known is None:
-            known = self._seen[id(shape)] = self._look(shape)
+        known = self._look(shape)
+        kept = self._kept(job, known) if known.fits else ""
         if job.needs.gpus:
-            yield f"{known.free} free{self._kept(job) if known.fits else known.apart}"
+            yield f"{known.free} free{f', {kept}' if kept else known.apart}"
+        elif kept:
+            yield kept
         yield from known.facts
 
     def _look(self, shape: Shape) -> _Seen:
+        if id(shape) not in self._seen:
+            self._seen[id(shape)] = self._looked(shape)
+        return self._seen[id(shape)]
+
+    def _looked(self, shape: Shape) -> _Seen:
         slots = list(self.places.everywhere(shape))
+        windows = tuple(each for each in self.snapshot.maintenance
+                        if each.ends_s > self.snapshot.now_s and self._takes(each, shape))  # fmt: skip
+        current = [each for each in windows if each.begins_s <= self.snapshot.now_s]
         free = sum(slot.free.free[0] >= shape.share for slot in slots)
         fits = self.places.now(shape, 0.0) is not None
         apart = free >= shape.needs.gpus and not self.places.together(shape)
         facts = (
+            *(f"closed for {each.reason} until {clock(each.ends_s, self.snapshot)}" for each in current),
             *out_of_service(slot.device for slot in slots),
-            *self._lent(shape, slots),
-            *self._host(shape),
+            *self._lent(shape, slots, current),
+            *self._host(shape, current),
         )
-        return _Seen(free, fits, ", not together" if apart else "", facts)
+        shut = tuple(each for each in windows if not self._leaves(each, shape))
+        return _Seen(free, fits, ", not together" if apart else "", facts, windows, shut)
 
-    def _lent(self, shape: Shape, slots: list[Slot]) -> Iterator[str]:
-        held = [slot.device.uuid for slot in slots if slot.free.free[0] < shape.share]
+    def _takes(self, window: Maintenance, shape: Shape) -> bool:
+        return any(window.whole(host.host.name) for host in self._hosts(shape)) or any(
+            slot.device.uuid in window.devices for slot in self.places.everywhere(shape)
+        )
+
+    def _leaves(self, window: Maintenance, shape: Shape) -> bool:
+        """Return whether a maintenance leaves enough on some host, were all else gone."""
+        return any(
+            not window.whole(host.host.name)
+            and sum(slot.device.uuid not in window.devices for slot in shape.pool.slots[host.number])
+            >= shape.needs.gpus
+            for host in self._hosts(shape)
+        )
+
+    def _hosts(self, shape: Shape) -> list[HostBook]:
+        return [each for each in self.places.book.hosts
+                if not shape.needs.gpus or shape.pool.slots[each.number]]  # fmt: skip
+
+    def _lent(self, shape: Shape, slots: list[Slot], current: list[Maintenance]) -> Iterator[str]:
+        """Yield how many devices are lent, of those that are not out of reach for another reason anyhow."""
+        closed = {uuid for each in current for uuid in each.devices}
+        held = [slot.device.uuid for slot in slots
+                if slot.free.free[0] < shape.share and slot.device.uuid not in closed
+                and slot.device.state in {DeviceState.FREE, DeviceState.LENT}]  # fmt: skip
         lent = [self._until_by_device[uuid] for uuid in held if uuid in self._until_by_device]
         if lent:
             next_s = min(lent)
             until = f", the next until about {clock(next_s, self.snapshot)}" if next_s < inf else ""
             yield f"{len(lent)} lent{until}"
 
-    def _host(self, shape: Shape) -> Iterator[str]:
-        hosts = [each for each in self.places.book.hosts
-                 if not shape.needs.gpus or shape.pool.slots[each.number]]  # fmt: skip
-        cpus = max(host.millicpus.free[0] for host in hosts)
-        return scarce(shape, cpus, max(host.memory.free[0] for host in hosts))
+    def _host(self, shape: Shape, current: list[Maintenance]) -> Iterator[str]:
+        hosts = [host for host in self._hosts(shape)
+                 if not any(each.whole(host.host.name) for each in current)]  # fmt: skip
+        if hosts:
+            cpus = max(host.millicpus.free[0] for host in hosts)
+            yield from scarce(shape, cpus, max(host.memory.free[0] for host in hosts))
 
-    def _kept(self, job: Waiting) -> str:
-        """Return why devices that are free now are not for this job: promised, or soon not ours."""
-        if self.places.now(self.places.shape(job.needs), self._lasts(job)) is not None:
+    def _kept(self, job: Waiting, known: _Seen) -> str:
+        """Return why what is free now is not for this job: promised, or soon not ours."""
+        now_s, until_s = self.snapshot.now_s, self._until_s(job)
+        if self.places.now(self.places.shape(job.needs), until_s - now_s) is not None:
             return ""
-        now_s = self.snapshot.now_s
         kept = [f"job {each} from about {clock(at_s, self.snapshot)}"
-                for each, at_s in self.reserved.items() if each != job.job_id]  # fmt: skip
+                for each, at_s in self.reserved.items() if each != job.job_id and at_s < until_s]  # fmt: skip
         kept += [f"{window.reason} at {clock(window.begins_s, self.snapshot)}"
-                 for window in self.snapshot.maintenance if window.begins_s > now_s]  # fmt: skip
+                 for window in known.windows if now_s < window.begins_s < until_s]  # fmt: skip
         limit = "" if job.lasts_s is not None else "; a time limit would tell whether it fits before"
-        return f", kept for {' and '.join(kept[:2])}{limit}"
+        return f"kept for {' and '.join(kept[:2])}{limit}"
 
     def _first(self, job: Waiting) -> Iterator[str]:
         standing = self._standings[job.job_id]
@@ -208,18 +256,28 @@ class Waits(Mapping[str, Wait]):
     def _estimate(self, job: Waiting, shape: Shape) -> float | None:
         if job.job_id in self.reserved:
             return self.reserved[job.job_id]
-        opens_s = self._opens(shape, self._lasts(job))
+        opens_s = self._opens(job, shape)
         served_s = self.snapshot.now_s + self._standings[job.job_id].busy_s
-        return None if opens_s is None else max(opens_s, served_s)
+        return None if opens_s is None else self._outside(job, shape, max(opens_s, served_s))
 
-    def _opens(self, shape: Shape, lasts_s: float) -> float | None:
+    def _opens(self, job: Waiting, shape: Shape) -> float | None:
         """Return when a place opens, of durations rounded to a power of two: few are worked out."""
-        rounded_s = exp2(round(log2(lasts_s))) if 0 < lasts_s < inf else lasts_s
-        key = (id(shape), rounded_s)
+        stay = self._stay(job)
+        if not stay.stops and stay.lasts_s > 0:
+            stay = Stay(exp2(round(log2(stay.lasts_s))))
+        key = (id(shape), stay)
         if key not in self._opened:
-            place = self.places.earliest(shape, rounded_s)
+            place = self.places.earliest(shape, stay)
             self._opened[key] = place.at_s if place else None
         return self._opened[key]
+
+    def _outside(self, job: Waiting, shape: Shape, at_s: float) -> float:
+        """Return the first time from one on at which no maintenance is in the way of a job."""
+        stay = self._stay(job)
+        for window in sorted(self._look(shape).shut, key=lambda each: each.begins_s):
+            if at_s < window.ends_s and stay.until(at_s) > window.begins_s:
+                at_s = window.ends_s
+        return at_s
 
 
 _ENDS = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAILED: "fail"}

@@ -10,13 +10,22 @@ from runner.core.queue.snapshot import GIB, Device, DeviceState, Kind, Needs, Sn
 SHOWN = 3
 """Devices out of service that a reason names one by one."""
 
+FIRST_S, LAST_S = (datetime(*day, tzinfo=UTC).timestamp() for day in ((1000, 1, 1), (9999, 12, 31)))
+"""What can be told as a date with four digits."""
+
 BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
 """Vendors as they write themselves."""
 
 
 def clock(at_s: float, snapshot: Snapshot) -> str:
-    """Return a time of day, with the date when that is another one than now."""
-    at, now = (datetime.fromtimestamp(each + snapshot.utc_offset_s, UTC) for each in (at_s, snapshot.now_s))
+    """Return a time of day, with the date when that is another one than now.
+
+    A time that no calendar has is told as the first or the last that it has: words must not fail.
+    """
+    at, now = (
+        datetime.fromtimestamp(min(max(each + snapshot.utc_offset_s, FIRST_S), LAST_S), UTC)
+        for each in (at_s, snapshot.now_s)
+    )
     return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
 
 

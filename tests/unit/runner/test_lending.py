@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from structlog.testing import capture_logs
+
 from runner.core.job import RevisionApplied
 from runner.core.policy.rules import Verb
-from runner.core.queue.snapshot import Device, DeviceState, Needs
-from runner.lending import as_begun, pictured
+from runner.core.queue.snapshot import Device, DeviceState, Maintenance, Needs, Snapshot, Sweep, Waiting
+from runner.lending import as_begun, in_turn, pictured
 from tests.fakes.host import Host
 from tests.fakes.vitals import FakeVitals
 
@@ -37,6 +39,42 @@ def test_an_inventory_is_asked_where_there_is_one(host: Host) -> None:
     host.daemon.world = replace(host.daemon.world, inventory=Drained())
     [seen] = pictured(host.daemon.world, {"GPU-a": "7"})
     assert (seen.state, seen.reason) == (DeviceState.DRAINED, "{'GPU-a': '7'}")
+
+
+def test_a_maintenance_of_devices_that_there_are_not_is_in_the_log_when_they_are_counted(host: Host) -> None:
+    now_s = host.clock.now().timestamp()
+    named = frozenset({"GPU-a", "GPU-1", "GPU-99"})
+    windows = (Maintenance(now_s, now_s + 60, "fan", devices=named), Maintenance(0, 1, "over", devices=named))
+    host.site = replace(host.site, maintenance=windows)
+    with capture_logs() as lines:
+        host.boot()
+        host.submit()
+        host.settle()
+        counted = len(lines)
+        capacity = replace(host.daemon.world.capacity, devices=host.daemon.world.capacity.devices[:1])
+        host.daemon.world = host.daemon.queue.world = replace(host.daemon.world, capacity=capacity)
+        host.submit()
+        host.settle()
+    told = [line["problem"] for line in lines if line["event"] == "settings.unknown_name"]
+    missing = 'queue.maintenance: fan: there is no device "GPU-{}"; see runner gpus'
+    assert told == [missing.format(number) for number in ("99", "1", "99")]
+    assert counted < len(lines)
+
+
+def test_jobs_of_a_matrix_start_in_their_order_whoever_is_ready_first() -> None:
+    def waiting(job_id: str, sweep: str | None, age_s: float = 1.0) -> Waiting:
+        return Waiting(job_id, "ann", Needs(), 100 - age_s, sweep=None if sweep is None else Sweep(sweep))
+
+    queue = tuple(waiting(*each) for each in (("9", "9"), ("11", "9"), ("12", "8"), ("13", None)))
+    picture = Snapshot(100.0, (), queue)
+
+    def left(*preparing: Waiting) -> list[str]:
+        return [job.job_id for job in in_turn(picture, preparing).waiting]
+
+    everybody = ["9", "11", "12", "13"]
+    assert left() == left(waiting("7", None)) == everybody
+    assert left(waiting("14", "9"), waiting("10", "9")) == ["9", "12", "13"]
+    assert left(waiting("10", "9", age_s=3.0)) == everybody  # that one's image is being built
 
 
 def test_a_device_that_is_not_fit_is_not_lent(host: Host) -> None:

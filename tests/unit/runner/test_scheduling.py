@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.adapters.lendings import Lendings
+from runner.adapters.schedules import ScheduleBooks, ScheduleRow
 from runner.core.job import (
     CancelRequested,
     Event,
@@ -140,6 +141,26 @@ def test_how_long_a_job_takes_is_learned_from_the_last_ones_of_its_name(site: Ho
     now_s = site.clock.now().timestamp()
     assert learned is not None
     assert 3000 < learned - now_s < 4000
+
+
+def test_how_long_a_job_of_a_matrix_or_a_schedule_takes_is_learned_from_the_others(site: Host) -> None:
+    first = hand_in(site, Wish(name="big-1", terms=Terms(sweep=Sweep("1"))))
+    site.wait(3000)
+    site.world.end(site.key(first), 0)
+    site.settle()
+    past = Lendings(site.store)
+    assert past.lasted_s("ann", "matrix", first) == pytest.approx((3000,), abs=60)
+    assert past.lasted_s("bob", "matrix", first) == past.lasted_s("ann", "schedule", "1") == ()
+    books, at = ScheduleBooks(site.store), site.clock.now()
+    made = books.add(ScheduleRow(0, "nightly", 1001, 1001, "ann", "/n.yaml", "", {}, at, at), None)
+    books.notice(made, at, at, "due", "")
+    books.settle(books.due()[0], "submitted", "", first)
+    assert past.lasted_s("ann", "schedule", str(made.id)) == past.lasted_s("ann", "matrix", first)
+    hand_in(site, Wish(name="other", limit=9 * HOUR))
+    last = hand_in(site, Wish(name="big-2", terms=Terms(sweep=Sweep("1"))))
+    [ends_s] = [job.ends_s for job in site.daemon.picture().running if job.job_id == last]
+    assert ends_s is not None
+    assert 3000 < ends_s - site.clock.now().timestamp() < 4000
 
 
 def test_a_job_of_a_sweep_waits_while_enough_of_it_run(site: Host) -> None:

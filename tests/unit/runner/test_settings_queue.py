@@ -103,3 +103,13 @@ def test_what_is_wrong_is_said_with_its_place_and_what_to_do(tmp_path: Path, tex
     with pytest.raises(UsageError) as refused:
         read(tmp_path, text)
     assert words in str(refused.value)
+
+
+def test_people_whom_this_machine_does_not_know_are_named(tmp_path: Path) -> None:
+    queue = read(tmp_path, """{user_quotas: {root: {jobs: 1}, adda: {jobs: 1}}, user_shares: {bbob: 2},
+        group_quotas: {root: {jobs: 1}, labb: {jobs: 1}}}""")  # fmt: skip
+    assert list(queue.strangers()) == [
+        'queue.user_quotas: this machine has no user "adda"; it is for nobody',
+        'queue.user_shares: this machine has no user "bbob"; it is for nobody',
+        'queue.group_quotas: this machine has no group "labb"; it is for nobody',
+    ]

@@ -63,6 +63,9 @@ def test_a_moment_needs_an_offset() -> None:
     assert 'did you mean "2030-01-01T18:00:00Z"?' in refusal(Queueing, not_before=datetime(2030, 1, 1, 18))  # noqa: DTZ001  that is the point
     assert "must be a time such as" in refusal(Queueing, not_before="tomorrow")
     assert "not 5" in refusal(Queueing, not_before=5)
+    for outside in ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "1999-12-31T23:59:59Z"):
+        assert "must be in the years 2000 to 9000, not" in refusal(Queueing, not_before=outside)
+    assert Queueing(not_before="9000-12-31T23:59:59Z").not_before is not None
 
 
 def test_devices_are_chosen_by_kind_model_memory_capability_and_links() -> None:

@@ -286,6 +286,7 @@ def test_options_take_the_place_of_what_the_file_says(site: Site) -> None:
     [
         ({"priority": 101}, "--priority: must be a whole number from 0 to 100, not 101"),
         ({"not_before": "noon"}, "--not-before: must be a time such as"),
+        ({"not_before": "9999-12-31T23:59:59-14:00"}, "--not-before: must be in the years 2000 to 9000, not"),
         ({"not_before": "2030-01-31T18:00:00"}, "--not-before: needs an offset from UTC"),
         ({"after": [{"job": "a", "condition": "soon"}]}, "--after: "),
         ({"after": [{"job": "a"}, {"job": "a"}]}, '--after: "a" is there twice'),
@@ -322,3 +323,9 @@ def test_a_job_is_charged_to_the_primary_group_of_whoever_submits_it(site: Site)
     site.submit(uid=4321)
     assert revision(site, "1").team == team(os.getgid())
     assert (team(987654), revision(site, "2").team) == ("987654", "4321")
+
+
+def test_the_jobs_of_a_matrix_are_of_one_age(site: Site) -> None:
+    site.submit(MATRIX)
+    rows = [site.service.store.get(job_id) for job_id in ("1", "2")]
+    assert len({row.submitted_at for row in rows if row is not None}) == 1

@@ -124,3 +124,10 @@ def test_the_running_count_as_used() -> None:
     queue = [waiting("b", owner="bob", age_s=99), waiting("a", owner="ada")]
     busy = [running("r", ["h-0"], owner="bob")]
     assert list(starts(planned(queue, [host(2)], busy))) == ["a"]
+
+
+@pytest.mark.parametrize("order", Order)
+def test_of_the_same_age_the_lower_number_goes_first(order: Order) -> None:
+    queue = [waiting(job_id, hours=3) for job_id in ("10", "9", "11", "2")]
+    decided = planned(queue, [host(3)], rules=Rules(order=order))
+    assert list(starts(decided)) == ["2", "9", "10"]

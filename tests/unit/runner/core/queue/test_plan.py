@@ -66,11 +66,19 @@ def test_the_processors_and_the_memory_of_a_reservation_are_kept_too() -> None:
     assert list(starts(planned(queue, busy=HALF))) == ["small"]
 
 
-def test_a_quota_is_kept_for_a_reservation_too() -> None:
+def test_a_quota_is_kept_for_a_reservation_from_when_it_begins() -> None:
     rules = Rules(quotas=Quotas(user=Quota(devices=4)))
-    queue = [BIG, waiting("own", owner="ada", hours=0.1), waiting("other", owner="eve", hours=0.1)]
+    queue = [BIG, waiting("over", hours=2), waiting("own", hours=2.1), waiting("other", owner="eve", hours=9)]
     sites = [host(), host(2, "i")]
-    assert list(starts(planned(queue, sites, HALF, rules))) == ["other"]
+    assert sorted(starts(planned(queue, sites, HALF, rules))) == ["other", "over"]
+
+
+def test_a_reservation_behind_a_maintenance_leaves_its_owners_quota_to_short_jobs() -> None:
+    rules = Rules(quotas=Quotas(user=Quota(devices=1)))
+    ahead = (Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "fan"),)
+    decided = planned([waiting("long", age_s=99, hours=4), waiting("short")], rules=rules, maintenance=ahead)
+    assert list(starts(decided)) == ["short"]
+    assert decided.reservations[0].at_s == NOW_S + 3 * HOUR_S
 
 
 def test_a_job_past_its_end_is_taken_to_need_a_little_longer() -> None:
@@ -204,6 +212,20 @@ def test_a_maintenance_that_is_far_ahead_does_not_stop_jobs_that_may_last_for_ev
     assert starts(0.9) == []
     assert starts(3) == ["endless"]
     assert starts(8) == ["endless", "week"]
+
+
+def test_a_maintenance_days_ahead_moves_no_reservation_and_lets_nobody_past_it() -> None:
+    busy = [running("r", ["h-0"], hours=0.2)]
+    queue = [waiting("endless", gpus(4), hours=None, age_s=99), waiting("long", hours=48)]
+    day_s = 24 * HOUR_S
+    days = (Maintenance(NOW_S + 4 * day_s, NOW_S + 4 * day_s + HOUR_S, "fan"),)
+    years = Maintenance(NOW_S + 200 * day_s, NOW_S + 201 * day_s, "move")
+    for ahead in (days, (*days, years), (years,)):
+        decided = planned(queue, busy=busy, maintenance=ahead)
+        assert not decided.starts
+        assert decided.reservations[0].at_s == NOW_S + 0.2 * HOUR_S
+    brief = Maintenance(NOW_S + HOUR_S, NOW_S + HOUR_S + 30, "reset")
+    assert planned(queue, busy=busy, maintenance=(years, brief)).reservations[0].at_s == brief.ends_s
 
 
 def test_a_maintenance_of_one_device_or_host_leaves_the_others() -> None:

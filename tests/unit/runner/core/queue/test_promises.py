@@ -27,6 +27,7 @@ from runner.core.queue.snapshot import (
     Sweep,
     Waiting,
 )
+from runner.core.queue.timeline import Stay
 from tests.fakes.day_rules import nobody_is_passed_over
 
 FEW = settings(max_examples=60, deadline=None)
@@ -323,7 +324,7 @@ def test_the_earliest_place_is_the_first_at_which_it_fits(
     def compare(snapshot: Snapshot, _decided: Plan) -> None:
         places = Places(Book(snapshot))
         shape = places.shape(needs)
-        found = places.earliest(shape, float(lasts_s))
+        found = places.earliest(shape, Stay(float(lasts_s)))
         times = sorted({snapshot.now_s, *chain.from_iterable(_times(places))})
         first = next((at_s for at_s in times if _fits(places, shape.needs, at_s, lasts_s)), None)
         assert (found and found.at_s) == first
@@ -339,7 +340,8 @@ def _times(places: Places) -> Iterator[list[float]]:
 
 def _fits(places: Places, needs: Needs, at_s: float, lasts_s: float) -> bool:
     shape = places.shape(needs)
-    return any(fit(shape, host, shape.pool.slots[host.number], at_s, lasts_s) for host in places.book.hosts)
+    hosts, ends_s = places.book.hosts, at_s + lasts_s
+    return any(fit(shape, host, shape.pool.slots[host.number], at_s, ends_s) for host in hosts)
 
 
 @FEW

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from runner.core.job import Outcome
 from runner.core.queue.rules import Quota, Quotas, Rules
 from runner.core.queue.snapshot import (
@@ -14,8 +16,10 @@ from runner.core.queue.snapshot import (
     Host,
     Maintenance,
     Needs,
+    Snapshot,
     Waiting,
 )
+from runner.core.queue.words import clock
 from tests.fakes.sites import HOUR_S, NOW_S, devices, gpus, host, out, planned, running, waiting
 
 FOREIGN = "a foreign process (pid 4121, uid 1007, python)"
@@ -90,6 +94,46 @@ def test_devices_that_are_kept_for_maintenance_say_so() -> None:
     assert wait.why.endswith("starts about 2030-03-18 02:46")
 
 
+def test_only_what_is_in_the_way_of_a_job_is_named() -> None:
+    other = Maintenance(NOW_S + 0.2 * HOUR_S, NOW_S + HOUR_S, "amd", devices=frozenset({"elsewhere"}))
+    later = Maintenance(NOW_S + 9 * HOUR_S, NOW_S + 10 * HOUR_S, "next year")
+    fan = Maintenance(NOW_S + HOUR_S, NOW_S + 3 * HOUR_S, "fan")
+    wait = planned([waiting("1", hours=2)], maintenance=(other, later, fan)).waits["1"]
+    assert wait.why == "waits for 1 GPU: 4 free, kept for fan at 18:46; starts about 20:46"
+    elsewhere = replace(fan, hosts=frozenset({"i"}), reason="disk")
+    assert planned([waiting("1", hours=2)], maintenance=(fan, elsewhere)).waits["1"].why == wait.why
+
+
+def test_a_job_without_devices_is_told_of_a_maintenance_too() -> None:
+    fan = Maintenance(NOW_S + HOUR_S, NOW_S + 2 * HOUR_S, "fan")
+    job = waiting("1", Needs(1, GIB), hours=None)
+    assert planned([job], maintenance=(fan,)).waits["1"].why == (
+        "waits for 1 cpus and 1 GiB of memory: kept for fan at 18:46; "
+        "a time limit would tell whether it fits before; starts about 19:46"
+    )
+
+
+def test_during_a_maintenance_everybody_is_told_so() -> None:
+    fan = Maintenance(NOW_S - HOUR_S, NOW_S + HOUR_S, "fan")
+    queue = [waiting("1"), waiting("2", Needs(64, GIB)), waiting("3", Needs(1, GIB), age_s=9)]
+    waits = planned(queue, maintenance=(fan,)).waits
+    assert waits["1"].why == "waits for 1 GPU: 0 free, closed for fan until 18:46; starts about 18:46"
+    assert waits["2"].never
+    assert waits["3"].why.startswith("waits for 1 cpus and 1 GiB of memory: closed for fan until 18:46")
+    own = Maintenance(NOW_S - HOUR_S, NOW_S + HOUR_S, "fan", devices=frozenset({"h-0", "h-1"}))
+    said = planned([waiting("1", gpus(3))], busy=BUSY, maintenance=(own,)).waits["1"].why
+    assert said.startswith("waits for 3 GPUs: 2 free, closed for fan until 18:46; ")
+
+
+def test_a_device_out_of_service_that_is_lent_still_is_counted_once() -> None:
+    own = [out(device, DeviceState.DRAINED) for device in devices(2)] + [devices(3)[2]]
+    busy = [running("a", ["h-0"], hours=1), running("b", ["h-1"], hours=2), running("c", ["h-2"], hours=3)]
+    said = planned([waiting("1")], [host(own=own)], busy).waits["1"].why
+    assert said.startswith(
+        "waits for 1 GPU: 0 free, GPU-0 drained, GPU-1 drained, 1 lent, the next until about 20:46;"
+    )
+
+
 def test_free_devices_that_are_not_linked_are_not_together() -> None:
     own = tuple(Device(f"{i}", f"GPU-{i}", island=f"i{i // 2}") for i in range(4))
     busy = [running("r", ["0", "2"])]
@@ -128,6 +172,46 @@ def test_a_quota_says_whose_how_much_and_until_when() -> None:
     assert full.why.endswith("1 of 2 in use or kept; starts about 2030-03-18 17:46")
 
 
+def test_a_quota_counts_the_jobs_of_its_owner_that_go_first() -> None:
+    rules = Rules(quotas=Quotas(users={"ada": Quota(jobs=1)}))
+    busy = [running("r", ["h-0"], owner="ada")]
+    queue = [waiting(f"{i}", age_s=99 - i, hours=2) for i in range(3)]
+    waits = planned(queue, busy=busy, rules=rules).waits
+    hours = [((waits[f"{i}"].starts_s or 0) - NOW_S) / HOUR_S for i in range(3)]
+    assert hours == [1, 3, 5]
+    fans = tuple(Maintenance(NOW_S + at * HOUR_S, NOW_S + (at + 1) * HOUR_S, "fan") for at in (40, 5))
+    last = planned(queue, busy=busy, rules=rules, maintenance=fans).waits["2"]
+    assert last.starts_s == NOW_S + 6 * HOUR_S
+
+
+def test_a_quota_does_not_promise_a_start_that_a_maintenance_forbids() -> None:
+    rules = Rules(quotas=Quotas(user=Quota(jobs=1)))
+    busy = [running("r", ["h-0"], owner="ada")]
+    fan = Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "fan")
+    wait = planned([waiting("1", hours=None)], busy=busy, rules=rules, maintenance=(fan,)).waits["1"]
+    assert wait.why.endswith("user ada: jobs: 1 of 1 in use or kept; starts about 20:46")
+
+
+def test_what_a_reservation_keeps_of_a_quota_is_counted_once() -> None:
+    rules = Rules(quotas=Quotas(user=Quota(jobs=1)))
+    queue = [waiting("big", gpus(4), age_s=99), waiting("1", hours=9)]
+    waits = planned(queue, busy=BUSY, rules=rules).waits
+    assert waits["1"].starts_s == NOW_S + 3 * HOUR_S
+
+
+def test_a_job_that_no_host_has_room_for_does_not_wait_for_its_quota() -> None:
+    rules = Rules(quotas=Quotas(user=Quota(jobs=1)))
+    busy = [running("r", ["h-0"], owner="ada")]
+    assert planned([waiting("1", gpus(9))], busy=busy, rules=rules).waits["1"].never
+
+
+def test_a_limit_that_is_too_small_for_ever_is_named_before_one_that_is_reached() -> None:
+    rules = Rules(quotas=Quotas(user=Quota(jobs=1, devices=1)))
+    busy = [running("r", ["h-0"], owner="ada")]
+    wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).waits["1"]
+    assert wait.why == "never starts: user ada may have 1 devices at a time, and this asks for 2"
+
+
 def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
     rules = Rules(quotas=Quotas(user=Quota(jobs=9, devices=1)))
     wait = planned([waiting("1")], busy=[running("r", ["h-0"], owner="ada")], rules=rules).waits["1"]
@@ -149,6 +233,14 @@ def test_a_time_is_named_with_its_date_on_another_day_of_the_sites_clock() -> No
     job = replace(waiting("1"), not_before_s=NOW_S + 7 * HOUR_S)
     assert planned([job]).waits["1"].why == "not before 2030-03-18 00:46"
     assert planned([job], utc_offset_s=-2 * HOUR_S).waits["1"].why == "not before 22:46"
+
+
+@pytest.mark.parametrize(
+    ("at_s", "said"),
+    [(253402300799.0, "9999-12-31 00:00"), (-1e12, "1000-01-01 00:00"), (1e300, "9999-12-31 00:00")],
+)
+def test_a_time_that_no_calendar_has_can_be_told(at_s: float, said: str) -> None:
+    assert clock(at_s, Snapshot(NOW_S, (), utc_offset_s=2 * HOUR_S)) == said
 
 
 def test_the_estimate_counts_the_work_of_those_before() -> None:

@@ -173,7 +173,7 @@ class Screen:
         before = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
         signals = {
             number: signal.getsignal(number)
-            for number in (signal.SIGWINCH, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
+            for number in (signal.SIGWINCH, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
         }
 
         def take() -> None:
@@ -199,6 +199,7 @@ class Screen:
 
         signal.signal(signal.SIGWINCH, lambda *_: self._nudge())
         signal.signal(signal.SIGTSTP, stop_for_a_while)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may have ignored it
         signal.signal(signal.SIGTERM, leave)
         signal.signal(signal.SIGHUP, leave)
         try:

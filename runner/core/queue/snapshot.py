@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from typing import Final
 
 from runner.core.job import Outcome
 from runner.core.queue.rules import Rules
@@ -111,6 +112,10 @@ class Sweep:
     at_a_time: int | None = None  # jobs of it that may run together
 
 
+LEAST_S: Final = 1.0
+"""What starts holds its devices at least so long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A queued job, as far as the order cares."""
@@ -130,8 +135,12 @@ class Waiting:
 
     @property
     def lasts_s(self) -> float | None:
-        """Return how long it will hold what it gets: its limit, which is kept, before what was learned."""
-        return self.learned_s if self.limit_s is None else self.limit_s
+        """Return how long it will hold what it gets: its limit, which is kept, before what was learned.
+
+        Never no time at all: what starts holds its devices now, also when its time is used up.
+        """
+        lasts_s = self.learned_s if self.limit_s is None else self.limit_s
+        return None if lasts_s is None else max(lasts_s, LEAST_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,12 @@ def test_a_job_without_a_limit_or_a_past_is_not_backfilled_before_a_reservation(
     assert list(starts(planned([BIG, learned], busy=HALF))) == ["learned"]
 
 
+@pytest.mark.parametrize("hours", [0.0, 1e-9])
+def test_a_job_whose_time_is_used_up_still_has_its_devices_to_itself(hours: float) -> None:
+    queue = [waiting("spent", gpus(4), hours=hours, age_s=99), waiting("next", gpus(4))]
+    assert list(starts(planned(queue))) == ["spent"]
+
+
 def test_a_job_that_may_last_for_ever_is_reserved_for_as_long_as_is_usual() -> None:
     endless = replace(BIG, limit_s=None)
     assert planned([endless], busy=HALF).reservations[0].at_s == NOW_S + 2 * HOUR_S

@@ -24,7 +24,7 @@ from runner.core.policy.history import History
 from runner.core.policy.records import About, record
 from runner.core.policy.rules import Policy
 from runner.core.policy.verdict import Situation
-from runner.policy_file import load, named
+from runner.policies.files import load, named
 
 BENCH: Final = "decide"
 RULES: Final = 100

@@ -24,16 +24,16 @@ from bench import rounds
 from bench.finished import OWNER
 from bench.result import Aim, CannotMeasure, Line, Result, Series
 from bench.room import Room
-from runner import job_policy
 from runner.adapters.attempt import attempt_name
 from runner.adapters.clock import SystemClock
 from runner.adapters.store import SqliteStore
 from runner.core.job import Job, Preparing, Queued, Running
 from runner.daemon import Daemon
 from runner.lanes import Lanes
+from runner.policies import of_job
 from runner.ports import Alive, BuildFailed, Gone, JobRow, Key, LaunchRequest, Observation
-from runner.resolved import Resolved
-from runner.spec import load, resolve_profile
+from runner.spec.jobfile import load, resolve_profile
+from runner.submitting.resolved import Resolved
 from runner.workshop import JobWorkshop, Shop
 from runner.world import Capacity, World
 
@@ -231,7 +231,7 @@ def revision(name: str, cpus: float, directory: Path) -> str:
         gid=OWNER.gid,
         groups=(),
         user=OWNER.name,
-        policy=job_policy.pinned(job_policy.find(job, directory)),
+        policy=of_job.pinned(of_job.find(job, directory)),
         settings=resolve_profile(job, "cpu"),
     ).model_dump_json()
 

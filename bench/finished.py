@@ -30,8 +30,8 @@ from runner.core.policy.history import History
 from runner.core.policy.rules import Verb
 from runner.core.policy.verdict import Verdict
 from runner.ports import JobRow, Owner
-from runner.resolved import Resolved
-from runner.spec import load
+from runner.spec.jobfile import load
+from runner.submitting.resolved import Resolved
 
 SPAN: Final = timedelta(days=30)
 OWNER: Final = Owner(65532, 65532, "nobody")

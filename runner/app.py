@@ -41,16 +41,16 @@ from runner.api.routes import application
 from runner.core.inventory import Care
 from runner.core.policy.interval import mean_between_s
 from runner.daemon import Daemon
+from runner.devices.inventory import Inventory
+from runner.devices.parts import Present, Rules
 from runner.errors import Refused, Unavailable
-from runner.inventory import Inventory
-from runner.inventory_parts import Present, Rules
 from runner.lanes import Lanes
-from runner.notify import notifier
 from runner.places import state_dir as default_state_dir
 from runner.ports import Clock, DeviceHealth, DeviceProbe, Executor
 from runner.pulse import Pulse
 from runner.service import Service
 from runner.settings import Settings, load_settings
+from runner.telling.notify import notifier
 from runner.workshop import JobWorkshop, Shop
 from runner.world import Capacity, Site, World
 

@@ -34,12 +34,12 @@ from runner.core.queue.snapshot import Snapshot
 from runner.core.story import refusal
 from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
-from runner.lending import as_begun
 from runner.observer import IDLE_S, Leftover, Observer, Over, Undead
 from runner.patience import Retries, delay_s, in_words
 from runner.ports import DecisionRow, Gone, JobRow
+from runner.queueing.lending import as_begun
+from runner.queueing.scheduling import Scheduling
 from runner.recording import Change, arrived, change, question, record, runs
-from runner.scheduling import Scheduling
 from runner.watching import Watcher, oversee
 from runner.world import (
     Asked,

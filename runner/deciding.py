@@ -32,8 +32,8 @@ from runner.core.policy.rules import Source, Verb
 from runner.core.policy.table import at, known
 from runner.core.policy.turned import turn
 from runner.core.policy.verdict import Decision, Limit, Situation, Verdict
-from runner.lending import as_begun, fit
 from runner.ports import DecisionRow, Gone, JobRow
+from runner.queueing.lending import as_begun, fit
 from runner.world import Examined, Findings, Pinned, Unstarted, World
 
 Judgement: TypeAlias = tuple[Exited | LaunchFailed, DecisionRow]

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.contract import Result, Status
-from runner import predecessors
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
-from runner.admission import queue_full, refusal
 from runner.core.job import (
     Attempt,
     CancelRequested,
@@ -32,11 +30,13 @@ from runner.daemon import Daemon
 from runner.errors import Refused, RunnerError
 from runner.ports import AttemptRow, Clock, DecisionRow, JobRow, Owner
 from runner.pulse import Pulse
-from runner.resolved import Resolved
-from runner.resolving import Resolution, Resolver
 from runner.settings import Settings
 from runner.source import SpecError, one_line
-from runner.submissions import Submission
+from runner.submitting import predecessors
+from runner.submitting.admission import queue_full, refusal
+from runner.submitting.resolved import Resolved
+from runner.submitting.resolving import Resolution, Resolver
+from runner.submitting.submissions import Submission
 from runner.watching import ADVISED, about
 from runner.workshop import JobWorkshop, parse_revision
 

@@ -11,11 +11,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from runner import spec_parse, spec_yaml
 from runner.errors import UsageError
 from runner.settings_notify import Notification
 from runner.settings_queue import QueueSettings
 from runner.source import Problem, SpecError, quoted
+from runner.spec import parsing, yaml_tree
 
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
@@ -217,14 +217,14 @@ def load_settings(path: Path | None) -> Settings:
 
 
 def _parse(where: Path, raw: bytes) -> Settings:
-    tree, problems = spec_yaml.compose(raw)
-    if not problems and (tree is None or spec_yaml.plain(tree) in (None, {})):
+    tree, problems = yaml_tree.compose(raw)
+    if not problems and (tree is None or yaml_tree.plain(tree) in (None, {})):
         return Settings()
-    if not isinstance(tree, spec_yaml.Mapping):
-        at_top = [] if tree is None else [Problem(tree.at, "", spec_parse.no_mapping(tree))]
+    if not isinstance(tree, yaml_tree.Mapping):
+        at_top = [] if tree is None else [Problem(tree.at, "", parsing.no_mapping(tree))]
         raise SpecError(where, [*problems, *at_top])
-    entries = {name: spec_yaml.plain(node) for name, node in tree.entries.items()}
-    found, more = spec_parse.validated(Settings, entries, tree, of_a_job=False)
+    entries = {name: yaml_tree.plain(node) for name, node in tree.entries.items()}
+    found, more = parsing.validated(Settings, entries, tree, of_a_job=False)
     if found is None or problems:
         raise SpecError(where, [*problems, *more])
     return found

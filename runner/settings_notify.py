@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from runner.notices import WORDS
 from runner.source import quoted
-from runner.spec_parse import did_you_mean
+from runner.spec.parsing import did_you_mean
+from runner.telling.notices import WORDS
 
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*)?")
 

@@ -35,7 +35,7 @@ from runner.core.queue.rules import (
 from runner.core.queue.snapshot import Maintenance
 from runner.quantities import format_duration, parse_duration
 from runner.source import quoted
-from runner.spec_queue import Moment
+from runner.spec.queueing import Moment
 
 Duration = Annotated[
     timedelta, PlainValidator(parse_duration), PlainSerializer(format_duration, return_type=str)

@@ -24,8 +24,8 @@ from runner.core.policy.table import at, known
 from runner.core.policy.verdict import Advice, Situation
 from runner.deciding import recorded
 from runner.errors import Unavailable
-from runner.lending import as_begun
 from runner.ports import DecisionRow, JobRow
+from runner.queueing.lending import as_begun
 from runner.world import Entry, Watched, World
 
 log = structlog.get_logger()

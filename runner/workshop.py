@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.contract import JOB_DIR, Program, RunPaths
-from runner import exit_facts, job_policy, programs
+from runner import exit_facts, programs
 from runner.adapters import as_user, log_quota
 from runner.adapters.pins import Pins
 from runner.adapters.run_directory import RunDirectory, Saved, tail
@@ -25,7 +25,9 @@ from runner.core.policy.rules import Policy
 from runner.core.policy.table import known
 from runner.core.policy.turned import Turned
 from runner.core.queue.snapshot import After, Needs, Sweep
+from runner.devices.sharing import within_part
 from runner.errors import UsageError
+from runner.policies import of_job
 from runner.ports import (
     BuildFailed,
     Clock,
@@ -39,8 +41,7 @@ from runner.ports import (
     Limits,
     Mount,
 )
-from runner.resolved import Resolved
-from runner.sharing import within_part
+from runner.submitting.resolved import Resolved
 from runner.world import Findings, Glance, Pinned, Terms
 
 SECRETS_DIR: Final = Path("/run/secrets")
@@ -101,7 +102,7 @@ def _policy(text: str) -> Pinned:
 @lru_cache(maxsize=64)
 def _pinned(text: str | None, policy: Policy) -> Pinned:
     """Return a policy with its digest: a millisecond's work, and most jobs have one of a few."""
-    return Pinned(policy, job_policy.digests(text, policy))
+    return Pinned(policy, of_job.digests(text, policy))
 
 
 class JobWorkshop:

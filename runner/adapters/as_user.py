@@ -19,10 +19,10 @@ from threading import Thread
 from typing import Final, TypeVar
 
 from jobs.contract import open_regular
-from runner import spec_paths
 from runner.errors import Unavailable, UsageError
 from runner.source import one_line
-from runner.spec_paths import Kind
+from runner.spec import paths
+from runner.spec.paths import Kind
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def person(uid: int, gid: int) -> Person:
 
 def problem(who: Person, path: Path, kind: Kind) -> str | None:
     """Return what stands against using ``path`` as somebody; None when nothing does."""
-    return seeing_as(who, lambda: spec_paths.problem_with(path, kind))
+    return seeing_as(who, lambda: paths.problem_with(path, kind))
 
 
 def read(who: Person, path: Path) -> bytes:

@@ -11,7 +11,7 @@ from runner.core.queue.snapshot import DeviceState
 
 @dataclass(frozen=True, slots=True)
 class DeviceWords:
-    """Satisfies ``runner.inventory_parts.Words``; written by the thread that writes the store."""
+    """Satisfies ``runner.devices.parts.Words``; written by the thread that writes the store."""
 
     store: SqliteStore
 

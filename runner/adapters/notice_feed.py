@@ -5,7 +5,7 @@ import sqlite3
 from datetime import datetime
 
 from runner.adapters.store import SQL, SqliteStore
-from runner.notices import Notice
+from runner.telling.notices import Notice
 
 
 class NoticeFeed:

@@ -17,9 +17,9 @@ from typing import IO, Final, TypeAlias
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from runner.notices import Notice
 from runner.settings_notify import Notification
 from runner.source import one_line
+from runner.telling.notices import Notice
 
 LIMIT_S: Final = 10.0
 """How long a webhook may be silent."""

@@ -20,7 +20,7 @@ from typing import Final
 from runner.adapters.as_user import Person, opened
 from runner.errors import Unavailable, UsageError
 from runner.source import one_line
-from runner.spec_paths import of_the_system
+from runner.spec.paths import of_the_system
 
 _OPEN_TREE: Final = 428  # the same numbers on every architecture since Linux 5.2
 _MOVE_MOUNT: Final = 429

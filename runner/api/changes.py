@@ -9,10 +9,10 @@ from starlette.concurrency import run_in_threadpool
 
 from runner.api.routes import Body, C, decoded
 from runner.api.views import moment
-from runner.applying import Applying
-from runner.applying import Request as Change
-from runner.canary import Canaries
-from runner.keeping import Keeper
+from runner.changes.applying import Applying
+from runner.changes.applying import Request as Change
+from runner.changes.canary import Canaries
+from runner.changes.keeping import Keeper
 from runner.service import MAX_JOB_FILE_BYTES, Service, Submission
 
 router: Final = APIRouter(prefix="/v1")

@@ -12,9 +12,9 @@ from runner.adapters import as_user
 from runner.api.routes import Body, C, S
 from runner.api.views import moment
 from runner.core.inventory import Occupant
+from runner.devices.inventory import Inventory
+from runner.devices.parts import Shown
 from runner.errors import Refused, Unavailable
-from runner.inventory import Inventory
-from runner.inventory_parts import Shown
 from runner.ports import JobRow
 from runner.service import Caller, Service
 

@@ -23,9 +23,9 @@ from runner.api.overview import Overviews
 from runner.core.job import Queued
 from runner.core.queue.snapshot import DeviceState
 from runner.errors import UsageError
-from runner.exposition import CONTENT_TYPE, Sample, text
-from runner.metering import Meter
 from runner.ports import JobRow
+from runner.telling.exposition import CONTENT_TYPE, Sample, text
+from runner.telling.metering import Meter
 
 log = structlog.get_logger()
 

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 from runner.api import views
 from runner.core.job import Lent, Queued
 from runner.errors import RunnerError
-from runner.lending import as_begun
-from runner.metering import Meter
 from runner.ports import Device, JobRow
+from runner.queueing.lending import as_begun
 from runner.service import Service
+from runner.telling.metering import Meter
 
 Json: TypeAlias = dict[str, Any]
 

@@ -23,7 +23,7 @@ from runner.api.reasons import reason
 from runner.core.job import From, Start
 from runner.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.ports import JobRow
-from runner.schedules import Schedules
+from runner.schedules.orders import Schedules
 from runner.service import MAX_JOB_FILE_BYTES, Caller, NotFound, Service, Submission
 from runner.workshop import parse_revision
 

@@ -2,7 +2,7 @@
 
 from runner.adapters.schedules import OccasionRow, ScheduleRow
 from runner.api.views import Json, moment
-from runner.schedules import Schedules
+from runner.schedules.orders import Schedules
 
 
 def summary(schedules: Schedules, row: ScheduleRow) -> Json:

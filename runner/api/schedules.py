@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 
 from runner.api.routes import C
 from runner.api.schedule_views import detail, summary
-from runner.schedules import MOST, Schedules
-from runner.timetable import Timetable
+from runner.schedules.orders import MOST, Schedules
+from runner.schedules.timetable import Timetable
 
 router: Final = APIRouter(prefix="/v1")
 

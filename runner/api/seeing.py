@@ -14,9 +14,9 @@ from runner.api.overview import DeviceRows, Overviews, Starts, nobody_knows, not
 from runner.api.routes import LONGEST_WAIT_S, S
 from runner.api.views import moment
 from runner.core.usage import By, total, usage
-from runner.exposition import CONTENT_TYPE
-from runner.metering import Meter
 from runner.service import Service
+from runner.telling.exposition import CONTENT_TYPE
+from runner.telling.metering import Meter
 
 router: Final = APIRouter()
 

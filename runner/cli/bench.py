@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runner.answers import Detail
-    from runner.comparison import Measured, Row
-    from runner.comparison_arms import Arm, Base
+    from runner.comparing.arms import Arm, Base
+    from runner.comparing.comparison import Measured, Row
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report: a program writes it, and may write nonsense
 CHART_MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-job-runner[chart]'"
@@ -53,7 +53,8 @@ def bench(  # noqa: PLR0913  one per option
     is put aside.  The jobs go through the daemon one after the other, arm by arm and round
     by round.  Ratios are against the first profile; the table says where metrics differ.
     """
-    from runner import comparison, comparison_arms, machine  # noqa: PLC0415  pydantic: only this command pays
+    from runner.comparing import arms as comparison_arms  # noqa: PLC0415  as below
+    from runner.comparing import comparison, machine  # noqa: PLC0415  pydantic: only this command pays
 
     base = comparison_arms.base(what, steps)
     chosen, skipped = _chosen(base, profiles.split(","), ablate=ablate)
@@ -70,7 +71,7 @@ def bench(  # noqa: PLR0913  one per option
 
 
 def _chosen(base: Base, names: list[str], *, ablate: bool) -> tuple[list[Arm], dict[str, str]]:
-    from runner import comparison_arms  # noqa: PLC0415  as above
+    from runner.comparing import arms as comparison_arms  # noqa: PLC0415  as above
 
     arms = comparison_arms.arms(names)
     if not ablate:
@@ -96,7 +97,8 @@ def _one(client: Client, base: Base, arm: Arm) -> Measured:
     Raises:
         Unavailable: it did not succeed, or its reports cannot be read; nothing can be compared then.
     """
-    from runner import comparison, comparison_arms  # noqa: PLC0415  as above
+    from runner.comparing import arms as comparison_arms  # noqa: PLC0415  as below
+    from runner.comparing import comparison  # noqa: PLC0415  as above
 
     answer = client.submit(base.path, comparison_arms.text(base, arm), comparison_arms.job_name(base, arm))
     job_id = answer["job"]["id"]

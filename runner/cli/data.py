@@ -16,7 +16,7 @@ import click
 from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
 from runner.client import find
-from runner.datasets import DATA_SETS, NAMES, DataSet, is_prepared, location
+from runner.data.catalogue import DATA_SETS, NAMES, DataSet, is_prepared, location
 from runner.errors import UsageError
 from runner.places import Absent, state_dir
 
@@ -65,8 +65,8 @@ def prepare(*, names: tuple[str, ...]) -> None:
     Prints where each comes from and its licence.  Whatever interrupts it, a data set is there
     as a whole or not at all.
     """
-    from runner.dataset_shelf import Fetch  # noqa: PLC0415  only this command pays for it
-    from runner.dataset_shelf import prepare as make  # noqa: PLC0415
+    from runner.data.shelf import Fetch  # noqa: PLC0415  only this command pays for it
+    from runner.data.shelf import prepare as make  # noqa: PLC0415
     from runner.settings import load_settings  # noqa: PLC0415
 
     home, fetch = _state_dir(), Fetch(sys.executable, load_settings(None).ca_file)
@@ -101,7 +101,7 @@ def show(*, name: str, as_json: bool) -> None:
 @the_names
 def remove(*, names: tuple[str, ...]) -> None:
     """Remove prepared data sets; jobs that name them fail until they are prepared again."""
-    from runner.dataset_shelf import remove as take_away  # noqa: PLC0415  only this command pays for it
+    from runner.data.shelf import remove as take_away  # noqa: PLC0415  only this command pays for it
 
     home = _state_dir()
     missing = [name for name in dict.fromkeys(names) if not take_away(home, name)]

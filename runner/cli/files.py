@@ -32,7 +32,7 @@ def schema() -> None:
     """Print the JSON Schema of the job file, for editors."""
     import json  # noqa: PLC0415  not every command needs it
 
-    from runner import spec_schema  # noqa: PLC0415  pydantic: only what reads job files pays for it
+    from runner.spec import schema as spec_schema  # noqa: PLC0415  pydantic: only what reads job files pays for it
 
     say(json.dumps(spec_schema.schema(), indent=2))
 
@@ -82,14 +82,15 @@ def _checked(path: Path) -> tuple[str, int]:
     Raises:
         SpecError: the file, a path in it, or the policy that it names is not right.
     """
-    from runner import job_policy, spec, spec_paths  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.policies import of_job  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.spec import jobfile, paths  # noqa: PLC0415  pydantic: only this command pays for it
 
-    written = spec.read_all(path)
-    look = cache(spec_paths.problem_with)
+    written = jobfile.read_all(path)
+    look = cache(paths.problem_with)
     for job in written.jobs:
-        spec_paths.check_paths(job, path.parent, look)
+        paths.check_paths(job, path.parent, look)
     for job in {job.policy: job for job in written.jobs}.values():
-        job_policy.find(job, path.parent)
+        of_job.find(job, path.parent)
     return written.jobs[0].name, len(written.jobs)
 
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from runner.spec_profiles import Said
+    from runner.spec.profiles import Said
 
 COLUMNS: Final = ("SWITCH", "VALUE", "FROM", "WHY")
 
 
 def _complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    from runner.spec_profiles import profile_names  # noqa: PLC0415  pydantic: only a shell that completes pays
+    from runner.spec.profiles import profile_names  # noqa: PLC0415  pydantic: only a shell that completes pays
 
     return [CompletionItem(name) for name in profile_names(_directory()) if name.startswith(begun)]
 
@@ -41,7 +41,7 @@ def list_profiles(*, as_json: bool) -> None:
 
     In a pipe, between tabs: name, the profiles that it extends or -, what it is for.
     """
-    from runner.spec_profiles import chain, introduction, profile_names  # noqa: PLC0415  as above
+    from runner.spec.profiles import chain, introduction, profile_names  # noqa: PLC0415  as above
 
     directory = _directory()
     rows = [
@@ -123,8 +123,8 @@ def _named(name: str) -> Mapping[str, Said]:
     """
     from runner.errors import UsageError  # noqa: PLC0415  as above
     from runner.source import quoted  # noqa: PLC0415
-    from runner.spec_parse import did_you_mean  # noqa: PLC0415
-    from runner.spec_profiles import ACCELERATORS, AUTO, named, profile_names  # noqa: PLC0415
+    from runner.spec.parsing import did_you_mean  # noqa: PLC0415
+    from runner.spec.profiles import ACCELERATORS, AUTO, named, profile_names  # noqa: PLC0415
 
     names = profile_names(_directory())
     if name == AUTO:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from runner.core.queue.report import Report
     from runner.core.queue.simulate import Arrival, Site
-    from runner.simulation import Contestant
+    from runner.queueing.simulation import Contestant
 
 FILE = click.Path(path_type=Path)
 ORDERS: Final = ("fair", "fifo", "priority", "sjf")
@@ -62,8 +62,8 @@ def simulate(  # noqa: PLR0913  one for each option
     Between tabs, a line per order: mean wait and its percentiles in hours, bounded slowdown,
     preemptions, and two indices of fairness between users, 1 being the best.
     """
-    from runner import simulation, traces  # noqa: PLC0415  only this command pays for it
     from runner.core.queue.simulate import Site  # noqa: PLC0415  as above
+    from runner.queueing import simulation, traces  # noqa: PLC0415  only this command pays for it
 
     if (trace is None) == (seed is None):
         raise click.UsageError("give either --trace FILE or --synthetic SEED")
@@ -76,7 +76,7 @@ def simulate(  # noqa: PLR0913  one for each option
 
 
 def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]:
-    from runner.simulation import Recipe, synthetic  # noqa: PLC0415  as above
+    from runner.queueing.simulation import Recipe, synthetic  # noqa: PLC0415  as above
 
     devices = sum(len(host.devices) for host in site.hosts)
     largest = max(len(host.devices) for host in site.hosts)
@@ -85,7 +85,7 @@ def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]
 
 def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[Contestant]:
     from runner.core.queue.rules import Order  # noqa: PLC0415  as above
-    from runner.simulation import CONTESTANTS, Contestant  # noqa: PLC0415  as above
+    from runner.queueing.simulation import CONTESTANTS, Contestant  # noqa: PLC0415  as above
 
     if not orders and not no_backfill:
         return CONTESTANTS
@@ -101,7 +101,7 @@ def _play(
     as_json: bool,
 ) -> None:
     """Print each report as soon as it is there."""
-    from runner import simulation  # noqa: PLC0415  as above
+    from runner.queueing import simulation  # noqa: PLC0415  as above
 
     if on_terminal() and not as_json:
         say_row(*(USER_COLUMNS if by_user else COLUMNS))

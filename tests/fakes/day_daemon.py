@@ -18,15 +18,16 @@ from typing import Any, Final
 
 import pytest
 
-from runner import app, logs, scheduling
+from runner import app, logs
 from runner.adapters.device_health import STALE_LOOKS, DeviceWatch
 from runner.core.inventory import Care
 from runner.core.job import Finished, Held, Lent, Running
 from runner.core.queue.plan import Plan, plan
 from runner.core.queue.snapshot import DeviceState, Snapshot
+from runner.devices.inventory import Inventory
 from runner.errors import Refused, RunnerError
-from runner.inventory import Inventory
 from runner.ports import JobRow
+from runner.queueing import scheduling
 from runner.service import Caller, Service, Submission
 from runner.settings import Settings
 from runner.world import Moment

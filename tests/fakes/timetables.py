@@ -12,10 +12,10 @@ from runner.core.job import CancelRequested
 from runner.daemon import Daemon
 from runner.ports import Device, JobRow
 from runner.pulse import Pulse
-from runner.schedules import Schedules
+from runner.schedules.orders import Schedules
+from runner.schedules.timetable import Timetable
 from runner.service import Caller, Service, Submission
 from runner.settings import Settings
-from runner.timetable import Timetable
 from runner.workshop import JobWorkshop, Shop
 from runner.world import Capacity
 from runner.world import World as Parts

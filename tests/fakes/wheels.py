@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.dataset_shelf import Fetch
-from runner.datasets import DataSet, Member
+from runner.data.catalogue import DataSet, Member
+from runner.data.shelf import Fetch
 
 PIP = """\
 #!{python} -I

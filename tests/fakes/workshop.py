@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from runner import policy_file
 from runner.core.causes import Evidence, completed, explain
 from runner.core.job import Attempt, Ended
 from runner.core.policy.facts import Known
 from runner.core.policy.rules import Policy, digest
 from runner.core.queue.snapshot import Needs
 from runner.errors import Unavailable
+from runner.policies import files
 from runner.ports import BuildFailed, DecisionRow, Device, Gone, JobRow, Key, LaunchRequest, Limits
 from runner.world import Findings, Glance, Pinned, Terms
 
@@ -18,7 +18,7 @@ from runner.world import Findings, Glance, Pinned, Terms
 @cache
 def steady() -> Policy:
     """Return the default policy without chance: every wait is known beforehand."""
-    policy = policy_file.named("default")
+    policy = files.named("default")
     return replace(policy, backoff=replace(policy.backoff, jitter=0))
 
 

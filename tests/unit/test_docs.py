@@ -15,7 +15,6 @@ import pytest
 from pydantic import BaseModel
 
 from jobs import contract
-from runner import policy_file, spec_rules
 from runner.adapters import attempt, hardened
 from runner.adapters.docker_engine import DockerExecutor
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
@@ -61,8 +60,10 @@ from runner.core.lifecycle import IllegalTransition, advance
 from runner.core.policy.history import History
 from runner.core.policy.rules import Verb
 from runner.patience import RETRY_S
+from runner.policies import files
 from runner.ports import Key, LaunchRequest, Limits, Owner
 from runner.settings import Settings
+from runner.spec import rules
 from tests.fakes import rulings
 
 ROOT = Path(__file__).parents[2]
@@ -236,7 +237,7 @@ def test_the_vocabulary_of_causes_is_complete() -> None:
 
 def test_the_ceilings_and_waits_are_those_of_the_default_policy() -> None:
     told = {row[0].strip("`"): row[1].strip("`") for row in table(page("lifecycle"), "Limits")}
-    policy = policy_file.named("default")
+    policy = files.named("default")
     ceilings, backoff = policy.ceilings, policy.backoff
     assert told == {
         "retry.max_attempts": str(ceilings.attempts),
@@ -384,8 +385,7 @@ def test_a_container_shows_the_refusals_of_the_page() -> None:
     for pattern in (attempt.FORBIDDEN_VARIABLES, hardened.IMAGE_FORBIDDEN):
         for name in re.findall(r"`([A-Z_]+)\*?`", text.split("## Environment")[1].split("\n## ")[0]):
             assert pattern.fullmatch(name) or any(
-                known.fullmatch(name + "X") or known.fullmatch(name)
-                for known, _ in spec_rules.REFUSED_VARIABLES
+                known.fullmatch(name + "X") or known.fullmatch(name) for known, _ in rules.REFUSED_VARIABLES
             ), name
     assert all(f"`/{name}`" in text for name in ("proc", "sys", "dev", "boot", "etc", "run", "root"))
     assert PurePosixPath("/etc").name in hardened.SYSTEM_DIRS

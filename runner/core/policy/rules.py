@@ -1,6 +1,6 @@
 """What a policy says: ceilings, backoff, economics, and rules in the order in which they are asked.
 
-Frozen values without any decision in them: ``runner.policy_file`` makes them from a file,
+Frozen values without any decision in them: ``runner.policies.files`` makes them from a file,
 ``runner.core.policy.decide`` answers with them.
 """
 

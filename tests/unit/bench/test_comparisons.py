@@ -13,7 +13,7 @@ from runner.adapters.hardened import HardenedSettings, engine_arguments
 from runner.core.job import Finished, Job, Outcome, Preparing
 from runner.core.lifecycle import advance
 from runner.ports import Key, LaunchRequest, Limits, Owner
-from runner.spec import load
+from runner.spec.jobfile import load
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ARGV = ("python", "-P", "-m", "jobs", "--root", "/job", "--attempt", "1", "--lineage", "1")

@@ -30,8 +30,8 @@ from runner.core.job import Attempt, Job, Preparing
 from runner.core.policy.facts import Known
 from runner.core.policy.turned import Turned
 from runner.ports import DecisionRow, Gone, JobRow, Key, Owner
-from runner.resolved import Resolved
-from runner.spec import load
+from runner.spec.jobfile import load
+from runner.submitting.resolved import Resolved
 from runner.workshop import JobWorkshop, Shop
 from runner.world import Findings
 from tests.fakes.clock import FakeClock

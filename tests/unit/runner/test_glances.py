@@ -10,8 +10,8 @@ from jobs.contract import AttemptSpec, Effective, Phase, Status, dump
 from runner.core.job import Attempt, Job, Preparing
 from runner.core.policy.heartbeat import Sign
 from runner.ports import JobRow, Owner
-from runner.resolved import Resolved
-from runner.spec import load
+from runner.spec.jobfile import load
+from runner.submitting.resolved import Resolved
 from runner.workshop import JobWorkshop, Shop
 from tests.fakes.clock import FakeClock
 from tests.fakes.images import FakeImages

@@ -12,7 +12,7 @@ from runner.adapters.store import SqliteStore
 from runner.core.queue.snapshot import DeviceState
 from runner.errors import Refused
 from runner.ports import Device
-from tests.unit.runner.test_inventory import GIB, Site, running, submitted
+from tests.unit.runner.devices.test_inventory import GIB, Site, running, submitted
 
 TROUBLES = ("back", "back", "back", "intruder", "lost", "silent", "drained")
 """What happens to a device; mostly nothing, or nothing else would ever happen."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from runner.adapters.notifiers import LIMIT_S, PROGRAM_LIMIT_S, SENDMAIL
 from runner.adapters.schedules import SHOWN
 from runner.core.schedules import ON_TIME
-from runner.notices import ALARMS, DECISIONS, FIELDS, WORDS
-from runner.notify import KEEP, LOOK_S, TRIES, WAIT_MAX_S
-from runner.schedules import EACH
+from runner.schedules.orders import EACH
+from runner.schedules.timetable import AGAIN_S, LABEL
 from runner.settings import Settings
 from runner.settings_notify import Notification
-from runner.timetable import AGAIN_S, LABEL
+from runner.telling.notices import ALARMS, DECISIONS, FIELDS, WORDS
+from runner.telling.notify import KEEP, LOOK_S, TRIES, WAIT_MAX_S
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "notifications.md").read_text(encoding="utf-8")

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from runner import policy_cases, policy_reference
 from runner.core.policy.facts import Kind
 from runner.core.policy.rules import TURNS, VERBS, Knob, Mode, Source, Spent, digest
 from runner.core.policy.table import TABLE
 from runner.core.policy.verdict import Limit
-from runner.policy_file import SHIPPED, Shelf, load, named
+from runner.policies import cases as policy_cases
+from runner.policies import reference
+from runner.policies.files import SHIPPED, Shelf, load, named
 from runner.source import SpecError
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -23,9 +24,7 @@ def blocks(text: str, kind: str = "yaml") -> list[str]:
 
 
 def test_the_reference_is_made_from_the_fact_table() -> None:
-    assert policy_reference.renewed(PAGE) == PAGE, (
-        "make it anew: python -m runner.policy_reference docs/policy.md"
-    )
+    assert reference.renewed(PAGE) == PAGE, "make it anew: python -m runner.policies.reference docs/policy.md"
 
 
 def test_the_reference_has_every_fact() -> None:
@@ -34,9 +33,9 @@ def test_the_reference_has_every_fact() -> None:
 
 def test_what_stands_above_the_marker_is_kept(tmp_path: Path) -> None:
     page = tmp_path / "policy.md"
-    page.write_text(f"# by hand\n\n{policy_reference.MARKER}\nold", encoding="utf-8")
-    policy_reference.main(page)
-    assert page.read_text(encoding="utf-8") == f"# by hand\n\n{policy_reference.reference()}"
+    page.write_text(f"# by hand\n\n{reference.MARKER}\nold", encoding="utf-8")
+    reference.main(page)
+    assert page.read_text(encoding="utf-8") == f"# by hand\n\n{reference.reference()}"
 
 
 @pytest.mark.parametrize("name", ["exit.code", "phase", "device.util", "checkpoint.step", "root", "cause"])
@@ -49,11 +48,11 @@ def test_the_values_of_a_fact_fit_into_a_few_words(name: str) -> None:
         "root": "text",
         "cause": "a cause",
     }
-    assert policy_reference.values(TABLE[name]) == said[name]
+    assert reference.values(TABLE[name]) == said[name]
 
 
 def test_every_kind_of_value_is_put_into_words() -> None:
-    assert all(policy_reference.values(fact) for fact in TABLE.values())
+    assert all(reference.values(fact) for fact in TABLE.values())
     assert {fact.kind for fact in TABLE.values()} == set(Kind)
 
 

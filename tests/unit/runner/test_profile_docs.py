@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import KINDS, SWITCHES, profiles_dir
-from runner import spec
-from runner.profile_environment import environment
-from runner.spec_profiles import ACCELERATORS, chain, profile_names, resolve
-from runner.spec_profiles import ProfileChoice as Choice
-from runner.spec_switches import CONTRADICTIONS, IMPOSSIBLE
+from runner.spec import jobfile
+from runner.spec.profiles import ACCELERATORS, chain, profile_names, resolve
+from runner.spec.profiles import ProfileChoice as Choice
+from runner.spec.switches import CONTRADICTIONS, IMPOSSIBLE
+from runner.submitting.environment import environment
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = (DOCS / "profiles.md").read_text(encoding="utf-8")
@@ -82,4 +82,4 @@ def test_every_promise_has_a_row_that_names_what_does_it_here() -> None:
 def test_every_piece_of_yaml_on_the_page_is_right(block: str) -> None:
     workload = "workload: {kind: causal_lm, data: stdlib}\n"
     gpu = "resources: {gpus: 1}\naccelerator: cuda\n" if "cuda" in block else ""
-    assert spec.load((workload + gpu + block).encode(), Path("job.yaml")).name == "job"
+    assert jobfile.load((workload + gpu + block).encode(), Path("job.yaml")).name == "job"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from runner import policy_cases
 from runner.core.policy.conditions import conjuncts, weigh
 from runner.core.policy.facts import Moment
 from runner.core.policy.rules import Rule
-from runner.policy_file import SHIPPED, Shelf, named
+from runner.policies import cases as policy_cases
+from runner.policies.files import SHIPPED, Shelf, named
 
 NAMES = Shelf().names()
 SHIPPED_POLICIES = {name: named(name) for name in NAMES}

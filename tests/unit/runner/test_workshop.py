@@ -8,8 +8,8 @@ import pytest
 
 from runner.core.job import Job, Preparing
 from runner.ports import BuildFailed, JobRow, Owner
-from runner.resolved import Resolved
-from runner.spec import load
+from runner.spec.jobfile import load
+from runner.submitting.resolved import Resolved
 from runner.workshop import JobWorkshop, Shop
 from tests.fakes.clock import FakeClock
 from tests.fakes.images import FakeImages

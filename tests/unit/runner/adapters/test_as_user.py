@@ -11,7 +11,7 @@ import pytest
 from runner.adapters import as_user
 from runner.adapters.as_user import Person
 from runner.errors import Unavailable, UsageError
-from runner.spec_paths import Kind
+from runner.spec.paths import Kind
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")

@@ -17,9 +17,9 @@ import pytest
 
 from runner.adapters.notifiers import Again, Origin, Undelivered, call, post, sender
 from runner.errors import UsageError
-from runner.notices import Notice
 from runner.settings import load_settings
 from runner.settings_notify import Notification
+from runner.telling.notices import Notice
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 NOTICE = Notice(

@@ -10,12 +10,12 @@ import pytest
 
 from runner.adapters.device_words import DeviceWords
 from runner.api import devices
-from runner.inventory import Inventory
+from runner.devices.inventory import Inventory
 from runner.ports import DeviceProcess
 from tests.fakes.clock import FakeClock
 from tests.unit.runner.api.test_routes import Site as Routes
 from tests.unit.runner.api.test_routes import error
-from tests.unit.runner.test_inventory import GIB, IDLE, Watch, Whose
+from tests.unit.runner.devices.test_inventory import GIB, IDLE, Watch, Whose
 
 STRANGER = 54321 if os.getuid() != 54321 else 54322
 

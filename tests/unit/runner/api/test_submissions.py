@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from runner.canary import trial_of
+from runner.changes.canary import trial_of
 from runner.core.queue.rules import Quota, Quotas, Rules
 from runner.core.queue.snapshot import Condition, Snapshot
 from runner.errors import Refused
 from runner.ports import Device as GpuDevice
-from runner.resolved import Resolved
-from runner.resolving import accelerator_of, team
 from runner.service import Caller, NotFound, Submission
-from runner.spec import load
+from runner.spec.jobfile import load
+from runner.submitting.resolved import Resolved
+from runner.submitting.resolving import accelerator_of, team
 from runner.workshop import parse_revision
 from tests.unit.runner.api.test_changes import Place
 from tests.unit.runner.api.test_routes import JOB, ME, Site, error

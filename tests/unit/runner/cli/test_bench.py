@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.cli.bench import CHART_MISSING, draw
-from runner.comparison import compared, measured
+from runner.comparing.comparison import compared, measured
 from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runner import datasets
-from runner.dataset_shelf import prepare
-from runner.datasets import DATA_SETS, NAMES
+from runner.data import catalogue
+from runner.data.catalogue import DATA_SETS, NAMES
+from runner.data.shelf import prepare
 from tests.fakes.api import FakeApi
 from tests.fakes.wheels import FakeIndex
 from tests.unit.runner.cli.conftest import Invoke
@@ -58,7 +58,7 @@ def test_prepare_fetches_with_this_interpreters_pip(
     assert (result.exit_code, len(index.asked())) == (4, 1)
     assert "fetching skfolio==1.12.2 (1.5 MB)" in result.stderr
     assert "pip cannot get it" in result.stderr
-    assert not datasets.is_prepared(state, "sp500-stocks")
+    assert not catalogue.is_prepared(state, "sp500-stocks")
 
 
 @pytest.mark.usefixtures("prepared")
@@ -72,7 +72,7 @@ def test_show_prints_source_licence_and_place(invoke: Invoke) -> None:
 
 def test_remove_takes_it_away_and_complains_the_second_time(prepared: Path, invoke: Invoke) -> None:
     assert invoke("data", "remove", "sp500-stocks").exit_code == 0
-    assert not datasets.is_prepared(prepared, "sp500-stocks")
+    assert not catalogue.is_prepared(prepared, "sp500-stocks")
     again = invoke("data", "remove", "sp500-stocks")
     assert (again.exit_code, "not prepared" in again.stderr) == (2, True)
 

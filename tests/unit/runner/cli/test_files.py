@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from runner import spec
 from runner.cli.main import cli
+from runner.spec import jobfile
 
 GOOD = "workload: {kind: causal_lm, data: stdlib}\n"
 BAD = "workload: {kind: causal_lm, data: stdlib}\nresources:\n  gpu: 1\n"
@@ -79,7 +79,7 @@ def test_init_writes_a_job_file_that_is_right() -> None:
     result = call("init")
     assert result.exit_code == 0
     assert "runner submit job.yaml --follow" in result.stderr
-    assert spec.read(Path("job.yaml")).name == "job"
+    assert jobfile.read(Path("job.yaml")).name == "job"
 
 
 def test_init_leaves_an_existing_file_alone_unless_forced() -> None:

@@ -6,7 +6,7 @@ from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
 from runner.core.policy.table import TABLE
-from runner.policy_file import SHIPPED, load, named
+from runner.policies.files import SHIPPED, load, named
 from tests.fakes.api import FakeApi
 from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
 

@@ -8,7 +8,7 @@ from runner.cli import simulate as command
 from runner.cli.simulate import COLUMNS, ORDERS, USER_COLUMNS, simulate
 from runner.core.queue.rules import Order
 from runner.errors import UsageError
-from runner.traces import read
+from runner.queueing.traces import read
 
 
 def call(*arguments: str) -> Result:

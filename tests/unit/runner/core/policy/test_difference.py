@@ -20,7 +20,7 @@ from runner.core.policy.difference import (
 )
 from runner.core.policy.facts import Moment
 from runner.core.policy.table import known
-from runner.spec import JobFile
+from runner.spec.jobfile import JobFile
 
 WELL_KNOWN = Fields({}, "graph_forecast")
 

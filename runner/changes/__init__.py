@@ -1,0 +1,1 @@
+"""What a change to a job would bring, and making it."""

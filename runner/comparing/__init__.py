@@ -1,0 +1,1 @@
+"""Profiles measured beside each other."""

@@ -1,0 +1,1 @@
+"""Small real data sets: what there is, how it is made, where it lies."""

@@ -1,0 +1,1 @@
+"""Jobs that are submitted when their time has come."""

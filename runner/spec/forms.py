@@ -1,0 +1,54 @@
+"""What may stand in the place of a section: a short form, or a kind that decides about all else.
+
+Looked at before the models are, so that a complaint names the mistake and not what follows from it.
+"""
+
+from jobs import contract
+from runner.source import quoted, shown
+from runner.spec import parsing, rules
+
+
+def known_kind(value: object) -> object:
+    """Look at the kind before all else: the fields of an unknown one mean nothing."""
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind")
+    if kind is None:
+        raise parsing.below(("kind",), f"is required; it can be {parsing.choose(contract.KINDS)}")
+    if not isinstance(kind, str):
+        raise parsing.below(("kind",), f"must be {parsing.choose(contract.KINDS)}, not {shown(kind)}")
+    if kind not in contract.KINDS:
+        hint = parsing.did_you_mean(kind, contract.KINDS) or f"; there are {', '.join(contract.KINDS)}"
+        raise parsing.below(("kind",), f"there is no workload {quoted(kind)}{hint}")
+    return value
+
+
+def checked_paths(workload: contract.Plan) -> contract.Plan:
+    """Look at the paths of a plan: the contract does not know that they are the host's."""
+    if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
+        fact = f'"stdlib" is text, which {workload.kind} does not read; a directory is written "./stdlib"'
+        raise parsing.below(("data",), fact)
+    for name in ("data", "code"):
+        path = getattr(workload, name, None)
+        try:
+            rules.host_path("." if path is None else path)
+        except ValueError as error:
+            raise parsing.below((name,), str(error)) from error
+    return workload
+
+
+def profile(value: object) -> object:
+    return short_form(value, "extends", "the name of a profile")
+
+
+def image(value: object) -> object:
+    return short_form(value, "name", "the name of an image")
+
+
+def short_form(value: object, field_name: str, words: str) -> object:
+    """Return a mapping for the text that may stand in its place."""
+    if isinstance(value, str):
+        return {field_name: value}
+    if isinstance(value, dict | contract.Spec):
+        return value
+    raise ValueError(f"must be {words} or a mapping, not {shown(value)}")

@@ -1,0 +1,84 @@
+"""The jobs that a job waits for: names become ids when it is submitted, and circles are refused.
+
+A name is the newest of the owner's jobs with it, or all jobs of the newest matrix of that name.
+An id may be anybody's: to wait for a job tells nothing that a list does not.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from runner.adapters.store import SqliteStore
+from runner.core.queue.dependencies import CircularDependency, refuse_circles
+from runner.core.queue.snapshot import Condition
+from runner.errors import Refused
+from runner.ports import JobRow
+from runner.source import Problem, quoted
+from runner.spec.jobfile import JobFile
+from runner.submitting.resolved import Resolved
+from runner.submitting.submissions import Submission
+from runner.workshop import parse_revision
+
+After = tuple[tuple[str, Condition], ...]
+
+
+def resolved(
+    submission: Submission, job: JobFile, owner: str, store: SqliteStore
+) -> tuple[After, tuple[Problem, ...]]:
+    """Return the ids of the jobs that a job waits for, with how they must have ended; and who is missing."""
+    problems, found = [], []
+    for number, after in enumerate(job.queue.after):
+        ids = tuple(meant(after.job, owner, store))
+        found += [(job_id, after.wanted) for job_id in ids]
+        if not ids:
+            fact = f"there is no job {quoted(after.job)}: no such id, and none of yours has that name"
+            problems.append(submission.problem(job, ("queue", "after", number, "job"), fact))
+    return tuple(dict.fromkeys(found)), tuple(problems)
+
+
+def meant(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
+    """Yield the ids that a reference means: one, of a matrix all, or none."""
+    row = store.get(reference) or store.newest_of(owner, reference)
+    first = None if row else store.newest_of(owner, f"{reference}-1")
+    if row is not None:
+        yield row.job.id
+    elif first is not None:
+        yield from (each.job.id for each in members(first, store))
+
+
+def members(row: JobRow, store: SqliteStore) -> tuple[JobRow, ...]:
+    """Return all jobs of the matrix that a job is of, in order; none if it is of none."""
+    sweep = parse_revision(row.revision).sweep
+    return () if sweep is None else store.following(sweep.id, sweep.count)
+
+
+class Edges(Mapping[str, tuple[str, ...]]):
+    """What each job waits for, looked up when it is asked for: only what can be reached is read."""
+
+    def __init__(self, job_id: str, after: After, store: SqliteStore) -> None:
+        self._start, self._after, self._store = job_id, after, store
+
+    def __getitem__(self, job_id: str) -> tuple[str, ...]:
+        if job_id == self._start:
+            return tuple(each for each, _ in self._after)
+        row = self._store.get(job_id)
+        return () if row is None else tuple(each for each, _ in parse_revision(row.revision).after)
+
+    def __iter__(self) -> Iterator[str]:
+        yield self._start
+
+    def __len__(self) -> int:
+        return 1
+
+
+def refuse_circle(job_id: str, revision: Resolved, store: SqliteStore) -> None:
+    """Return if a job that exists can wait for those of a new revision.
+
+    Raises:
+        Refused: one of them waits for it, directly or by way of others.
+    """
+    try:
+        refuse_circles(Edges(job_id, revision.after, store))
+    except CircularDependency as error:
+        origin = revision.job.origin
+        raise Refused(
+            origin.problem(("queue", "after"), f"{error}; leave one out").line(origin.path)
+        ) from error

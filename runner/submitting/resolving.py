@@ -1,0 +1,183 @@
+"""A job file as it was handed in, made into revisions: one, or one for each job of its matrix.
+
+Everything that can be wrong is found here, before anything is accepted: paths and policies are
+looked at as the person who submits, devices and quotas in the daemon's own picture of the queue.
+"""
+
+import grp
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal
+
+from runner.adapters import as_user
+from runner.adapters.store import SqliteStore
+from runner.core.policy.rules import Policy
+from runner.daemon import Daemon
+from runner.errors import Refused, UsageError
+from runner.policies import of_job
+from runner.ports import Device, Owner
+from runner.settings import Settings
+from runner.source import Problem, SpecError, one_line
+from runner.spec.jobfile import JobFile, Written, clashes, resolve_profile
+from runner.spec.paths import Look, check_paths
+from runner.submitting import predecessors
+from runner.submitting.admission import Admission, admission, refusal
+from runner.submitting.resolved import Resolved, Sweep, find_data
+from runner.submitting.submissions import Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The revisions that a submission stands for."""
+
+    revisions: tuple[Resolved, ...]
+    limited: bool  # the site limits how many jobs may wait: to be looked at again when they are accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """What is looked at to find out what a job file stands for."""
+
+    daemon: Daemon
+    store: SqliteStore
+    settings: Settings
+    state_dir: Path
+
+    def all_of(self, who: as_user.Person, owner: Owner, submission: Submission) -> Resolution:
+        """Return the revisions that a submission stands for; the id of a matrix is not known yet.
+
+        Raises:
+            SpecError: the job file is wrong; all its errors at once.
+            UsageError: what was given besides it is.
+            Refused: the owner has too much already.
+        """
+        submission.place  # noqa: B018  (raises before anything is read)
+        written = submission.read()
+        snapshot = self.daemon.ask(self.daemon.picture)
+        gate = admission(submission, self.daemon.world.capacity, snapshot, owner.name, len(written.jobs))
+        reading = _Reading(self, who, owner, submission, gate)
+        found: list[Resolved] = []
+        problems: list[Problem] = []
+        for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
+            try:
+                found.append(reading.revision(job, sweep))
+            except SpecError as error:
+                if error.path != job.origin.path:  # of a file that the job file names
+                    raise
+                problems += error.problems
+        if problems:
+            raise SpecError(written.jobs[0].origin.path, problems)
+        if reading.refused:
+            raise Refused(refusal(submission, reading.refused))
+        return Resolution(tuple(found), gate.limits_queue)
+
+
+def _sweeps(written: Written) -> Iterator[Sweep | None]:
+    """Yield for each job what it knows of its matrix; the id comes with the ids of the jobs."""
+    for number, values in enumerate(written.values, start=1):
+        yield (
+            None
+            if written.matrix is None
+            else Sweep(
+                id="",
+                values=values,
+                at_a_time=written.matrix.at_a_time,
+                number=number,
+                count=len(written.jobs),
+            )
+        )
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The jobs of one submission, looked at one after the other; what they share is looked at once."""
+
+    resolver: Resolver
+    who: as_user.Person
+    owner: Owner
+    submission: Submission
+    gate: Admission
+    refused: dict[str, None] = field(default_factory=dict)
+    _policies: dict[str, Policy] = field(default_factory=dict)
+    _look: Look = field(init=False)
+    _team: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._look = cache(partial(as_user.problem, self.who))
+        self._team = team(self.who.gid)
+
+    def revision(self, job: JobFile, sweep: Sweep | None) -> Resolved:
+        """Return the revision of one job.
+
+        Raises:
+            SpecError: with everything that is wrong with it.
+        """
+        base = self.submission.place.parent
+        check_paths(job, base, self._look)
+        accelerator = accelerator_of(job, self.resolver.daemon.world.capacity.devices)
+        made = Resolved(
+            job=job,
+            path=self.submission.path,
+            accelerator=accelerator,
+            uid=self.who.uid,
+            gid=self.who.gid,
+            groups=self.who.groups,
+            user=self.who.name,
+            data=find_data(job, base, self.resolver.state_dir, self._look),
+            policy=of_job.pinned(self._policy(job, base)),
+            team=self._team,
+            sweep=sweep,
+        )
+        found = self.gate.found(made)
+        self.refused.update(dict.fromkeys(found.refused))
+        after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
+        problems = [*found.problems, *missing, *self._unoffered(job), *clashes(job, accelerator)]
+        if problems:
+            raise SpecError(job.origin.path, problems)
+        return made.model_copy(update={"after": after, "settings": resolve_profile(job, accelerator)})
+
+    def _policy(self, job: JobFile, base: Path) -> Policy:
+        if job.policy not in self._policies:
+            self._policies[job.policy] = of_job.find(job, base, partial(_read_policy, self.who))
+        return self._policies[job.policy]
+
+    def _unoffered(self, job: JobFile) -> Iterator[Problem]:
+        if job.image.name not in {"auto", *self.resolver.settings.allowed_images}:
+            fact = f"{job.image.name!r} is not offered here; ask the operator (allowed_images)"
+            yield job.origin.problem(("image", "name"), fact)
+
+
+def accelerator_of(job: JobFile, devices: Sequence[Device]) -> Literal["cuda", "rocm", "cpu"]:
+    """Return on what a job runs: on GPUs of the models that it asks for, where there are any."""
+    if job.accelerator != "auto":
+        return job.accelerator
+    if not job.resources.gpus:
+        return "cpu"
+    models = [model.casefold() for model in job.devices.model]
+    like = [device.vendor for device in devices if any(model in device.name.casefold() for model in models)]
+    vendors = like or [device.vendor for device in devices]
+    return "cuda" if "nvidia" in vendors else "rocm"
+
+
+def team(gid: int) -> str:
+    """Return a group by name; one that has none is a number."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _read_policy(who: as_user.Person, path: Path) -> bytes:
+    """Return the text of a policy file, read as the person who submits.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    try:
+        return as_user.read(who, path)
+    except UsageError as error:
+        raise SpecError(
+            path, [Problem(None, "", str(error).removeprefix(f"{one_line(str(path))}: "))]
+        ) from error

@@ -1,0 +1,143 @@
+"""The policy of a job: found, kept, and held under the job's own ceilings."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.core.policy.rules import digest
+from runner.policies import files, of_job
+from runner.source import SpecError
+from runner.spec.jobfile import JobFile, load
+
+MINUTE = timedelta(minutes=1)
+OWN = "policy: 1\nextends: {}\nceilings: {{attempts: 2}}\n"
+
+
+def job(more: str = "") -> JobFile:
+    return load(f"workload: {{kind: causal_lm, data: stdlib}}\n{more}".encode(), Path("job.yaml"))
+
+
+def complaint(found: JobFile, base: Path) -> str:
+    with pytest.raises(SpecError) as caught:
+        of_job.find(found, base)
+    return "\n".join(caught.value.lines)
+
+
+@pytest.mark.parametrize("name", files.Shelf().names())
+def test_every_policy_that_comes_with_the_runner_survives_being_kept(name: str, tmp_path: Path) -> None:
+    found = of_job.find(job(f"policy: {name}\n"), tmp_path)
+    assert found == files.named(name)
+    assert of_job.unpinned(of_job.pinned(found)) == found
+
+
+def test_a_job_of_an_older_runner_has_the_default_policy() -> None:
+    assert of_job.unpinned(None) == files.named("default")
+
+
+def test_a_file_is_found_beside_the_job_file_and_so_is_what_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(OWN.format("./base.yaml"))
+    (tmp_path / "base.yaml").write_text("policy: 1\nextends: strict\nceilings: {attempts: 5}\n")
+    seen: list[str] = []
+
+    def reader(path: Path) -> bytes:
+        seen.append(path.name)
+        return path.read_bytes()
+
+    found = of_job.find(job("policy: ./mine.yaml\n"), tmp_path, reader)
+    assert (found.name, found.ceilings.attempts) == ("mine", 2)
+    assert seen == ["mine.yaml", "base.yaml"]  # what comes with the runner is the runner's own
+    kept = of_job.unpinned(of_job.pinned(found))
+    assert (kept.on_exit, kept.ceilings.attempts) == (found.on_exit, 2)
+
+
+def test_waits_that_do_not_grow_survive_being_kept(tmp_path: Path) -> None:
+    text = "policy: 1\nextends: default\nbackoff: {first: 1m, factor: 1}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    found = of_job.find(job("policy: ./mine.yaml\n"), tmp_path)
+    assert of_job.unpinned(of_job.pinned(found)).backoff == found.backoff
+
+
+def test_mistakes_have_their_place_in_the_file_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("policy: 1\non_exit: [{name: a, when: {}, do: resum}]\n")
+    assert complaint(job("policy: ./mine.yaml\n"), tmp_path) == (
+        f'{tmp_path}/mine.yaml:2:35: on_exit[0].do: there is no verb "resum"; did you mean "resume"?'
+    )
+
+
+@pytest.mark.parametrize("name", ["other.yaml", "./other.yaml", "./beside", "./loop.yaml"])
+def test_a_file_that_cannot_be_read_is_a_mistake_of_the_job_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    said = complaint(job(f"policy: {name}\n"), tmp_path)
+    assert said.startswith(f"job.yaml:2:9: policy: {tmp_path / name}: ")
+
+
+@pytest.mark.parametrize("text", ["ann:secret:1:0\nbob:secret:2:0\n", "password: secret\n", "- secret\n"])
+def test_a_file_that_is_no_policy_is_not_repeated_in_the_message(text: str, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(text)
+    (tmp_path / "mine.yaml").write_text("policy: 1\nextends: ./other\non_exit: []\n")
+    (said,) = complaint(job("policy: ./other\n"), tmp_path).splitlines()
+    assert (
+        said
+        == f'{tmp_path}/other:1:1: is no policy, which is "field: value" lines, the first of them policy: 1'
+    )
+    assert "secret" not in complaint(job("policy: ./mine.yaml\n"), tmp_path)
+
+
+def test_a_policy_has_one_digest_and_another_one_beside_it_where_the_job_file_tightens_it(
+    tmp_path: Path,
+) -> None:
+    text = "policy: 1\nextends: default\nbackoff: {factor: 1}\nceilings: {attempts: 2}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    mine = of_job.find(job("policy: mine.yaml\n"), tmp_path)
+    kept, own = of_job.pinned(mine), of_job.kept_digest(mine)
+    free, tight = job(), job("retry: {max_attempts: 1}\n")
+    assert of_job.digests(kept, of_job.in_force(free, of_job.unpinned(kept))) == own
+    held = of_job.in_force(tight, of_job.unpinned(kept))
+    assert of_job.digests(kept, held) == f"{own} + retry: {digest(held)}"
+
+
+def test_a_name_that_there_is_not_is_a_mistake_of_the_job_file(tmp_path: Path) -> None:
+    said = complaint(job("policy: pateint\n"), tmp_path)
+    assert said == 'job.yaml:2:9: policy: there is no policy "pateint"; did you mean "patient"?'
+
+
+def test_a_remedy_that_names_no_profile_is_a_mistake(tmp_path: Path) -> None:
+    rule = "{name: a, when: {}, do: resume, with: {profile: compatt}, tries: 1}"
+    (tmp_path / "mine.yaml").write_text(f"policy: 1\non_exit: [{rule}]\n")
+    said = complaint(job("policy: ./mine.yaml\n"), tmp_path)
+    assert 'job.yaml:2:9: policy: rule "a": there is no profile "compatt"; did you mean "compat"?' in said
+
+
+@pytest.mark.parametrize("text", ["Default", "-", "a b", "~/mine.yaml", "$HOME/mine.yaml", "${X}.yaml"])
+def test_what_is_neither_a_name_nor_a_path_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="policy: "):
+        job(f'policy: "{text}"\n')
+
+
+def test_the_job_file_tightens_ceilings_and_never_loosens_them() -> None:
+    default = files.named("default")
+    tight = of_job.in_force(
+        job("retry: {max_attempts: 2, no_progress: 1}\nresources: {time_limit: 1h}\n"), default
+    )
+    assert (tight.ceilings.attempts, tight.ceilings.no_progress) == (2, 1)
+    assert tight.ceilings.wall == 60 * MINUTE
+    loose = job("retry: {max_attempts: 900, no_progress: 900}\nresources: {time_limit: 100d}\n")
+    assert of_job.in_force(loose, default) == default
+    assert of_job.in_force(job(), default) == default
+
+
+@pytest.mark.parametrize(
+    ("written", "first", "longest"),
+    [
+        ("{backoff: 1s}", MINUTE / 60, 5 * MINUTE),
+        ("{backoff: 10m}", 10 * MINUTE, 10 * MINUTE),
+        ("{backoff_max: 1s}", MINUTE / 60, MINUTE / 60),
+        ("{backoff: 0s}", 0 * MINUTE, 5 * MINUTE),
+        ("{backoff: 1m, backoff_max: 2m}", MINUTE, 2 * MINUTE),
+    ],
+)
+def test_the_job_file_says_how_long_to_wait(written: str, first: timedelta, longest: timedelta) -> None:
+    backoff = of_job.in_force(job(f"retry: {written}\n"), files.named("default")).backoff
+    assert (backoff.first, backoff.max) == (first, longest)

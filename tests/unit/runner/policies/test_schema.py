@@ -1,0 +1,68 @@
+"""The published schema accepts what the reader accepts, and finds the plain mistakes."""
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from runner.policies.files import SHIPPED, Shelf, named
+from runner.policies.schema import schema
+from runner.policies.text import dump
+from runner.spec import yaml_tree
+
+VALIDATOR = jsonschema.Draft202012Validator(schema())
+
+
+def plain(text: str) -> object:
+    node, problems = yaml_tree.compose(text.encode())
+    assert node is not None
+    assert not problems
+    return _lists(yaml_tree.plain(node))
+
+
+def _lists(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _lists(each) for key, each in value.items()}
+    return [_lists(each) for each in value] if isinstance(value, tuple) else value
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+@pytest.mark.parametrize("name", Shelf().names())
+def test_the_schema_accepts_the_shipped_policies(name: str) -> None:
+    VALIDATOR.validate(plain((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")))
+    VALIDATOR.validate(plain(dump(named(name))))
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "{}",
+        "{exit.code: {not: {in: [1, 2]}}}",
+        "{exit.code: {not: 1}}",
+        "{data_wait: {gt: 0.1, le: 1}}",
+        "{killed_by: watch/mine}",
+        "{any: [{nan: true}, {not: {root: x}}]}",
+        "{device.xid: {in: [79]}}",
+    ],
+)
+def test_the_schema_knows_every_kind_of_condition(when: str) -> None:
+    VALIDATOR.validate(plain(f"policy: 1\non_exit: [{{name: a, when: {when}, do: hold}}]\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "on_exit: []",
+        "policy: 2",
+        "{policy: 1, ceilings: {atempts: 3}}",
+        "{policy: 1, on_exit: [{name: a, when: {}, do: stop}]}",
+        "{policy: 1, on_exit: [{name: a, when: {phase: trian}, do: hold}]}",
+        "{policy: 1, on_exit: [{name: a, when: {heartbeat.age_s: {gt: 5}}, do: hold}]}",
+        "{policy: 1, on_exit: [{name: a, when: {phase: {gt: train}}, do: hold}]}",
+        "{policy: 1, on_watch: [{name: a, when: {phase: train}, do: stop, tries: 1}]}",
+        "{policy: 1, on_exit: [{name: a, when: {}, do: resume, with: {micro_batch: double}}]}",
+    ],
+)
+def test_the_schema_underlines_plain_mistakes(text: str) -> None:
+    assert not VALIDATOR.is_valid(plain(text))

@@ -1,0 +1,119 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.core.queue.snapshot import GIB, After, Sweep
+from runner.errors import UsageError
+from runner.queueing.simulation import Recipe, synthetic
+from runner.queueing.traces import FIELDS, MAX_BYTES, read, write
+from runner.source import SpecError
+
+HEAD = "user,submit_s,duration_s,gpus"
+
+
+def trace(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    return path
+
+
+def problems(path: Path) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        read(path)
+    return [line.removeprefix(f"{path}:") for line in caught.value.lines]
+
+
+def test_a_short_line_is_a_job_with_defaults(tmp_path: Path) -> None:
+    (job,) = read(trace(tmp_path, f"{HEAD}\nada,10,60.5,2\n"))
+    assert (job.job_id, job.owner, job.submitted_s, job.lasts_s, job.needs.gpus) == (
+        "line-2",
+        "ada",
+        10,
+        60.5,
+        2,
+    )
+    assert (job.limit_s, job.group, job.priority_class, job.priority, job.sweep) == (
+        None,
+        "",
+        "normal",
+        50,
+        None,
+    )
+
+
+def test_every_field_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
+    cells = {
+        "job": "b", "user": "ada", "submit_s": 5, "duration_s": 60, "gpus": 2, "limit_s": 90, "group": "lab",
+        "class": "urgent", "priority": 70, "cpus": 3.5, "memory_gib": 8, "device_gib": 40, "linked": True,
+        "after": "a", "sweep": "s", "at_a_time": 2,
+    }  # fmt: skip
+    assert set(cells) == set(FIELDS)
+    first = {"job": "a", "user": "ada", "submit_s": 0, "duration_s": 1, "gpus": 0}
+    lines = [json.dumps(first), "", json.dumps(cells)]
+    path = trace(tmp_path, "\n".join(lines))
+    _, job = read(path)
+    assert (job.limit_s, job.group, job.priority_class, job.priority) == (90, "lab", "urgent", 70)
+    assert (job.needs.cpus, job.needs.memory_bytes, job.needs.device_bytes) == (3.5, 8 * GIB, 40 * GIB)
+    assert (job.needs.linked, job.after, job.sweep) == (True, (After("a"),), Sweep("s", 2))
+    write(path, read(path))
+    assert read(path)[1] == job
+
+
+def test_jobs_come_by_time_of_submission(tmp_path: Path) -> None:
+    found = read(trace(tmp_path, f"{HEAD}\nada,10,1,1\nbob,5,1,1\n"))
+    assert [job.owner for job in found] == ["bob", "ada"]
+    assert found[0].needs is found[1].needs
+
+
+def test_all_problems_come_at_once_with_their_lines(tmp_path: Path) -> None:
+    text = f"{HEAD},limit_s\nada,x,60,1,\nbob,0,-1,1,0\n,0,1,1,\neve,0,inf,1,\n"
+    assert problems(trace(tmp_path, text)) == [
+        '2:1: submit_s: must be a number of at least 0, not "x"',
+        '3:1: duration_s: must be a number of at least 0.001, not "-1"',
+        '3:1: limit_s: must be a number of at least 0.001, not "0"',
+        "4:1: user: is required",
+        '5:1: duration_s: must be a number of at least 0.001, not "inf"',
+    ]
+
+
+def test_unknown_and_missing_columns_are_told(tmp_path: Path) -> None:
+    assert problems(trace(tmp_path, "user,submit_s,gpu\n")) == [
+        "1:1: duration_s: column is missing",
+        "1:1: gpu: unknown column",
+        "1:1: gpus: column is missing",
+    ]
+    line = json.dumps({"user": "a", "submit_s": 0, "duration_s": 1, "gpus": 1, "gpu": 2})
+    assert problems(trace(tmp_path, line)) == ["1:1: gpu: unknown field"]
+
+
+@pytest.mark.parametrize("line", ['{"user": ', "[1]"])
+def test_what_is_no_json_object_is_told(tmp_path: Path, line: str) -> None:
+    good = json.dumps({"user": "a", "submit_s": 0, "duration_s": 1, "gpus": 1})
+    assert problems(trace(tmp_path, f"{good}\n{line}\n")) == ["2:1: is not a JSON object"]
+
+
+def test_jobs_of_one_name_and_jobs_that_are_not_there_are_told(tmp_path: Path) -> None:
+    text = f"job,{HEAD},after\na,ada,0,1,1,\na,ada,0,1,1,x a\n"
+    assert problems(trace(tmp_path, text)) == [
+        '3:1: after: there is no job "x"',
+        '3:1: job: "a" is on line 2 too',
+    ]
+
+
+def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none")[0].endswith("cannot be read: No such file or directory")
+    assert problems(trace(tmp_path, f"{HEAD}\n"))[0].endswith("holds no job")
+    (tmp_path / "trace.csv").write_bytes(b"\xff\xfe\x00")
+    assert problems(tmp_path / "trace.csv")[0].endswith("is not UTF-8 text")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    assert problems(tmp_path / "large")[0].endswith("larger than 512 MiB, so not a trace")
+
+
+def test_a_made_up_trace_survives_being_written(tmp_path: Path) -> None:
+    made = synthetic(3, Recipe(jobs=50))
+    write(tmp_path / "t.csv", made)
+    assert read(tmp_path / "t.csv") == made
+    with pytest.raises(UsageError, match="cannot be written"):
+        write(tmp_path / "no" / "t.csv", made)

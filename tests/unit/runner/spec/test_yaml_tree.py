@@ -1,0 +1,125 @@
+import pytest
+
+from runner.source import Position
+from runner.spec.yaml_tree import MAX_NODES, Mapping, Scalar, compose, key_place, place, plain
+
+
+def tree(text: str) -> Mapping:
+    node, problems = compose(text.encode())
+    assert problems == ()
+    assert isinstance(node, Mapping)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("no", "no"),
+        ("on", "on"),
+        ("Yes", "Yes"),
+        ("1:30", "1:30"),
+        ("1_000", "1_000"),
+        ("2024-01-31", "2024-01-31"),
+        ("010", 10),
+        ("0o10", 8),
+        ("0x1F", 31),
+        ("1e-3", 0.001),
+        ("-.5", -0.5),
+        ("True", True),
+        ("~", None),
+        ("", None),
+        ('"5"', "5"),
+        ("'true'", "true"),
+        ("9" * 50, "9" * 50),
+    ],
+)
+def test_scalars_follow_yaml_1_2(written: str, value: object) -> None:
+    found = plain(tree(f"a: {written}\n"))
+    assert found == {"a": value}
+    assert isinstance(found, dict)
+    assert type(found["a"]) is type(value)
+
+
+def test_keys_are_text_whatever_they_look_like() -> None:
+    assert plain(tree("on: 1\n1: 2\ntrue: 3\nnull: 4\n")) == {"on": 1, "1": 2, "true": 3, "null": 4}
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_problem() -> None:
+    node, problems = compose(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
+    assert problems == ()
+    assert node is not None
+    assert plain(node) == {"a": 1, "b": 2}
+
+
+def test_an_alias_repeats_what_its_anchor_names() -> None:
+    assert plain(tree("a: &x [1, 2]\nb: *x\n")) == {"a": (1, 2), "b": (1, 2)}
+
+
+def test_aliases_that_multiply_are_refused_by_what_they_expand_to() -> None:
+    lines = ["a0: &a0 [" + "x, " * 99 + "x]"]
+    lines += [f"a{i}: &a{i} [" + f"*a{i - 1}, " * 99 + f"*a{i - 1}]" for i in range(1, 9)]
+    node, problems = compose("\n".join(lines).encode())
+    assert node is None
+    assert str(MAX_NODES) in problems[-1].fact
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+def test_depth_is_refused_before_it_can_exhaust_the_stack(opening: str) -> None:
+    node, problems = compose((opening * 100_000).encode())
+    assert node is None
+    assert problems[0].fact == "nested more than 32 levels deep"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ((), (1, 1)),
+        (("a",), (1, 1)),
+        (("a", "b"), (2, 3)),
+        (("a", "b", 0), (3, 7)),
+        (("a", "b", 1, "c"), (4, 10)),
+        (("a", "b", 7), (2, 3)),
+        (("a", "gone", "further"), (1, 1)),
+        (("d",), (5, 4)),
+    ],
+)
+def test_a_place_is_the_value_or_the_key_of_what_is_long(
+    path: tuple[str | int, ...], expected: tuple[int, int]
+) -> None:
+    root = tree("a:\n  b:\n    - x\n    - c: 5\nd: 6\n")
+    assert place(root, path) == Position(*expected)
+
+
+def test_the_place_of_a_key_is_where_it_is_written() -> None:
+    root = tree("a: {b: 1, ccc: 2}\n")
+    assert key_place(root, ("a", "ccc")) == Position(1, 11)
+    assert key_place(root, ()) == Position(1, 1)
+
+
+def test_columns_count_characters_not_bytes() -> None:
+    root = tree("äöü: {ñ: 1}\n")
+    assert place(root, ("äöü", "ñ")) == Position(1, 10)
+
+
+def test_a_number_remembers_how_it_was_written() -> None:
+    node = tree("a: 1.10\n").entries["a"]
+    assert isinstance(node, Scalar)
+    assert (node.value, node.text) == (1.1, "1.10")
+
+
+def test_a_problem_does_not_hide_the_ones_before_it() -> None:
+    _, problems = compose(b"a: 1\na: 2\nb: [c\n")
+    assert [problem.fact for problem in problems] == [
+        '"a" is given twice, first in line 1; remove one',
+        'not valid YAML: the list that begins here has no "]"',
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["%FOO bar\n", "&a &b c\n", "a: |\n x\n\ty\n", "a: 1\n]\n", "!<", "*", "&", "%"]
+)
+def test_any_broken_text_has_a_place_and_a_fact(text: str) -> None:
+    node, problems = compose(text.encode())
+    assert node is None
+    assert problems[-1].at is not None
+    assert problems[-1].fact.startswith("not valid YAML: ")

@@ -1,0 +1,245 @@
+"""A job file made independent of where it was written: what is told, shown and set."""
+
+import json
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from jobs.contract import CausalLm, GraphForecast, Program
+from runner.core.job import Attempt
+from runner.core.policy.turned import Turned
+from runner.core.queue.snapshot import GIB, Needs
+from runner.data import catalogue
+from runner.policies import files, of_job
+from runner.source import SpecError
+from runner.spec import paths
+from runner.spec.jobfile import JobFile, load
+from runner.submitting.resolved import Data, Resolved, find_data
+
+ROOT = PurePosixPath("/job")
+SCRATCH = PurePosixPath("/tmp")
+
+
+def job(workload: str, rest: str = "") -> JobFile:
+    return load(f"workload: {workload}\n{rest}".encode(), Path("job.yaml"))
+
+
+def found(workload: str, base: Path, state: Path | None = None) -> Data | None:
+    return find_data(job(workload), base, state or base / "state", paths.problem_with)
+
+
+def resolved(workload: str, base: Path, rest: str = "", state: Path | None = None) -> Resolved:
+    asked = job(workload, rest)
+    return Resolved(
+        job=asked,
+        path=str(base / "job.yaml"),
+        accelerator="cpu",
+        uid=1000,
+        gid=1000,
+        groups=(),
+        user="ann",
+        data=find_data(asked, base, state or base / "state", paths.problem_with),
+    )
+
+
+def test_a_profile_stays_what_it_was_when_the_job_was_submitted(tmp_path: Path) -> None:
+    """Only a remedy that names another one looks at what is installed now."""
+    now = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "profile: cpu\n")
+    then = now.profile().model_copy(update={"loader_workers": 7})
+    pinned = now.model_copy(update={"settings": then})
+    assert pinned.profile() == then
+    assert pinned.profile(Turned(micro_batch=2)).loader_workers == 7
+    assert pinned.profile(Turned(profile="baseline")) == now.profile(Turned(profile="baseline"))
+
+
+def test_needs_say_what_an_attempt_takes_and_on_which_devices_alone_it_can_run(tmp_path: Path) -> None:
+    rest = (
+        "resources: {gpus: 2, cpus: 3, memory: 8GiB}\n"
+        "devices: {model: [H100, A100], memory: 40GiB, capability: '8.0', linked: true}\n"
+    )
+    on_cuda = resolved("{kind: causal_lm, data: stdlib}", tmp_path, rest)
+    needs = on_cuda.model_copy(update={"accelerator": "cuda"}).needs()
+    assert needs == Needs(
+        cpus=3.0,
+        memory_bytes=8 * GIB,
+        gpus=2,
+        vendor="nvidia",
+        models=("H100", "A100"),
+        device_bytes=40 * GIB,
+        capability=(8, 0),
+        linked=True,
+    )
+    assert resolved("{kind: causal_lm, data: stdlib}", tmp_path).needs() == Needs(1.0, 4 * GIB)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("shared", 8 * GIB), ("whole", None), ("slice", None)])
+def test_only_who_shares_a_device_is_told_its_part(tmp_path: Path, kind: str, told: int | None) -> None:
+    rest = f"resources: {{gpus: 1}}\ndevices: {{kind: {kind}, memory: 8GiB}}\n"
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, rest)
+    assert one.spec("7", Attempt(1, 1), in_container=True).device_bytes == told
+    assert one.needs().device_bytes == 8 * GIB
+
+
+def prepared(state: Path, name: str) -> Path:
+    place = catalogue.location(state, name)
+    place.mkdir(parents=True)
+    (place / catalogue.MANIFEST).write_text("{}")
+    return place
+
+
+def told(one: Resolved, *, in_container: bool) -> CausalLm | GraphForecast | Program:
+    plan = one.spec("7", Attempt(1, 1), in_container=in_container).workload
+    assert isinstance(plan, CausalLm | GraphForecast | Program)
+    return plan
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "{kind: causal_lm, data: stdlib}",
+        "{kind: graph_forecast, data: synthetic-stocks}",
+        "{kind: program, command: [./train]}",
+    ],
+)
+def test_what_comes_with_the_image_or_is_made_up_is_not_looked_for(tmp_path: Path, workload: str) -> None:
+    one = resolved(workload, tmp_path)
+    assert one.data is None
+    assert list(one.shown()) == []
+    assert told(one, in_container=True) == one.job.workload
+
+
+def test_a_set_that_is_not_prepared_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        found("{kind: graph_forecast, data: sp500-stocks}", tmp_path)
+    fact = 'the data set "sp500-stocks" is not prepared; run: runner data prepare sp500-stocks'
+    assert str(caught.value) == f"job.yaml:1:40: workload.data: {fact}"
+
+
+def test_the_name_of_a_set_means_the_set_even_where_a_directory_is_called_like_it(tmp_path: Path) -> None:
+    place = prepared(tmp_path / "state", "watch")
+    (tmp_path / "watch").mkdir()
+    named = found("{kind: imu_stream, data: watch}", tmp_path)
+    assert named == Data(path=str(place), prepared=True)
+    assert found("{kind: imu_stream, data: ./watch}", tmp_path) == Data(path=str(tmp_path / "watch"))
+
+
+def test_a_prepared_set_is_shown_as_a_directory_that_nobody_could_have_swapped(tmp_path: Path) -> None:
+    place = prepared(tmp_path / "state", "sp500-stocks")
+    one = resolved("{kind: graph_forecast, data: sp500-stocks}", tmp_path)
+    (shown,) = one.shown()
+    assert (shown.source, shown.target, shown.read_only, shown.trusted) == (
+        place,
+        PurePosixPath("/data/workload"),
+        True,
+        True,
+    )
+    assert told(one, in_container=True).data == "/data/workload"  # type: ignore[union-attr]
+    assert told(one, in_container=False).data == str(place)  # type: ignore[union-attr]
+
+
+def test_a_directory_of_the_user_is_looked_at_as_the_user(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (shown,) = resolved("{kind: causal_lm, data: text}", tmp_path).shown()
+    assert (shown.source, shown.trusted) == (tmp_path / "text", False)
+
+
+def test_a_file_keeps_its_name_because_its_ending_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "it's; mine.csv").write_text("date,A\n")
+    one = resolved('{kind: graph_forecast, data: "it\'s; mine.csv"}', tmp_path)
+    (shown,) = one.shown()
+    assert shown.target == PurePosixPath("/data/workload/it's; mine.csv")
+    assert told(one, in_container=True).data == str(shown.target)  # type: ignore[union-attr]
+    assert told(one, in_container=False).data == str(shown.source)  # type: ignore[union-attr]
+
+
+def test_the_code_of_a_program_appears_where_its_command_starts(tmp_path: Path) -> None:
+    one = resolved("{kind: program, command: [./train], code: src}", tmp_path)
+    (shown,) = one.shown()
+    assert (shown.source, shown.target, shown.read_only) == (tmp_path / "src", PurePosixPath("/code"), True)
+    assert told(one, in_container=True).code == "/code"  # type: ignore[union-attr]
+    assert told(one, in_container=False).code == str(tmp_path / "src")  # type: ignore[union-attr]
+
+
+def test_mounts_come_before_the_data_and_keep_their_rights(tmp_path: Path) -> None:
+    rest = "mounts: [{source: out, target: /data/out, read_only: false}]\n"
+    (tmp_path / "text").mkdir()
+    one = resolved("{kind: causal_lm, data: text}", tmp_path, rest)
+    assert [(each.target.name, each.read_only) for each in one.shown()] == [
+        ("out", False),
+        ("workload", True),
+    ]
+
+
+def test_a_revision_survives_the_store(tmp_path: Path) -> None:
+    prepared(tmp_path / "state", "watch")
+    rest = "profile: {extends: baseline, compile: true, micro_batch: auto, stream_buffer_memory: 1GiB}\n"
+    before = resolved("{kind: imu_stream, data: watch}", tmp_path, rest)
+    after = Resolved.model_validate_json(before.model_dump_json())
+    assert after == before
+    assert after.profile() == before.profile()
+    assert after.profile().stream_buffer_memory == 1024**3
+    assert json.loads(before.model_dump_json())["job"]["workload"]["kind"] == "imu_stream"
+
+
+def test_the_profile_of_the_accelerator_reaches_the_attempt_with_its_environment(tmp_path: Path) -> None:
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "environment: {LOG: debug}\n")
+    assert one.spec("7", Attempt(1, 1), in_container=True).profile.name == "cpu"
+    on_cuda = one.model_copy(update={"accelerator": "cuda"})
+    assert on_cuda.profile().name == "cuda"
+    assert on_cuda.environment(ROOT, SCRATCH)["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert one.environment(ROOT, SCRATCH)["LOG"] == "debug"
+    assert one.environment(ROOT, SCRATCH)["TRITON_CACHE_DIR"] == "/job/home/.cache/triton"
+
+
+def test_what_the_job_file_asks_for_in_vain_is_a_warning(tmp_path: Path) -> None:
+    rest = "profile: {extends: cpu, graph_cache: disk, threads: 2}\n"
+    asked = partial(resolved, base=tmp_path, rest=rest)
+    assert asked("{kind: causal_lm, data: stdlib}").warnings == (
+        "profile.graph_cache: has no effect: causal_lm has no use for it",
+    )
+    prepared(tmp_path / "state", "sp500-stocks")
+    assert asked("{kind: graph_forecast, data: sp500-stocks}").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("turned", "expected", "name"),
+    [
+        (Turned(), {"micro_batch": 8, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
+        (Turned(micro_batch=4), {"micro_batch": 4, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
+        (
+            Turned(loader_workers=0, precision="fp32"),
+            {"micro_batch": 8, "loader_workers": 0, "precision": "fp32"},
+            "cpu+loader_workers+micro_batch+precision",
+        ),
+        (
+            Turned(profile="compat"),
+            {"micro_batch": 8, "deterministic": True},
+            "compat+loader_workers+micro_batch",
+        ),
+    ],
+)
+def test_what_remedies_have_turned_lies_over_the_profile(
+    turned: Turned, expected: dict[str, object], name: str, tmp_path: Path
+) -> None:
+    said = "profile: {extends: cpu, micro_batch: 8, loader_workers: 4}\n"
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, said)
+    profile = one.spec("7", Attempt(2, 1, turned=turned), in_container=True).profile
+    assert profile.name == name
+    assert expected.items() <= profile.model_dump().items()
+    assert one.profile_name(turned) == (turned.profile or "cpu")
+
+
+def test_the_environment_follows_what_was_turned(tmp_path: Path) -> None:
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "resources: {cpus: 4}\n")
+    plain = one.environment(ROOT, SCRATCH)
+    turned = one.environment(ROOT, SCRATCH, Turned(loader_workers=3))
+    assert (plain["OMP_NUM_THREADS"], turned["OMP_NUM_THREADS"]) == ("4", "1")
+
+
+def test_the_policy_is_kept_with_the_revision(tmp_path: Path) -> None:
+    one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "retry: {max_attempts: 2}\n")
+    kept = one.model_copy(update={"policy": of_job.pinned(files.named("strict"))})
+    again = Resolved.model_validate_json(kept.model_dump_json())
+    assert (again.policy_in_force().name, again.policy_in_force().ceilings.attempts) == ("strict", 2)
+    assert one.policy_in_force().name == "default"

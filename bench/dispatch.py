@@ -9,6 +9,7 @@ last has finished.  Each job has a file of its own, so nothing is parsed once fo
 import itertools
 import logging
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from bench.room import Room
 from runner.adapters.attempt import attempt_name
 from runner.adapters.clock import SystemClock
 from runner.adapters.store import SqliteStore
+from runner.app import SWITCH_S
 from runner.core.job import Job, Preparing, Queued, Running
 from runner.daemon import Daemon
 from runner.lanes import Lanes
@@ -213,11 +215,14 @@ def site(directory: Path) -> Iterator[Site]:
                   lanes=Lanes(LANES), builds=Lanes(LANES))  # fmt: skip
     daemon, ended = Daemon(world), Flag()
     daemon.changed = lambda: None if daemon.entries else ended.set()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does
     daemon.start()
     try:
         yield Site(directory, daemon, executor, ended, itertools.count(int(store.next_id())))
     finally:
         daemon.stop()
+        sys.setswitchinterval(before)
 
 
 def revision(name: str, cpus: float, directory: Path) -> str:

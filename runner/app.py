@@ -59,6 +59,9 @@ log = structlog.get_logger()
 MAX_SOCKET_PATH: Final = 107
 BUILD_LANES: Final = 8  # most of those who are in one wait for the same build
 LENDABLE_MEMORY: Final = 0.9  # the rest is the host's own
+SWITCH_S: Final = 0.0002
+"""For how long one thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
+
 DRIVERS_S: Final = 10.0  # how long a start waits for the first look; devices may also come later
 
 
@@ -87,6 +90,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     logs.configure(terminal=sys.stderr.isatty())
     directory = Path(state_dir or default_state_dir(os.environ, os.geteuid())).absolute()
     known = load_settings(Path(settings) if settings else None)
+    sys.setswitchinterval(SWITCH_S)
     with _locked(directory):
         service = build(directory, known)  # before the socket: a store that is refused takes no calls
         _serve(service, Path(socket_path or directory / "runner.sock"))

@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -60,6 +60,9 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+PLAN_WITHIN_S: Final = 0.02
+"""A plan waits for news that are there already, but not longer."""
+
 
 @dataclass(slots=True, repr=False)  # a traceback that shows it should not show the whole world
 class Daemon:
@@ -74,13 +77,14 @@ class Daemon:
     _deferred: list[News] = field(default_factory=list)
     _threads: list[Thread] = field(default_factory=list)
     _retries: Retries = field(default_factory=Retries)
+    _plan_by_s: float = 0.0
     queue: Scheduling = field(init=False)
     _observer: Observer = field(init=False)
     _watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
         self.queue = Scheduling(self.world, self.entries)
-        self._observer = Observer(self.world, self.entries, self._news.put)
+        self._observer = Observer(self.world, self.entries, self.queue.running, self._news.put)
         self._watcher = Watcher(self.world, self.entries, self._watched)
 
     def start(self) -> None:
@@ -233,7 +237,9 @@ class Daemon:
                 self._act_all(self.entries[job_id], implied(self.entries[job_id].row.job))
         for tick in self.ticks:
             tick(now)
-        self.queue.act(now, self._all_happened)
+        if self._news.empty() or now.monotonic >= self._plan_by_s:  # more news may change the plan again
+            self.queue.act(now, self._all_happened)
+            self._plan_by_s = now.monotonic + PLAN_WITHIN_S
 
     def _report(self, news: News) -> None:
         """Take in what a lane found out; late news about a job that has moved on is no error."""

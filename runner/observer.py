@@ -4,8 +4,9 @@ Looking happens on a thread of its own, which only ever puts messages on the loo
 Comparing happens on the loop's, and answers with findings: what they lead to is not decided here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from threading import Event as Flag
 from typing import Final, TypeAlias
 
@@ -68,11 +69,15 @@ class Observer:
 
     world: World
     entries: Mapping[str, Entry]  # the daemon's own; it alone changes them
+    holding: Collection[
+        str
+    ]  # the ids of those that hold anything, the daemon's own, too
     report: Callable[[Observed], None]
     _stop: Flag = field(default_factory=Flag)
     _hint: Flag = field(default_factory=Flag)
     _strays: dict[Key, int] = field(default_factory=dict)
     _sweep: bool = True  # something may be left over even when no job is unfinished
+    _tended_s: float = -inf  # when the directories of what runs were looked after last
     _mistakes: int = 0  # looks in a row that failed in a way that nobody expected
 
     # --- looking, on a thread of its own
@@ -116,10 +121,19 @@ class Observer:
         return bool(self.entries) or self._sweep
 
     def _tend(self) -> None:
-        for entry in list(self.entries.values()):
+        """Look after the directories of what runs, not after every look: looks may come thick and fast."""
+        now_s = self.world.clock.monotonic()
+        if now_s - self._tended_s < self.world.observe_every_s:
+            return
+        for entry in self._lent():
             state = entry.row.job.state
             if isinstance(state, Running | Stopping):
                 self.world.workshop.tend(entry.row, state.attempt)
+        self._tended_s = now_s
+
+    def _lent(self) -> list[Entry]:
+        """Return the jobs that hold anything; from any thread."""
+        return [entry for job_id in list(self.holding) if (entry := self.entries.get(job_id)) is not None]
 
     # --- what others may ask for
 
@@ -140,7 +154,7 @@ class Observer:
     def compare(self, observed: Observed) -> Iterator[Finding]:
         """Yield what a look means for the jobs that hold devices, and for what no job expects."""
         found = {(seen.key.job_id, seen.key.attempt): seen for seen in observed.found}
-        for entry in list(self.entries.values()):
+        for entry in self._lent():
             state = entry.row.job.state
             if isinstance(state, Lent):
                 seen = found.pop((entry.row.job.id, state.attempt.number), None)

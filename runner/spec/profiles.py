@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -121,11 +122,7 @@ def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mappin
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
     """
-    defaults = {switch: contract.Profile.model_fields[switch].default for switch in contract.SWITCHES}
-    found = {switch: Said(value) for switch, value in defaults.items()}
-    for rank, layer in enumerate(reversed(_chain(name, profiles, accelerator)), start=1):
-        found |= {switch: replace(said, rank=rank) for switch, said in layer.said.items()}
-    return found
+    return _merged(_chain(name, profiles, accelerator))
 
 
 def chosen(
@@ -162,7 +159,7 @@ def introduction(path: Path) -> str:
 # --- Files --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # the same text has been read into the same one
 class _Layer:
     """One profile file."""
 
@@ -186,6 +183,16 @@ def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer,
         layers.append(_load(name, path, read_source(path)))
         following = layers[-1].extends
     return tuple(layers)
+
+
+@lru_cache(maxsize=64)
+def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, Said]:
+    """Return what files say together, the first one before all others."""
+    defaults = {switch: contract.Profile.model_fields[switch].default for switch in contract.SWITCHES}
+    found = {switch: Said(value) for switch, value in defaults.items()}
+    for rank, layer in enumerate(reversed(layers), start=1):
+        found |= {switch: replace(said, rank=rank) for switch, said in layer.said.items()}
+    return MappingProxyType(found)
 
 
 @lru_cache(maxsize=64)

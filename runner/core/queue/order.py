@@ -7,6 +7,7 @@ sorted when it is looked at, and it is not looked at once nothing can start any 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import TypeAlias
@@ -153,7 +154,12 @@ Number: TypeAlias = tuple[int, str]
 
 def number(job: Waiting) -> Number:
     """Return what sorts ids as numbers: 9 comes before 10."""
-    return int(job.job_id) if job.job_id.isdecimal() else 0, job.job_id
+    return _number(job.job_id)
+
+
+@lru_cache(maxsize=2**15)  # every plan sorts the same jobs
+def _number(job_id: str) -> Number:
+    return int(job_id) if job_id.isdecimal() else 0, job_id
 
 
 SortKey: TypeAlias = Callable[[Waiting], tuple[float, float, float, Number]]

@@ -21,7 +21,7 @@ class Site:
     seen: list[Observed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.observer = Observer(self.host.daemon.world, self.entries, self.seen.append)
+        self.observer = Observer(self.host.daemon.world, self.entries, self.entries.keys(), self.seen.append)
         self.key = self.host.key("1")
 
     def add(self, state: State) -> None:

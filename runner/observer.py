@@ -69,9 +69,7 @@ class Observer:
 
     world: World
     entries: Mapping[str, Entry]  # the daemon's own; it alone changes them
-    holding: Collection[
-        str
-    ]  # the ids of those that hold anything, the daemon's own, too
+    holding: Collection[str]  # the ids of those that hold anything, the daemon's own, too
     report: Callable[[Observed], None]
     _stop: Flag = field(default_factory=Flag)
     _hint: Flag = field(default_factory=Flag)

@@ -60,7 +60,7 @@ MAX_SOCKET_PATH: Final = 107
 BUILD_LANES: Final = 8  # most of those who are in one wait for the same build
 LENDABLE_MEMORY: Final = 0.9  # the rest is the host's own
 SWITCH_S: Final = 0.0002
-"""For how long one thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
+"""For how long a thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
 
 DRIVERS_S: Final = 10.0  # how long a start waits for the first look; devices may also come later
 

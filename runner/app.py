@@ -34,7 +34,7 @@ from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.adapters.occupants import Occupants
 from runner.adapters.pins import Pins
 from runner.adapters.store import SqliteStore
-from runner.api import changes, devices, schedules, seeing
+from runner.api import cancelling, changes, devices, schedules, seeing
 from runner.api.peer import PeerProtocol
 from runner.api.reasons import reason
 from runner.api.routes import application
@@ -145,7 +145,7 @@ def build(directory: Path, settings: Settings) -> Service:
 
 def _site(settings: Settings) -> Site:
     queue = settings.queue
-    for problem in queue.strangers():
+    for problem in settings.strangers():
         log.warning("settings.unknown_name", problem=problem)
     return Site(queue.rules(), queue.windows(), queue.utc_offset_s, os.uname().nodename)
 
@@ -211,7 +211,7 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
     if not watch.await_first(DRIVERS_S):
         log.warning("daemon.drivers_silent", waited_s=DRIVERS_S)
     rules = Rules(Care(settings.clean_within_s), settings.shared_devices, settings.host_programs)
-    inventory = Inventory(watch, Occupants(executor.observe), DeviceWords(store), clock, rules)
+    inventory = Inventory(watch, Occupants(executor.observe), DeviceWords(store, boot_id()), clock, rules)
     watch.looked = inventory.looked
     inventory.take_in()
     inventory.start()
@@ -287,6 +287,7 @@ def _serve(service: Service, path: Path) -> None:
         signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
     keeper, timetable, notices = changes.attach(app, service), schedules.attach(app), notifier(service)
     devices.attach(app)
+    cancelling.attach(app)
     screens = seeing.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )

@@ -17,7 +17,7 @@ from runner.places import Absent, answers, connect, places, reap, start
 from runner.wire import exchange, query_string, quote, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from runner.answers import Detail, Event, Summary
     from runner.places import Place, Tell
@@ -159,6 +159,11 @@ class Client:
     def act(self, ref: str, verb: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Return the answer to ``cancel``, ``hold``, ``release``, ``signal`` or ``restart``."""
         answer: dict[str, Any] = self.post(f"/v1/jobs/{quote(ref)}/{verb}", body)
+        return answer
+
+    def cancel_all(self, refs: Sequence[str] = (), sweep: str | None = None) -> list[dict[str, Any]]:
+        """Return jobs that were cancelled together, by name or all of a matrix, with what that changed."""
+        answer: list[dict[str, Any]] = self.post("/v1/cancel", {"jobs": list(refs), "sweep": sweep})["jobs"]
         return answer
 
     def decisions(self, ref: str, attempt: int | None = None) -> list[dict[str, Any]]:

@@ -5,13 +5,13 @@ the clock and HTTP calls only put messages on its queue.  A command that could n
 given again from the state that implies it.  A daemon killed at any instruction loses nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -31,15 +31,14 @@ from runner.core.job import (
 )
 from runner.core.lifecycle import IllegalTransition, due, implied
 from runner.core.queue.snapshot import Snapshot
-from runner.core.story import refusal
 from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
 from runner.observer import IDLE_S, Leftover, Observer, Over, Undead
-from runner.patience import Retries, delay_s, in_words
+from runner.patience import PLAN_WITHIN_S, Retries, delay_s, in_words
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.queueing.lending import as_begun
 from runner.queueing.scheduling import Scheduling
-from runner.recording import Change, arrived, change, question, record, runs
+from runner.recording import Change, arrived, asked, change, question, record, runs
 from runner.watching import Watcher, oversee
 from runner.world import (
     Asked,
@@ -59,9 +58,6 @@ from runner.world import (
 log = structlog.get_logger()
 
 T = TypeVar("T")
-
-PLAN_WITHIN_S: Final = 0.02
-"""A plan waits for news that are there already, but not longer."""
 
 
 @dataclass(slots=True, repr=False)  # a traceback that shows it should not show the whole world
@@ -140,17 +136,20 @@ class Daemon:
         self.changed()
 
     def happen(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
-        """Bring an event about that a person asked for, and return the job after it.
+        """Bring an event about that a person asked for, and return the job after it; see ``happen_all``."""
+        return self.happen_all((row,), event, decision)[0]
+
+    def happen_all(
+        self, rows: Iterable[JobRow], event: Event, decision: DecisionRow | None = None
+    ) -> tuple[JobRow, ...]:
+        """Bring an event about in several jobs, together or in none, and return them after it.
 
         Raises:
-            Refused: the job is in no state for it.
+            Refused: one of them is in no state for it.
         """
-        entry = self.entries.get(row.job.id) or Entry(row, self.world.moment())
-        try:
-            self._happened(entry, event, decision)
-        except IllegalTransition as error:
-            raise Refused(f"job {row.job.id}: {refusal(entry.row.job, event)}") from error
-        return entry.row
+        entries = [self.entries.get(row.job.id) or Entry(row, self.world.moment()) for row in rows]
+        self._all_happened([asked(entry, event, decision) for entry in entries])
+        return tuple(entry.row for entry in entries)
 
     def signal(self, row: JobRow, number: int) -> None:
         """Send a signal to the running attempt of a job; it is ``Refused`` if nothing of it is running."""
@@ -244,9 +243,7 @@ class Daemon:
     def _report(self, news: News) -> None:
         """Take in what a lane found out; late news about a job that has moved on is no error."""
         try:
-            found = self._change(news)
-            if found is not None:
-                self._all_happened([found])
+            self._all_happened(list(filter(None, [self._change(news)])))
         except Unavailable as error:
             log.warning("daemon.cannot_record", job_id=news.job_id, problem=str(error))
             self.entries[news.job_id].why = str(error)
@@ -282,8 +279,7 @@ class Daemon:
         revised = self.world.store.get(after.id) if isinstance(event, RevisionApplied) else None
         entry.row = revised or replace(entry.row, job=after)
         entry.why, entry.misses = "", 0
-        if after.state.since != before.state.since:
-            entry.since = self.world.moment()
+        entry.since = entry.since if after.state.since == before.state.since else self.world.moment()
         self._retries.forget(after.id)
         entry.imageless += isinstance(event, ImageMissing)
         if isinstance(event, Launched):

@@ -8,6 +8,7 @@ made again, so it is given ever more time, and the log is spared.
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+PLAN_WITHIN_S: Final = 0.02  # a plan waits for news that are there already, but not longer
 RETRY_S: Final = 2.0  # between two tries of what the world did not answer
 RETRY_MAX_S: Final = 60.0  # the longest wait after mistakes in a row
 

@@ -11,7 +11,9 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from runner.core.job import Command, Event, Job
-from runner.core.lifecycle import advance
+from runner.core.lifecycle import IllegalTransition, advance
+from runner.core.story import refusal
+from runner.errors import Refused
 from runner.ports import DecisionRow, Lending, Store
 from runner.world import Asked, Entry, Examined, Happened, Message, Observed, Unstarted
 
@@ -39,6 +41,18 @@ def change(
         IllegalTransition: it cannot happen to the job as it is.
     """
     return Change(entry, event, *advance(entry.row.job, event), decision, lending)
+
+
+def asked(entry: Entry, event: Event, decision: DecisionRow | None = None) -> Change:
+    """Return what follows from an event that a person asked for.
+
+    Raises:
+        Refused: the job is in no state for it.
+    """
+    try:
+        return change(entry, event, decision)
+    except IllegalTransition as error:
+        raise Refused(f"job {entry.row.job.id}: {refusal(entry.row.job, event)}") from error
 
 
 def record(store: Store, changes: Sequence[Change]) -> None:

@@ -185,16 +185,34 @@ class Service:
 
     def cancel(self, caller: Caller, reference: str) -> tuple[JobRow, bool]:
         """Return the job and whether this call changed anything: cancelling twice is no error."""
-        row = self._mine(caller, reference)
-        event = CancelRequested(self.clock.now(), self._name(caller))
-        return self.daemon.ask(lambda: self._cancel(row.job.id, event))
+        return self.cancel_all(caller, (reference,))[0]
 
-    def _cancel(self, job_id: str, event: CancelRequested) -> tuple[JobRow, bool]:
-        row = self.now(job_id)
-        already = isinstance(row.job.state, Stopping) and row.job.state.reason == "cancelled"
-        if isinstance(row.job.state, Finished) or already:
-            return row, False
-        return self.daemon.happen(row, event), True
+    def cancel_sweep(self, caller: Caller, reference: str) -> tuple[tuple[JobRow, bool], ...]:
+        """Cancel the jobs of a matrix that have not ended, all or none; see ``cancel_all``."""
+        rows = [row for row in self.sweep(caller, reference) if not isinstance(row.job.state, Finished)]
+        return self._cancel(caller, rows)
+
+    def cancel_all(self, caller: Caller, references: Sequence[str]) -> tuple[tuple[JobRow, bool], ...]:
+        """Return jobs, each with whether this call changed anything: cancelled together, or not at all.
+
+        Raises:
+            NotFound: there is no job of one of these names.
+            Refused: one is somebody else's.
+        """
+        return self._cancel(caller, [self.find(reference, caller) for reference in references])
+
+    def _cancel(self, caller: Caller, rows: Sequence[JobRow]) -> tuple[tuple[JobRow, bool], ...]:
+        for row in rows:
+            self._command(caller, row)
+        event = CancelRequested(self.clock.now(), self._name(caller))
+        ids = tuple(dict.fromkeys(row.job.id for row in rows))
+        return self.daemon.ask(lambda: self._cancelled(ids, event))
+
+    def _cancelled(self, ids: Sequence[str], event: CancelRequested) -> tuple[tuple[JobRow, bool], ...]:
+        rows = {job_id: self.now(job_id) for job_id in ids}
+        changing = [row for row in rows.values() if not _ends_anyway(row)]
+        changed = {row.job.id: row for row in self.daemon.happen_all(changing, event)}
+        return tuple((changed.get(job_id, row), job_id in changed) for job_id, row in rows.items())
 
     def restart(self, caller: Caller, reference: str, start: Start) -> JobRow:
         """Let a job begin another attempt.
@@ -246,9 +264,13 @@ class Service:
     def _mine(self, caller: Caller, reference: str) -> JobRow:
         """Return a job that the caller may command: its owner, root, or the daemon's own user."""
         row = self.find(reference, caller)
+        self._command(caller, row)
+        return row
+
+    def _command(self, caller: Caller, row: JobRow) -> None:
+        """Return if a caller may command a job; it is ``Refused`` if not."""
         if not self.may_command(caller, row):
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they and root may do that")
-        return row
 
     @staticmethod
     def may_command(caller: Caller, row: JobRow) -> bool:
@@ -338,6 +360,12 @@ class Service:
     def settled(row: JobRow) -> bool:
         """Return whether nothing more will happen to the job by itself."""
         return isinstance(row.job.state, Finished | Held)
+
+
+def _ends_anyway(row: JobRow) -> bool:
+    """Return whether a job has ended, or was cancelled before and is about to end."""
+    state = row.job.state
+    return isinstance(state, Finished) or (isinstance(state, Stopping) and state.reason == "cancelled")
 
 
 def _numbered(revision: Resolved, first: str) -> Resolved:

@@ -6,16 +6,19 @@ for a user's own; ``RUNNER_SETTINGS`` names another.  None is needed: every valu
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from jobs.contract import profiles_dir
 from runner.errors import UsageError
 from runner.settings_notify import Notification
 from runner.settings_queue import QueueSettings
-from runner.source import Problem, SpecError, quoted
+from runner.source import NotRegular, Problem, SpecError, open_source, quoted
 from runner.spec import parsing, yaml_tree
+from runner.spec.profiles import profile_names
 
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
@@ -67,6 +70,15 @@ class Alarm(BaseModel):
 
     profiles: dict[str, Annotated[float, Field(ge=0, le=100)]] = {}
     """Other limits for the jobs of some profiles, by name."""
+
+    def strangers(self) -> Iterator[str]:
+        """Yield what is wrong with limits for profiles that do not exist."""
+        names = profile_names(profiles_dir())
+        for name in self.profiles:
+            if name.partition("+")[0] not in names:  # "cuda+threads" is what changes to cuda are called
+                hint = parsing.did_you_mean(name, names) or f"; there are {', '.join(names)}"
+                only = "it is only for jobs that call their own profile so"
+                yield f"alarm.profiles: there is no profile {quoted(name)}{hint}; {only}"
 
 
 class Metrics(BaseModel):
@@ -173,6 +185,14 @@ class Settings(BaseModel):
     host_programs: tuple[str, ...] = HOST_PROGRAMS
     """Programs of the host that may be on a device that is lent, by the first 15 letters of their name."""
 
+    def strangers(self) -> Iterator[str]:
+        """Yield what is named here and does not exist on this machine: no error, for it may come later."""
+        yield from self.queue.strangers()
+        yield from self.alarm.strangers()
+        for number, rule in enumerate(self.notify):
+            if rule.stranger:
+                yield f"notify[{number}].{rule.stranger}"
+
     def seccomp_text(self) -> str | None:
         """Return the profile's text; engines take the JSON itself and no path.
 
@@ -182,7 +202,8 @@ class Settings(BaseModel):
         if self.seccomp is None:
             return None
         try:
-            return self.seccomp.read_text()
+            with open_source(self.seccomp) as file:
+                return file.read().decode()
         except OSError as error:
             raise UsageError(f"{self.seccomp}: seccomp profile: {error.strerror}") from error
 
@@ -206,11 +227,14 @@ def load_settings(path: Path | None) -> Settings:
     """
     where = path or settings_path()
     try:
-        raw = where.read_bytes()
+        with open_source(where) as file:
+            raw = file.read()
     except FileNotFoundError as error:
         if path is not None or os.environ.get("RUNNER_SETTINGS"):
             raise UsageError(f"{where}: there is no such settings file") from error
         return Settings()
+    except NotRegular as error:
+        raise UsageError(f"{where}: is not a regular file") from error
     except OSError as error:
         raise UsageError(f"{where}: cannot be read: {error}") from error
     return _parse(where, raw)

@@ -1,14 +1,19 @@
 """What an operator may say about notifications: on which events, of whose jobs, and by which way."""
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from runner.source import quoted
+from runner.source import one_line, quoted
 from runner.spec.parsing import did_you_mean
 from runner.telling.notices import WORDS
+
+SENDMAIL: Final = "/usr/sbin/sendmail"
+"""What takes mail; every mail system for Unix brings one."""
 
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*)?")
 
@@ -77,6 +82,18 @@ class Notification(BaseModel):
         if sum(way is not None for way in (self.webhook, self.mail, self.command)) != 1:
             raise ValueError("needs exactly one of webhook, mail and command")
         return self
+
+    @property
+    def stranger(self) -> str:
+        """What keeps its program from being started by this process, as this machine is; empty: nothing."""
+        program = self.command[0] if self.command else SENDMAIL if self.mail else None
+        if program is None:
+            return ""
+        told = f"{'command' if self.command else 'mail'}: {one_line(program)}"
+        if not Path(program).exists():
+            return f"{told} does not exist; nobody is told"
+        fit = Path(program).is_file() and os.access(program, os.X_OK, effective_ids=True)
+        return "" if fit else f"{told} is no program that the daemon may execute; nobody is told"
 
     @property
     def way(self) -> str:

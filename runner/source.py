@@ -6,8 +6,10 @@ a file, its name included, fits on one line: control characters come out escaped
 
 import errno
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
@@ -65,10 +67,10 @@ def read_source(path: Path) -> bytes:
     """Return the content of a job file.
 
     Raises:
-        SpecError: it is missing, a directory, unreadable or larger than ``MAX_BYTES``.
+        SpecError: it is missing, no regular file, unreadable or larger than ``MAX_BYTES``.
     """
     try:
-        with path.open("rb") as file:
+        with open_source(path) as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(path, [Problem(None, "", _unreadable(path, error))]) from error
@@ -77,6 +79,32 @@ def read_source(path: Path) -> bytes:
     if len(text) > MAX_BYTES:
         raise SpecError(path, [Problem(None, "", "larger than 1 MiB, so not a job file")])
     return text
+
+
+class NotRegular(OSError):
+    """A name stands for a pipe, a socket or a device, where a file was to be."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EINVAL, "is not a regular file")
+
+
+def open_source(path: Path) -> BufferedReader:
+    """Return a regular file, opened for reading; never waits, as opening a named pipe would.
+
+    Raises:
+        OSError: there is none, or it may not be read; ``NotRegular``: it is something else.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device without a driver
+            raise NotRegular from error
+        raise
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(fd, "rb")
+    os.close(fd)
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) if stat.S_ISDIR(mode) else NotRegular
 
 
 def one_line(text: str) -> str:
@@ -120,4 +148,6 @@ def _unreadable(path: Path, error: OSError) -> str:
         return 'no such file; "runner init" writes one to start from'
     if error.errno == errno.EISDIR:
         return "is a directory, not a job file"
+    if isinstance(error, NotRegular):
+        return "is not a regular file; pipes and devices are not read"
     return f"cannot be read: {os.strerror(error.errno) if error.errno else error}"

@@ -7,12 +7,13 @@ may be absent and costs only its own field.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from runner.adapters.amd_metrics import Counters, held_down
 from runner.adapters.islands import islands
 from runner.ports import Device, DeviceProcess, Health
 
@@ -98,7 +99,7 @@ def _properties(path: Path) -> dict[str, str]:
     return {word[0]: word[1] for word in words if len(word) == 2}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AmdHealth:
     """Satisfies ``runner.ports.DeviceHealth``.
 
@@ -107,6 +108,7 @@ class AmdHealth:
     """
 
     sys_root: Path = Path("/sys")
+    _counters: dict[str, Counters | None] = field(default_factory=dict)  # by UUID, of the look before
 
     def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
         """Return how each device is that has a render node; nothing where there is no driver."""
@@ -121,7 +123,18 @@ class AmdHealth:
                 minor = device.render_node.name.removeprefix("renderD")
                 gpu_id = _gpu_id(self.sys_root, compute.get(minor))
                 processes = None if users is None or gpu_id is None else tuple(users.get(gpu_id, ()))
-                found[device.uuid] = _health(nodes / device.render_node.name, processes)
+                node = nodes / device.render_node.name
+                held = self._throttled(device.uuid, node)
+                found[device.uuid] = replace(_health(node, processes), throttled=held)
+        return found
+
+    def _throttled(self, uuid: str, node: Path) -> tuple[str, ...] | None:
+        """Return what holds the clocks of a device down, None if its driver does not say."""
+        try:
+            raw = (node / "device/gpu_metrics").read_bytes()
+        except OSError:  # an older driver; or a device that sleeps, and is let sleep
+            raw = b""
+        found, self._counters[uuid] = held_down(raw, self._counters.get(uuid))
         return found
 
 
@@ -132,13 +145,14 @@ def _health(node: Path, processes: tuple[DeviceProcess, ...] | None) -> Health:
     if _read(about / "vendor") is None:
         return Health()
     busy, used, total = _number(about / "gpu_busy_percent"), _used_bytes(about), _memory(about)
+    used = min(used, total) if used is not None and total else used  # the two are not read at one moment
     power = _sensor(about, "power1_average") or _sensor(about, "power1_input")
     heat = _sensor(about, "temp1_input")
     errors = re.search(r"ue:\s*(\d+)", _read(about / "ras/umc_err_count") or "")
     return Health(
         lost=False,
         util=None if busy is None else float(busy),
-        memory=min(used / total, 1.0) if used is not None and total else None,
+        memory=used / total if used is not None and total else None,
         bus=about.resolve().name,
         used_bytes=used,
         processes=processes,

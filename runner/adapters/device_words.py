@@ -1,12 +1,21 @@
-"""What was said about devices and outlives the daemon: drained by an operator, quarantined by the daemon."""
+"""What was said and found out about devices and outlives the daemon.
 
+Drained by an operator and quarantined by the daemon, until a person takes it back; what is in use on
+a clean one, and who has left it dirty, until the machine is booted anew.
+"""
+
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Final
 
 from runner.adapters.store import SQL, SqliteStore
-from runner.core.inventory import Word
+from runner.core.inventory import Kept, Word
 from runner.core.queue.snapshot import DeviceState
+
+KEPT: Final = "device:"
+"""Begins the names of what is kept of devices in the store's table of small things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +23,7 @@ class DeviceWords:
     """Satisfies ``runner.devices.parts.Words``; written by the thread that writes the store."""
 
     store: SqliteStore
+    boot: str  # the monotonic clock, and whatever is in a device's memory, are of one boot
 
     def all(self) -> Mapping[str, Word]:
         """Return what was said about each device, by UUID."""
@@ -41,6 +51,28 @@ class DeviceWords:
         with self.store.transaction() as connection:
             connection.execute(SQL["unsay_of_device"], {"uuid": uuid})
 
+    def kept(self) -> Mapping[str, Kept]:
+        """Return what was kept of each device since the machine was booted, by UUID."""
+        rows = self.store.rows("devices_kept")
+        found = {str(row["key"]).removeprefix(KEPT): json.loads(row["value"]) for row in rows}
+        return {uuid: _kept(said) for uuid, said in found.items() if said["boot"] == self.boot}
+
+    def keep(self, kept: Mapping[str, Kept]) -> None:
+        """Keep what was found out about some devices, in place of what was kept of them before."""
+        with self.store.transaction() as connection:
+            for uuid, each in kept.items():
+                said = {
+                    "boot": self.boot,
+                    "baseline": each.baseline,
+                    "left": sorted(each.left),
+                    "returned": each.returned,
+                }
+                connection.execute(SQL["set_meta"], {"key": f"{KEPT}{uuid}", "value": json.dumps(said)})
+
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
         """Write a line about a device beside what happened to a job."""
         self.store.note(job_id, at, kind, text)
+
+
+def _kept(said: Mapping[str, Any]) -> Kept:
+    return Kept(said["baseline"], frozenset(said["left"]), said["returned"])

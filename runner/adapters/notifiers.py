@@ -17,7 +17,7 @@ from typing import IO, Final, TypeAlias
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from runner.settings_notify import Notification
+from runner.settings_notify import SENDMAIL, Notification
 from runner.source import one_line
 from runner.telling.notices import Notice
 
@@ -26,8 +26,6 @@ LIMIT_S: Final = 10.0
 
 PROGRAM_LIMIT_S: Final = 30.0
 """How long sendmail or a command may run; then it is killed with all that it has started."""
-
-SENDMAIL: Final = "/usr/sbin/sendmail"
 
 Send: TypeAlias = Callable[[Notice], None]
 

@@ -8,7 +8,7 @@ its instances are.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -183,6 +183,7 @@ class NvidiaHealth:
 
     _ready: bool = False
     _events: "_Events | None" = None
+    _beyond: set[str] = field(default_factory=set)  # devices of which more memory is in use than there is
 
     def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
         """Return how each device is; of a driver that does not answer nothing is known."""
@@ -205,13 +206,32 @@ class NvidiaHealth:
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
             divided = device.kind != "slice" and _in_mig_mode(handle)
-            return replace(_examined(handle), unusable=UNDIVIDED if divided else None)
+            examined = _examined(handle, self._memory(device.uuid, handle))
+            return replace(examined, unusable=UNDIVIDED if divided else None)
         except pynvml.NVMLError as error:
             if error.value in AWAY:
                 self._ready = False
             return Health(lost=True if error.value in GONE else None)
         except SILENT:
             return Health()
+
+    def _memory(self, uuid: str, handle: Any) -> tuple[int, int] | None:  # noqa: ANN401 - an opaque pointer
+        """Return how many bytes of a device are in use, and how many there are; what cannot be is noted once.
+
+        Raises:
+            NVMLError: the device is lost.
+        """
+        answer = _present(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        if answer is None:
+            return None
+        used, total = int(answer.used), int(answer.total)
+        if not 0 < total < used:
+            self._beyond.discard(uuid)
+            return used, total
+        if uuid not in self._beyond:
+            log.warning("nvidia.memory_beyond", device=uuid, used_bytes=used, total_bytes=total)
+        self._beyond.add(uuid)
+        return total, total
 
 
 class _Events:
@@ -253,14 +273,13 @@ class _Events:
         return True
 
 
-def _examined(handle: Any) -> Health:  # noqa: ANN401 - an opaque pointer
-    """Return how a device is.
+def _examined(handle: Any, memory: tuple[int, int] | None) -> Health:  # noqa: ANN401 - an opaque pointer
+    """Return how a device is; ``memory`` is how much of it is in use, and how much there is.
 
     Raises:
         NVMLError: it was lost meanwhile.
     """
     whole = _asked(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
-    memory = _present(pynvml.nvmlDeviceGetMemoryInfo, handle)
     used = _present(pynvml.nvmlDeviceGetUtilizationRates, handle)
     where = _present(pynvml.nvmlDeviceGetPciInfo, whole)
     recovery = _recovery(whole)
@@ -270,9 +289,9 @@ def _examined(handle: Any) -> Health:  # noqa: ANN401 - an opaque pointer
         lost=False if heard else None,
         recovery=recovery,
         util=None if used is None else float(used.gpu),
-        memory=memory.used / memory.total if memory is not None and memory.total else None,
+        memory=memory[0] / memory[1] if memory is not None and memory[1] else None,
         bus=None if where is None else bus_address(_text(where.busId)),
-        used_bytes=None if memory is None else int(memory.used),
+        used_bytes=None if memory is None else memory[0],
         processes=_processes(handle),
         power_w=None if power is None else power / 1000,
         temperature_c=_asked(pynvml.nvmlDeviceGetTemperature, whole, pynvml.NVML_TEMPERATURE_GPU),

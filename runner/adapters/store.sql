@@ -395,3 +395,6 @@ INSERT OR REPLACE INTO devices (uuid, state, reason, by, since) VALUES (:uuid, :
 
 -- name: unsay_of_device
 DELETE FROM devices WHERE uuid = :uuid;
+
+-- name: devices_kept
+SELECT key, value FROM meta WHERE key >= 'device:' AND key < 'device;';

@@ -15,6 +15,7 @@ from runner.cli.output import complain, say
 from runner.cli.wait import await_end
 from runner.client import Client, find_or_start
 from runner.errors import Unavailable, UsageError
+from runner.source import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,8 +133,8 @@ def _objects(path: Path) -> list[dict[str, Any]]:
         Unavailable: it cannot be read.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            content = file.read(MAX_REPORT_BYTES)
+        with open_source(path) as file:  # the job wrote it, and may have put a pipe in its place
+            content = file.read(MAX_REPORT_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise Unavailable(
             f"{path}: {error.strerror}; bench reads the reports on the daemon's machine"

@@ -8,7 +8,7 @@ import click
 from runner.cli import render
 from runner.cli.options import as_json, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.cli.output import complain, complain_of, say, say_json
-from runner.client import find_or_start
+from runner.client import Client, find_or_start
 from runner.errors import RunnerError, Unavailable
 
 
@@ -39,14 +39,25 @@ def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     """Stop jobs for good: they may save, then they end as cancelled.
 
     Cancelling what has ended changes nothing and is no error.  Every JOB is tried; the
-    exit code is the first that is not 0.  With --sweep those of a matrix that have not ended, the last first:
-    what waits is cancelled before it could take the place of what runs.
+    exit code is the first that is not 0.  With --sweep those of a matrix that have not ended.  All are
+    cancelled at one moment, if they can be: nothing that waits takes the place of what runs.
     """
     if bool(jobs) == bool(sweep):
         raise click.UsageError("give JOBs or --sweep, one of them")
-    client, codes = find_or_start(complain), []
-    if sweep is not None:
-        jobs = tuple(job["id"] for job in reversed(client.sweep(sweep)) if job["state"] != "finished")
+    client = find_or_start(complain)
+    try:
+        answers = client.cancel_all(jobs, sweep)
+    except RunnerError as error:
+        if isinstance(error, Unavailable) or len(jobs) < 2:
+            raise
+        click.get_current_context().exit(_cancel_each(client, jobs, as_json=as_json))
+    for answer in answers:
+        _tell_cancelled(answer, as_json=as_json)
+
+
+def _cancel_each(client: Client, jobs: tuple[str, ...], *, as_json: bool) -> int:
+    """Cancel jobs of which one or the other cannot be; return the first exit code that is not 0."""
+    codes = []
     for number, ref in enumerate(jobs, start=1):
         try:
             answer = client.act(ref, "cancel", {})
@@ -56,9 +67,13 @@ def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
         except RunnerError as error:
             codes.append(complain_of(error))
         else:
-            line = render.state_line(answer["job"])
-            _tell(answer, line if answer["changed"] else f"{line}; nothing changed", as_json=as_json)
-    click.get_current_context().exit(codes[0] if codes else 0)
+            _tell_cancelled(answer, as_json=as_json)
+    return codes[0] if codes else 0
+
+
+def _tell_cancelled(answer: dict[str, Any], *, as_json: bool) -> None:
+    line = render.state_line(answer["job"])
+    _tell(answer, line if answer["changed"] else f"{line}; nothing changed", as_json=as_json)
 
 
 @click.command()

@@ -8,11 +8,14 @@ that cannot be looked at is not lent either.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from runner.core.queue.snapshot import GIB, DeviceState
 
 MIB = 1024**2
+SLOW_S = 5.0
+"""A device that is not clean after so long may not become so: when it came back is worth keeping."""
+
 PLENTY_BYTES = 2 * GIB
 PLENTY_SHARE = 0.03
 """More than both of these in use by nobody, at the first look, is not what a driver keeps for itself."""
@@ -95,6 +98,15 @@ class Standing:
     left: frozenset[str] = frozenset()  # jobs that gave it back and are not proven gone
     returned: float | None = None  # monotonic: when the last of those did
     baseline: int | None = None  # bytes in use with nobody on it
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What of a standing outlives the daemon, until the machine is booted anew."""
+
+    baseline: int | None = None
+    left: frozenset[str] = frozenset()
+    returned: float | None = None  # monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +267,25 @@ def forgiven(before: Standing, look: Look | None, monotonic: float) -> Standing:
     idle = look is not None and not look.occupants
     baseline = look.used_bytes if look and idle else before.baseline
     return replace(before, left=frozenset(), returned=None, baseline=baseline)
+
+
+def kept(standing: Standing, monotonic: float) -> Kept:
+    """Return what to keep of a standing; most devices are clean at the next look, and cost no writing."""
+    slow = standing.returned is not None and monotonic - standing.returned >= SLOW_S
+    return Kept(standing.baseline, standing.left, standing.returned) if slow else Kept(standing.baseline)
+
+
+def remembered(kept: Kept, now: Now, care: Care) -> Standing:
+    """Return where a device stood for a daemon that begins.
+
+    While there was none, nobody looked: however long that was, there is time for a look.
+    """
+    if kept.returned is None:
+        return Standing(DeviceState.DIRTY, now.at, baseline=kept.baseline)
+    latest = now.monotonic - max(care.clean_within_s - care.stale_s, 0.0)
+    returned = max(kept.returned, latest)
+    since = now.at - timedelta(seconds=now.monotonic - kept.returned)
+    return Standing(DeviceState.DIRTY, since, "", frozenset(), kept.left, returned, kept.baseline)
 
 
 # --- Names for people -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from runner.core import inventory as core
-from runner.core.inventory import Case, Look, Now, Occupant, Standing, Word, stand
+from runner.core.inventory import Case, Kept, Look, Now, Occupant, Standing, Word, stand
 from runner.core.queue import snapshot
 from runner.core.queue.snapshot import DeviceState
 from runner.devices.parts import Rules, Sample, Shown, Watch, Whose, Words, counted, holders, picture
@@ -50,6 +50,7 @@ class Inventory:
     _lock: Lock = field(default_factory=Lock)
     _said: dict[str, Word] = field(default_factory=dict)
     _unsaid: dict[str, Word] = field(default_factory=dict)  # said by the daemon, and not in the store yet
+    _kept: dict[str, Kept] = field(default_factory=dict)  # what of the standings is in the store
     _alarms: list[tuple[str, str]] = field(default_factory=list)  # job and text, not in the store yet
     _alarmed: set[tuple[str, str, int]] = field(default_factory=set)  # job, device, pid
     _lent: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Inventory:
     _stop: Flag = field(default_factory=Flag)
 
     def __post_init__(self) -> None:
-        self._said = dict(self.words.all())
+        self._said, self._kept = dict(self.words.all()), dict(self.words.kept())
         self._step()
 
     # --- on a thread of its own
@@ -171,8 +172,10 @@ class Inventory:
             look = replace(look, used_bytes=used, total_bytes=device.memory_bytes)
         holders = self._lent.get(uuid, frozenset())
         word = self._said.get(uuid)
-        case = Case(self._standings.get(uuid), look, holders, word, now, self.rules.care, self.watched)
-        standing = stand(case)
+        care, before = self.rules.care, self._standings.get(uuid)
+        if before is None and uuid in self._kept:
+            before = core.remembered(self._kept[uuid], now, care)
+        standing = stand(Case(before, look, holders, word, now, care, self.watched))
         if standing.state is DeviceState.QUARANTINED and word is None:
             self._said[uuid] = self._unsaid[uuid] = Word(
                 standing.state, standing.reason, DAEMON, standing.since
@@ -226,10 +229,21 @@ class Inventory:
                 self.words.say(uuid, word)
                 with self._lock:
                     self._unsaid.pop(uuid, None)
+            self._keep(now.monotonic)
             while self._alarms:
                 self._note(now.at)
         except Unavailable as error:
             log.warning("inventory.cannot_record", problem=str(error))
+
+    def _keep(self, monotonic: float) -> None:
+        """Write down what has been found out about devices and is not in the store yet."""
+        with self._lock:
+            all_ = {uuid: core.kept(each, monotonic) for uuid, each in self._standings.items()}
+        news = {uuid: each for uuid, each in all_.items() if each != self._kept.get(uuid, Kept())}
+        if news:
+            self.words.keep(news)
+            with self._lock:
+                self._kept |= news
 
     def _note(self, at: datetime) -> None:
         """Write the oldest alarm down; one that cannot be written for any other reason than room is lost."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, overload
 
-from runner.core.inventory import Care, Occupant, Standing, Word
+from runner.core.inventory import Care, Kept, Occupant, Standing, Word
 from runner.core.job import Lent
 from runner.core.queue import snapshot
 from runner.ports import Device, DeviceProcess, Health, JobRow
@@ -38,13 +38,17 @@ class Watch(Protocol):
 
 
 class Words(Protocol):
-    """What was said about devices and outlives the daemon; called on the loop's thread."""
+    """What was said and found out about devices and outlives the daemon; called on the loop's thread."""
 
     def all(self) -> Mapping[str, Word]: ...
 
     def say(self, uuid: str, word: Word) -> None: ...
 
     def take_back(self, uuid: str) -> None: ...
+
+    def kept(self) -> Mapping[str, Kept]: ...
+
+    def keep(self, kept: Mapping[str, Kept]) -> None: ...
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None: ...
 

@@ -177,9 +177,9 @@ def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer,
         above = [layer.name for layer in layers]
         if name in above:
             raise UsageError(f"profile {quoted(name)} extends itself: {' -> '.join([*above, name])}")
-        if not _is_name(name) or not (profiles / f"{name}.yaml").is_file():
-            raise UsageError(f"there is no profile {quoted(name)} in {profiles}")
         path = profiles / f"{name}.yaml"
+        if not _is_name(name) or not path.exists():
+            raise UsageError(f"there is no profile {quoted(name)} in {profiles}")
         layers.append(_load(name, path, read_source(path)))
         following = layers[-1].extends
     return tuple(layers)

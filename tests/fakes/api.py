@@ -202,7 +202,9 @@ class _Exchange(BaseHTTPRequestHandler):
             case "GET", ["jobs", ref, "why"]:
                 self._json(self.api.whys[self.api.find(ref)["id"]])
             case "POST", ["jobs", ref, "cancel"]:
-                self._cancel(self.api.find(ref))
+                self._json(self._cancelled(self.api.find(ref)))
+            case "POST", ["cancel"]:
+                self._cancel_all(body)
             case "GET", ["jobs", ref, "decisions"]:
                 attempt = query.get("attempt")
                 kept = self.api.decisions.get(self.api.find(ref)["id"], [])
@@ -272,11 +274,19 @@ class _Exchange(BaseHTTPRequestHandler):
         made = [self.api.add(each) for each in names]
         self._json({"job": made[0], "jobs": made, "warnings": self.api.warnings}, 201)
 
-    def _cancel(self, job: Json) -> None:
+    def _cancelled(self, job: Json) -> Json:
         changed = job["state"] != "finished"
         if changed:
             job.update(ended("cancelled", "cancelled by ada"))
-        self._json({"job": job, "changed": changed})
+        return {"job": job, "changed": changed}
+
+    def _cancel_all(self, body: Json) -> None:
+        self.api.take_turn("cancel")
+        if body["sweep"] is None:
+            found = [self.api.find(ref) for ref in body["jobs"]]  # before anything is changed
+        else:
+            found = [job for job in self.api.jobs.values() if job["state"] != "finished"]
+        self._json({"jobs": [self._cancelled(job) for job in found]})
 
     def _log(self, job: Json, query: dict[str, str]) -> None:
         offset, newest = int(query["offset"]), max((a["number"] for a in job["attempts"]), default=0)

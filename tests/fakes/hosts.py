@@ -1,5 +1,6 @@
 """Whole hosts as text and trees: what a compiled NVML reads, and what looks like AMD's sysfs."""
 
+import struct
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -138,8 +139,23 @@ class Sysfs:
     def _write(self, directory: str, files: Mapping[str, object]) -> None:
         path = self.root / directory
         path.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (path / name).write_text(f"{text}\n")
+        for name, said in files.items():
+            (path / name).write_bytes(said if isinstance(said, bytes) else f"{said}\n".encode())
+
+
+def gpu_metrics(version: tuple[int, int], *, status: int = 0, counters: tuple[int, ...] = (0,) * 7) -> bytes:
+    """Return a table as the kernel gives it, in which all is unknown but what holds clocks down."""
+    table = bytearray(b"\xff" * METRICS_BYTES[version])
+    struct.pack_into("=HBB", table, 0, len(table), *version)
+    if version == (3, 0):
+        struct.pack_into("=7I", table, 228, *counters)
+    elif version in {(1, 3), (2, 2), (2, 3), (2, 4)}:
+        struct.pack_into("=Q", table, 112 if version == (1, 3) else 120, status)
+    return bytes(table)
+
+
+METRICS_BYTES = {(1, 3): 120, (1, 6): 384, (2, 1): 120, (2, 2): 128, (2, 3): 152, (2, 4): 168, (3, 0): 264}
+"""The kernel's structures by version; of 1.6 and 2.1 nothing is read."""
 
 
 def mi300xs(root: Path, count: int = 8) -> Sysfs:
@@ -155,6 +171,7 @@ def mi300xs(root: Path, count: int = 8) -> Sysfs:
             "mem_info_vram_used": 300 * 1024**2,
             "mem_info_gtt_total": 512 * GIB,
             "mem_info_gtt_used": 0,
+            "gpu_metrics": gpu_metrics((1, 6)),
         }
         others = tuple(other for other in range(1, count + 1) if other != i)
         sysfs.gpu(files, {"gfx_target_version": 90402, "simd_count": 1216}, others)
@@ -174,6 +191,7 @@ def strix_halo(root: Path) -> Sysfs:
         "mem_info_vram_used": 200 * 1024**2,
         "mem_info_gtt_total": 120 * GIB,
         "mem_info_gtt_used": 5 * GIB,
+        "gpu_metrics": gpu_metrics((3, 0)),
     }
     sysfs.gpu(files, {"gfx_target_version": 110501, "simd_count": 80})
     return sysfs

@@ -52,6 +52,7 @@ class Shares:
     users: dict[str, float] = field(default_factory=dict)
     groups: dict[str, float] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
+    charges: int = 0  # how often somebody was charged: until the next time all ranks stay
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "Shares":
@@ -65,6 +66,7 @@ class Shares:
         device_s = billed(needs, self.rules) * min(lasts_s, self.rules.ahead_s)
         self.users[user] = self.users.get(user, 0.0) + device_s
         self.groups[group] = self.groups.get(group, 0.0) + device_s
+        self.charges += 1
 
     def rank(self, user: str, group: str) -> tuple[float, float]:
         """Return what the order compares: the lower goes first."""

@@ -100,9 +100,10 @@ class Eligible:
 
     def _served(self, line: Line, rank: Rank) -> Iterator[Waiting]:
         """Yield from one line until its owner has got something."""
+        charges = self.shares.charges
         while line.jobs:
             yield line.jobs.pop()
-            if line.jobs and self._rank(line) != rank:
+            if line.jobs and self.shares.charges != charges and self._rank(line) != rank:
                 return
 
     def _entry(self, number: int) -> Entry:

@@ -1,13 +1,13 @@
 """Who stands before whom among the jobs that compete for the same devices, and for how long about."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from runner.core.queue.book import Cap
+from runner.core.queue.book import Book, Cap
 from runner.core.queue.fairshare import Shares
 from runner.core.queue.order import Eligible
 from runner.core.queue.pool import Places, Shape
-from runner.core.queue.snapshot import DeviceState, Snapshot, Waiting
+from runner.core.queue.snapshot import DeviceState, Snapshot, Sweep, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,14 @@ class _Field:
     members: frozenset[tuple[int, int]]
     capacity: float
     work_s: float = 0.0
+    all: int = 0  # jobs
     jobs: dict[int, int] = field(default_factory=dict)  # by rank of their class
+
+    def count(self, rank: int, work_s: float) -> None:
+        """Take a job in."""
+        self.work_s += work_s
+        self.all += 1
+        self.jobs[rank] = self.jobs.get(rank, 0) + 1
 
 
 @dataclass(slots=True)
@@ -58,8 +65,9 @@ class _Fields:
         for other in self.known.values():
             part = self._overlap(own, other)
             if part:
-                ahead += sum(other.jobs.values())
-                higher += sum(count for each, count in other.jobs.items() if each > rank)
+                ahead += other.all
+                for each, count in other.jobs.items():
+                    higher += count if each > rank else 0
                 work_s += other.work_s * part
         return Standing(ahead, higher, work_s / own.capacity if own.capacity else 0.0, capped_s)
 
@@ -80,13 +88,28 @@ class _Limits:
 
     used_s: dict[int, float] = field(default_factory=dict)  # by the identity of its timeline
 
-    def before(self, caps: Iterable[Cap]) -> float:
-        return max((self.used_s.get(id(cap.free), 0.0) for cap in caps), default=0.0)
+    def before(self, caps: Sequence[Cap]) -> float:
+        return max((self.used_s.get(id(cap.free), 0.0) for cap in caps), default=0.0) if caps else 0.0
 
     def count(self, caps: Iterable[Cap], lasts_s: float) -> None:
         for cap in caps:
             part = lasts_s * cap.amount / cap.limit
             self.used_s[id(cap.free)] = self.used_s.get(id(cap.free), 0.0) + part
+
+
+@dataclass(slots=True)
+class Capped:
+    """The limits that jobs fall under; jobs that are alike fall under the same."""
+
+    book: Book
+    known: dict[tuple[str, str, int, Sweep | None], tuple[Cap, ...]] = field(default_factory=dict)
+
+    def of(self, job: Waiting) -> tuple[Cap, ...]:
+        key = (job.owner, job.group, job.needs.gpus, job.sweep)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = tuple(self.book.caps(job))
+        return found
 
 
 def standings(
@@ -99,29 +122,30 @@ def standings(
 def _standings(
     places: Places, eligible: Eligible, started: frozenset[str], reserved: Container[str]
 ) -> Iterator[tuple[str, Standing]]:
-    snapshot, fields, limits = eligible.snapshot, _Fields(places), _Limits()
+    snapshot, fields, limits, capped = eligible.snapshot, _Fields(places), _Limits(), Capped(places.book)
     ranks: dict[str, int] = {}
     for job in eligible:
-        caps = list(places.book.caps(job)) if job.job_id not in started else []
-        if job.job_id not in started and not _hopeless(job, places, caps):
-            rank = ranks.setdefault(job.priority_class, snapshot.rules.class_of(job.priority_class).rank)
-            own = fields.of(places.shape(job.needs))
-            yield job.job_id, fields.before(own, rank, limits.before(caps))
-            own.work_s += _work(job, snapshot)
-            if job.job_id not in reserved:  # the time of one that is stands in the book
-                limits.count(caps, lasting(job, snapshot))
-            own.jobs[rank] = own.jobs.get(rank, 0) + 1
+        if job.job_id in started:
+            continue
+        shape, caps = places.shape(job.needs), capped.of(job)
+        if _hopeless(shape, places, caps):
+            continue
+        rank = ranks.get(job.priority_class)
+        if rank is None:
+            rank = ranks[job.priority_class] = snapshot.rules.class_of(job.priority_class).rank
+        own, lasts_s = fields.of(shape), lasting(job, snapshot)
+        yield job.job_id, fields.before(own, rank, limits.before(caps))
+        if job.job_id not in reserved:  # the time of one that is stands in the book
+            limits.count(caps, lasts_s)
+        own.count(rank, (job.needs.gpus or job.needs.cpus) * lasts_s)
 
 
-def _hopeless(job: Waiting, places: Places, caps: Iterable[Cap]) -> bool:
+def _hopeless(shape: Shape, places: Places, caps: Iterable[Cap]) -> bool:
     """Return whether a job will never start as things stand, and so is in nobody's way."""
-    return not places.possible(places.shape(job.needs)) or any(cap.limit < cap.amount for cap in caps)
-
-
-def _work(job: Waiting, snapshot: Snapshot) -> float:
-    return (job.needs.gpus or job.needs.cpus) * lasting(job, snapshot)
+    return not places.possible(shape) or any(cap.limit < cap.amount for cap in caps)
 
 
 def lasting(job: Waiting, snapshot: Snapshot) -> float:
     """Return for how long a job is counted where all that is wanted is about how long."""
-    return snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
+    lasts_s = job.lasts_s
+    return snapshot.rules.unknown_s if lasts_s is None else lasts_s

@@ -6,7 +6,7 @@ been served if everything they need is busy all the time.  The first is exact fo
 reservation, both are wrong as far as durations are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp2, inf, log2
@@ -15,10 +15,10 @@ from runner.core.queue.book import Cap, HostBook, Slot
 from runner.core.queue.dependencies import Readiness, satisfied
 from runner.core.queue.fairshare import Shares
 from runner.core.queue.pool import Places, Shape
-from runner.core.queue.queueing import Standing, standings
+from runner.core.queue.queueing import Capped, Standing, standings
 from runner.core.queue.snapshot import Condition, DeviceState, Maintenance, Snapshot, Waiting
 from runner.core.queue.timeline import Stay
-from runner.core.queue.words import clock, counted, out_of_service, scarce, wanted
+from runner.core.queue.words import clock, counted, jobs, out_of_service, scarce, wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Wait:
 class _Seen:
     """What all jobs of one shape see when they look around."""
 
-    free: int
+    wanted: str
+    free: str  # how many devices are, and whether together; empty for those that want none
     fits: bool  # for a moment, at least
-    apart: str
     facts: tuple[str, ...]
     windows: tuple[Maintenance, ...]  # that take something they could use
-    shut: tuple[Maintenance, ...]  # of these, those that leave too little
+    shut: tuple[Maintenance, ...]  # of these, those that leave too little, by their beginning
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,7 @@ class Waits(Mapping[str, Wait]):
     reserved: Mapping[str, float]
     room: Mapping[str, int]  # how many jobs give way to a job
     until: Mapping[str, float]  # ends of what was just started, by device
+    _lasting: dict[tuple[int, float | None], float | None] = field(default_factory=dict)  # by shape, duration
     _opened: dict[tuple[int, Stay], float | None] = field(default_factory=dict)
     _seen: dict[int, _Seen] = field(default_factory=dict)
 
@@ -69,6 +70,10 @@ class Waits(Mapping[str, Wait]):
     @cached_property
     def _jobs(self) -> dict[str, Waiting]:
         return {job.job_id: job for job in self.snapshot.waiting if job.job_id not in self.started}
+
+    @cached_property
+    def _caps(self) -> Capped:
+        return Capped(self.places.book)
 
     @cached_property
     def _standings(self) -> dict[str, Standing]:
@@ -101,7 +106,13 @@ class Waits(Mapping[str, Wait]):
         if job.not_before_s is not None and job.not_before_s > now_s:
             begins = clock(job.not_before_s, self.snapshot)
             return Wait(job.job_id, f"not before {begins}", job.not_before_s)
-        return self._dependent(job) or self._impossible(job) or self._capped(job) or self._scarce(job)
+        if job.after and (dependent := self._dependent(job)):
+            return dependent
+        shape = self.places.shape(job.needs)
+        if not self.places.possible(shape):
+            why = f"never starts: no host has {wanted(job.needs)}{_beside(job)}"
+            return Wait(job.job_id, why, never=True)
+        return self._capped(job, shape) or self._scarce(job, shape)
 
     def _dependent(self, job: Waiting) -> Wait | None:
         for after in job.after:
@@ -113,12 +124,16 @@ class Waits(Mapping[str, Wait]):
         open_ = [each for each in job.after if satisfied(each, self.snapshot.ended) is Readiness.PENDING]
         if not open_:
             return None
-        return Wait(
-            job.job_id, " and ".join(f"waits for job {a.job_id} to {_ENDS[a.condition]}" for a in open_)
-        )
+        alike = {
+            end: [a.job_id for a in open_ if a.condition is condition] for condition, end in _ENDS.items()
+        }
+        each = [f"for {jobs(ids)} to {end}" for end, ids in alike.items() if ids]
+        return Wait(job.job_id, f"waits {' and '.join(each)}")
 
-    def _capped(self, job: Waiting) -> Wait | None:
-        caps = list(self.places.book.caps(job))
+    def _capped(self, job: Waiting, shape: Shape) -> Wait | None:
+        caps = self._caps.of(job)
+        if not caps:
+            return None
         for cap in caps:
             if cap.limit < cap.amount:
                 why = (
@@ -129,31 +144,31 @@ class Waits(Mapping[str, Wait]):
         for cap in caps:
             free = cap.free.least(self.snapshot.now_s, self._until_s(job))
             if job.job_id not in self.reserved and free < cap.amount:
-                return self._at_limit(job, cap, cap.limit - free, caps)
+                return self._at_limit(job, shape, cap, cap.limit - free)
         return None
 
-    def _at_limit(self, job: Waiting, cap: Cap, used: int, caps: Sequence[Cap]) -> Wait:
+    def _at_limit(self, job: Waiting, shape: Shape, cap: Cap, used: int) -> Wait:
         """Return for how long a limit keeps a job: those of its owner that go first use it up before."""
-        shape, stay = self.places.shape(job.needs), self._stay(job)
-        opens_s = max(each.free.opening(self.snapshot.now_s, stay, each.amount) for each in caps)
+        stay = self._stay(job)
+        opens_s = max(
+            each.free.opening(self.snapshot.now_s, stay, each.amount) for each in self._caps.of(job)
+        )
         place_s = None if opens_s == inf else self._opens(job, shape)
         served_s = opens_s + self._standings[job.job_id].capped_s
         starts_s = None if place_s is None else self._outside(job, shape, max(place_s, served_s))
         why = f"waits for its quota: {cap.words}: {used} of {cap.limit} in use or kept"
         return Wait(job.job_id, f"{why}{self._until(starts_s)}", starts_s)
 
-    def _impossible(self, job: Waiting) -> Wait | None:
-        if self.places.possible(self.places.shape(job.needs)):
-            return None
-        return Wait(job.job_id, f"never starts: no host has {wanted(job.needs)}{_beside(job)}", never=True)
-
-    def _scarce(self, job: Waiting) -> Wait:
-        shape = self.places.shape(job.needs)
-        starts_s = self._estimate(job, shape)
-        room = self.room.get(job.job_id, 0)
-        leaving = [f"{counted(room, 'job')} making room"] if room else []
-        facts = ", ".join([*self._facts(job, shape), *leaving, *self._first(job)]) or "held back by the order"
-        return Wait(job.job_id, f"waits for {wanted(job.needs)}: {facts}{self._until(starts_s)}", starts_s)
+    def _scarce(self, job: Waiting, shape: Shape) -> Wait:
+        known, starts_s, room = self._look(shape), self._estimate(job, shape), self.room.get(job.job_id, 0)
+        facts = list(self._facts(job, known))
+        if room:
+            facts.append(f"{counted(room, 'job')} making room")
+        facts += self._first(job)
+        why = (
+            f"waits for {known.wanted}: {', '.join(facts) or 'held back by the order'}{self._until(starts_s)}"
+        )
+        return Wait(job.job_id, why, starts_s)
 
     def _until(self, starts_s: float | None) -> str:
         return (
@@ -162,11 +177,10 @@ class Waits(Mapping[str, Wait]):
 
     # --- facts
 
-    def _facts(self, job: Waiting, shape: Shape) -> Iterator[str]:
-        known = self._look(shape)
+    def _facts(self, job: Waiting, known: _Seen) -> Iterator[str]:
         kept = self._kept(job, known) if known.fits else ""
-        if job.needs.gpus:
-            yield f"{known.free} free{f', {kept}' if kept else known.apart}"
+        if known.free:
+            yield f"{known.free}, {kept}" if kept else known.free
         elif kept:
             yield kept
         yield from known.facts
@@ -181,17 +195,23 @@ class Waits(Mapping[str, Wait]):
         windows = tuple(each for each in self.snapshot.maintenance
                         if each.ends_s > self.snapshot.now_s and self._takes(each, shape))  # fmt: skip
         current = [each for each in windows if each.begins_s <= self.snapshot.now_s]
-        free = sum(slot.free.free[0] >= shape.share for slot in slots)
         fits = self.places.now(shape, 0.0) is not None
-        apart = free >= shape.needs.gpus and not self.places.together(shape)
         facts = (
             *(f"closed for {each.reason} until {clock(each.ends_s, self.snapshot)}" for each in current),
             *out_of_service(slot.device for slot in slots),
             *self._lent(shape, slots, current),
             *self._host(shape, current),
         )
-        shut = tuple(each for each in windows if not self._leaves(each, shape))
-        return _Seen(free, fits, ", not together" if apart else "", facts, windows, shut)
+        shut = sorted(
+            (each for each in windows if not self._leaves(each, shape)), key=lambda each: each.begins_s
+        )
+        free = self._free(shape, slots) if shape.needs.gpus else ""
+        return _Seen(wanted(shape.needs), free, fits, facts, windows, tuple(shut))
+
+    def _free(self, shape: Shape, slots: list[Slot]) -> str:
+        free = sum(slot.free.free[0] >= shape.share for slot in slots)
+        apart = free >= shape.needs.gpus and not self.places.together(shape)
+        return f"{free} free{', not together' if apart else ''}"
 
     def _takes(self, window: Maintenance, shape: Shape) -> bool:
         return any(window.whole(host.host.name) for host in self._hosts(shape)) or any(
@@ -261,6 +281,13 @@ class Waits(Mapping[str, Wait]):
         return None if opens_s is None else self._outside(job, shape, max(opens_s, served_s))
 
     def _opens(self, job: Waiting, shape: Shape) -> float | None:
+        """Return when a place opens for a job."""
+        key = (id(shape), job.lasts_s)
+        if key not in self._lasting:
+            self._lasting[key] = self._roughly(job, shape)
+        return self._lasting[key]
+
+    def _roughly(self, job: Waiting, shape: Shape) -> float | None:
         """Return when a place opens, of durations rounded to a power of two: few are worked out."""
         stay = self._stay(job)
         if not stay.stops and stay.lasts_s > 0:
@@ -273,8 +300,9 @@ class Waits(Mapping[str, Wait]):
 
     def _outside(self, job: Waiting, shape: Shape, at_s: float) -> float:
         """Return the first time from one on at which no maintenance is in the way of a job."""
-        stay = self._stay(job)
-        for window in sorted(self._look(shape).shut, key=lambda each: each.begins_s):
+        shut = self._look(shape).shut
+        stay = self._stay(job) if shut else self._endless
+        for window in shut:
             if at_s < window.ends_s and stay.until(at_s) > window.begins_s:
                 at_s = window.ends_s
         return at_s

@@ -1,7 +1,8 @@
 """Needs, times and devices in words: what a reason is made of."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from runner.core.policy.wording import span as span_of
 from runner.core.queue.pool import Shape
@@ -10,8 +11,13 @@ from runner.core.queue.snapshot import GIB, Device, DeviceState, Kind, Needs, Sn
 SHOWN = 3
 """Devices out of service that a reason names one by one."""
 
+NAMED = 3
+"""Jobs that a reason names one by one."""
+
 FIRST_S, LAST_S = (datetime(*day, tzinfo=UTC).timestamp() for day in ((1000, 1, 1), (9999, 12, 31)))
 """What can be told as a date with four digits."""
+
+DAY_S = 86_400
 
 BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
 """Vendors as they write themselves."""
@@ -22,11 +28,26 @@ def clock(at_s: float, snapshot: Snapshot) -> str:
 
     A time that no calendar has is told as the first or the last that it has: words must not fail.
     """
-    at, now = (
-        datetime.fromtimestamp(min(max(each + snapshot.utc_offset_s, FIRST_S), LAST_S), UTC)
-        for each in (at_s, snapshot.now_s)
-    )
-    return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
+    day, second = divmod(_second(at_s + snapshot.utc_offset_s), DAY_S)
+    time = f"{second // 3600:02d}:{second // 60 % 60:02d}"
+    return time if day == _day(snapshot.now_s + snapshot.utc_offset_s) else f"{_date(day)} {time}"
+
+
+def _second(at_s: float) -> int:
+    """Return a time as the second of a calendar."""
+    return int(min(max(at_s, FIRST_S), LAST_S) // 1)
+
+
+@lru_cache(maxsize=16)
+def _day(at_s: float) -> int:
+    """Return the day of a time; it is asked for with every estimate of one plan."""
+    return _second(at_s) // DAY_S
+
+
+@lru_cache(maxsize=1024)
+def _date(day: int) -> str:
+    """Return a day since 1970 as a date; the estimates of a long queue are of few days."""
+    return f"{datetime.fromtimestamp(day * DAY_S, UTC):%Y-%m-%d}"
 
 
 def span(seconds: float) -> str:
@@ -35,6 +56,15 @@ def span(seconds: float) -> str:
 
 def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def jobs(ids: Sequence[str]) -> str:
+    """Return some jobs by their ids; of many, a few and how many more: ``jobs 2, 3, 4 and 96 others``."""
+    if len(ids) == 1:
+        return f"job {ids[0]}"
+    if len(ids) <= NAMED + 1:  # "and 1 others" would be no shorter than its id
+        return f"jobs {', '.join(ids[:-1])} and {ids[-1]}"
+    return f"jobs {', '.join(ids[:NAMED])} and {len(ids) - NAMED} others"
 
 
 def gib(amount: int) -> str:

@@ -5,13 +5,13 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from runner.adapters.notifiers import LIMIT_S, PROGRAM_LIMIT_S, SENDMAIL
+from runner.adapters.notifiers import LIMIT_S, PROGRAM_LIMIT_S
 from runner.adapters.schedules import SHOWN
 from runner.core.schedules import ON_TIME
 from runner.schedules.orders import EACH
 from runner.schedules.timetable import AGAIN_S, LABEL
 from runner.settings import Settings
-from runner.settings_notify import Notification
+from runner.settings_notify import SENDMAIL, Notification
 from runner.telling.notices import ALARMS, DECISIONS, FIELDS, WORDS
 from runner.telling.notify import KEEP, LOOK_S, TRIES, WAIT_MAX_S
 

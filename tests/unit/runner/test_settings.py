@@ -1,9 +1,12 @@
+import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from runner.app import _site
 from runner.errors import UsageError
-from runner.settings import SYSTEM_SETTINGS, Settings, load_settings, settings_path
+from runner.settings import SYSTEM_SETTINGS, Alarm, Settings, load_settings, settings_path
 
 
 def test_none_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -19,6 +22,15 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert (known.executor, known.root_jobs_run_as.uid) == ("process", 7)
     path.write_text("")
     assert load_settings(path) == Settings()
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"pipe: is not a regular file$"):
+        load_settings(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"seccomp profile: is not a regular file$"):
+        Settings(seccomp=tmp_path / "pipe").seccomp_text()
 
 
 @pytest.mark.parametrize(
@@ -77,6 +89,48 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         '1:21: queue.backfil: unknown field; did you mean "backfill"?',
         '2:7: cpus: must be a number greater than 0, or null, not "x"',
     ]
+
+
+def test_limits_for_profiles_that_do_not_exist_are_told_with_a_guess() -> None:
+    alarm = Alarm(profiles={"compat": 1, "cuda+threads": 2, "baselin": 3, "own": 4})
+    only = "it is only for jobs that call their own profile so"
+    guess, list_ = Settings(alarm=alarm).strangers()
+    assert guess == f'alarm.profiles: there is no profile "baselin"; did you mean "baseline"?; {only}'
+    assert list_.startswith('alarm.profiles: there is no profile "own"; there are ')
+    assert list_.endswith(f"; {only}")
+
+
+def test_a_program_that_cannot_be_started_is_told_with_the_place_of_its_rule(tmp_path: Path) -> None:
+    for name, mode in (("fit", 0o755), ("unfit", 0o644)):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(mode)
+    rules = [{"on": "held", "command": [str(tmp_path / name)]} for name in ("fit", "unfit", "absent", "")]
+    settings = Settings.model_validate({"notify": [*rules, {"on": "held", "webhook": "http://example.org"}]})
+    no_program = "is no program that the daemon may execute; nobody is told"
+    assert list(settings.strangers()) == [
+        f"notify[1].command: {tmp_path}/unfit {no_program}",
+        f"notify[2].command: {tmp_path}/absent does not exist; nobody is told",
+        f"notify[3].command: {tmp_path} {no_program}",
+    ]
+
+
+def test_a_machine_that_takes_no_mail_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.settings_notify.SENDMAIL", f"{tmp_path}/sendmail")
+    settings = Settings.model_validate({"notify": [{"on": "held", "mail": "ops"}]})
+    assert list(settings.strangers()) == [
+        f"notify[0].mail: {tmp_path}/sendmail does not exist; nobody is told"
+    ]
+
+
+def test_what_does_not_exist_is_told_in_the_log_when_the_daemon_starts(tmp_path: Path) -> None:
+    rule = {"on": "held", "command": [f"{tmp_path}/absent"]}
+    settings = Settings.model_validate({"notify": [rule], "alarm": {"profiles": {"baselin": 3}}})
+    with capture_logs() as lines:
+        _site(settings)
+    assert [(each["event"], each["problem"]) for each in lines] == [
+        ("settings.unknown_name", problem) for problem in settings.strangers()
+    ]
+    assert len(lines) == 2
 
 
 def test_paths_are_written_as_text(tmp_path: Path) -> None:

@@ -100,6 +100,20 @@ def test_a_secret_that_is_too_large_is_refused(tmp_path: Path) -> None:
         as_user.read(ME, tmp_path / "big")
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "who", [pytest.param(ME, id="me"), pytest.param(NOBODY, id="nobody", marks=needs_root)]
+)
+def test_a_pipe_or_a_device_in_place_of_a_secret_is_refused_and_not_waited_for(
+    open_path: Path, who: Person
+) -> None:
+    os.mkfifo(open_path / "pipe")
+    (open_path / "pipe").chmod(0o666)
+    for path in (open_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UsageError, match=r"^[^\n]+: not a regular file$"):
+            as_user.read(who, path)
+
+
 @needs_root
 def test_looking_as_somebody_changes_nobody_elses_eyes(open_path: Path) -> None:
     secret = open_path / "secret"

@@ -107,6 +107,31 @@ def test_a_look_tells_processes_power_heat_errors_and_what_holds_clocks_down(
     assert (idle["processes"], idle["throttled"]) == ([], [])
 
 
+def test_more_memory_in_use_than_there_is_costs_no_look_and_is_noted_once(
+    tmp_path: Path, driver: Path
+) -> None:
+    beyond, fine = mixed(), mixed()
+    beyond[0].say(used=81 * GIB, procs=f"11:{GIB}")
+    fine[0].say(used=20 * GIB)
+    looks = [healths["GPU-m0"] for _, healths in asked(tmp_path, driver, *[beyond.text()] * 2, fine.text())]
+    assert [(each["used_bytes"], each["memory"]) for each in looks] == [
+        (80 * GIB, 1.0),
+        (80 * GIB, 1.0),
+        (20 * GIB, 0.25),
+    ]
+    assert [len(each["processes"]) for each in looks] == [1, 1, 0]
+    assert len(noted(tmp_path, driver, beyond, beyond, fine, beyond)) == 2
+
+
+def noted(tmp_path: Path, driver: Path, *hosts: NvidiaHost) -> list[str]:
+    """Return what the log says about memory at several moments of one machine."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_NVML": str(tmp_path / "host")}
+    command = [sys.executable, "-W", "error", "-c", ASK, str(tmp_path / "sys")]
+    texts = json.dumps([host.text() for host in hosts])
+    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, input=texts)
+    return [line for line in answer.stdout.splitlines() if "nvidia.memory_beyond" in line]
+
+
 def test_who_only_draws_is_told_apart_from_who_computes(tmp_path: Path, driver: Path) -> None:
     host = mixed()
     host[0].say(procs=f"11:{GIB}", draws=f"7:{GIB // 4},11:{2 * GIB}")

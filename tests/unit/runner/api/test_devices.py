@@ -28,7 +28,7 @@ class Site(Routes):
         service, clock = self.service, FakeClock()
         clock.forward(100)
         self.watch, self.whose = Watch(clock), Whose()
-        self.inventory = Inventory(self.watch, self.whose, DeviceWords(service.store), clock)
+        self.inventory = Inventory(self.watch, self.whose, DeviceWords(service.store, "boot"), clock)
         self.look()
         service.daemon.world = replace(service.daemon.world, vitals=self.inventory)
         devices.attach(self.app)

@@ -1,4 +1,6 @@
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,54 @@ def test_paths_are_relative_to_the_job_file_not_to_the_shell() -> None:
 def test_a_missing_path_is_told_with_its_place() -> None:
     Path("job.yaml").write_text("workload: {kind: causal_lm, data: corpus}\n")
     assert call("validate", "job.yaml").stderr == "job.yaml:1:35: workload.data: corpus: does not exist\n"
+
+
+NO_FILE = "is not a regular file; pipes and devices are not read"
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_a_job_file_is_refused_in_one_line_and_nobody_waits_for_its_other_end() -> None:
+    os.mkfifo("job.yaml")
+    result = call("validate", "job.yaml")
+    assert (result.exit_code, result.stderr) == (2, f"job.yaml: {NO_FILE}\n")
+
+
+@pytest.mark.parametrize("kind", ["socket", "device"])
+def test_what_is_no_file_at_all_is_refused_in_the_same_words(kind: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        Path("device").symlink_to("/dev/zero")
+        assert call("validate", kind).stderr == f"{kind}: {NO_FILE}\n"
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("workload: {kind: causal_lm, data: pipe}\n", "workload.data: pipe: is not a directory"),
+        (f"{GOOD}policy: ./pipe\n", f"pipe: {NO_FILE}"),
+        ("workload: {kind: program, command: [a], code: pipe}\n", "workload.code: pipe: is not a directory"),
+        (f"{GOOD}secrets: {{TOKEN: pipe}}\n", "secrets.TOKEN: pipe: is not a file"),
+        (
+            f"{GOOD}mounts: [{{source: pipe, target: /data/a}}]\n",
+            "mounts[0].source: pipe: is neither a file nor a directory",
+        ),
+    ],
+)
+def test_a_pipe_that_a_job_file_names_is_refused_in_one_line(text: str, fact: str) -> None:
+    Path("job.yaml").write_text(text)
+    os.mkfifo("pipe")
+    result = call("validate", "job.yaml")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert fact in result.stderr
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("command", ["check", "show", "test policy.yaml"])
+def test_a_pipe_in_place_of_a_policy_is_refused(command: str) -> None:
+    os.mkfifo("policy.yaml")
+    result = call("policy", *command.split(), "policy.yaml")
+    assert (result.exit_code, result.stderr) == (2, f"policy.yaml: {NO_FILE}\n")
 
 
 def test_json_is_one_object_for_each_file() -> None:

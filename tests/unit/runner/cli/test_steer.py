@@ -22,14 +22,30 @@ def test_every_job_is_tried_although_one_is_unknown(api: FakeApi, invoke: Invoke
     assert json.loads(result.stdout)["changed"] is True
 
 
-def test_a_matrix_is_cancelled_from_its_end_and_what_has_ended_is_left_alone(
+def test_a_matrix_is_cancelled_with_one_question_and_what_has_ended_is_left_alone(
     api: FakeApi, invoke: Invoke
 ) -> None:
     api.add("rate-1")
     api.add("rate-2", **ended())
     api.add("rate-3")
     result = invoke("cancel", "--sweep", "rate")
-    assert result.stdout == "rate-3: cancelled by ada\nrate-1: cancelled by ada\n"
+    assert result.stdout == "rate-1: cancelled by ada\nrate-3: cancelled by ada\n"
+    assert [path for method, path, _ in api.asked if method == "POST"] == ["/v1/cancel"]
+
+
+def test_several_jobs_are_cancelled_with_one_question(api: FakeApi, invoke: Invoke) -> None:
+    for number in range(1, 4):
+        api.add(f"rate-{number}")
+    result = invoke("cancel", "rate-1", "rate-3")
+    assert (result.exit_code, result.stdout) == (0, "rate-1: cancelled by ada\nrate-3: cancelled by ada\n")
+    assert [path for method, path, _ in api.asked if method == "POST"] == ["/v1/cancel"]
+
+
+def test_a_job_that_is_unknown_is_told_once(invoke: Invoke, api: FakeApi) -> None:
+    result = invoke("cancel", "nobody")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "nobody: there is no job of that id or name\n"
+    assert [path for method, path, _ in api.asked if method == "POST"] == ["/v1/cancel"]
 
 
 def test_a_daemon_that_has_gone_is_told_once_for_all_the_jobs(
@@ -41,9 +57,12 @@ def test_a_daemon_that_has_gone_is_told_once_for_all_the_jobs(
     for number in range(1, 4):
         api.add(f"rate-{number}")
     monkeypatch.setattr(Client, "act", gone)
-    result = invoke("cancel", "--sweep", "rate")
+    result = invoke("cancel", "nobody", "rate-1", "rate-2")
     assert (result.exit_code, result.stdout) == (4, "")
     assert result.stderr == "no daemon answers; 2 more were not asked for\n"
+    monkeypatch.setattr(Client, "cancel_all", gone)
+    result = invoke("cancel", "--sweep", "rate")
+    assert (result.exit_code, result.stderr) == (4, "no daemon answers\n")
 
 
 @pytest.mark.parametrize("args", [(), ("--sweep", "rate", "train"), ("--sweep", "a b")])

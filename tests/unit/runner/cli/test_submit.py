@@ -51,6 +51,17 @@ def test_every_line_of_a_bad_file_is_printed_with_the_daemons_exit_code(
     assert result.stderr == "j.yaml:1:1: a: unknown field\nj.yaml:2:1: b: \\x1b unknown\n"
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("command", ["submit", "apply"])
+def test_a_pipe_is_refused_and_nothing_is_sent(
+    command: str, api: FakeApi, invoke: Invoke, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = invoke(command, str(tmp_path / "pipe"))
+    assert (result.exit_code, api.submitted) == (2, [])
+    assert result.stderr == f"{tmp_path}/pipe: is not a regular file; pipes and devices are not read\n"
+
+
 @pytest.mark.usefixtures("api")
 def test_one_bad_file_does_not_keep_the_others_back(invoke: Invoke, job_file: Path) -> None:
     result = invoke("submit", "/no/such.yaml", str(job_file))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from runner.core.inventory import (
     Care,
     Case,
+    Kept,
     Look,
     Now,
     Occupant,
@@ -17,8 +18,10 @@ from runner.core.inventory import (
     Word,
     forgiven,
     intruders,
+    kept,
     labels,
     listed,
+    remembered,
     stand,
 )
 from runner.core.queue.snapshot import GIB, DeviceState
@@ -309,6 +312,25 @@ def test_a_device_is_free_only_after_a_fresh_look_that_found_nobody_on_it(
 
 
 # --- names
+
+
+def test_what_a_slow_device_is_kept_with_is_what_the_next_daemon_begins_with() -> None:
+    before = now_at(30, seen(30, used=40 * GIB), given_back())
+    assert kept(before, 12.0) == Kept(IDLE_BYTES)  # it came back 2 s ago: most are clean at the next look
+    told = kept(before, 30.0)
+    assert told == Kept(IDLE_BYTES, frozenset({"7"}), 10.0)
+    begins = remembered(told, moment(31), Care())
+    assert (begins.state, begins.since) == (DeviceState.DIRTY, START + timedelta(seconds=10))
+    assert now_at(71, seen(71, used=40 * GIB), begins).state is DeviceState.QUARANTINED
+    assert now_at(69, seen(69), begins).state is DeviceState.FREE
+
+
+@pytest.mark.parametrize(("within_s", "left_s"), [(60.0, 10.0), (10.0, 10.0), (5.0, 5.0)])
+def test_after_a_long_time_without_a_daemon_there_is_time_for_a_look(within_s: float, left_s: float) -> None:
+    care = Care(clean_within_s=within_s)
+    begins = remembered(Kept(IDLE_BYTES, frozenset({"7"}), 10.0), moment(5000), care)
+    assert begins.returned == 5000 + left_s - within_s
+    assert remembered(Kept(IDLE_BYTES), moment(5000), care).baseline == IDLE_BYTES
 
 
 def test_a_name_stays_with_its_device_when_the_driver_counts_anew() -> None:

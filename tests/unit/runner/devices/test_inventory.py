@@ -91,6 +91,7 @@ class Site:
     whose: Whose = field(default_factory=Whose)
     woken: int = 0
     devices: tuple[Device, ...] = CARDS
+    boot: str = "first"
 
     def __post_init__(self) -> None:
         self.clock.forward(100)
@@ -98,7 +99,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        words = DeviceWords(self.store)
+        words = DeviceWords(self.store, self.boot)
         self.inventory = Inventory(self.watch, self.whose, words, self.clock, self.rules, changed=self.wake)
 
     def wake(self) -> None:

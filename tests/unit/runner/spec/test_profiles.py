@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 
 def profile(text: str) -> Profile:
     return jobfile.resolve_profile(jobfile.load((WORKLOAD + text).encode(), Path("job.yaml")), "cpu")
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_a_profile_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.yaml")
+    with pytest.raises(UsageError, match=r"mine\.yaml: is not a regular file"):
+        named("mine", tmp_path)
 
 
 def write(directory: Path, **profiles: str) -> Path:

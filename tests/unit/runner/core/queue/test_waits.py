@@ -221,12 +221,44 @@ def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
 def test_dependencies_say_what_must_happen() -> None:
     job = replace(waiting("1"), after=(After("x"), After("y", Condition.ANY), After("z", Condition.FAILED)))
     ended = {"z": Ended(Outcome.FAILED, NOW_S)}
-    assert (
-        planned([job], ended=ended).waits["1"].why == "waits for job x to succeed and waits for job y to end"
-    )
+    assert planned([job], ended=ended).waits["1"].why == "waits for job x to succeed and for job y to end"
     ended["z"] = Ended(Outcome.SUCCEEDED, NOW_S)
     wait = planned([job], ended=ended).waits["1"]
     assert (wait.why, wait.never) == ("never starts: job z succeeded, and it was to fail", True)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "job 2"),
+        (2, "jobs 2 and 3"),
+        (3, "jobs 2, 3 and 4"),
+        (4, "jobs 2, 3, 4 and 5"),
+        (5, "jobs 2, 3, 4 and 2 others"),
+        (99, "jobs 2, 3, 4 and 96 others"),
+    ],
+)
+def test_jobs_that_must_end_alike_are_named_together_a_few_of_them(count: int, said: str) -> None:
+    job = replace(waiting("1"), after=tuple(After(str(2 + i)) for i in range(count)))
+    assert planned([job]).waits["1"].why == f"waits for {said} to succeed"
+
+
+def test_a_job_whose_others_have_all_ended_waits_for_devices_like_everybody() -> None:
+    job = replace(waiting("1"), after=(After("x"),))
+    said = planned(
+        [job], busy=[running("r", [f"h-{i}" for i in range(4)])], ended={"x": Ended(Outcome.SUCCEEDED, NOW_S)}
+    )
+    assert said.waits["1"].why.startswith("waits for 1 GPU: 0 free, 4 lent")
+
+
+def test_of_many_jobs_those_that_have_ended_are_not_named() -> None:
+    job = replace(
+        waiting("1"), after=(*(After(str(i), Condition.ANY) for i in (2, 3, 4)), After("5"), After("6"))
+    )
+    ended = {each: Ended(Outcome.SUCCEEDED, NOW_S) for each in ("3", "5")}
+    assert (
+        planned([job], ended=ended).waits["1"].why == "waits for job 6 to succeed and for jobs 2 and 4 to end"
+    )
 
 
 def test_a_time_is_named_with_its_date_on_another_day_of_the_sites_clock() -> None:

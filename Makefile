@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := .make/venv.stamp
 PYTEST := $(BIN)/pytest
-# Half of the suite waits, for engines above all: three files at a time, the longest directories first.
-AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
+# Much of the suite waits, for engines above all: four files at a time, the longest directories first.
+AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-restart test check fix unit bench venv engine clean
 

@@ -16,6 +16,13 @@ from tests.fakes.service import Json, Service, service, until
 pytestmark = pytest.mark.engine
 
 STEPS = 3000
+"""In which a canary can be measured beside a training that goes on."""
+
+FEWER = 1800
+"""In which a training that has begun can be changed twice before it ends."""
+
+FEW = 900
+"""In which one that does not go on by itself can be changed."""
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +36,8 @@ def daemon(engine: str, base_image: str, tmp_path_factory: pytest.TempPathFactor
         made.assert_whole()
 
 
-def training(daemon: Service, name: str, **fields: Any) -> Path:  # noqa: ANN401
-    return daemon.training(name, STEPS, every=200, **fields)
+def training(daemon: Service, name: str, steps: int = STEPS, **fields: Any) -> Path:  # noqa: ANN401
+    return daemon.training(name, steps, every=200, **fields)
 
 
 def at_step(daemon: Service, job_id: str, step: int) -> Json:
@@ -52,12 +59,12 @@ def spec(daemon: Service, job_id: str, attempt: int) -> AttemptSpec:
 
 
 def test_a_change_that_is_kept_is_taken_up_by_the_next_attempt_with_the_same_bits(daemon: Service) -> None:
-    untouched = daemon.submit(training(daemon, "untouched"))
-    job_id = daemon.submit(training(daemon, "kept"))
+    untouched = daemon.submit(training(daemon, "untouched", FEW))
+    job_id = daemon.submit(training(daemon, "kept", FEW))
     at_step(daemon, job_id, 250)
-    answer = apply(
-        daemon, training(daemon, "kept", profile={"extends": "cpu", "threads": 1, "conversion": "each_use"})
-    )
+    daemon.freeze(job_id)  # it is to be killed before it ends
+    changed = {"extends": "cpu", "threads": 1, "conversion": "each_use"}
+    answer = apply(daemon, training(daemon, "kept", FEW, profile=changed))
     assert (answer["class"], answer["same_bits"], answer["outcome"], answer["revision"]) == (
         "B",
         True,
@@ -73,11 +80,13 @@ def test_a_change_that_is_kept_is_taken_up_by_the_next_attempt_with_the_same_bit
 
 
 def test_another_trajectory_is_declined_then_resumed_and_a_new_model_is_rolled_back(daemon: Service) -> None:
-    job_id = daemon.submit(training(daemon, "changed"))
+    job_id = daemon.submit(training(daemon, "changed", FEWER))
     at_step(daemon, job_id, 250)
-    hotter = training(daemon, "changed", workload={"learning_rate": 0.002})
+    hotter = training(daemon, "changed", FEWER, workload={"learning_rate": 0.002})
     assert apply(daemon, hotter, code=3)["outcome"] == "decline"
-    allowed = training(daemon, "changed", workload={"learning_rate": 0.002}, allow=["changed_training"])
+    allowed = training(
+        daemon, "changed", FEWER, workload={"learning_rate": 0.002}, allow=["changed_training"]
+    )
     assert apply(daemon, allowed)["outcome"] == "resume"
     resumed = until(
         lambda: daemon.job(job_id) if daemon.job(job_id)["attempt"] == 2 else None, "it is resumed"
@@ -85,7 +94,7 @@ def test_another_trajectory_is_declined_then_resumed_and_a_new_model_is_rolled_b
     assert resumed["attempts"][0]["checkpoint_step"] >= 250
     at_step(daemon, job_id, 600)
     wider = training(
-        daemon, "changed", workload={"learning_rate": 0.002, "width": 64}, allow=["changed_training"]
+        daemon, "changed", FEWER, workload={"learning_rate": 0.002, "width": 64}, allow=["changed_training"]
     )
     assert apply(daemon, wider, "--approve")["outcome"] == "restart"
     until(
@@ -124,11 +133,10 @@ def test_a_canary_is_measured_beside_a_training_and_leaves_nothing_in_its_lineag
 
 def test_a_job_that_fills_its_machine_makes_room_for_its_canary(daemon: Service) -> None:
     resources = {"cpus": 1, "memory": "40GiB"}
-    job_id = daemon.submit(training(daemon, "large", resources=resources))
+    job_id = daemon.submit(training(daemon, "large", FEWER, resources=resources))
     at_step(daemon, job_id, 250)
-    file = training(
-        daemon, "large", resources=resources, profile={"extends": "cpu", "threads": 1, "optimizer": "loop"}
-    )
+    loop = {"extends": "cpu", "threads": 1, "optimizer": "loop"}
+    file = training(daemon, "large", FEWER, resources=resources, profile=loop)
     said = daemon.runner("apply", str(file), "--canary", "50")
     assert "there is no room beside the job" in said
     assert "the trial cost" in said

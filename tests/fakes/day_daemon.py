@@ -32,6 +32,7 @@ from runner.service import Caller, Service, Submission
 from runner.settings import Settings
 from runner.world import Moment
 from tests.fakes import day_rules
+from tests.fakes.day_machine import CLOCK, HOLD_S, counted
 from tests.fakes.day_rules import Holding
 from tests.fakes.day_script import (
     BUSY_S,
@@ -39,11 +40,15 @@ from tests.fakes.day_script import (
     JUMPS,
     KILLS_S,
     KINDS,
+    LEAK,
     PATIENT,
     QUEUE,
     SPEED,
     Deed,
+    Kind,
     deeds,
+    maintenance,
+    seen,
     team_of,
 )
 from tests.fakes.fast_clock import FastClock
@@ -67,8 +72,19 @@ SLACK_S: Final = 0.3 * HOUR_S
 EVENING_S: Final = BUSY_S + 0.8 * HOUR_S
 """When whoever still waits is sent home."""
 
-USUAL: Final = ("waiting, and has", "has ended (", "at a time, and this asks for", "there is no job")
-"""What people are told on a day on which nothing is wrong: queues are full, jobs have ended."""
+USUAL: Final = (
+    "waiting, and has",
+    "has ended (",
+    "at a time, and this asks for",
+    "there is no job",
+    "), so it cannot be held; ",
+    "), so it cannot be released; ",
+    *(f"is {state}, so it cannot be released; " for state in ("queued", "starting", "running")),
+)
+"""What people are told on a day on which nothing is wrong: queues are full, jobs have ended or are stopping.
+
+A job that was stopping could not be held, and may be queued again or further by the time of its release.
+"""
 
 
 @dataclass
@@ -127,11 +143,13 @@ class Day:
         if self.counts["plans"] % READ_EVERY == 0:
             self.hold(lambda: day_rules.every_wait_is_explained(snapshot, made))
         self.hold(lambda: self.counts.update(overdue=day_rules.nobody_is_passed_over(snapshot, made)))
+        self.hold(lambda: self.counts.update(closed=day_rules.maintenance_is_kept(snapshot, made)))
         return made
 
     def tick(self, now: Moment) -> None:
         """Hold devices, queue and store against each other."""
         del now
+        self.clock.wind()
         self.counts["ticks"] += 1
         self.hold(self._nothing_leaks)
         self.hold(self._everybody_is_told)
@@ -146,7 +164,9 @@ class Day:
                     held.setdefault(uuid, set()).add(entry.row.job.id)
         standings = {each.device.uuid: each.standing for each in self.inventory.shown()}
         assert held.keys() <= standings.keys(), f"{held.keys() - standings.keys()}: lent and not there"
-        self.counts.update(f"saw {standing.state}" for standing in standings.values())
+        self.counts.update(seen(standing.state) for standing in standings.values())
+        leaks = (uuid for uuid, each in standings.items() if "in use by no process" in each.reason)
+        self.counts.update(seen(LEAK) for _ in leaks)
         for uuid, standing in standings.items():
             holders = held.get(uuid, set())
             assert standing.holders == holders, f"{uuid}: has {standing.holders}, jobs {holders} hold it"
@@ -181,6 +201,7 @@ class Day:
             for number, deed in enumerate(script):
                 if str(number) not in before:
                     self.wait(deed.at_s)
+                    self._await(deed.once)
                     self._do(deed, f"{number:032d}")
                     file.write(f"{number}\n")
                     if deed.name == PATIENT:
@@ -206,6 +227,12 @@ class Day:
         while (left_s := self.clock.real_s(until_s)) > 0:
             pause.wait(min(left_s, 0.2))
             self.report()
+
+    def _await(self, once: str) -> None:
+        """Return when something has been counted, in this life or before, however late that is."""
+        deadline_s = self.clock.since_morning() + HOLD_S * SPEED
+        while once and once not in counted(self.place) and self.clock.since_morning() < deadline_s:
+            self.wait(self.clock.since_morning() + 60)
 
     def report(self) -> None:
         """Leave the counts where a kill does not reach them."""
@@ -293,7 +320,7 @@ class Day:
         assert len(ended) == len(rows), "a job was lost"
 
 
-def settings(shared: tuple[str, ...]) -> Settings:
+def settings(kind: Kind) -> Settings:
     """Return what the operator of the day has said."""
     said: dict[str, Any] = {
         "executor": "process",
@@ -302,8 +329,8 @@ def settings(shared: tuple[str, ...]) -> Settings:
         "observe_every_s": 0.1,
         "watch_every_s": 0.1,
         "clean_within_s": 1800,
-        "shared_devices": shared,
-        "queue": QUEUE,
+        "shared_devices": kind.shared,
+        "queue": {**QUEUE, "maintenance": tuple(maintenance(kind))},
     }
     return Settings.model_validate(said)
 
@@ -311,13 +338,13 @@ def settings(shared: tuple[str, ...]) -> Settings:
 def main(place: Path) -> None:
     """Live from now to the end of the day."""
     said = json.loads((place / "day.json").read_text())
-    clock, kind = FastClock(said["began"], SPEED, JUMPS), next(k for k in KINDS if k.name == said["kind"])
+    clock, kind = FastClock(place / CLOCK, SPEED, JUMPS), next(k for k in KINDS if k.name == said["kind"])
     logs.configure(terminal=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "SystemClock", lambda: clock)
         patch.setattr(app, "DeviceWatch", partial(DeviceWatch, every_s=LOOK_S))
         patch.setattr(app, "Care", partial(Care, stale_s=STALE_LOOKS * LOOK_S))
-        day = Day(place, clock, app.build(place / "state", settings(kind.shared)))
+        day = Day(place, clock, app.build(place / "state", settings(kind)))
         patch.setattr(scheduling, "plan", day.planned)
         day.service.daemon.changed = day.changed
         day.service.daemon.ticks.append(day.tick)

@@ -10,20 +10,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event as Flag
 from typing import Final
 
 from runner.adapters.process_books import Books
-from tests.fakes.day_script import HOUR_S, SPEED, Fate, Kind, fates
-from tests.fakes.fast_clock import FastClock
+from tests.fakes.day_script import CALM, HOUR_S, NIGHT_S, SPEED, Fate, Kind, fates
+from tests.fakes.fast_clock import FastClock, start
 from tests.fakes.hosts import GIB, compile_nvml
+from tests.fakes.unmeasured import unmeasured
+
+HOLD_S: Final = 12.0
+"""In real time: for so long something goes on after its end, until the daemon has seen it."""
 
 IDLE_BYTES: Final = 600 * 1024**2
 LOOK_S: Final = 0.02
-START_S: Final = 2.0
-"""In real time: a daemon may take so long to begin before the day does."""
+CLOCK: Final = "clock"
+"""The file of the clock; the daemon winds it, so that the day waits for one that is slow or away."""
 
 
 @dataclass
@@ -57,9 +62,10 @@ class Machine:
         (self.place / "state").mkdir(mode=0o755)
         self.host = self.kind.host()
         self.library = compile_nvml(self.place / "driver")
-        self.clock = FastClock(time.monotonic() + START_S, SPEED)
+        start(self.place / CLOCK, NIGHT_S)
+        self.clock = FastClock(self.place / CLOCK, SPEED)
         self._fates = list(fates(self.seed))
-        said = {"began": self.clock.began, "kind": self.kind.name, "seed": self.seed}
+        said = {"kind": self.kind.name, "seed": self.seed}
         (self.place / "day.json").write_text(json.dumps(said))
         self.look()
 
@@ -78,11 +84,12 @@ class Machine:
             self._end()
 
     def _start(self) -> None:
-        env = {**os.environ, "LD_LIBRARY_PATH": str(self.library), "FAKE_NVML": str(self.place / "host")}
+        told = {"LD_LIBRARY_PATH": str(self.library), "FAKE_NVML": str(self.place / "host")}
         with (self.place / "daemon.log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 [sys.executable, "-m", "tests.fakes.day_daemon", str(self.place)],
-                env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**unmeasured(os.environ), **told}, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
     def _end(self) -> None:
@@ -94,20 +101,38 @@ class Machine:
             self._daemon.kill()
             self._daemon.wait()
         for program in self.programs():
-            os.killpg(program.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended by itself just now
+                os.killpg(program.pid, signal.SIGKILL)
 
     # --- what befalls it
 
     def _meet(self) -> None:
         now_s = self.clock.since_morning()
-        for fate in [each for each in self._open if each.ends_s <= now_s]:
+        for fate in [each for each in self._open if each.ends_s <= now_s and not self._holds(each, now_s)]:
             self._open.remove(fate)
             self._over(fate)
-        while self._fates and self._fates[0].at_s <= now_s:
+        held = any(each.ends_s <= now_s for each in self._open)
+        while self._fates and self._fates[0].at_s <= now_s and not held:
             fate = self._fates.pop(0)
             self._befalls(fate)
             if fate.ends_s:
                 self._open.append(fate)
+            held = fate.shows != "" and fate.ends_s <= now_s
+        if not (self._fates or self._open):
+            self._is_calm()
+
+    def _is_calm(self) -> None:
+        """Say once that nothing more befalls the machine."""
+        whole = self.place / "counts-calm.json"
+        if not whole.exists():
+            part = whole.with_suffix(".part")
+            part.write_text(json.dumps({CALM: 1}))
+            part.replace(whole)
+
+    def _holds(self, fate: Fate, now_s: float) -> bool:
+        """Return whether something goes on although its time is over: nobody has been seen to see it."""
+        unseen = fate.shows != "" and fate.shows not in counted(self.place)
+        return unseen and now_s < fate.ends_s + HOLD_S * SPEED
 
     def _befalls(self, fate: Fate) -> None:
         card = self.host[fate.card % len(self.host.cards)]
@@ -142,8 +167,9 @@ class Machine:
     def _kill_a_program(self) -> None:
         """kill -9 the program that was begun first, from outside."""
         for program in list(self.programs())[:1]:
-            os.kill(program.pid, signal.SIGKILL)
-            self.dead += 1
+            with suppress(ProcessLookupError):  # it has ended by itself just now
+                os.kill(program.pid, signal.SIGKILL)
+                self.dead += 1
 
     def _kill_the_daemon(self) -> None:
         """kill -9 the daemon, and bring it back."""
@@ -197,16 +223,17 @@ class Machine:
             self._said = self.host.text()
             self.host.write(self.place / "host")
 
-    def counts(self) -> Mapping[str, int]:
-        """Return what the lives of the daemon have counted, together."""
-        total: dict[str, int] = {}
-        for path in self.place.glob("counts-*.json"):
-            for name, count in json.loads(path.read_text()).items():
-                total[name] = total.get(name, 0) + count
-        return total
-
     def hours(self) -> float:
         return self.clock.since_morning() / HOUR_S
+
+
+def counted(place: Path) -> Mapping[str, int]:
+    """Return what the lives of the daemon have counted, together."""
+    total: dict[str, int] = {}
+    for path in place.glob("counts-*.json"):
+        for name, count in json.loads(path.read_text()).items():
+            total[name] = total.get(name, 0) + count
+    return total
 
 
 def _devices(pid: int) -> tuple[str, ...] | None:

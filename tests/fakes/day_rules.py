@@ -78,6 +78,28 @@ def only_what_is_free_is_lent(snapshot: Snapshot, made: Plan) -> None:
             taken.add(uuid)
 
 
+def maintenance_is_kept(snapshot: Snapshot, made: Plan) -> int:
+    """Nothing starts that would run on in a maintenance of what it gets; return how many would, without it.
+
+    What nobody knows the length of is taken to last as long as the site says that the unknown does.
+    """
+    ahead = [each for each in snapshot.maintenance if each.ends_s > snapshot.now_s]
+    jobs = {job.job_id: job for job in snapshot.waiting}
+    for start in made.starts:
+        ends_s = snapshot.now_s + _kept_s(jobs[start.job_id], snapshot)
+        for window in ahead:
+            taken = window.whole(start.host) or bool(window.devices & set(start.devices))
+            assert not taken or ends_s <= window.begins_s, (
+                f"job {start.job_id} starts {window.begins_s - snapshot.now_s:.0f} s before {window.reason} "
+                f"and lasts {ends_s - snapshot.now_s:.0f} s"
+            )
+    if not any(each.begins_s <= snapshot.now_s for each in ahead):
+        return 0
+    started = {start.job_id for start in made.starts}
+    opened = plan(replace(snapshot, maintenance=()))
+    return sum(start.job_id not in started for start in opened.starts)
+
+
 def every_wait_is_explained(snapshot: Snapshot, made: Plan) -> None:
     """Whoever does not start is told why."""
     started = {start.job_id for start in made.starts}

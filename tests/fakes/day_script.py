@@ -5,13 +5,19 @@ What people do, and what befalls the machine.  Times are seconds since the morni
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
+from runner.core.queue.snapshot import DeviceState
+from tests.fakes.fast_clock import MORNING
 from tests.fakes.hosts import NvidiaHost, h100s, mixed, sliced_a100s
 
 HOUR_S: Final = 3600.0
 SPEED: Final = 1800.0
+NIGHT_S: Final = -0.3 * HOUR_S
+"""When the daemon is started, before anybody submits."""
+
 BUSY_S: Final = 5.2 * HOUR_S
 """For so long people submit; then the day only has to come to its end."""
 
@@ -27,6 +33,11 @@ VISITOR: Final = 20012
 def team_of(uid: int) -> int:
     """Return the group of a user: five are in each."""
     return TEAMS[uid % 2]
+
+
+def seen(what: str) -> str:
+    """Return what is counted whenever the daemon sees a device so."""
+    return f"saw {what}"
 
 
 QUEUE: Final[Mapping[str, Any]] = {
@@ -58,16 +69,22 @@ class Deed:
     name: str  # of the job or the device
     file: Mapping[str, Any] | None = None
     refused: str = ""  # words with which it must be refused
+    once: str = ""  # what must have been counted before, whenever that is
 
 
 @dataclass(frozen=True)
 class Fate:
-    """Something that befalls the machine; until ``ends_s``, where that makes sense."""
+    """Something that befalls the machine; until ``ends_s``, where that makes sense.
+
+    What ``shows`` as something lasts until the daemon has been seen to see that, and nothing else befalls
+    the machine before: on a busy one hours may pass between two looks.
+    """
 
     at_s: float
     what: str  # stranger, lost, leak, death, hang, kill
     card: int = 0
     ends_s: float = 0.0
+    shows: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,7 @@ class Kind:
 
     name: str
     shapes: tuple[tuple[int, Mapping[str, Any]], ...]  # how often, and which fields a job file has
+    closed: str  # the device that is somebody else's for a while
     shared: tuple[str, ...] = ()
 
     def host(self) -> NvidiaHost:
@@ -96,6 +114,7 @@ KINDS: Final = (
             (2, _gpus(4, linked=True, memory="40GiB")),
             (1, _gpus(0)),
         ),
+        closed="GPU-h0",
     ),
     Kind(
         "a100",
@@ -106,6 +125,7 @@ KINDS: Final = (
             (2, _gpus(2, linked=True, model=["A100"])),
             (1, _gpus(0)),
         ),
+        closed="GPU-a2",
     ),
     Kind(
         "mixed",
@@ -117,9 +137,20 @@ KINDS: Final = (
             (4, _gpus(1, kind="shared", memory="5GiB")),
             (1, _gpus(0)),
         ),
+        closed="GPU-m0",
         shared=("T4",),
     ),
 )
+
+
+def maintenance(kind: Kind) -> Iterator[Mapping[str, Any]]:
+    """Yield the times in which a device, and then the whole machine, is somebody else's."""
+    for begins_s, ends_s, devices in ((0.8, 1.6, [kind.closed]), (5.6, 5.75, [])):
+        begin, end = (
+            MORNING + timedelta(hours=at, seconds=sum(by for when, by in JUMPS if when <= at * HOUR_S))
+            for at in (begins_s, ends_s)
+        )
+        yield {"begin": begin.isoformat(), "end": end.isoformat(), "reason": "new fan", "devices": devices}
 
 
 def _two_of_each() -> NvidiaHost:
@@ -151,11 +182,19 @@ def _submissions(kind: Kind, random: Random) -> Iterator[Deed]:
         yield submitted
         yield from _afterwards(submitted, random)
     silent_s = HANG_S + 0.5 * HOUR_S  # by then what was known of the devices is too old
-    yield Deed(silent_s, "submit", GUEST, PATIENT, _program(_gpus(0), ["true"]))
+    short = _program(_gpus(0), ["true"])  # ends before the machine is closed
+    short["resources"]["time_limit"] = "10m"
+    yield Deed(silent_s, "submit", GUEST, PATIENT, short)
 
 
 PATIENT: Final = "needs-no-driver"
 """A job without devices, submitted while the driver hangs."""
+
+CALM: Final = "calm"
+"""What is counted when nothing more befalls the machine, and nothing that did goes on."""
+
+LEAK: Final = "leak"
+"""What is seen of a device on which memory is in use and no process is."""
 
 
 def _afterwards(submitted: Deed, random: Random) -> Iterator[Deed]:
@@ -220,9 +259,10 @@ def _mistakes(random: Random) -> Iterator[Deed]:
 def _upkeep() -> Iterator[Deed]:
     """Yield what the operator does about devices."""
     yield Deed(1.2 * HOUR_S, "drain", 0, "2")
-    yield Deed(2.0 * HOUR_S, "resume", 0, "drained")
-    for at_s in (2.6, 3.5, 5.3, 5.6):  # whatever was quarantined has been looked at by then
+    yield Deed(2.0 * HOUR_S, "resume", 0, "drained", once=seen(DeviceState.DRAINED))
+    for at_s in (2.6, 3.5, 5.3):  # whatever was quarantined has been looked at by then
         yield Deed(at_s * HOUR_S, "resume", 0, "quarantined")
+    yield Deed(5.6 * HOUR_S, "resume", 0, "quarantined", once=CALM)
 
 
 # --- What befalls the machine -----------------------------------------------------------------------------
@@ -240,9 +280,9 @@ def fates(seed: int) -> tuple[Fate, ...]:
     random = Random(seed + 1)  # noqa: S311  (no secret)
     deaths = (Fate(random.uniform(0.4, 5.0) * HOUR_S, "death") for _ in range(6))
     happens = (
-        Fate(-0.9 * HOUR_S, "stranger", 1, 0.4 * HOUR_S),
-        Fate(1.8 * HOUR_S, "lost", -1, 2.4 * HOUR_S),
-        Fate(2.4 * HOUR_S, "leak", 2, 2.8 * HOUR_S),
+        Fate(NIGHT_S, "stranger", 1, 0.4 * HOUR_S, seen(DeviceState.FOREIGN)),
+        Fate(1.8 * HOUR_S, "lost", -1, 2.4 * HOUR_S, seen(DeviceState.QUARANTINED)),
+        Fate(2.4 * HOUR_S, "leak", 2, 2.8 * HOUR_S, seen(LEAK)),
         Fate(3.3 * HOUR_S, "stranger", 1, 3.6 * HOUR_S),
         Fate(HANG_S, "hang", -2, KILLS_S[1]),
         *(Fate(at_s, "kill") for at_s in KILLS_S),

@@ -87,6 +87,7 @@ class _Planner:
     until: dict[str, float] = field(default_factory=dict)  # ends of what starts, by device
     headed: bool = False  # the first blocked job has its reservation
     closed: set[str] = field(default_factory=set)  # limits that an overdue job waits for
+    spared: dict[str, int] = field(default_factory=dict)  # what one at a limit uses up of its others
     capped: dict[Under, float] = field(default_factory=dict)  # who is at a limit, for how long or longer
     living: set[int] = field(default_factory=set)  # shapes that may still find a place, by identity
 
@@ -128,14 +129,14 @@ class _Planner:
         if shape.never or (passed and (shape.dead or _reaches(lasts_s, shape.too_long_s))):
             return True
         under = (job.owner, job.group, job.sweep, job.needs.gpus)
-        if _reaches(lasts_s, self.capped.get(under)):
+        if not late and _reaches(lasts_s, self.capped.get(under)):  # an overdue job may close its limits
             return True
         caps = list(self.book.caps(job))
-        full = self._full(caps, lasts_s)
+        full = self._full(caps, lasts_s, late=late)
         if full:
             if late and self._could_use(caps, shape):
-                self.closed.update(cap.words for cap in full)
-            self.capped[under] = 0.0 if self._full(caps, 0.0) else lasts_s
+                self._spare(caps, full)
+            self.capped[under] = 0.0 if self._full(caps, 0.0, late=late) else lasts_s
             return True
         choice = None if shape.dead else self.places.now(shape, lasts_s)
         if choice is None:
@@ -144,11 +145,25 @@ class _Planner:
         self._start(job, choice, lasts_s)
         return True
 
-    def _full(self, caps: Sequence[Cap], lasts_s: float) -> list[Cap]:
+    def _full(self, caps: Sequence[Cap], lasts_s: float, *, late: bool) -> list[Cap]:
         """Return which quotas or limits of sweeps stand against a job; what an overdue job waits for does."""
         now_s, closed = self.snapshot.now_s, self.closed
-        ends_s = now_s + lasts_s
-        return [cap for cap in caps if cap.words in closed or cap.free.least(now_s, ends_s) < cap.amount]
+        ends_s, spared = now_s + lasts_s, {} if late else self.spared
+        return [
+            cap
+            for cap in caps
+            if cap.words in closed or cap.free.least(now_s, ends_s) < cap.amount + spared.get(cap.words, 0)
+        ]
+
+    def _spare(self, caps: Sequence[Cap], full: Sequence[Cap]) -> None:
+        """Close the limits that an overdue job waits for; of its others, spare it what it uses up.
+
+        Should somebody who is not overdue take that, the next plan would find that the job waits for those
+        limits too, close them, and take back what is promised in this one to overdue jobs behind it.
+        """
+        self.closed.update(cap.words for cap in full)
+        for cap in caps:
+            self.spared[cap.words] = max(cap.amount, self.spared.get(cap.words, 0))
 
     def _could_use(self, caps: Sequence[Cap], shape: Shape) -> bool:
         """Return whether a job waits for its quota: not if it may never have as much, nor without a place."""

@@ -10,6 +10,9 @@ from runner.core.queue.rules import Order, PriorityClass, Quota, Quotas, Rules
 from runner.core.queue.snapshot import GIB, After, Ended, Maintenance, Needs, Sweep
 from tests.fakes.sites import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
 
+AGES_S = 30 * 24 * HOUR_S
+"""Older than any bound."""
+
 HALF = [running("r", ["h-0", "h-1"], hours=2)]
 BIG = waiting("big", gpus(4), age_s=99)
 
@@ -180,6 +183,44 @@ def test_beyond_the_reservations_nobody_passes_an_overdue_job() -> None:
     decided = planned(queue, busy=busy, rules=IMPATIENT)
     assert not decided.starts
     assert len(decided.reservations) == 2
+
+
+@pytest.mark.parametrize(("late", "early", "most"), [(2, 1, 5), (1, 2, 6)])
+def test_an_overdue_job_at_one_limit_is_spared_its_others_and_those_behind_keep_their_promises(
+    late: int, early: int, most: int
+) -> None:
+    """What is left of the group's quota is not for somebody who is not overdue.
+
+    Given away, it would be closed in the next plan for the sake of ``swept``, and ``late`` promised nothing.
+    """
+    one, devices = Sweep("s", at_a_time=1), ("h-1", "h-2")[:late]
+    busy = [replace(running("r", ["h-0"], hours=3), sweep=one), running("x", devices, hours=2)]
+    kept = frozenset({"h-0", "h-2", "h-3"} if late == 1 else ())
+    queue = [
+        replace(waiting("swept", gpus(4), age_s=AGES_S), sweep=one),
+        waiting("late", replace(gpus(late), avoid=kept), age_s=AGES_S - 1, owner="bob"),
+        waiting("early", gpus(early), owner="eve"),
+    ]
+    inside = [replace(job, group="lab") for job in queue]
+    rules = Rules(quotas=Quotas(groups={"lab": Quota(devices=most)}))
+    held = [replace(busy[0], group="lab"), busy[1]]
+    decided = planned(inside, busy=held, rules=rules)
+    assert [(each.job_id, each.at_s - NOW_S) for each in decided.reservations] == [("late", 2 * HOUR_S)]
+    assert not decided.starts
+    assert list(starts(planned(inside[1:], busy=held, rules=rules))) == ["early"]
+
+
+def test_an_overdue_job_that_can_never_start_does_not_speak_for_one_of_as_many_devices_that_can() -> None:
+    """Both are at the quota of their owner; only what the second waits for is kept from others."""
+    rules = Rules(quotas=Quotas(users={"ada": Quota(devices=4)}))
+    queue = [
+        waiting("never", replace(gpus(4), models=("B9000",)), age_s=AGES_S),
+        waiting("late", gpus(4), age_s=AGES_S - 1),
+        waiting("early", gpus(1)),
+    ]
+    busy = [running("r", ["h-0"], owner="ada")]
+    assert not planned(queue, busy=busy, rules=rules).starts
+    assert list(starts(planned([queue[0], queue[2]], busy=busy, rules=rules))) == ["early"]
 
 
 # --- times and dependencies

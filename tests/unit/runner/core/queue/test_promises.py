@@ -12,7 +12,7 @@ from runner.core.queue.book import Book, expected_end
 from runner.core.queue.order import overdue
 from runner.core.queue.plan import Plan, plan
 from runner.core.queue.pool import Places, fit
-from runner.core.queue.rules import Order, PriorityClass, Quota, Quotas, Rules
+from runner.core.queue.rules import DAY_S, Order, PriorityClass, Quota, Quotas, Rules
 from runner.core.queue.simulate import Arrival, Site, play
 from runner.core.queue.snapshot import (
     GIB,
@@ -83,15 +83,19 @@ RULES = st.builds(
     quotas=QUOTAS,
     overdue_per_owner=st.integers(1, 20),
     reservations=st.integers(0, 5),
+    unknown_s=st.sampled_from((20.0, 90.0, DAY_S)),
 )
 MAINTENANCE = st.lists(
     st.builds(
-        lambda at_s, lasts_s, hosts: Maintenance(at_s, at_s + lasts_s, "fans", frozenset(hosts)),
+        lambda at_s, lasts_s, hosts, devices: Maintenance(
+            at_s, at_s + lasts_s, "fans", frozenset(hosts), frozenset(devices)
+        ),
         st.integers(0, 200).map(float),
         st.integers(1, 100).map(float),
         st.sets(st.sampled_from(("h0", "h1")), max_size=1),
+        st.sets(st.sampled_from(("h0-0", "h0-1", "h0-s", "h1-0")), max_size=2),
     ),
-    max_size=1,
+    max_size=2,
 ).map(tuple)
 
 
@@ -199,9 +203,10 @@ def reservations_can_be_kept(snapshot: Snapshot, decided: Plan) -> None:
 def maintenance_is_left_alone(snapshot: Snapshot, decided: Plan) -> None:
     jobs = {job.job_id: job for job in snapshot.waiting}
     for window, start in ((w, s) for w in snapshot.maintenance for s in decided.starts):
-        ours = bool(window.hosts) and start.host not in window.hosts
+        ours = not window.whole(start.host) and not window.devices & set(start.devices)
         over = window.ends_s <= snapshot.now_s
-        assert ours or over or snapshot.now_s + _lasts(jobs[start.job_id]) <= window.begins_s
+        ends_s = snapshot.now_s + _kept(jobs[start.job_id], snapshot)
+        assert ours or over or ends_s <= window.begins_s
 
 
 def everybody_knows_why(snapshot: Snapshot, decided: Plan) -> None:

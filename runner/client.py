@@ -107,13 +107,14 @@ class Client:
 
         pause, deadline = Event(), monotonic() + SUBMIT_PATIENCE_S
         while True:
+            overdue = monotonic() >= deadline  # before it is sent: a daemon that came up late is asked too
             try:
                 answer: dict[str, Any] = self.post("/v1/jobs", body)
             except (Absent, CutOff) as error:
                 lost = self._lost(error)
             else:
                 return answer
-            if monotonic() >= deadline:
+            if overdue:
                 raise lost
             pause.wait(SUBMIT_PAUSE_S)
 

@@ -6,13 +6,14 @@ socket, meant that one: those are never started from here.
 """
 
 # pathlib takes 5 ms to import, a tenth of a whole submission:
-# ruff: noqa: PTH100, PTH103, PTH111, PTH117, PTH118, PTH123
+# ruff: noqa: PTH100, PTH103, PTH111, PTH117, PTH118, PTH120, PTH123
 
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from runner.errors import Unavailable, UsageError
@@ -24,13 +25,16 @@ SYSTEM_SOCKET: Final = "/run/runner/runner.sock"
 ROOT_STATE_DIR: Final = "/var/lib/runner"
 MAX_SOCKET_PATH: Final = 107  # bytes in sockaddr_un, the final NUL left out
 CONNECT_LIMIT_S: Final = 10.0
-START_LIMIT_S: Final = 15.0
+START_LIMIT_S: Final = 30.0  # for one start; whoever waits for somebody else's gives each start as long
 SLOW_START_S: Final = 1.5  # from here on the user is told what takes so long
 START_POLL_S: Final = 0.02
+TURN_POLL_S: Final = 0.05
 LOCKED: Final = 3  # exit code of a daemon that found its state locked by another one
 LOCKED_TRIES: Final = 4  # the other one may be about to leave
 LOCKED_PAUSE_S: Final = 0.5
 LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+TURN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+ROOM_BYTES: Final = 256 * 1024  # what a new store and its log take on disk, about
 MAX_LAST_WORDS: Final = 8192  # bytes of a failed start's log that are looked at
 
 Tell = Callable[[str], None]
@@ -106,8 +110,8 @@ def _connect(connection: socket.socket, path: str) -> None:
 def start(place: Place, tell: Tell) -> None:
     """Start the daemon of a place and return when it answers, or one that somebody else started meanwhile.
 
-    Two clients that start one each do no harm: the second daemon finds the state locked
-    and leaves, and both clients reach the first.
+    Of many clients one starts it, and the others wait for what comes of that: a daemon each would
+    keep the one that is to be from its processor.
 
     Raises:
         Absent: the place is not ours to start a daemon at.
@@ -115,16 +119,94 @@ def start(place: Place, tell: Tell) -> None:
     """
     if place.state_dir is None:
         raise Absent(f"{place.socket}: no daemon answers; whoever set it up must start it")
-    with _open_log(place.state_dir) as log:
-        before = log.tell()
-        deadline = time.monotonic() + START_LIMIT_S
-        for _ in range(LOCKED_TRIES):
-            child = _spawn(place.state_dir, log)
-            if _comes_up(place, child, deadline, tell):
-                return
-            if child.returncode != LOCKED or not is_locked(place.state_dir):
-                break
-        raise Unavailable(f"the daemon did not start: {_last_words(place.state_dir, before)}")
+    with _open_log(place.state_dir) as log, _turn(place, tell) as turn:
+        if turn is None:
+            return
+        try:
+            _start(place, place.state_dir, log, tell)
+        except Unavailable as error:
+            _write(turn, f"{os.getpid()}\n{error}")
+            raise
+
+
+def _start(place: Place, directory: str, log: IO[bytes], tell: Tell) -> None:
+    before = log.seek(0, os.SEEK_END)
+    deadline = time.monotonic() + START_LIMIT_S
+    for _ in range(LOCKED_TRIES):
+        child = _spawn(directory, log)
+        if _comes_up(place, child, deadline, tell):
+            return
+        if child.returncode != LOCKED or not is_locked(directory):
+            break
+    raise Unavailable(f"the daemon did not start: {_no_room(directory) or _last_words(directory, before)}")
+
+
+@contextmanager
+def _turn(place: Place, tell: Tell) -> Iterator[int | None]:
+    """Give the turn to start a daemon, as the file that is locked for it; None when one answers already.
+
+    The lock goes with the process that has it.  In the file are its id, and below what went wrong.
+
+    Raises:
+        Unavailable: whoever had the turn before us did not succeed, or does not end.
+    """
+    descriptor = _open(os.path.join(place.state_dir or "", "starting"), TURN_FLAGS)
+    try:
+        if not _await_turn(place, descriptor, tell):
+            yield None
+            return
+        _write(descriptor, str(os.getpid()))
+        yield None if answers(place.socket) else descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _await_turn(place: Place, descriptor: int, tell: Tell) -> bool:
+    """Return True when the lock is ours, False when a daemon answers; each new starter has its full time."""
+    from threading import Event  # noqa: PLC0415  only a start pays for this import
+
+    if _lock(descriptor):
+        return True
+    never, slow_at = Event(), time.monotonic() + SLOW_START_S
+    starter, deadline = b"", 0.0
+    while not _lock(descriptor):
+        now, holder = time.monotonic(), _read(descriptor)
+        if holder != starter or not deadline:
+            starter, deadline = holder, now + START_LIMIT_S + LOCKED_PAUSE_S
+        if answers(place.socket):
+            return False
+        if now >= deadline:
+            pid = starter.partition(b"\n")[0].decode(errors="replace")
+            raise Unavailable(
+                f"{place.state_dir}: process {pid} is starting the daemon, and does not end; stop it"
+            )
+        if now > slow_at:
+            tell(f"waiting for the daemon of {place.state_dir}, which another command starts ...")
+            slow_at = float("inf")
+        never.wait(TURN_POLL_S)
+    if failure := _read(descriptor).decode(errors="replace").partition("\n")[2]:
+        raise Unavailable(failure)
+    return True
+
+
+def _lock(descriptor: int) -> bool:
+    from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415  only a start pays for this import
+
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> bytes:
+    return os.pread(descriptor, MAX_LAST_WORDS, 0)
+
+
+def _write(descriptor: int, text: str) -> None:
+    with suppress(OSError):  # a full disk: those who wait find out for themselves
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(errors="replace")[:MAX_LAST_WORDS], 0)
 
 
 def is_locked(directory: str) -> bool:
@@ -179,12 +261,17 @@ def answers(path: str) -> bool:
 
 def _open_log(directory: str) -> IO[bytes]:
     """Return the log of the user's own daemon, open for appending; nobody else may read it."""
+    return os.fdopen(_open(os.path.join(directory, "daemon.log"), LOG_FLAGS), "ab")
+
+
+def _open(path: str, flags: int) -> int:
+    """Return a file of a state directory, made if it is not there; nobody else may read it."""
+    directory = os.path.dirname(path)
     try:
         os.makedirs(directory, mode=0o755 if os.geteuid() == 0 else 0o700, exist_ok=True)
-        descriptor = os.open(os.path.join(directory, "daemon.log"), LOG_FLAGS, 0o600)
+        return os.open(path, flags, 0o600)
     except OSError as error:
         raise Unavailable(f"{directory}: cannot keep the daemon's state here ({error.strerror})") from error
-    return os.fdopen(descriptor, "ab")
 
 
 def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
@@ -197,6 +284,19 @@ def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
     )
     _started.append(child)
     return child
+
+
+def _no_room(directory: str) -> str:
+    """Return that the disk is full, which a daemon cannot write into its log; empty when it is not."""
+    from errno import EDQUOT, ENOSPC  # noqa: PLC0415  only a failed start pays for these imports
+    from tempfile import TemporaryFile  # noqa: PLC0415
+
+    try:
+        with TemporaryFile(dir=directory) as probe:
+            os.posix_fallocate(probe.fileno(), 0, ROOM_BYTES)
+    except OSError as error:
+        return f"{directory}: {str(error.strerror).lower()}" if error.errno in {ENOSPC, EDQUOT} else ""
+    return ""
 
 
 def _last_words(directory: str, before: int) -> str:

@@ -87,6 +87,7 @@ class Service:
             Refused: the caller may not.
         """
         found = self.resolve_all(caller, submission)
+        self._hopeful(caller, found, submission)
         return self.daemon.ask(lambda: self._accept(caller, found, submission))
 
     def resolve(self, caller: Caller, submission: Submission) -> Resolved:
@@ -151,6 +152,10 @@ class Service:
         self.daemon.submit_all(rows, texts, token)
         return tuple(rows)
 
+    def _hopeful(self, caller: Caller, found: Resolution, submission: Submission) -> None:
+        owner = self.owner(caller).name
+        predecessors.refuse_hopeless(submission, found.revisions, owner, self.store)
+
     def _still_admitted(self, submission: Submission, rows: Sequence[JobRow], team: str) -> None:
         """Look at the quotas of waiting jobs once more: others may have submitted since.
 
@@ -165,7 +170,9 @@ class Service:
 
         Of a matrix it is the first job, and the names and values of all.
         """
-        revisions = self.resolve_all(caller, submission).revisions
+        found = self.resolve_all(caller, submission)
+        self._hopeful(caller, found, submission)
+        revisions = found.revisions
         revision = revisions[0]
         row = self.draft(caller, revision, "0")
         attempt = Attempt(1, 1)

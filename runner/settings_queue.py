@@ -7,6 +7,7 @@ explains what they do.
 
 import grp
 import pwd
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -40,6 +41,17 @@ from runner.spec.queueing import Moment
 Duration = Annotated[
     timedelta, PlainValidator(parse_duration), PlainSerializer(format_duration, return_type=str)
 ]
+
+
+def _days(value: object) -> timedelta:
+    """Return a duration that is mostly hours or days; one without a unit may mean either."""
+    number = str(value).strip()
+    if not isinstance(value, bool) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", number):
+        raise ValueError(f'needs a unit: did you mean "{number}d", "{number}h" or "{number}m"?')
+    return parse_duration(value)
+
+
+Days = Annotated[timedelta, PlainValidator(_days), PlainSerializer(format_duration, return_type=str)]
 Named = Annotated[str, Field(min_length=1, max_length=64)]
 Share = Annotated[float, Field(ge=0, le=1e6)]
 
@@ -72,7 +84,7 @@ class ClassSettings(Closed):
     preemptible: bool = False
     """Whether its jobs may be made to save, leave and wait again."""
 
-    bound: Duration = timedelta(days=3)
+    bound: Days = timedelta(days=3)
     """A job that has waited longer goes before all others."""
 
     def named(self, name: str) -> PriorityClass:
@@ -161,7 +173,7 @@ class QueueSettings(Closed):
     backfill: bool = True
     """Whether a job may start before those in front of it where that delays none of them."""
 
-    half_life: Duration = _of(_RULES.half_life_s)
+    half_life: Days = _of(_RULES.half_life_s)
     """After which a device-second that was used counts half."""
 
     cpu_weight: float = Field(_RULES.cpu_weight, ge=0, le=1)
@@ -185,7 +197,7 @@ class QueueSettings(Closed):
     group_quotas: dict[Named, QuotaSettings] = {}
     """Quotas by group."""
 
-    unknown: Duration = _of(_RULES.unknown_s)
+    unknown: Days = _of(_RULES.unknown_s)
     """What a job is taken to need that has neither a time limit nor a past."""
 
     overdue_per_owner: int = Field(_RULES.overdue_per_owner, ge=1, le=1000)
@@ -271,14 +283,14 @@ class QueueSettings(Closed):
 
 def _is_user(name: str) -> bool:
     try:
-        return bool(pwd.getpwnam(name))
+        return name.isdecimal() or bool(pwd.getpwnam(name))  # who has no name here goes by the number
     except KeyError:
         return False
 
 
 def _is_group(name: str) -> bool:
     try:
-        return bool(grp.getgrnam(name))
+        return name.isdecimal() or bool(grp.getgrnam(name))
     except KeyError:
         return False
 

@@ -7,7 +7,7 @@ the images and the revision, so that the daemon itself knows of none of them.
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +41,7 @@ from runner.ports import (
     Limits,
     Mount,
 )
+from runner.quantities import format_size
 from runner.submitting.resolved import Resolved
 from runner.world import Findings, Glance, Pinned, Terms
 
@@ -247,7 +248,12 @@ class JobWorkshop:
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         reports, saved = self._reports(directory, paths), directory.saved(paths)
-        evidence = _evidence(gone, reports, reports_expected=not isinstance(revision.job.workload, Program))
+        program = isinstance(revision.job.workload, Program)
+        evidence = replace(
+            _evidence(gone, reports, reports_expected=not program),
+            saved=saved.attempt == attempt.number,
+            memory=format_size(revision.job.resources.memory),
+        )
         ended = _ended(gone, evidence, saved)
         settings = exit_facts.of_settings(spec, revision.profile_name(attempt.turned), reports.effective)
         facts: dict[str, Known] = {
@@ -265,6 +271,7 @@ class JobWorkshop:
             saved.steps,
             exit_facts.digest_of(spec, effective),
             reports.result.step if reports.result and ended.cause == "non_finite" else None,
+            turnable=not program or reports.effective is not None or attempt.turned != Turned(),
         )
 
     def glance(self, row: JobRow, attempt: Attempt) -> Glance:

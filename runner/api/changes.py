@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from runner.api.routes import Body, C, decoded
+from runner.api.routes import LARGEST, Body, C, decoded
 from runner.api.views import moment
 from runner.changes.applying import Applying
 from runner.changes.applying import Request as Change
@@ -35,7 +35,7 @@ class ChangeBody(Body):
 
 
 class RollbackBody(Body):
-    revision: int | None = Field(None, ge=1)
+    revision: int | None = Field(None, ge=1, le=LARGEST)
 
 
 def applying_of(request: Request) -> Applying:

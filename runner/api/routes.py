@@ -30,6 +30,10 @@ from runner.workshop import parse_revision
 T = TypeVar("T")
 
 LONGEST_WAIT_S: Final = 60.0
+LARGEST: Final = 2**63 - 1
+"""The largest whole number that the store takes."""
+
+Number = Annotated[int, Field(ge=0, le=LARGEST)]
 STATUS: Final[dict[type[RunnerError], tuple[int, str]]] = {
     NotFound: (404, "not_found"),
     UsageError: (422, "usage"),
@@ -73,7 +77,7 @@ class SignalBody(Body):
 
 
 class RestartBody(Body):
-    start: Literal["checkpoint", "scratch"] | Annotated[int, Field(ge=0)] = Field("checkpoint", alias="from")
+    start: Literal["checkpoint", "scratch"] | Number = Field("checkpoint", alias="from")
 
 
 def service_of(request: Request) -> Service:
@@ -248,7 +252,7 @@ async def release(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
 
 
 @router.get("/jobs/{reference}/decisions")
-def decisions(reference: str, service: S, caller: C, attempt: int | None = None) -> Any:  # noqa: ANN401
+def decisions(reference: str, service: S, caller: C, attempt: Number | None = None) -> Any:  # noqa: ANN401
     """Answer with what the policy has decided, and why, the oldest first."""
     found = service.decisions(caller, reference, attempt)
     return JSONResponse({"decisions": [json.loads(row.body) for row in found]})
@@ -259,8 +263,8 @@ async def log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     reference: str,
     service: S,
     caller: C,
-    attempt: int | None = None,
-    offset: Annotated[int, Field(ge=0)] = 0,
+    attempt: Number | None = None,
+    offset: Number = 0,
     wait: float = 0,
     part: Literal["job", "build"] = "job",
 ) -> Response:
@@ -277,7 +281,7 @@ async def log(  # noqa: PLR0913, PLR0917  (one per query parameter)
 
 @router.get("/events")
 async def events(  # noqa: PLR0913, PLR0917  (one per query parameter)
-    service: S, caller: C, job: str | None = None, after: int = 0, wait: float = 0, limit: int = 1000
+    service: S, caller: C, job: str | None = None, after: Number = 0, wait: float = 0, limit: int = 1000
 ) -> Any:  # noqa: ANN401
     row = None if job is None else await _apart(service.find, job, caller)
     job_id = None if row is None else row.job.id

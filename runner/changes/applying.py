@@ -25,10 +25,10 @@ from runner.core.job import (
     Stopping,
 )
 from runner.core.policy.rules import STARTS, Verb
-from runner.errors import Refused
+from runner.errors import Refused, UsageError
 from runner.ports import DecisionRow, JobRow, RevisionRow
 from runner.service import Caller, Service, Submission
-from runner.source import SpecError
+from runner.source import SpecError, one_line
 from runner.submitting import predecessors
 from runner.submitting.resolved import Resolved
 from runner.workshop import parse_revision
@@ -55,16 +55,25 @@ class Applying:
     # --- what callers may ask for
 
     def canary(self, caller: Caller, request: Request) -> Trial:
-        """Begin to measure a change, and return the trial."""
+        """Begin to measure a change, and return the trial.
+
+        Raises:
+            Refused: the policy declines it whatever would be measured, or the job cannot be compared.
+        """
         row, before, after = self._sides(caller, request)
         found = compared(before, after)
+        self.canaries.check(row, request.steps)
+        weighing = Weighing(self.service, row, before, after, found, None, request.approved)
+        if why := weighing.hopeless():
+            raise Refused(f"job {row.job.id}: this change is declined, whatever a canary shows: {why}")
+        self.canaries.check_comparable(row)
         return self.canaries.begin(caller, row, after, request.steps, found.kind)
 
     def weigh(self, caller: Caller, request: Request) -> Offer:
         """Return what a change is and what would follow from it; nothing is done."""
         row, before, after = self._sides(caller, request)
         found = compared(before, after)
-        trial = self.canaries.get(request.canary, row.job.id) if request.canary else None
+        trial = self._measured(row, request.canary) if request.canary else None
         return Weighing(self.service, row, before, after, found, trial, request.approved).offer()
 
     def apply(self, caller: Caller, request: Request) -> tuple[Offer, int | None]:
@@ -159,6 +168,20 @@ class Applying:
         return self.service.owner(caller).name
 
     # --- the pieces
+
+    def _measured(self, row: JobRow, canary: str) -> Trial:
+        """Return the trial that a change is to be decided with.
+
+        Raises:
+            UsageError: there is none.
+        """
+        trial = self.canaries.find(canary, row.job.id)
+        if trial is None:
+            raise UsageError(
+                f"--measured: there is no canary {one_line(canary)} of job {row.job.id}, or it is no longer "
+                "known; --canary N measures the change"
+            )
+        return trial
 
     def _sides(self, caller: Caller, request: Request) -> tuple[JobRow, Resolved, Resolved]:
         """Return the job, its revision, and the one that is offered."""

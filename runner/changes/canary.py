@@ -66,6 +66,7 @@ PATIENCE_S: Final = 60.0
 
 POLL_S: Final = 0.2
 METRICS_BYTES: Final = 4 * 1024**2
+REPORT_BYTES: Final = 64 * 1024  # enough to see whether there are steps at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +150,19 @@ class Canaries:
             if is_canary(row):
                 self._cancel(row.job.id)
 
+    def find(self, job_id: str, parent: str) -> Trial | None:
+        """Return a trial, None where there is none, or it was for another job."""
+        trial = self._trials.get(job_id)
+        return trial if trial is not None and trial.parent == parent else None
+
     def get(self, job_id: str, parent: str) -> Trial:
         """Return a trial.
 
         Raises:
             Refused: there is none, or it was for another job.
         """
-        trial = self._trials.get(job_id)
-        if trial is None or trial.parent != parent:
+        trial = self.find(job_id, parent)
+        if trial is None:
             raise Refused(
                 f"job {parent}: has no canary {job_id} that is still known; --canary N measures the change"
             )
@@ -164,16 +170,40 @@ class Canaries:
 
     # --- beginning
 
-    def begin(self, caller: Caller, row: JobRow, offered: Resolved, steps: int, kind: Class) -> Trial:
-        """Return a trial that goes on by itself.
+    @staticmethod
+    def check(row: JobRow, steps: int) -> None:
+        """Refuse what nobody needs to look into.
 
         Raises:
-            Refused: the job does not run, or there is no room and the job cannot make it without losing work.
+            Refused: too few steps, or the job does not run.
         """
         if steps < LEAST_STEPS:
             raise Refused(f"--canary {steps}: at least {LEAST_STEPS} steps are needed for a rate")
         if not isinstance(row.job.state, Running):
             raise Refused(f"job {row.job.id}: is {row.job.state.kind}; a canary is for a job that runs")
+
+    def check_comparable(self, row: JobRow) -> None:
+        """Refuse a job whose steps nobody can count: a program that reports none now will report none then.
+
+        Raises:
+            Refused: it is a program, and none of its attempts has reported a step.
+        """
+        if not isinstance(parse_revision(row.revision).job.workload, Program):
+            return
+        attempts = range(max(row.job.attempts, 1), 0, -1)
+        metrics = (self.service.workshop.paths(row, number, row.job.lineage).metrics for number in attempts)
+        if not any(lines(tail(each, REPORT_BYTES)) for each in metrics):
+            raise Refused(
+                f"job {row.job.id}: has never reported a step, so a canary cannot be compared with it; "
+                "let the program report steps (job.report), or apply without --canary"
+            )
+
+    def begin(self, caller: Caller, row: JobRow, offered: Resolved, steps: int, kind: Class) -> Trial:
+        """Return a trial that goes on by itself.
+
+        Raises:
+            Refused: there is no room, and the job cannot make it without losing work.
+        """
         began = self.service.clock.now()
         parked = self._room(row, offered)
         try:
@@ -266,14 +296,17 @@ class Canaries:
 
     def _measure(self, trial: Trial) -> Measured:
         """Wait for the steps, stop the canary, and return what it has shown."""
-        self._until(lambda: self._advanced(trial), LIMIT.total_seconds())
+        self._until(lambda: bool(self._pointless(trial)) or self._advanced(trial), LIMIT.total_seconds())
         if self._left.is_set():
             raise Unavailable("the daemon has left")
+        pointless = self._pointless(trial)
         stopped = self.service.clock.monotonic()
         ended = isinstance(self._job(trial.job_id).state, Finished)
         self._cancel(trial.job_id)
         self._until(lambda: isinstance(self._job(trial.job_id).state, Finished), PATIENCE_S * 2)
         stop_s = 0.0 if ended else self.service.clock.monotonic() - stopped
+        if pointless:
+            return Measured(None, 0.0, stop_s, trial.done, f"{pointless}, so its canary was ended")
         written = lines(tail(self._paths(trial.job_id).metrics, METRICS_BYTES))
         seen = pace(written)
         if seen is None:
@@ -286,6 +319,15 @@ class Canaries:
         written = lines(tail(self._paths(trial.job_id).metrics, METRICS_BYTES))
         trial.done = max((line.step for line in written), default=trial.first) - trial.first
         return trial.done >= trial.steps or isinstance(self._job(trial.job_id).state, Finished | Held)
+
+    def _pointless(self, trial: Trial) -> str:
+        """Return why nobody needs a canary any more: its job has come to rest; empty while it has not."""
+        state = self._job(trial.parent).state
+        if isinstance(state, Finished):
+            return f"job {trial.parent} has ended meanwhile ({state.outcome}: {state.why})"
+        if isinstance(state, Held) and trial.parked is None:
+            return f"job {trial.parent} was held meanwhile"
+        return ""
 
     def _why(self, trial: Trial) -> str:
         ended = self.service.store.attempts(trial.job_id)

@@ -37,7 +37,7 @@ from runner.submitting.resolved import Resolved
 
 Outcome: TypeAlias = Literal["keep", "resume", "restart", "decline"]
 
-FREE: Final = 1e9
+FREE: Final = records.BOUNDLESS
 """The gain of a change that costs nothing, because the next attempt begins anyway."""
 
 _FREELY: Final[Mapping[str, Known]] = {
@@ -128,6 +128,17 @@ class Weighing:
         return Offer(
             self.row, self.before, self.after, self.found, worth, decision, outcome, why, record, self.trial
         )
+
+    def hopeless(self) -> str:
+        """Return why the change is declined whatever its canary shows; empty where that may decide."""
+        offer = self.offer()
+        if offer.outcome != "decline":
+            return ""
+        facts = offer.decision.facts
+        situation = Situation(facts, self.service.clock.now(), seed=self.row.job.id)
+        may_pay = any(self._welcome(situation, **{"econ.best": str(verb)}) for verb in STARTS)
+        measurable = not self._other() and not self._beyond(offer.worth)
+        return "" if may_pay and measurable else offer.why
 
     @property
     def _runs(self) -> bool:

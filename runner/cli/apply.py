@@ -14,7 +14,8 @@ from runner.cli.options import as_json, check_optional_ref, complete_names, the_
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
 from runner.cli.submit import read
 from runner.client import find_or_start
-from runner.errors import Unavailable
+from runner.errors import Unavailable, UsageError
+from runner.source import one_line
 from runner.wire import quote
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from runner.client import Client
 
 DECLINED: Final = 3
+MAX_ID: Final = 20
 POLL_S: Final = 0.5
 VERIFYING_S: Final = 600.0
 """How long the daemon may take to verify checkpoints before it answers."""
@@ -40,6 +42,19 @@ RESTING: Final = {"held": "release", "finished": "restart"}
 """States in which nothing happens by itself, and the command that begins again."""
 
 
+def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return the id of a canary as it was given.
+
+    Raises:
+        UsageError: no canary can be called that.
+    """
+    if value is not None and not (value.isascii() and value.isdecimal() and len(value) <= MAX_ID):
+        raise UsageError(
+            f"--measured: there is no canary {one_line(value)}; its number is what --canary N has said"
+        )
+    return value
+
+
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option(
@@ -52,7 +67,12 @@ RESTING: Final = {"held": "release", "finished": "restart"}
     "--canary", "steps", type=click.IntRange(25, 1_000_000), metavar="N",
     help="First measure the change: N steps of it, from a copy of the newest checkpoint.",
 )  # fmt: skip
-@click.option("--measured", metavar="ID", help="Decide with what an earlier canary of this change has shown.")
+@click.option(
+    "--measured",
+    metavar="ID",
+    callback=_check_canary,
+    help="Decide with what an earlier canary of this change has shown.",
+)
 @as_json
 def apply(  # noqa: PLR0913  one per option
     file: str,
@@ -73,7 +93,7 @@ def apply(  # noqa: PLR0913  one per option
     client = find_or_start(complain)
     body = {**_body(file, job), "canary": measured}
     if steps is not None:
-        body["canary"] = _measure(client, body, steps)
+        body["canary"] = _measure(client, {**body, "approve": approve}, steps)
     answer = _post(client, "/v1/apply", {**body, "dry_run": dry_run, "approve": approve})
     if as_json:
         say_json(answer)
@@ -146,6 +166,8 @@ def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
 
 def _done(answer: Mapping[str, Any], *, dry_run: bool) -> str:
     follows = _follows(answer)
+    if dry_run and answer["outcome"] == "decline":
+        return "dry run: this change is declined; nothing would change"
     if dry_run:
         return f"dry run: nothing was done; without --dry-run: {follows}"
     revision = "" if answer["revision"] is None else f" is at revision {answer['revision']};"

@@ -141,10 +141,11 @@ def _megabytes(chosen: DataSet) -> str:
 
 
 def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
-    from rich.console import Console  # noqa: PLC0415  only a terminal pays for it
     from rich.table import Table  # noqa: PLC0415
+
+    from runner.cli.tables import stdout  # noqa: PLC0415  only a terminal pays for it
 
     table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
     for chosen, ready in rows:
         table.add_row(chosen.name, "yes" if ready else "", _megabytes(chosen), chosen.title)
-    Console().print(table)
+    stdout().print(table)

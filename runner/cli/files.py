@@ -1,29 +1,35 @@
 """``runner validate``, ``schema`` and ``init``: what concerns job files alone, and needs no daemon."""
 
+from __future__ import annotations
+
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from runner.cli.options import as_json
 from runner.cli.output import complain, complain_of, say, say_json
 from runner.errors import UsageError
-from runner.source import Problem, SpecError, one_line
+from runner.source import Problem, SpecError, one_line, read_source
+
+if TYPE_CHECKING:
+    from runner.spec.jobfile import JobFile
 
 TEMPLATE: Final = Path(__file__).parent.parent / "templates" / "job.yaml"
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @as_json
-def validate(files: tuple[Path, ...], *, as_json: bool) -> None:
+def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     """Check job files, and as the current user the paths in them; submit nothing.
 
+    A FILE that is - is read from standard input; its paths are relative to where you are.
     Every problem of every FILE is a line FILE:LINE:COLUMN: FIELD: FACT.  The exit code is 2
     if there is one.
     """
-    codes = [_validate(path, as_json=as_json) for path in files]
+    codes = [_validate(file, as_json=as_json) for file in files]
     click.get_current_context().exit(max(codes))
 
 
@@ -60,24 +66,50 @@ def init(file: Path, *, force: bool) -> None:
 commands: Final = (validate, schema, init)
 
 
-def _validate(path: Path, *, as_json: bool) -> int:
+def _validate(file: str, *, as_json: bool) -> int:
     """Report on one file, and return the exit code for it."""
+    path = Path(file or "''")  # an empty one would be the directory that we are in
     try:
-        name, count = _checked(path)
+        jobs = _checked(path, _read(file))
     except SpecError as error:
         if as_json:
-            say_json({"file": str(path), "ok": False, "problems": [_entry(each) for each in error.problems]})
+            say_json({"file": file, "ok": False, "problems": [_entry(each) for each in error.problems]})
             return error.exit_code
         return complain_of(error)
     if as_json:
-        say_json({"file": str(path), "ok": True, "name": name, "jobs": count, "problems": []})
-    else:
-        say(f"{one_line(str(path))}: ok{f', {count} jobs' if count > 1 else ''}")
+        say_json({"file": file, "ok": True, "name": jobs[0].name, "jobs": len(jobs), "problems": []})
+        return 0
+    name = one_line(str(path))
+    say(f"{name}: ok{f', {len(jobs)} jobs' if len(jobs) > 1 else ''}")
+    if any(map(_leaves_open, jobs)):
+        complain(
+            f"{name}: users, jobs that it waits for, devices and data are looked at when it is submitted"
+        )
     return 0
 
 
-def _checked(path: Path) -> tuple[str, int]:
-    """Return the name of the job in a file, and how many jobs its matrix makes of it.
+def _leaves_open(job: JobFile) -> bool:
+    """Return whether a job names something that only the daemon knows."""
+    return bool({"queue", "devices", "schedule"} & job.model_fields_set) or (
+        getattr(job.workload, "data", "stdlib") not in {"stdlib", "synthetic"}
+    )
+
+
+def _read(file: str) -> bytes:
+    """Return the text of a job file; ``-`` is standard input.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    from runner.cli.submit import STANDARD_INPUT, read  # noqa: PLC0415  the client: only this command pays for it
+
+    if not file:
+        raise SpecError(Path("''"), [Problem(None, "", "no file has an empty name; name a job file")])
+    return read(file) if file == STANDARD_INPUT else read_source(Path(file))
+
+
+def _checked(path: Path, text: bytes) -> tuple[JobFile, ...]:
+    """Return the jobs that a file stands for.
 
     Raises:
         SpecError: the file, a path in it, or the policy that it names is not right.
@@ -85,13 +117,13 @@ def _checked(path: Path) -> tuple[str, int]:
     from runner.policies import of_job  # noqa: PLC0415  pydantic: only this command pays for it
     from runner.spec import jobfile, paths  # noqa: PLC0415  pydantic: only this command pays for it
 
-    written = jobfile.read_all(path)
+    written = jobfile.load_all(text, path)
     look = cache(paths.problem_with)
     for job in written.jobs:
         paths.check_paths(job, path.parent, look)
     for job in {job.policy: job for job in written.jobs}.values():
         of_job.find(job, path.parent)
-    return written.jobs[0].name, len(written.jobs)
+    return written.jobs
 
 
 def _entry(problem: Problem) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import codecs
 from typing import TYPE_CHECKING, Final, Protocol
 
 from runner.cli import render
-from runner.cli.output import on_terminal, say, say_json
+from runner.cli.output import say, say_json, takes_escapes
 from runner.wire import ErrorAnswer
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _tell_build(client: Client, ref: str, told: Told, view: View) -> None:
 def _view(*, as_json: bool) -> View:
     if as_json:
         return JsonView()
-    if on_terminal():
+    if takes_escapes():
         from runner.cli.live import LiveView  # noqa: PLC0415  loads rich
 
         return LiveView()

@@ -168,8 +168,9 @@ def _cells(row: Row) -> tuple[object, ...]:
 
 
 def _print_table(rows: tuple[Row, ...]) -> None:
-    from rich.console import Console  # noqa: PLC0415  only a terminal pays for it
     from rich.table import Table  # noqa: PLC0415
+
+    from runner.cli.tables import stdout  # noqa: PLC0415  only a terminal pays for it
 
     table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
     for row in rows:
@@ -177,4 +178,4 @@ def _print_table(rows: tuple[Row, ...]) -> None:
         tag = next((tag for tag in row.tags if not tag.endswith(":current")), "-")
         current = "yes" if row.current else ""
         table.add_row(row.id[7:19], row.kind, row.accelerator, size, row.created, current, tag)
-    Console().print(table)
+    stdout().print(table)

@@ -8,12 +8,14 @@ from click.shell_completion import CompletionItem
 
 UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 COMPLETION_LIMIT_S: Final = 0.5
+LONGEST_SHOWN: Final = 60  # characters of what was typed wrong
 
 
 def check_ref(ctx: click.Context, param: click.Parameter, given: str) -> str:
     """Return what may be an id, the beginning of one, or a name; the daemon knows which."""
     if not re.fullmatch(r"[^\s/\x00-\x1f\x7f]{1,200}", given):
-        raise click.BadParameter(f"{given!r} is neither an id nor a name of a job", ctx, param)
+        short = given if len(given) <= LONGEST_SHOWN else f"{given[: LONGEST_SHOWN - 1]}…"
+        raise click.BadParameter(f"{short!r} is neither an id nor a name of a job", ctx, param)
     return given
 
 

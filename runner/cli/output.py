@@ -1,5 +1,6 @@
 """How commands speak: results on stdout, everything about them on stderr, JSON one object per line."""
 
+import os
 import sys
 from typing import Final
 
@@ -42,6 +43,11 @@ def say_row(*cells: object) -> None:
 
 def on_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def takes_escapes() -> bool:
+    """Return whether standard output is a terminal that is known to do more than to print lines."""
+    return on_terminal() and os.environ.get("TERM", "") not in {"", "dumb", "unknown"}
 
 
 def harmless(text: str, keep: str = "") -> str:

@@ -1,6 +1,7 @@
 """``runner submit``: the file goes to the daemon as it stands; the daemon reads it."""
 
 import os
+import sys
 from stat import S_ISREG
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from runner.client import Client, find_or_start
 from runner.errors import RunnerError, UsageError
 
 MAX_FILE_BYTES: Final = 1024 * 1024
+STANDARD_INPUT: Final = "-"
 CONDITIONS: Final = ("ok", "any", "failed")
 
 
@@ -69,6 +71,7 @@ def submit(  # noqa: PLR0913  one per option
 ) -> None:
     """Submit job files, and print the id and the name of each job.
 
+    A FILE that is - is read from standard input; its paths are relative to where you are.
     Starts your own daemon if none answers.  Every FILE is tried; the exit code is the
     first that is not 0.  With --follow or --wait it tells how the job ended.  A FILE with a
     matrix makes many jobs, all or none of them.  A FILE with a schedule makes no job
@@ -99,11 +102,16 @@ def submit(  # noqa: PLR0913  one per option
 
 
 def read(file: str) -> bytes:
-    """Return the bytes of a job file.
+    """Return the bytes of a job file; ``-`` is standard input.
 
     Raises:
         UsageError: it cannot be read, is too large to be one, or its path is not UTF-8.
     """
+    if file == STANDARD_INPUT:
+        text = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise UsageError(f"{file}: larger than 1 MiB, so not a job file")
+        return text
     try:
         file.encode()
         with open(file, "rb", opener=_unblocked) as stream:  # pathlib takes 5 ms to import
@@ -124,6 +132,8 @@ def _unblocked(file: str, flags: int) -> int:
 
 def _explain(file: str) -> bytes:
     """Read a file that cannot be read, the long way: it knows what to say."""
+    if not file:
+        raise UsageError("'': no file has an empty name; name a job file")
     from pathlib import Path  # noqa: PLC0415
 
     from runner.source import read_source  # noqa: PLC0415

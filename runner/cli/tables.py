@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.cli import render
-from runner.cli.output import harmless
+from runner.cli.output import harmless, takes_escapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,10 +30,15 @@ LAST_COLUMN: Final = 16
 """What should be left to the last column, which takes several lines where it must."""
 
 
+def stdout() -> Console:
+    """Return standard output; without colours where the terminal is not known to have any."""
+    return Console(color_system="auto" if takes_escapes() else None)
+
+
 def print_jobs(jobs: list[Summary], now: float, console: Console | None = None) -> None:
     """Print one row per job."""
     columns = ("JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE", "WHY")
-    _print(columns, [_job_cells(job, now) for job in jobs], SPARE, console or Console())
+    _print(columns, [_job_cells(job, now) for job in jobs], SPARE, console or stdout())
 
 
 def print_cells(
@@ -47,7 +52,7 @@ def print_cells(
     ``spare`` are columns that a narrow screen does without, the least missed first.
     """
     cells = [[Text(harmless(cell), COLOURS.get(cell, "")) for cell in row] for row in rows]
-    _print(tuple(columns), cells, spare, console or Console())
+    _print(tuple(columns), cells, spare, console or stdout())
 
 
 def _print(
@@ -84,7 +89,7 @@ def _width(columns: tuple[str, ...], rows: Sequence[Sequence[Text]], number: int
 
 def print_job(job: Detail, now: float, console: Console | None = None) -> None:
     """Print what is known about one job, and its attempts."""
-    console = console or Console()
+    console = console or stdout()
     grid = Table.grid(padding=(0, 2))
     for name, value in render.facts(job):
         text = str(value)

@@ -21,7 +21,7 @@ import click
 
 from runner.cli import frames
 from runner.cli.options import as_json
-from runner.cli.output import complain, on_terminal, say_json
+from runner.cli.output import complain, on_terminal, say_json, takes_escapes
 from runner.cli.render import Pace
 from runner.client import Client, find_or_start
 from runner.errors import RunnerError
@@ -57,7 +57,7 @@ def top(*, once: bool, as_json: bool) -> None:
     client = find_or_start(complain)
     if as_json:
         say_json(ask(client))
-    elif once or not on_terminal():
+    elif once or not takes_escapes():
         size = (shutil.get_terminal_size().columns, 0) if on_terminal() else (10_000, 0)
         click.echo("\n".join(frames.frame(ask(client), size, style())))
     else:
@@ -72,7 +72,7 @@ def ask(client: Client, wait_s: float = 0.0) -> Json:
 
 def style() -> frames.Style:
     """Return what standard output can show."""
-    colour = on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    colour = takes_escapes() and not os.environ.get("NO_COLOR")
     return frames.Style(colour, (sys.stdout.encoding or "").lower().startswith("utf"))
 
 

@@ -19,6 +19,8 @@ class Evidence:
     result_cause: str | None  # from result.json, a hint by the program
     result_message: str
     reports: bool  # the workload writes a result: exit 0 alone is not believed
+    saved: bool = False  # the attempt has left a valid checkpoint
+    memory: str = ""  # how much it could have, as its job file would say it
 
 
 BY_SIGNAL: Final[dict[int, tuple[str, str]]] = {
@@ -51,7 +53,9 @@ def explain(evidence: Evidence) -> tuple[str, str]:
         case Evidence(exit_code=0):
             return _zero(evidence)
         case Evidence(oom_seen=True):
-            return "host_oom", "the kernel killed a process for memory (resources.memory)"
+            return "host_oom", _starved(evidence)
+        case Evidence(exit_code=75, reports=False, saved=False):
+            return "stopped", evidence.result_message or "asked to be started again (exit 75)"
         case Evidence(exit_code=int(code)) if code in BY_CODE:
             cause, message = BY_CODE[code]
             return cause, evidence.result_message or message
@@ -61,6 +65,13 @@ def explain(evidence: Evidence) -> tuple[str, str]:
             said = evidence.result_cause if evidence.result_cause != "completed" else None
             words = evidence.result_message or evidence.engine_error or f"exit code {evidence.exit_code}"
             return said or "exception", words
+
+
+def _starved(evidence: Evidence) -> str:
+    """Return what to do about a kill for memory: a plain program has no other knob than its limit."""
+    if evidence.reports or not evidence.memory:
+        return "the kernel killed a process for memory (resources.memory)"
+    return f"the kernel killed a process; raise resources.memory ({evidence.memory})"
 
 
 def completed(evidence: Evidence) -> bool:

@@ -4,14 +4,16 @@ A name is the newest of the owner's jobs with it, or all jobs of the newest matr
 An id may be anybody's: to wait for a job tells nothing that a list does not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from runner.adapters.store import SqliteStore
-from runner.core.queue.dependencies import CircularDependency, refuse_circles
-from runner.core.queue.snapshot import Condition
+from runner.core.job import Finished
+from runner.core.queue.dependencies import CircularDependency, Readiness, refuse_circles, satisfied
+from runner.core.queue.snapshot import After as Dependency
+from runner.core.queue.snapshot import Condition, Ended
 from runner.errors import Refused
 from runner.ports import JobRow
-from runner.source import Problem, quoted
+from runner.source import Problem, SpecError, quoted
 from runner.spec.jobfile import JobFile
 from runner.submitting.resolved import Resolved
 from runner.submitting.submissions import Submission
@@ -32,6 +34,36 @@ def resolved(
             fact = f"there is no job {quoted(after.job)}: no such id, and none of yours has that name"
             problems.append(submission.problem(job, ("queue", "after", number, "job"), fact))
     return tuple(dict.fromkeys(found)), tuple(problems)
+
+
+def refuse_hopeless(
+    submission: Submission, revisions: Iterable[Resolved], owner: str, store: SqliteStore
+) -> None:
+    """Return if the jobs that new ones wait for can still end as they must.
+
+    Raises:
+        SpecError: one has ended otherwise, so what waits for it would never start.
+    """
+    jobs = {revision.job.queue.after: revision.job for revision in revisions}  # of a matrix mostly one
+    problems = [problem for job in jobs.values() for problem in _hopeless(submission, job, owner, store)]
+    if problems:
+        raise SpecError(next(iter(jobs.values())).origin.path, problems)
+
+
+def _hopeless(submission: Submission, job: JobFile, owner: str, store: SqliteStore) -> Iterator[Problem]:
+    for number, after in enumerate(job.queue.after):
+        for row in filter(None, map(store.get, meant(after.job, owner, store))):
+            state = row.job.state
+            if not isinstance(state, Finished):
+                continue
+            ended = {row.job.id: Ended(state.outcome, state.since.timestamp())}
+            if satisfied(Dependency(row.job.id, after.wanted), ended) is Readiness.NEVER:
+                fact = (
+                    f"job {row.job.id} ({row.name}) has {state.outcome} already, and {after.wanted} waits for"
+                )
+                otherwise = "a failure" if after.wanted is Condition.FAILED else "success"
+                hint = f'{otherwise}; "{row.job.id}:any" would be met'
+                yield submission.problem(job, ("queue", "after", number, "job"), f"{fact} {hint}")
 
 
 def meant(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:

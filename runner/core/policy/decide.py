@@ -9,14 +9,14 @@ that a person can see what each would have said.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from runner.core.policy import limits
+from runner.core.policy import limits, remedies
 from runner.core.policy.conditions import Finding, weigh
 from runner.core.policy.facts import Facts, Known, Moment
 from runner.core.policy.history import History
-from runner.core.policy.remedies import possible
+from runner.core.policy.remedies import NO_REMEDY, possible
 from runner.core.policy.rules import DISTURBS, STARTS, Adjustment, Policy, Rule, Spent, Verb
 from runner.core.policy.verdict import Advice, Decision, Limit, Situation, Verdict, Weighed
-from runner.core.policy.wording import because, doing, happened, noticed, span
+from runner.core.policy.wording import because, doing, happened, noticed, plainly, span
 
 ANSWERS: Final = "answers"
 ASKED_FIRST: Final = "would answer; what was asked for comes first"
@@ -113,7 +113,7 @@ def _try(
 def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
     """Return why a rule has no remedy left; empty when it has one."""
     if rule.adjust and not left:
-        return f"{' and '.join(each.knob.replace('_', '-') for each in rule.adjust)} cannot go any further"
+        return remedies.spent(rule.adjust, turnable=situation.turnable)
     tried = history.times_tried(rule, root_of(situation.facts), situation.effective)
     if rule.tries is not None and tried >= rule.tries:
         return f"all {rule.tries} tries are used" if rule.tries > 1 else "its one try is used"
@@ -162,7 +162,8 @@ def _judged(answer: _Answer | None, history: History, facts: Facts) -> Verdict:
     rule = answer.rule
     if answer.spent:
         verb = Verb(rule.spent)
-        return Verdict(verb, rule.name, because(f"{happened(facts)}, and {answer.spent}", rule))
+        said = plainly(facts) if answer.spent == NO_REMEDY else f"{happened(facts)}, and {answer.spent}"
+        return Verdict(verb, rule.name, because(said, rule))
     reason = f"{doing(rule.do, rule.start, answer.adjust, facts)}: {happened(facts)}"
     verdict = Verdict(
         rule.do, rule.name, because(reason, rule), rule.start, answer.adjust, charged=rule.charge

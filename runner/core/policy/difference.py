@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from runner.core.policy.facts import Known
+from runner.quantities import format_size
 
 Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
 """What a field holds, as JSON does."""
@@ -273,6 +274,11 @@ WORKLOADS: Final[Mapping[str, Mapping[str, Entry]]] = {
 """What each kind has of its own, by what its checkpoints are signed with."""
 
 
+SIZES: Final = frozenset(
+    {"resources.memory", "resources.shm", "devices.memory", "profile.stream_buffer_memory"}
+)
+"""Fields that hold bytes."""
+
 LONGEST: Final = 60
 """Characters of a value that are shown."""
 
@@ -298,4 +304,10 @@ def _written(value: Plain) -> str:
 def rows(found: Difference) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield (field, before, after, class, reason), the worst first."""
     for change in found.changes:
-        yield change.name, shown(change.before), shown(change.after), str(change.kind), change.why
+        before, after = (shown(_sized(change.name, value)) for value in (change.before, change.after))
+        yield change.name, before, after, str(change.kind), change.why
+
+
+def _sized(name: str, value: Plain) -> Plain:
+    """Return a value, a size as a job file would say it."""
+    return format_size(value) if name in SIZES and isinstance(value, int) else value

@@ -5,17 +5,20 @@ records, one per line, is a journal: ``simulate`` asks another policy about the 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from runner.core.policy.conditions import worded
+from runner.core.policy.conditions import Reading, worded
 from runner.core.policy.facts import Moment
 from runner.core.policy.history import Tally
 from runner.core.policy.rules import Policy, Start
 from runner.core.policy.verdict import Decision, Situation, Verdict, Weighed
 
 VERSION: Final = 1
+
+BOUNDLESS: Final = 1e9
+"""From here on a gain is no measurement: nothing has to pay, because nothing is interrupted."""
 
 Record: TypeAlias = Mapping[str, Any]
 """One decision as JSON has it."""
@@ -95,8 +98,13 @@ def _start(start: Start) -> str:
 
 
 def _weighed(each: Weighed) -> dict[str, Any]:
-    because = [reading.words for reading in each.readings]
+    because = [_bounded(reading).words for reading in each.readings]
     return {"name": each.rule, "do": str(each.do), "truth": each.truth, "because": because, "note": each.note}
+
+
+def _bounded(reading: Reading) -> Reading:
+    """Return a reading in whose words a gain without bound is no figure."""
+    return replace(reading, value=_gained(reading.value)) if _boundless(reading.value) else reading
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
@@ -151,4 +159,12 @@ def _tallied(tally: Mapping[str, Any]) -> str:
 def _economics(facts: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(facts):
         if name.startswith("econ."):
-            yield f"  {name} = {worded(facts[name])}"
+            yield f"  {name} = {_gained(facts[name])}"
+
+
+def _gained(value: Any) -> str:  # noqa: ANN401  (JSON)
+    return "without bound" if _boundless(value) else worded(value)
+
+
+def _boundless(value: object) -> bool:
+    return isinstance(value, float) and value >= BOUNDLESS

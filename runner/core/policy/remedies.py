@@ -1,6 +1,6 @@
 """What turning a knob comes to: whether it can still be turned, and the change in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from runner.core.policy.conditions import worded
@@ -29,10 +29,19 @@ _END: Final[Mapping[Knob, Known]] = {
 """Where each cannot be turned any further."""
 
 
+NO_REMEDY: Final = "a plain program has no knob for it"
+
+
 def possible(adjustment: Adjustment, facts: Facts) -> bool:
     """Return whether a knob can still be turned; one whose position nobody knows can be tried."""
     now = facts.get(_FACT[adjustment.knob])
     return now is None or now != _END.get(adjustment.knob, adjustment.turn)
+
+
+def spent(adjustments: Iterable[Adjustment], *, turnable: bool) -> str:
+    """Return why none of the adjustments can be made any more: without the knobs, there never were any."""
+    knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or stays(each)]
+    return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_REMEDY
 
 
 def changed(adjustment: Adjustment, facts: Facts) -> str:

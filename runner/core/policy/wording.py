@@ -16,6 +16,11 @@ def happened(facts: Facts) -> str:
     return cause if phase is None or facts.get("exit.class") == "success" else f"{cause} in {phase}"
 
 
+def plainly(facts: Facts) -> str:
+    """Return the same about a plain program, whose author knows nothing of causes and phases."""
+    return "ran out of memory" if facts.get("cause") == "host_oom" else happened(facts)
+
+
 def doing(verb: Verb, start: Start, adjust: tuple[Adjustment, ...], facts: Facts) -> str:
     """Return what a verdict does: ``resume from step 4000 with micro-batch 256 → 128``."""
     words = {Verb.RESUME: f"resume {_begin(start, facts)}", Verb.RESTART: "restart from step 0"}

@@ -196,3 +196,18 @@ def test_a_log_before_any_attempt_has_no_attempt() -> None:
 def test_the_start_of_a_daemon_is_the_last_resort(api: FakeApi) -> None:
     assert client_module.find_or_start().place.socket == str(api.socket_path)
     assert places._started == []
+
+
+def test_a_daemon_that_was_long_in_coming_back_is_asked_once_more(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(client_module, "monotonic", lambda: now[0])
+
+    def long() -> None:
+        now[0] += 2 * client_module.SUBMIT_PATIENCE_S
+        vanish()
+
+    api.add("earlier")
+    api.happen("submit", long)
+    assert client_of(api).submit("/job.yaml", b"", None)["job"]["name"] == "job"

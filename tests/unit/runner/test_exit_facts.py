@@ -167,6 +167,27 @@ def test_what_the_kernel_says_about_memory_is_a_fact_of_its_own(place: Place) ->
     assert (facts["oom.host"], facts["cause"]) == (True, "host_oom")
 
 
+def test_a_plain_program_has_no_knobs_and_is_told_its_own_limit(made: Made) -> None:
+    place = made(PROGRAM + "resources: {memory: 128MiB}\n")
+    starved = place.found(137, oom=True)
+    assert starved.ended.message == "the kernel killed a process; raise resources.memory (128MiB)"
+    assert not starved.turnable
+    assert place.found(75).ended.message == "asked to be started again (exit 75)"
+    place.checkpoint(40, attempt=2)
+    assert place.found(75).ended.message == "asked to be started again (exit 75)"
+    place.checkpoint(50)
+    assert place.found(75).ended.message == "stopped after saving"
+    place.attempt = replace(place.attempt, turned=Turned(loader_workers=1))
+    assert place.found(137).turnable
+    place.attempt = replace(place.attempt, turned=Turned())
+    place.effective()
+    assert place.found(137).turnable
+
+
+def test_a_training_has_the_knobs_that_remedies_turn(place: Place) -> None:
+    assert place.found(137, oom=True).turnable
+
+
 def test_the_root_is_the_message_without_what_varies(place: Place) -> None:
     place.result(Cause.EXCEPTION, message="KeyError: row 17 of /data/a/b.csv")
     assert place.facts(1)["root"] == "exception: KeyError: row N of b.csv"

@@ -3,9 +3,12 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from errno import ENOSPC
 from fcntl import LOCK_EX, flock
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -204,6 +207,97 @@ def test_the_winner_of_a_race_between_two_starts_serves_both(stand: Stand) -> No
     with FakeApi(Path(stand.place.socket)):
         start(stand.place, quiet)
         assert places.answers(stand.place.socket)
+
+
+def starting(stand: Stand) -> IO[str]:
+    """Be the command whose turn it is to start the daemon; until the file is closed."""
+    file = (stand.directory / "starting").open("w+")
+    flock(file, LOCK_EX)
+    file.write("123")
+    file.flush()
+    return file
+
+
+def test_of_many_commands_one_starts_the_daemon_and_all_find_it(stand: Stand) -> None:
+    stand.daemon_works()
+    with ThreadPoolExecutor(8) as threads:
+        clients = list(threads.map(lambda _: find_or_start(), range(8)))
+    assert len(stand.pids) == 1
+    assert {client.version()["pid"] for client in clients} == set(stand.pids)
+
+
+def test_a_command_that_dies_while_it_starts_the_daemon_leaves_its_turn_to_another(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "SLOW_START_S", 0.0)
+    stand.daemon_works()
+    starter = starting(stand)
+    told: list[str] = []
+
+    def dies(line: str) -> None:
+        told.append(line)
+        starter.close()
+
+    start(stand.place, dies)
+    assert told[0] == f"waiting for the daemon of {stand.directory}, which another command starts ..."
+    assert len(stand.pids) == 1
+
+
+def test_what_went_wrong_for_one_command_is_told_by_those_that_waited_for_it(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "SLOW_START_S", 0.0)
+    stand.daemon_works()
+    starter = starting(stand)
+
+    def fails(_: str) -> None:
+        starter.write("\nthe daemon did not start: cpus: must be positive")
+        starter.close()
+
+    with pytest.raises(Unavailable, match="did not start: cpus: must be positive"):
+        start(stand.place, fails)
+    assert not stand.count.exists()
+
+
+def test_a_failure_is_left_for_those_who_wait_and_not_for_those_who_come_later(stand: Stand) -> None:
+    stand.daemon_is("echo 'cpus: must be positive' >&2; exit 2")
+    with pytest.raises(Unavailable):
+        start(stand.place, quiet)
+    left = (stand.directory / "starting").read_text()
+    assert left.startswith(f"{os.getpid()}\nthe daemon did not start: cpus: must be positive")
+    stand.daemon_works()
+    start(stand.place, quiet)
+    assert len(stand.pids) == 2
+
+
+def test_a_daemon_that_answers_before_its_starter_is_done_is_enough(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "START_LIMIT_S", 0.0)
+    with starting(stand), FakeApi(Path(stand.place.socket)):
+        start(stand.place, quiet)
+    assert not stand.count.exists()
+
+
+def test_a_starter_that_does_not_end_is_named(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "START_LIMIT_S", 0.0)
+    with (
+        starting(stand),
+        pytest.raises(Unavailable, match="process 123 is starting the daemon, and does not"),
+    ):
+        start(stand.place, quiet)
+
+
+def test_a_full_disk_is_told_for_the_daemon_that_could_not_write_it_down(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    stand.daemon_is("exit 1")
+    with pytest.raises(Unavailable, match=f"did not start: {stand.directory}: no space left on device"):
+        start(stand.place, quiet)
 
 
 def test_a_slow_start_is_told_and_one_without_end_is_given_up(

@@ -78,7 +78,7 @@ def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
             "queue.classes: has no normal, the class of a job that names none; add it",
         ),
         ("{classes: {normal: {}}}", "queue.classes.normal.rank: is required"),
-        ("{half_life: 7}", 'queue.half_life: needs a unit: did you mean "7s" or "7m"?'),
+        ("{half_life: 7}", 'queue.half_life: needs a unit: did you mean "7d", "7h" or "7m"?'),
         ("{half_life: 0s}", "queue.half_life: must be a minute at least"),
         (
             "{user_quotas: {ada: {devices: -1}}}",
@@ -113,3 +113,18 @@ def test_people_whom_this_machine_does_not_know_are_named(tmp_path: Path) -> Non
         'queue.user_shares: this machine has no user "bbob"; it is for nobody',
         'queue.group_quotas: this machine has no group "labb"; it is for nobody',
     ]
+
+
+def test_a_number_is_whoever_has_no_name_here(tmp_path: Path) -> None:
+    queue = read(tmp_path, """{user_quotas: {"20002": {jobs: 1}}, user_shares: {"20002": 2},
+        group_quotas: {"20002": {jobs: 1}}, group_shares: {"20002": 2}}""")  # fmt: skip
+    assert list(queue.strangers()) == []
+
+
+@pytest.mark.parametrize("where", ["unknown", "half_life", "classes: {normal: {rank: 1, bound"])
+def test_days_are_among_what_a_long_duration_without_a_unit_may_mean(tmp_path: Path, where: str) -> None:
+    ends = "}" * (1 + where.count("{"))
+    with pytest.raises(UsageError, match='needs a unit: did you mean "7d", "7h" or "7m"'):
+        read(tmp_path, f"{{{where}: 7{ends}")
+    with pytest.raises(UsageError, match="cannot be negative"):
+        read(tmp_path, f"{{{where}: -7{ends}")

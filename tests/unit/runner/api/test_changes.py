@@ -410,7 +410,10 @@ def test_only_what_runs_is_tried_out(site: Place) -> None:
 
 def test_a_canary_that_nobody_knows_measures_nothing(site: Place) -> None:
     site.runs()
-    assert "has no canary 9" in error(site.change(CACHED, canary="9"))[2]
+    status, kind, words = error(site.change(CACHED, canary="9"))
+    assert (status, kind) == (422, "usage")
+    assert words.startswith("--measured: there is no canary 9 of job 1")
+    assert "has no canary 9" in error(site.ask("GET", "/jobs/1/canaries/9"))[2]
 
 
 # --- Holding a change to its promise

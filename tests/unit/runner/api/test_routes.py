@@ -491,3 +491,43 @@ def test_a_peer_is_read_from_the_scope() -> None:
         host, port = "1001:1002", 4711
 
     assert peer_of(Address()) == Peer(4711, 1001, 1002)
+
+
+@pytest.mark.parametrize("number", [2**63, 10**23, -1, -(10**23)])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/events?after={}",
+        "/jobs/job/log?attempt={}",
+        "/jobs/job/log?offset={}",
+        "/jobs/job/decisions?attempt={}",
+    ],
+)
+def test_a_number_that_the_store_cannot_hold_is_a_mistake_of_whoever_asks(
+    site: Site, path: str, number: int
+) -> None:
+    site.submit()
+    status, kind, message = error(site.ask("GET", path.format(number)))
+    assert (status, kind) == (422, "usage")
+    assert message.startswith("query.")
+
+
+@pytest.mark.parametrize("number", [2**63, 10**23, -(10**23)])
+def test_a_limit_of_any_size_is_brought_into_its_range(site: Site, number: int) -> None:
+    site.submit()
+    for path in (f"/events?limit={number}", f"/jobs?limit={number}", f"/events?wait=-{abs(number)}"):
+        assert site.ask("GET", path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("restart", {"from": 10**23}),
+        ("signal", {"signal": "9" * 19}),
+    ],
+)
+def test_a_number_in_a_body_that_the_store_cannot_hold_is_a_mistake_too(
+    site: Site, path: str, body: dict[str, object]
+) -> None:
+    site.submit()
+    assert site.ask("POST", f"/jobs/job/{path}", body).status_code == 422

@@ -163,6 +163,28 @@ def test_jobs_that_do_not_exist_are_refused_at_their_places(site: Site) -> None:
     assert lines(site, JOB, instead=given) == [f'job.yaml: --after: there is no job "nobody": {fact}']
 
 
+def test_a_job_that_could_never_start_is_refused_with_what_would_do(site: Site) -> None:
+    site.submit(name="broken")
+    site.ask("POST", "/jobs/broken/cancel", {})
+    site.until("finished")
+    site.submit(name="works")
+    site.until("running", "2")
+    site.complete("2")
+    site.until("finished", "2")
+    cancelled = 'job 1 (broken) has cancelled already, and ok waits for success; "1:any" would be met'
+    succeeded = 'job 2 (works) has succeeded already, and failed waits for a failure; "2:any" would be met'
+    text = JOB + "queue:\n  after: [broken, {job: '2', condition: failed}]"
+    for more in ({}, {"dry_run": True}):
+        assert lines(site, text, **more) == [
+            f"job.yaml:4:11: queue.after[0].job: {cancelled}",
+            f"job.yaml:4:25: queue.after[1].job: {succeeded}",
+        ]
+    assert lines(site, JOB, instead={"after": [{"job": "broken"}]}) == [f"job.yaml: --after: {cancelled}"]
+    met = "queue: {after: [{job: broken, condition: any}, works]}"
+    assert site.submit(JOB + met).status_code == 201
+    assert site.submit(JOB + "queue: {after: [{job: broken, condition: failed}]}").status_code == 201
+
+
 def test_a_change_after_which_jobs_would_wait_for_each_other_is_refused(site: Site) -> None:
     assert isinstance(site, Place)
     for name, after in (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.changes.revisions import compared, fields
-from runner.core.policy.difference import Class, judged
+from runner.core.policy.difference import Class, judged, rows
 from runner.policies.files import named
 from runner.policies.of_job import kept_digest
 from runner.submitting.resolved import Resolved
@@ -105,3 +105,25 @@ def test_every_field_that_is_compared_has_a_class(tmp_path: Path, workload: str)
     said = fields(side(tmp_path, rest, workload))
     assert len(said.values) > 80
     assert [name for name in said.values if "nobody knows" in judged(name, said).why] == []
+
+
+def test_sizes_and_durations_are_shown_as_the_file_says_them(tmp_path: Path) -> None:
+    before = side(
+        tmp_path,
+        "resources: {memory: 128MiB, shm: 32MiB, time_limit: 1h}\nprofile: {stream_buffer_memory: 64MiB}\n"
+        "stop_grace: 30s\ncheckpoint: {every: 10m}\n",
+    )
+    after = side(
+        tmp_path,
+        "resources: {memory: 256MiB, shm: 64MiB, time_limit: 90m}\nprofile: {stream_buffer_memory: 1GiB}\n"
+        "stop_grace: 2m\ncheckpoint: {every: 45s}\n",
+    )
+    said = {name: (old, new) for name, old, new, _, _ in rows(compared(before, after))}
+    assert said == {
+        "resources.memory": ("128MiB", "256MiB"),
+        "resources.shm": ("32MiB", "64MiB"),
+        "resources.time_limit": ("1h", "1h30m"),
+        "profile.stream_buffer_memory": ("64MiB", "1GiB"),
+        "stop_grace": ("30s", "2m"),
+        "checkpoint.every": ("10m", "45s"),
+    }

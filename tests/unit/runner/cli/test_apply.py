@@ -94,6 +94,32 @@ def test_what_the_policy_declines_is_exit_code_3(api: FakeApi, invoke: Invoke, j
     assert invoke("apply", "--json", str(job_file)).exit_code == 3
 
 
+def test_a_dry_run_of_what_is_declined_says_so(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
+    api.changes["apply"] = [answer(outcome="decline", revision=None)]
+    result = invoke("apply", str(job_file), "--dry-run")
+    assert result.stdout.splitlines()[-1] == "dry run: this change is declined; nothing would change"
+    assert result.exit_code == 3
+
+
+@pytest.mark.parametrize("given", ["9" * 23, "e0", ""])
+def test_what_can_be_no_canary_is_told_by_the_name_of_the_option(
+    api: FakeApi, invoke: Invoke, job_file: Path, given: str
+) -> None:
+    result = invoke("apply", str(job_file), "--measured", given)
+    assert result.exit_code == 2
+    assert f"--measured: there is no canary {given}" in result.stderr
+    assert api.asked == []
+
+
+def test_a_canary_is_asked_for_with_the_approval_that_was_given(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    api.changes["canaries"] = [trial(finished=True, rate=RATE)]
+    api.changes["apply"] = [answer()]
+    invoke("apply", str(job_file), "--canary", "60", "--approve")
+    assert [body["approve"] for _, _, body in api.asked if body is not None] == [True, True]
+
+
 def test_nothing_that_differs_is_one_line(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
     api.changes["apply"] = [answer(changes=[], revision=None, outcome="keep")]
     assert invoke("apply", str(job_file)).stdout == "train: nothing differs\n"

@@ -151,3 +151,40 @@ def test_init_tells_why_it_cannot_write() -> None:
     result = call("init", "no/such/place.yaml")
     assert result.exit_code == 2
     assert result.stderr == "no/such/place.yaml: cannot be written: No such file or directory\n"
+
+
+def test_a_job_file_may_come_from_standard_input_with_paths_from_here() -> None:
+    Path("corpus").mkdir()
+    text = "workload: {kind: causal_lm, data: corpus}\nresources:\n  gpu: 1\n"
+    result = CliRunner().invoke(cli, ("validate", "-"), input=text)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == '-:3:3: resources.gpu: unknown field; did you mean "gpus"?\n'
+    right = CliRunner().invoke(cli, ("validate", "-"), input=text.partition("resources")[0])
+    assert (right.exit_code, right.stdout) == (0, "-: ok\n")
+
+
+def test_an_empty_name_is_no_directory() -> None:
+    words = "'': no file has an empty name; name a job file"
+    for command in ("validate", "submit"):
+        result = call(command, "")
+        assert (result.exit_code, result.stderr) == (2, f"{words}\n")
+    (said,) = call("validate", "--json", "").stdout.splitlines()
+    assert json.loads(said)["ok"] is False
+
+
+LATER = "users, jobs that it waits for, devices and data are looked at when it is submitted"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GOOD, ""),
+        (f"{GOOD}queue: {{after: [nobody]}}\n", f"job.yaml: {LATER}\n"),
+        (f"{GOOD}resources: {{gpus: 1}}\ndevices: {{model: B200}}\n", f"job.yaml: {LATER}\n"),
+        ("workload: {kind: causal_lm, data: .}\n", f"job.yaml: {LATER}\n"),
+    ],
+)
+def test_what_only_the_daemon_knows_is_said_to_be_open(text: str, told: str) -> None:
+    Path("job.yaml").write_text(text)
+    result = call("validate", "job.yaml")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "job.yaml: ok\n", told)

@@ -4,7 +4,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from runner.cli.main import cli
 from runner.client import Client
 from tests.fakes.api import FakeApi, Problem, Vanish, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
@@ -280,3 +282,26 @@ def test_a_missing_build_log_is_no_story(api: FakeApi, invoke: Invoke, job_file:
     api.turns["wait"].append(lambda: api.jobs["000001"].update(ended()))
     result = invoke("submit", "--follow", str(job_file))
     assert (result.exit_code, result.stdout) == (0, "000001\ttrain\ntrain: succeeded: completed\n")
+
+
+def test_a_job_file_from_standard_input_is_sent_as_one_of_this_directory(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ("submit", "-"), input="name: train\n")
+    assert (result.exit_code, api.submitted) == (0, [b"name: train\n"])
+    (body,) = [body for method, _, body in api.asked if method == "POST"]
+    assert body is not None
+    assert (body["path"], body["shown"]) == (str(tmp_path / "-"), "-")
+
+
+def test_too_much_on_standard_input_is_no_job_file() -> None:
+    result = CliRunner().invoke(cli, ("submit", "-"), input="#" * (1024**2 + 1))
+    assert (result.exit_code, result.stderr) == (2, "-: larger than 1 MiB, so not a job file\n")
+
+
+def test_a_long_name_that_is_none_is_cut_in_its_message(invoke: Invoke) -> None:
+    result = invoke("show", "x" * 100_000)
+    assert result.exit_code == 2
+    assert f"'{'x' * 59}…' is neither an id nor a name of a job" in result.stderr
+    assert len(result.stderr) < 200

@@ -10,6 +10,8 @@ import sys
 import termios
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.api import FakeApi, an_attempt, ended
 
 RUNNER = (sys.executable, "-m", "runner.cli.main")
@@ -17,9 +19,14 @@ RUNNER = (sys.executable, "-m", "runner.cli.main")
 
 def seen(*args: str) -> str:
     """Return what a command writes to a terminal of 140 columns, without colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written("xterm", *args))
+
+
+def written(kind: str, *args: str) -> str:
+    """Return all that a command writes to a terminal of some kind."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 40, 140, 0, 0))
-    environ = {**os.environ, "TERM": "xterm"}
+    environ = {**os.environ, "TERM": kind}
     with subprocess.Popen(
         [*RUNNER, *args], env=environ, stdin=theirs, stdout=theirs, stderr=theirs
     ) as command:
@@ -27,7 +34,7 @@ def seen(*args: str) -> str:
         text = b"".join(iter(lambda: _read(ours), b""))
     os.close(ours)
     assert command.returncode == 0
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode()).replace("\r", "")
+    return text.decode().replace("\r", "")
 
 
 def _read(terminal: int) -> bytes:
@@ -71,3 +78,12 @@ def test_following_shows_a_line_that_moves_and_then_how_it_ended(api: FakeApi, j
     assert "submitted train as 000001" in text
     assert "train: running (attempt 1 on cpu)" in text
     assert text.rstrip().endswith("train: succeeded: completed")
+
+
+@pytest.mark.parametrize("kind", ["dumb", "", "unknown"])
+def test_a_terminal_that_only_prints_lines_gets_no_escapes(api: FakeApi, job_file: Path, kind: str) -> None:
+    api.turns["wait"].extend([lambda: None, lambda: api.jobs["000001"].update(ended())])
+    story = written(kind, "submit", "--follow", str(job_file))
+    assert story.rstrip().endswith("train: succeeded: completed")
+    assert "\x1b" not in story + written(kind, "list") + written(kind, "show", "train")
+    assert "\x1b" in written("xterm", "list")

@@ -42,6 +42,20 @@ def test_the_programs_own_words_explain_its_own_codes() -> None:
     assert explain(evidence(5, engine_error="OCI")) == ("exception", "OCI")
 
 
+def test_a_program_that_saved_nothing_has_asked_to_be_started_again() -> None:
+    assert explain(evidence(75, reports=False)) == ("stopped", "asked to be started again (exit 75)")
+    assert explain(evidence(75, reports=False, result_message="later")) == ("stopped", "later")
+    assert explain(evidence(75, reports=False, saved=True)) == ("stopped", "stopped after saving")
+    assert explain(evidence(75)) == ("stopped", "stopped after saving")
+
+
+def test_a_program_that_was_killed_for_memory_is_told_the_setting_and_its_size() -> None:
+    said = explain(evidence(137, oom_seen=True, reports=False, memory="128MiB"))
+    assert said == ("host_oom", "the kernel killed a process; raise resources.memory (128MiB)")
+    trained = explain(evidence(137, oom_seen=True, memory="128MiB"))
+    assert trained == ("host_oom", "the kernel killed a process for memory (resources.memory)")
+
+
 def test_success_with_a_killed_child_says_so() -> None:
     what = evidence(0, result_cause="completed", oom_seen=True)
     assert completed(what)

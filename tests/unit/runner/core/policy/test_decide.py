@@ -116,6 +116,33 @@ def test_progress_gives_the_tries_back() -> None:
     assert decision.history.tried == (Tally("a", "spec", 1, "again"),)
 
 
+@pytest.mark.parametrize(
+    ("cause", "knob", "position", "said"),
+    [
+        ("host_oom", Knob.WORKERS, {"effective.workers": 0}, "ran out of memory"),
+        ("non_finite", Knob.PRECISION, {"effective.precision": "fp32"}, "non finite"),
+    ],
+)
+def test_a_plain_program_is_told_of_no_knob_that_it_never_had(
+    cause: str, knob: Knob, position: Facts, said: str
+) -> None:
+    rule = replace(RESUME, adjust=(Adjustment(knob, "halve"),))
+    situation = Situation({"cause": cause, **position}, NOW, NOW - HOUR, "spec", "job", turnable=False)
+    decision = decide(policy(rule), Moment.EXIT, History(), situation)
+    assert (decision.verdict.verb, decision.verdict.reason) == (Verb.GIVE_UP, said)
+    assert decision.weighed[0].note == "a plain program has no knob for it"
+    trained = decide(policy(rule), Moment.EXIT, History(), replace(situation, turnable=True))
+    assert trained.verdict.reason.endswith(f", and {knob} cannot go any further")
+
+
+def test_a_plain_program_may_run_out_of_devices_all_the_same() -> None:
+    rule = replace(RESUME, adjust=OTHER)
+    known: Facts = {"cause": "device_out_of_memory", "device.others": 0}
+    situation = Situation(known, NOW, NOW - HOUR, "spec", "job", turnable=False)
+    said = decide(policy(rule), Moment.EXIT, History(), situation).verdict.reason
+    assert said == "device out of memory, and device cannot go any further"
+
+
 def test_of_several_remedies_those_that_go_further_are_used() -> None:
     rule = replace(RESUME, adjust=(*HALVE, Adjustment(Knob.WORKERS, "halve")))
     decision = after({"effective.micro_batch": 1, "effective.workers": 3}, rule)

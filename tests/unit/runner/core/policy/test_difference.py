@@ -170,6 +170,13 @@ def test_values_are_shown_as_a_job_file_says_them() -> None:
     assert shown({"a": 1, "b": [2.5]}) == "{a: 1, b: [2.5]}"
 
 
+def test_sizes_are_shown_as_people_write_them() -> None:
+    found = Difference((change("resources.memory", 128 * 1024**2, 256 * 1024**2),))
+    assert [row[:3] for row in rows(found)] == [("resources.memory", "128MiB", "256MiB")]
+    unset = Difference((change("devices.memory", None, 3000),))
+    assert [row[:3] for row in rows(unset)] == [("devices.memory", "-", "3000B")]
+
+
 def test_values_are_shown_in_short() -> None:
     assert [shown(None), shown(value=True), shown("x" * 99)] == ["-", "true", "x" * 59 + "…"]
     found = difference(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))

@@ -8,7 +8,7 @@ from runner.core.policy.conditions import AllOf, Comparison, Operator
 from runner.core.policy.decide import decide
 from runner.core.policy.facts import Facts, Moment
 from runner.core.policy.history import History
-from runner.core.policy.records import About, Record, explained, record, situation_of
+from runner.core.policy.records import BOUNDLESS, About, Record, explained, record, situation_of
 from runner.core.policy.rules import (
     Adjustment,
     Backoff,
@@ -136,6 +136,17 @@ def test_an_explanation_has_the_economics() -> None:
     )
     lines = list(explained(kept))
     assert lines[-3:] == ["  econ.best = resume", "  econ.resume_gain = 1.25", "  econ.resume_pays = true"]
+
+
+def test_a_gain_that_nothing_stands_against_is_no_figure() -> None:
+    pays = Rule("pays", Verb.RESTART, Comparison("econ.restart_gain", Operator.GE, 1.2))
+    asked = replace(POLICY, on_change=(pays,))
+    situation = Situation({"econ.restart_gain": BOUNDLESS}, NOW)
+    decision = decide(asked, Moment.CHANGE, History(), situation)
+    lines = list(explained(record(About("7", 1, digest(asked)), asked, situation, decision)))
+    assert "  econ.restart_gain = without bound" in lines
+    assert any("econ.restart_gain = without bound (wanted: " in line for line in lines)
+    assert not any("1e+09" in line for line in lines)
 
 
 # --- Simulation

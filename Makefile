@@ -8,6 +8,9 @@ PYTEST := $(BIN)/pytest
 # Much of the suite waits, for engines above all: four files at a time, the longest directories first.
 AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 
+# Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo demo-restart test check fix unit bench venv engine clean
 
 help:

@@ -23,8 +23,8 @@ from runner.core.job import (
     Finished,
     ImageMissing,
     Launched,
+    Lent,
     PrepareImage,
-    Queued,
     RevisionApplied,
     Running,
     Stopping,
@@ -303,7 +303,7 @@ class Daemon:
         for command in commands:
             work = partial(self._carry_out, entry.row, command, entry.imageless)
             self._put(job.id, work, self.world.builds if isinstance(command, PrepareImage) else None)
-        if not isinstance(job.state, Queued | Finished):
+        if isinstance(job.state, Lent):  # whoever only waits for an image is nothing to be seen
             self._observer.hint()
 
     def _put(self, job_id: str, work: Callable[[], None], lanes: Lanes | None = None) -> None:

@@ -138,7 +138,8 @@ async def submit(body: SubmitBody, service: S, caller: C, request: Request) -> R
     instead = body.instead.model_dump()
     submission = Submission(body.path, decoded(body.text_b64), body.name, body.shown, body.token, instead)
     schedules: Schedules = request.app.state.schedules
-    if await _apart(schedules.asks_for_one, submission):
+    # Most files do not have the word, and need not be read twice.
+    if b"schedule" in submission.text and await _apart(schedules.asks_for_one, submission):
         return await _schedule(schedules, caller, submission, dry_run=body.dry_run)
     if body.dry_run:
         return JSONResponse(await _apart(service.dry_run, caller, submission))

@@ -51,8 +51,6 @@ class Schedules:
 
     def asks_for_one(self, submission: Submission) -> bool:
         """Return whether a job file has a schedule; of one that is wrong, somebody else tells so."""
-        if b"schedule" not in submission.text:
-            return False
         try:
             return load(submission.text, Path(submission.path)).schedule is not None
         except UsageError:

@@ -173,7 +173,14 @@ def _as_asked(decision: Decision, job: Job, state: Lent, situation: Situation) -
         history = history.asked_for()  # the next start is the queue's wish, and part of no storm
     verb = Verb.HOLD if state.reason is StopReason.HOLD else Verb.RESUME
     verdict = Verdict(verb, "", _wish(state), charged=False, limit=Limit.OPERATOR)
+    if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
+        verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_spent(job, state), limit=Limit.WALL)
     return overruled(replace(decision, verdict=verdict, history=history))
+
+
+def _spent(job: Job, state: Stopping) -> str:
+    """Return why a job that gave way does not start again: another attempt would have no time at all."""
+    return f"time limit of {job.time_limit} reached when it {_wish(state)}"
 
 
 def _wish(state: Stopping) -> str:

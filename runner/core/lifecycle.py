@@ -226,12 +226,10 @@ def _after_exit(job: Job, state: Lent, at: datetime, ended: Ended, ruling: Rulin
     """Follow the policy's ruling."""
     job = replace(job, history=ruling.history, saved=_saved(job, state, ended))
     verdict = ruling.verdict
-    if verdict.verb in STARTS and _spent(job):
-        after: State = Finished(at, Outcome.FAILED, f"time limit of {job.time_limit} reached")
-    elif verdict.verb in STARTS:
+    if verdict.verb in STARTS:
         job = replace(job, next_start=ruling.start, turned=ruling.turned, preempted=_gave_way(job, state))
         why = verdict.reason + _skipped(ended)
-        after = Queued(at, state.image, why, not_before=at + verdict.delay)
+        after: State = Queued(at, state.image, why, not_before=at + verdict.delay)
     elif verdict.verb is Verb.FINISH:
         after = Finished(at, Outcome.SUCCEEDED, _completed(state, ended))
     elif verdict.verb is Verb.GIVE_UP:
@@ -294,11 +292,6 @@ def _completed(state: Lent, ended: Ended) -> str:
     if isinstance(state, Stopping):
         return "completed while it was asked to stop"
     return "completed, although a child process was killed for memory" if ended.oom_seen else "completed"
-
-
-def _spent(job: Job) -> bool:
-    """Return whether nothing is left of the running time that all attempts have together."""
-    return job.time_limit is not None and job.history.ran >= job.time_limit
 
 
 def _skipped(ended: Ended) -> str:

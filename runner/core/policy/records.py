@@ -104,7 +104,7 @@ def _weighed(each: Weighed) -> dict[str, Any]:
 
 def _bounded(reading: Reading) -> Reading:
     """Return a reading in whose words a gain without bound is no figure."""
-    return replace(reading, value=_gained(reading.value)) if _boundless(reading.value) else reading
+    return replace(reading, value=_gained(reading.value)) if _of_gain(reading) else reading
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
@@ -160,6 +160,10 @@ def _economics(facts: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(facts):
         if name.startswith("econ."):
             yield f"  {name} = {_gained(facts[name])}"
+
+
+def _of_gain(reading: Reading) -> bool:
+    return reading.test.fact.startswith("econ.") and _boundless(reading.value)
 
 
 def _gained(value: Any) -> str:  # noqa: ANN401  (JSON)

@@ -171,6 +171,20 @@ def test_the_time_limit_leaves_what_no_attempt_has_used(case: Case) -> None:
     assert case.told("deadline.slack_s") == -300
 
 
+@pytest.mark.parametrize(("minutes", "verb"), [(20, Verb.GIVE_UP), (30, Verb.RESUME)])
+def test_a_job_that_gave_way_starts_again_only_if_it_has_time_left(
+    case: Case, minutes: int, verb: Verb
+) -> None:
+    history = History(ran=timedelta(minutes=15))  # and ten more now
+    case.job = replace(case.job, time_limit=timedelta(minutes=minutes), history=history)
+    event, kept = case.end(StopReason.PREEMPTION, by="9")
+    assert event.ruling.verdict.verb is verb
+    assert json.loads(kept.body)["verdict"]["do"] == verb  # what is written down is what follows
+    if verb is Verb.GIVE_UP:
+        said = "time limit of 0:20:00 reached when it gave way to job 9"
+        assert (event.ruling.verdict.reason, event.ruling.verdict.limit) == (said, Limit.WALL)
+
+
 def test_news_about_an_attempt_that_is_over_is_not_judged(case: Case) -> None:
     pinned = Pinned(case.policy, "x")
     news = Unstarted("1", 7, NOW, "no", pinned)

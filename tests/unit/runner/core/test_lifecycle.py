@@ -135,9 +135,6 @@ LEGAL = {
 }
 
 
-LIMIT = timedelta(hours=1)
-
-
 def running(job: Job = JOB, deadline: datetime | None = None) -> Job:
     return replace(job, state=Running(NOW, "img", FIRST, GPUS, deadline))
 
@@ -335,15 +332,6 @@ def test_a_job_that_gives_way_is_asked_to_stop_and_remembers_how_often(state: St
     assert (isinstance(job.state, Queued), job.preempted) == (True, 1)
     job, _ = advance(replace(job, state=STATES[3]), Exited(LATER, 1, DIED, AGAIN))
     assert job.preempted == 1
-
-
-def test_a_job_that_gave_way_when_its_time_was_used_up_does_not_start_again() -> None:
-    ruling = replace(AGAIN, history=replace(ONCE, ran=LIMIT))
-    job, commands = advance(
-        stopping(StopReason.PREEMPTION, replace(JOB, time_limit=LIMIT)), Exited(LATER, 1, DIED, ruling)
-    )
-    assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 1:00:00 reached")
-    assert commands == (Remove(1),)
 
 
 def test_a_hold_that_somebody_asked_for_waits_for_its_release_and_forgives_nothing() -> None:

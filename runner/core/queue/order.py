@@ -178,13 +178,9 @@ def sort_key(rules: Rules) -> SortKey:
             return lambda job: (
                 -_rank_of(ranks, rules, job), -job.priority, job.submitted_s, number(job))  # fmt: skip
         case Order.SJF:  # exhaustive
-            return lambda job: (_lasts(job, rules), job.submitted_s, 0.0, number(job))
+            return lambda job: (job.lasting(rules), job.submitted_s, 0.0, number(job))
 
 
 def _rank_of(ranks: dict[str, int], rules: Rules, job: Waiting) -> int:
     known = ranks.get(job.priority_class)
     return rules.class_of(job.priority_class).rank if known is None else known
-
-
-def _lasts(job: Waiting, rules: Rules) -> float:
-    return rules.unknown_s if job.lasts_s is None else job.lasts_s

@@ -183,7 +183,7 @@ class _Planner:
         If it were taken to last for ever, whoever waits for its devices would be promised nothing in this
         plan, and passed over in it.
         """
-        self.book.start(job, choice.host, choice.devices, self._kept_s(job))
+        self.book.start(job, choice.host, choice.devices, job.lasting(self.snapshot.rules))
         self.shares.charge(job.owner, job.group, job.needs, lasts_s)
         until_s = inf if job.lasts_s is None else self.snapshot.now_s + lasts_s
         self.until |= dict.fromkeys(choice.devices, until_s)
@@ -207,11 +207,8 @@ class _Planner:
     def _reserve(self, job: Waiting, place: Place, *, late: bool) -> None:
         """Keep a place; of a job that may last for ever only the time that is usual is kept."""
         host, devices = place.choice.host, place.choice.devices
-        self.book.reserve(job, host, devices, place.at_s, self._kept_s(job), late=late)
+        self.book.reserve(job, host, devices, place.at_s, job.lasting(self.snapshot.rules), late=late)
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, place.at_s))
-
-    def _kept_s(self, job: Waiting) -> float:
-        return self.snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
 
     def _preempting(self, job: Waiting, shape: Shape, place: Place, stay: Stay) -> Place:
         """Return the place that preemption gives a job, where that pays; else the one it has."""

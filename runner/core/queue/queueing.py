@@ -133,7 +133,7 @@ def _standings(
         rank = ranks.get(job.priority_class)
         if rank is None:
             rank = ranks[job.priority_class] = snapshot.rules.class_of(job.priority_class).rank
-        own, lasts_s = fields.of(shape), lasting(job, snapshot)
+        own, lasts_s = fields.of(shape), job.lasting(snapshot.rules)
         yield job.job_id, fields.before(own, rank, limits.before(caps))
         if job.job_id not in reserved:  # the time of one that is stands in the book
             limits.count(caps, lasts_s)
@@ -143,9 +143,3 @@ def _standings(
 def _hopeless(shape: Shape, places: Places, caps: Iterable[Cap]) -> bool:
     """Return whether a job will never start as things stand, and so is in nobody's way."""
     return not places.possible(shape) or any(cap.limit < cap.amount for cap in caps)
-
-
-def lasting(job: Waiting, snapshot: Snapshot) -> float:
-    """Return for how long a job is counted where all that is wanted is about how long."""
-    lasts_s = job.lasts_s
-    return snapshot.rules.unknown_s if lasts_s is None else lasts_s

@@ -142,6 +142,11 @@ class Waiting:
         lasts_s = self.learned_s if self.limit_s is None else self.limit_s
         return None if lasts_s is None else max(lasts_s, LEAST_S)
 
+    def lasting(self, rules: Rules) -> float:
+        """Return for how long it is counted where a number is needed: what is unknown lasts as is usual."""
+        lasts_s = self.lasts_s
+        return rules.unknown_s if lasts_s is None else lasts_s
+
 
 @dataclass(frozen=True, slots=True)
 class Running:

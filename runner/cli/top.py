@@ -204,9 +204,8 @@ class Screen:
         signal.signal(signal.SIGHUP, leave)
         try:
             take()
-            yield
-        except KeyboardInterrupt:
-            pass
+            with suppress(KeyboardInterrupt):  # Ctrl-C is how people leave
+                yield
         finally:
             give_back()
             for number, known in signals.items():

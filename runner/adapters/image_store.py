@@ -1,7 +1,8 @@
 """``images`` as a port of the daemon: its errors become ours at this seam.
 
 Also who waits for which image: all jobs of one accelerator wait for the same, one of them builds
-it, and the build is broken off only when the last of them has left.
+it, and the build is broken off only when the last of them has left.  An answer of the engine is
+good for a moment, so that jobs that come together ask once; a job that asks again found it gone.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from time import monotonic
+from typing import Final
 
 from images.errors import BuildAbandoned, EngineUnavailable
 from images.errors import BuildFailed as ImageBuildFailed
@@ -16,6 +19,9 @@ from images.interest import Interest
 from images.store import ImageStore
 from runner.errors import Unavailable
 from runner.ports import Accelerator, BuildFailed
+
+GOOD_FOR_S: Final = 1.0
+"""How long the engine is not asked again whether an image is there."""
 
 
 @dataclass(slots=True)
@@ -26,15 +32,41 @@ class Wait:
     job_ids: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Answer:
+    """An image that was there a moment ago, and who was told so."""
+
+    image: str
+    asked_s: float
+    job_ids: set[str] = field(default_factory=set)
+
+
 class ImagesAdapter:
     """Satisfies ``runner.ports.Images``."""
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
         self._waits: dict[Accelerator, Wait] = {}
+        self._answers: dict[Accelerator, Answer] = {}
         self._lock = Lock()
 
     def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        answer = self._answered(accelerator, job_id)
+        if answer is None:
+            answer = Answer(self._ensured(accelerator, log, job_id), monotonic())
+        with self._lock:
+            self._answers[accelerator] = answer
+            answer.job_ids.add(job_id)
+        return answer.image
+
+    def _answered(self, accelerator: Accelerator, job_id: str) -> Answer | None:
+        with self._lock:
+            answer = self._answers.get(accelerator)
+            if answer is None or monotonic() - answer.asked_s > GOOD_FOR_S or job_id in answer.job_ids:
+                return None
+            return answer
+
+    def _ensured(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
         interest = self._join(accelerator, job_id)
         try:
             with _translated():

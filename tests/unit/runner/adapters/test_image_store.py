@@ -12,6 +12,7 @@ from images import wheels
 from images.recipe import Base
 from images.settings import LOCAL_BASE, ImageSettings, default_dockerfiles
 from images.store import ImageStore
+from runner.adapters import image_store
 from runner.adapters.image_store import ImagesAdapter
 from runner.errors import Unavailable
 from runner.ports import BuildFailed
@@ -115,3 +116,22 @@ def test_the_errors_of_images_become_ours(site: Site) -> None:
     site.engine.endless, site.engine.failing = False, ("no space left",)
     with pytest.raises(BuildFailed, match="no space left"):
         site.images.ensure("cpu", site.directory / "1.log", "1")
+
+
+def test_jobs_that_come_together_ask_the_engine_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(image_store, "monotonic", lambda: now[0])
+    site.engine.endless = False
+
+    def builds_for(job_id: str) -> int:
+        image = site.images.ensure("cpu", site.directory / f"{job_id}.log", job_id)
+        site.engine.store.pop(image, None)  # and gone again
+        return len(site.engine.builds)
+
+    first = builds_for("1")
+    assert builds_for("2") == first
+    second = builds_for("1")
+    assert second > first, "who asks again has found it gone"
+    assert builds_for("2") == second
+    now[0] += image_store.GOOD_FOR_S + 0.1
+    assert builds_for("3") > second, "what was there a while ago is asked for again"

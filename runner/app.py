@@ -5,6 +5,7 @@ two daemons on one state would be two schedulers lending the same devices.
 """
 
 import fcntl
+import gc
 import io
 import os
 import signal
@@ -299,6 +300,8 @@ def _serve(service: Service, path: Path) -> None:
         notices.start()
         screens.start()
         server = uvicorn.Server(config)
+        gc.freeze()  # what the daemon is made of stays, and need not be looked through again and again
+        gc.enable()
         try:
             server.run(sockets=[listener])
         finally:

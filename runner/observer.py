@@ -21,6 +21,7 @@ from runner.world import Entry, Observed, World
 log = structlog.get_logger()
 
 IDLE_S: Final = 60.0  # between two thoughts of a daemon without jobs
+BREATH_S: Final = 0.004  # between a hint and the look: hints come in crowds, and one look is enough for all
 SURE: Final = 3  # looks in a row that must see an unknown attempt before it is worth a warning
 MISSES: Final = 2  # looks in a row that must miss an attempt before it counts as vanished
 
@@ -85,6 +86,7 @@ class Observer:
         close = self.world.executor.watch(self._hint.set)
         while not self._stop.is_set():
             self._hint.wait(self.world.observe_every_s if self._needed() else IDLE_S)
+            self._stop.wait(BREATH_S)
             self._hint.clear()
             if self._needed() and not self._stop.is_set():
                 self._sweep = False

@@ -1,5 +1,6 @@
 """``runner serve``, ``runner stop`` and ``runner version``: the daemon itself."""
 
+import gc
 import os
 import sys
 from typing import Final
@@ -56,6 +57,7 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
     if systemd_unit:
         click.echo(unit(sys.executable), nl=False)
         return
+    gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a fifth of the start
     from runner.app import serve as be_the_daemon  # noqa: PLC0415  loads everything
 
     socket = socket or (None if state_dir else os.environ.get("RUNNER_SOCKET"))

@@ -74,7 +74,7 @@ def judged(world: World, row: JobRow, news: Examined | Unstarted) -> Judgement |
     findings = news.findings if isinstance(news, Examined) else _not_started(news)
     facts = known({**findings.facts, **_told(world, row, state)}, Moment.EXIT)
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
-    situation = Situation(facts, news.at, started, findings.effective, row.job.id, turnable=findings.turnable)
+    situation = Situation(facts, news.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:
         left = row.job.time_limit - row.job.history.ran - situation.uptime
         situation = replace(situation, facts={**facts, "deadline.slack_s": left.total_seconds()})

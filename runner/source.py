@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,12 @@ MAX_BYTES: Final = 1024 * 1024
 MAX_LINES: Final = 100
 """Problems shown of one file; the rest is counted."""
 
+MAX_LINES_BYTES: Final = 512 * 1024**2
+"""A trace or a journal larger than this is something else."""
+
 _SHOWN_CHARACTERS: Final = 60
+
+_NOT_REGULAR: Final = "is not a regular file; pipes and devices are not read"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,6 +86,24 @@ def read_source(path: Path) -> bytes:
     return text
 
 
+def read_lines(path: Path, kind: str) -> str:
+    """Return the text of a file that has a line for each thing, and so may be large: of a trace, say.
+
+    Raises:
+        SpecError: it is missing, no regular file, unreadable, larger than ``MAX_LINES_BYTES`` or not UTF-8.
+    """
+    try:
+        with open_source(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_LINES_BYTES:
+                raise SpecError(path, [Problem(None, "", f"larger than 512 MiB, so not a {kind}")])
+            return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
+    except OSError as error:
+        fact = _NOT_REGULAR if isinstance(error, NotRegular) else f"cannot be read: {error.strerror}"
+        raise SpecError(path, [Problem(None, "", fact)]) from error
+
+
 class NotRegular(OSError):
     """A name stands for a pipe, a socket or a device, where a file was to be."""
 
@@ -94,15 +117,30 @@ def open_source(path: Path) -> BufferedReader:
     Raises:
         OSError: there is none, or it may not be read; ``NotRegular``: it is something else.
     """
+    return os.fdopen(_regular(path, os.O_RDONLY), "rb")
+
+
+def open_target(path: Path, *, overwrite: bool) -> TextIOWrapper:
+    """Return a regular file, empty and opened for writing; never waits, as opening a named pipe would.
+
+    Raises:
+        OSError: it may not be written, or is there and stays; ``NotRegular``: it is something else.
+    """
+    fd = _regular(path, os.O_WRONLY | os.O_CREAT | (0 if overwrite else os.O_EXCL))
+    os.ftruncate(fd, 0)
+    return os.fdopen(fd, "w", encoding="utf-8", newline="")
+
+
+def _regular(path: Path, flags: int) -> int:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a device without a driver
+        if error.errno == errno.ENXIO:  # a socket, a device without a driver, a pipe that nobody reads
             raise NotRegular from error
         raise
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
-        return os.fdopen(fd, "rb")
+        return fd
     os.close(fd)
     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) if stat.S_ISDIR(mode) else NotRegular
 
@@ -149,5 +187,5 @@ def _unreadable(path: Path, error: OSError) -> str:
     if error.errno == errno.EISDIR:
         return "is a directory, not a job file"
     if isinstance(error, NotRegular):
-        return "is not a regular file; pipes and devices are not read"
+        return _NOT_REGULAR
     return f"cannot be read: {os.strerror(error.errno) if error.errno else error}"

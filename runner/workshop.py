@@ -261,6 +261,7 @@ class JobWorkshop:
             **exit_facts.of_progress(reports),
             **exit_facts.of_checkpoints(saved, attempt, self._shop.clock.now()),
             **settings,
+            "turnable": not program or reports.effective is not None or _turned(attempt),
         }
         checked = known(facts, Moment.EXIT)
         effective = {name: value for name, value in checked.items() if name in settings}
@@ -271,7 +272,6 @@ class JobWorkshop:
             saved.steps,
             exit_facts.digest_of(spec, effective),
             reports.result.step if reports.result and ended.cause == "non_finite" else None,
-            turnable=not program or reports.effective is not None or attempt.turned != Turned(),
         )
 
     def glance(self, row: JobRow, attempt: Attempt) -> Glance:
@@ -345,6 +345,11 @@ class JobWorkshop:
         revision = parse_revision(row.revision)
         spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
         return json.loads(spec.model_dump_json())
+
+
+def _turned(attempt: Attempt) -> bool:
+    """Return whether remedies have turned more than which devices an attempt gets."""
+    return attempt.turned != Turned(avoid=attempt.turned.avoid)
 
 
 def _evidence(gone: Gone, reports: exit_facts.Reports, *, reports_expected: bool) -> Evidence:

@@ -60,7 +60,6 @@ class Findings:
     steps: tuple[int, ...] = ()  # of valid checkpoints, the newest first
     effective: str = ""  # digest of the spec as it really ran
     poisoned_at: int | None = None  # the step after which loss or gradient was not finite
-    turnable: bool = True  # it has shown knobs that remedies turn; a plain program has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,8 @@ class Applying:
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they may change what it is")
         after = after.model_copy(update={"sweep": before.sweep})
         predecessors.refuse_circle(row.job.id, after, self.service.store)
+        owner = self.service.owner(caller).name
+        predecessors.refuse_hopeless(request.submission, [after], owner, self.service.store)
         if request.reference is not None:  # the job keeps its name, whatever the file is called
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after

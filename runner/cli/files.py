@@ -11,7 +11,7 @@ import click
 from runner.cli.options import as_json
 from runner.cli.output import complain, complain_of, say, say_json
 from runner.errors import UsageError
-from runner.source import Problem, SpecError, one_line, read_source
+from runner.source import Problem, SpecError, one_line, open_target, read_source
 
 if TYPE_CHECKING:
     from runner.spec.jobfile import JobFile
@@ -54,7 +54,7 @@ def init(file: Path, *, force: bool) -> None:
     text = TEMPLATE.read_text(encoding="utf-8")
     name = one_line(str(file))
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as target:
+        with open_target(file, overwrite=force) as target:
             target.write(text)
     except FileExistsError as error:
         raise UsageError(f"{name}: exists already; --force overwrites it") from error

@@ -7,6 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_ONE_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)")
 COMPLETION_LIMIT_S: Final = 0.5
 LONGEST_SHOWN: Final = 60  # characters of what was typed wrong
 
@@ -35,13 +36,17 @@ def complete_names(_ctx: click.Context, _param: click.Parameter, begun: str) -> 
 
 
 def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
-    """Return the seconds in ``90``, ``90m`` or ``1.5h``."""
+    """Return the seconds of a duration as job files have them, ``90m`` or ``2h30m``; ``90`` is seconds."""
     if given is None:
         return None
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)", given)
-    if not match:
-        raise click.BadParameter(f"{given!r} is no duration; write 90, 90m or 1.5h", ctx, param)
-    return float(match[1]) * UNIT_S[match[2]]
+    if match := _ONE_UNIT.fullmatch(given):
+        return float(match[1]) * UNIT_S[match[2]]
+    from runner.quantities import parse_duration  # noqa: PLC0415  what most people write has one unit
+
+    try:
+        return parse_duration(given).total_seconds()
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
 
 
 the_job = click.argument("job", metavar="JOB", callback=check_ref, shell_complete=complete_names)

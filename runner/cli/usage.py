@@ -24,7 +24,7 @@ COLUMNS: Final = ("DEVICE HOURS", "CPU HOURS", "SHARE", "EFFICIENCY", "UTILISATI
 
 @click.command()
 @click.option(
-    "--since", default="7d", metavar="DURATION", callback=seconds, help="How far back: 90m, 12h, 7d.  [7d]"
+    "--since", default="7d", metavar="DURATION", callback=seconds, help="How far back: 90m, 2h30m, 7d.  [7d]"
 )
 @click.option(
     "--by", type=click.Choice(["user", "team", "job"]), default="user", help="Put together by.  [user]"

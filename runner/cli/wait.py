@@ -25,7 +25,7 @@ TIMED_OUT: Final = 124
     "--timeout",
     callback=seconds,
     metavar="DURATION",
-    help="Give up after this long (90, 90m, 1.5h) and exit 124.",
+    help="Give up after this long (90m, 2h30m; 90 is seconds) and exit 124.",
 )
 @as_json
 def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None:

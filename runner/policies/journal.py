@@ -1,7 +1,6 @@
 """Journals: records of decisions, one JSON object per line, as they are kept beside the attempts."""
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from runner.core.policy.rules import Policy
 from runner.core.policy.simulate import Replay, Turn, replay
 from runner.core.policy.table import known
 from runner.errors import UsageError
-from runner.source import Position, Problem, SpecError, one_line, quoted
+from runner.source import Position, Problem, SpecError, one_line, quoted, read_lines
 
 _NEEDED = (
     "job",
@@ -35,7 +34,7 @@ def read(paths: Iterable[Path]) -> tuple[Record, ...]:
     Raises:
         SpecError: one cannot be read, or holds a line that is no record; every such line of the file.
     """
-    return tuple(record for path in paths for record in load(_text(path), path))
+    return tuple(record for path in paths for record in load(read_lines(path, "journal"), path))
 
 
 def load(text: str, path: Path) -> tuple[Record, ...]:
@@ -135,13 +134,3 @@ def _record(kept: Record) -> Record:
 
 def _said(error: Exception) -> str:
     return one_line(f"{error} is missing" if isinstance(error, KeyError) else str(error))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise SpecError(path, [Problem(None, "", f"cannot be read: {reason}")]) from error

@@ -16,9 +16,7 @@ from typing import Any, Final, TypeAlias
 from runner.core.queue.simulate import Arrival
 from runner.core.queue.snapshot import GIB, After, Condition, Needs, Sweep
 from runner.errors import UsageError
-from runner.source import Position, Problem, SpecError, quoted
-
-MAX_BYTES: Final = 512 * 1024**2
+from runner.source import Position, Problem, SpecError, open_target, quoted, read_lines
 
 Cell: TypeAlias = str | float | bool | None
 
@@ -73,14 +71,7 @@ def read(path: Path) -> tuple[Arrival, ...]:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the lines of a trace with their numbers."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise SpecError(path, [Problem(None, "", "larger than 512 MiB, so not a trace")])
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise SpecError(path, [Problem(None, "", f"cannot be read: {error.strerror}")]) from error
-    except UnicodeDecodeError as error:
-        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
+    text = read_lines(path, "trace")
     yield from _json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(path, text)
 
 
@@ -98,7 +89,7 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(io.StringIO(text, newline=None))
     unknown = [name for name in reader.fieldnames or () if name not in FIELDS]
     missing = [
         name for name, each in FIELDS.items() if each.required and name not in (reader.fieldnames or ())
@@ -191,7 +182,7 @@ def write(path: Path, trace: Iterable[Arrival]) -> None:
         UsageError: the file cannot be written.
     """
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with open_target(path, overwrite=True) as file:
             out = csv.writer(file)
             out.writerow(FIELDS)
             out.writerows(_cells(job) for job in trace)

@@ -35,6 +35,7 @@ from runner.ports import JobRow
 from runner.queueing.learning import SCHEDULE
 from runner.schedules.cron import Cron, cron
 from runner.service import Caller, Service, Submission
+from runner.submitting import predecessors
 from runner.world import Lanes, Moment
 
 log = structlog.get_logger()
@@ -256,7 +257,10 @@ class Timetable:
         times, _ = rules(row)
         caller = Caller(row.uid, row.gid)
         name = job_name(row.name, times.local(due.at))
-        revision = self.service.resolve(caller, Submission(row.path, row.text.encode(), name=name))
+        submission = Submission(row.path, row.text.encode(), name=name)
+        revision = self.service.resolve(caller, submission)
+        owner = self.service.owner(caller).name
+        predecessors.refuse_hopeless(submission, [revision], owner, self.service.store)
         once = revision.model_copy(update={"job": revision.job.model_copy(update={"schedule": None})})
 
         def draft(job_id: str) -> JobRow:

@@ -3,6 +3,7 @@
 from typing import Final, Literal
 
 from pydantic import Field
+from pydantic_core import PydanticCustomError
 
 from jobs.contract.base import BILLION, Spec
 
@@ -32,6 +33,11 @@ class TrainingPlan(Spec):
     eval_every: int | None = Field(50, ge=1, le=BILLION, description="Steps between evaluations; null: none.")
     eval_batches: int = Field(4, ge=1, le=BILLION, description="Batches in one evaluation.")
     log_every: int = Field(10, ge=1, le=BILLION, description="Steps between lines of the log.")
+
+    def misfit(self, fact: str, *names: str) -> PydanticCustomError:
+        """Return the error that some fields do not fit together, at the first of them that was given."""
+        given = [name for name in names if name in self.model_fields_set]
+        return PydanticCustomError("below", "{fact}", {"fact": fact, "path": (*given, *names)[:1]})
 
 
 TRAJECTORY: Final = (

@@ -26,5 +26,6 @@ class CausalLm(TrainingPlan):
     @model_validator(mode="after")
     def _width_divides(self) -> "CausalLm":
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+            fact = f"width {self.width} is not a multiple of heads {self.heads}"
+            raise self.misfit(fact, "width", "heads")
         return self

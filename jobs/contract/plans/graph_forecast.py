@@ -56,7 +56,8 @@ class GraphForecast(TrainingPlan):
     @model_validator(mode="after")
     def _hidden_divides(self) -> "GraphForecast":
         if self.hidden % self.heads:
-            raise ValueError(f"hidden {self.hidden} is not a multiple of heads {self.heads}")
+            fact = f"hidden {self.hidden} is not a multiple of heads {self.heads}"
+            raise self.misfit(fact, "hidden", "heads")
         return self
 
     @model_validator(mode="after")
@@ -64,5 +65,5 @@ class GraphForecast(TrainingPlan):
         for name in ("scales", "horizons"):
             days = getattr(self, name)
             if list(days) != sorted(set(days)):
-                raise ValueError(f"{name} {list(days)} must rise, each number once")
+                raise self.misfit(f"{name} {list(days)} must rise, each number once", name)
         return self

@@ -70,12 +70,13 @@ class ImuStream(TrainingPlan):
         columns = (*self.accelerometer, *self.gyroscope)
         twice = sorted({column for column in columns if columns.count(column) > 1})
         if twice:
-            raise ValueError(f"column {twice[0]} is named twice in accelerometer and gyroscope")
+            fact = f"column {twice[0]} is named twice in accelerometer and gyroscope"
+            raise self.misfit(fact, "accelerometer", "gyroscope")
         return self
 
     @model_validator(mode="after")
     def _each_channel_once(self) -> "ImuStream":
         for combo in self.combos:
             if len(set(combo)) < len(combo):
-                raise ValueError(f"combo {list(combo)} names a channel twice")
+                raise self.misfit(f"combo {list(combo)} names a channel twice", "combos")
         return self

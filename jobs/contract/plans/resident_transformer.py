@@ -38,8 +38,10 @@ class ResidentTransformer(TrainingPlan):
     @model_validator(mode="after")
     def _divides(self) -> "ResidentTransformer":
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+            fact = f"width {self.width} is not a multiple of heads {self.heads}"
+            raise self.misfit(fact, "width", "heads")
         for name in ("days", "weeks", "months"):
             if getattr(self, name) % self.pool:
-                raise ValueError(f"{name} {getattr(self, name)} is not a multiple of pool {self.pool}")
+                fact = f"{name} {getattr(self, name)} is not a multiple of pool {self.pool}"
+                raise self.misfit(fact, name, "pool")
         return self

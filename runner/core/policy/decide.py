@@ -113,7 +113,7 @@ def _try(
 def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
     """Return why a rule has no remedy left; empty when it has one."""
     if rule.adjust and not left:
-        return remedies.spent(rule.adjust, turnable=situation.turnable)
+        return remedies.spent(rule.adjust, situation.facts)
     tried = history.times_tried(rule, root_of(situation.facts), situation.effective)
     if rule.tries is not None and tried >= rule.tries:
         return f"all {rule.tries} tries are used" if rule.tries > 1 else "its one try is used"

@@ -28,18 +28,26 @@ _END: Final[Mapping[Knob, Known]] = {
 }
 """Where each cannot be turned any further."""
 
+_HALVED: Final = frozenset({Knob.MICRO_BATCH, Knob.EVAL_BATCH, Knob.WORKERS})
+
 
 NO_REMEDY: Final = "a plain program has no knob for it"
 
 
 def possible(adjustment: Adjustment, facts: Facts) -> bool:
-    """Return whether a knob can still be turned; one whose position nobody knows can be tried."""
+    """Return whether a knob can still be turned; one whose position nobody knows can be tried.
+
+    Not so of a plain program: half of a number that it never had would be the same again.
+    """
     now = facts.get(_FACT[adjustment.knob])
-    return now is None or now != _END.get(adjustment.knob, adjustment.turn)
+    if now is None:
+        return adjustment.knob not in _HALVED or facts.get("turnable") is not False
+    return now != _END.get(adjustment.knob, adjustment.turn)
 
 
-def spent(adjustments: Iterable[Adjustment], *, turnable: bool) -> str:
+def spent(adjustments: Iterable[Adjustment], facts: Facts) -> str:
     """Return why none of the adjustments can be made any more: without the knobs, there never were any."""
+    turnable = facts.get("turnable") is not False
     knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or stays(each)]
     return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_REMEDY
 

@@ -135,6 +135,14 @@ EFFECTIVE_FACTS: Final = (
         "name of the profile that it runs with",
         "the resolved spec of the attempt",
     ),
+    Fact(
+        "turnable",
+        Kind.TRUTH,
+        _EXIT,
+        "it has settings that remedies turn; not so a program of your own that has never told of any",
+        "kind of the workload; effective.json",
+        hint=True,
+    ),
 )
 
 ATTEMPT_FACTS: Final = (

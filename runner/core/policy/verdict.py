@@ -68,8 +68,7 @@ class Situation:
     """What is known when a policy is asked.
 
     ``effective`` is a digest of the spec as it really ran, ``seed`` spreads the backoff of jobs (their
-    id will do), ``started`` is None when the attempt never started, ``turnable`` is false for a plain
-    program, which has none of the knobs that remedies turn in a training.
+    id will do), ``started`` is None when the attempt never started.
     """
 
     facts: Facts
@@ -77,7 +76,6 @@ class Situation:
     started: datetime | None = None
     effective: str = ""
     seed: str = ""
-    turnable: bool = True
 
     @property
     def uptime(self) -> timedelta:

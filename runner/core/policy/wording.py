@@ -1,10 +1,16 @@
 """Verdicts in words: what is done, and what brought it about."""
 
 from datetime import timedelta
+from typing import Final
 
 from runner.core.policy.facts import Facts
 from runner.core.policy.remedies import changed
 from runner.core.policy.rules import Adjustment, Rule, Source, Start, Verb
+
+OUT_OF_DEVICE_MEMORY: Final = (
+    "ran out of device memory; make its batches smaller, or ask for a larger device (devices.memory)"
+)
+"""What only the author of a program can do about it."""
 
 
 def happened(facts: Facts) -> str:
@@ -18,7 +24,9 @@ def happened(facts: Facts) -> str:
 
 def plainly(facts: Facts) -> str:
     """Return the same about a plain program, whose author knows nothing of causes and phases."""
-    return "ran out of memory" if facts.get("cause") == "host_oom" else happened(facts)
+    if facts.get("cause") == "host_oom":
+        return "ran out of memory"
+    return OUT_OF_DEVICE_MEMORY if facts.get("oom.device") is True else happened(facts)
 
 
 def doing(verb: Verb, start: Start, adjust: tuple[Adjustment, ...], facts: Facts) -> str:

@@ -27,8 +27,13 @@ from jobs.contract import (
 )
 from runner import exit_facts
 from runner.core.job import Attempt, Job, Preparing
-from runner.core.policy.facts import Known
+from runner.core.policy.decide import decide
+from runner.core.policy.facts import Known, Moment
+from runner.core.policy.history import History
+from runner.core.policy.rules import Verb
 from runner.core.policy.turned import Turned
+from runner.core.policy.verdict import Situation
+from runner.core.policy.wording import OUT_OF_DEVICE_MEMORY
 from runner.ports import DecisionRow, Gone, JobRow, Key, Owner
 from runner.spec.jobfile import load
 from runner.submitting.resolved import Resolved
@@ -171,21 +176,31 @@ def test_a_plain_program_has_no_knobs_and_is_told_its_own_limit(made: Made) -> N
     place = made(PROGRAM + "resources: {memory: 128MiB}\n")
     starved = place.found(137, oom=True)
     assert starved.ended.message == "the kernel killed a process; raise resources.memory (128MiB)"
-    assert not starved.turnable
+    assert starved.facts["turnable"] is False
     assert place.found(75).ended.message == "asked to be started again (exit 75)"
     place.checkpoint(40, attempt=2)
     assert place.found(75).ended.message == "asked to be started again (exit 75)"
     place.checkpoint(50)
     assert place.found(75).ended.message == "stopped after saving"
     place.attempt = replace(place.attempt, turned=Turned(loader_workers=1))
-    assert place.found(137).turnable
-    place.attempt = replace(place.attempt, turned=Turned())
+    assert place.facts(137)["turnable"] is True
+    place.attempt = replace(place.attempt, turned=Turned(avoid=("GPU-a",)))  # another device is no knob
+    assert place.facts(137)["turnable"] is False
     place.effective()
-    assert place.found(137).turnable
+    assert place.facts(137)["turnable"] is True
+
+
+def test_a_plain_program_that_ran_out_of_device_memory_fails_and_says_what_to_do(made: Made) -> None:
+    place = made(PROGRAM)
+    place.paths.log.write_bytes(b"torch.OutOfMemoryError: CUDA out of memory. Tried\n")
+    found = place.found(1)
+    situation = Situation(found.facts, NOW, NOW, found.effective, "1")
+    verdict = decide(found.pinned.policy, Moment.EXIT, History(), situation).verdict
+    assert (verdict.verb, verdict.adjust, verdict.reason) == (Verb.GIVE_UP, (), OUT_OF_DEVICE_MEMORY)
 
 
 def test_a_training_has_the_knobs_that_remedies_turn(place: Place) -> None:
-    assert place.found(137, oom=True).turnable
+    assert place.facts(137, oom=True)["turnable"] is True
 
 
 def test_the_root_is_the_message_without_what_varies(place: Place) -> None:

@@ -185,6 +185,22 @@ def test_a_job_that_could_never_start_is_refused_with_what_would_do(site: Site) 
     assert site.submit(JOB + "queue: {after: [{job: broken, condition: failed}]}").status_code == 201
 
 
+def test_a_change_after_which_a_job_could_never_start_is_refused_as_a_submission_is(site: Site) -> None:
+    assert isinstance(site, Place)
+    site.submit(name="broken")
+    site.ask("POST", "/jobs/broken/cancel", {})
+    site.until("finished")
+    site.submit(name="runs")
+    hopeless = JOB + "queue:\n  after: [broken]"
+    fact = 'job 1 (broken) has cancelled already, and ok waits for success; "1:any" would be met'
+    for dry_run in (False, True):
+        refused = error(site.change(hopeless, job="runs", dry_run=dry_run))
+        assert refused[0] == 422
+        assert refused[2].endswith(f"job.yaml:4:11: queue.after[0].job: {fact}")
+    met = JOB + "queue: {after: [{job: broken, condition: any}]}"
+    assert site.change(met, job="runs").status_code == 200
+
+
 def test_a_change_after_which_jobs_would_wait_for_each_other_is_refused(site: Site) -> None:
     assert isinstance(site, Place)
     for name, after in (

@@ -99,6 +99,29 @@ def test_a_pipe_in_place_of_a_policy_is_refused(command: str) -> None:
     assert (result.exit_code, result.stderr) == (2, f"policy.yaml: {NO_FILE}\n")
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "policy explain train --journal pipe",
+        "policy simulate default --journal pipe",
+        "simulate --trace pipe",
+    ],
+)
+def test_a_pipe_in_place_of_a_journal_or_a_trace_is_refused(command: str) -> None:
+    os.mkfifo("pipe")
+    result = call(*command.split())
+    assert (result.exit_code, result.stderr) == (2, f"pipe: {NO_FILE}\n")
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_the_way_of_a_trace_that_is_saved_is_told() -> None:
+    os.mkfifo("pipe")
+    result = call("simulate", "--synthetic", "1", "--jobs", "1", "--save", "pipe")
+    expected = "pipe: cannot be written: is not a regular file; choose another place\n"
+    assert (result.exit_code, result.stderr) == (2, expected)
+
+
 def test_json_is_one_object_for_each_file() -> None:
     Path("a.yaml").write_text(BAD)
     Path("b.yaml").write_text(GOOD)
@@ -145,6 +168,18 @@ def test_init_does_not_write_through_a_link() -> None:
     Path("job.yaml").symlink_to("elsewhere.yaml")
     assert call("init").exit_code == 2
     assert not Path("elsewhere.yaml").exists()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("reader", [False, True], ids=["without-a-reader", "with-a-reader"])
+def test_a_pipe_is_not_written_over_even_where_that_is_forced(reader: bool) -> None:  # noqa: FBT001
+    os.mkfifo("job.yaml")
+    other_end = [os.open("job.yaml", os.O_RDONLY | os.O_NONBLOCK)] if reader else []
+    result = call("init", "--force")
+    for each in other_end:
+        os.close(each)
+    expected = "job.yaml: cannot be written: is not a regular file\n"
+    assert (result.exit_code, result.stderr) == (2, expected)
 
 
 def test_init_tells_why_it_cannot_write() -> None:

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from runner.cli.wait import wait
 from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
@@ -34,7 +35,32 @@ def test_a_job_that_ends_in_time_is_no_timeout(api: FakeApi, invoke: Invoke) -> 
     assert (result.exit_code, json.loads(result.stdout)["outcome"]) == (0, "succeeded")
 
 
-@pytest.mark.parametrize("text", ["soon", "-1", "5 m", "1e3", "", "٣"])
-def test_what_is_no_duration_is_a_usage_error(invoke: Invoke, text: str) -> None:
-    result = invoke("wait", "--timeout", text, "train")
-    assert (result.exit_code, "write 90, 90m or 1.5h" in result.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90), ("90m", 5400), ("1.5h", 5400), ("7d", 604800),
+        ("2h30m", 9000), ("5 m", 300), ("500ms", 0.5),
+    ],
+)  # fmt: skip
+def test_a_duration_is_written_as_in_a_job_file_and_a_number_alone_is_seconds(
+    text: str, seconds: float
+) -> None:
+    given = wait.make_context("wait", ["--timeout", text, "train"]).params["timeout"]
+    assert given == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("soon", ""), ("-1", "; it cannot be negative"), ("1e3", ""), ("", ""), ("٣", ""),
+        ("1:30", '; did you mean "1m30s"?'), ("2H", '; did you mean "2h"?'),
+    ],
+)  # fmt: skip
+def test_what_is_no_duration_is_refused_in_the_words_that_job_files_get(
+    invoke: Invoke, text: str, hint: str
+) -> None:
+    said = f'must be a duration such as 45s, 90m or 2h30m, not "{text}"{hint}'
+    for command in (("wait", "train", "--timeout"), ("usage", "--since")):
+        result = invoke(*command, text)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert f": {said}; see runner" in result.stderr

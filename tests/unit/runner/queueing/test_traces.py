@@ -6,8 +6,8 @@ import pytest
 from runner.core.queue.snapshot import GIB, After, Sweep
 from runner.errors import UsageError
 from runner.queueing.simulation import Recipe, synthetic
-from runner.queueing.traces import FIELDS, MAX_BYTES, read, write
-from runner.source import SpecError
+from runner.queueing.traces import FIELDS, read, write
+from runner.source import MAX_LINES_BYTES, SpecError
 
 HEAD = "user,submit_s,duration_s,gpus"
 
@@ -107,7 +107,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes(b"\xff\xfe\x00")
     assert problems(tmp_path / "trace.csv")[0].endswith("is not UTF-8 text")
     with (tmp_path / "large").open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
+        file.truncate(MAX_LINES_BYTES + 1)
     assert problems(tmp_path / "large")[0].endswith("larger than 512 MiB, so not a trace")
 
 

@@ -10,7 +10,7 @@ import pytest
 from runner.core.job import Finished
 from runner.errors import Refused, Unavailable
 from runner.schedules.timetable import AT_ONCE, LABEL, LOOK_S, job_name
-from runner.service import Caller
+from runner.service import Caller, Submission
 from runner.source import SpecError
 from tests.fakes.timetables import Clockwork
 from tests.unit.runner.api.test_routes import wait_until
@@ -148,6 +148,22 @@ def test_a_job_is_not_replaced_by_one_that_is_refused(site: Clockwork) -> None:
     data.write_text("words\n" * 100)
     site.until("2030-01-01 15:30")
     assert site.came()[-1] == ("01-01 15:00", "submitted")
+
+
+def test_a_job_that_could_never_start_is_refused_with_the_reason_and_the_next_time_is_tried(
+    site: Clockwork,
+) -> None:
+    text = b"name: fetch\nworkload: {kind: causal_lm, data: stdlib}\n"
+    fetch = Submission(str(site.directory / "fetch.yaml"), text)
+    site.service.submit(site.me, fetch)
+    site.make(HOURLY, more="queue: {after: [fetch]}\n")
+    site.end("1")
+    site.until("2030-01-01 13:30")
+    assert site.came() == [("01-01 13:00", "refused")]
+    assert "job.yaml:4:17: queue.after[0].job: job 1 (fetch) has cancelled already" in site.last().text
+    site.service.submit(site.me, fetch)
+    site.until("2030-01-01 14:30")
+    assert site.came()[-1] == ("01-01 14:00", "submitted")
 
 
 # --- steering

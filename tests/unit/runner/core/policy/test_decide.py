@@ -127,19 +127,46 @@ def test_a_plain_program_is_told_of_no_knob_that_it_never_had(
     cause: str, knob: Knob, position: Facts, said: str
 ) -> None:
     rule = replace(RESUME, adjust=(Adjustment(knob, "halve"),))
-    situation = Situation({"cause": cause, **position}, NOW, NOW - HOUR, "spec", "job", turnable=False)
-    decision = decide(policy(rule), Moment.EXIT, History(), situation)
+    decision = after({"cause": cause, "turnable": False, **position}, rule)
     assert (decision.verdict.verb, decision.verdict.reason) == (Verb.GIVE_UP, said)
     assert decision.weighed[0].note == "a plain program has no knob for it"
-    trained = decide(policy(rule), Moment.EXIT, History(), replace(situation, turnable=True))
+    trained = after({"cause": cause, **position}, rule)
     assert trained.verdict.reason.endswith(f", and {knob} cannot go any further")
+
+
+OUT_OF_DEVICE_MEMORY = (
+    "ran out of device memory; make its batches smaller, or ask for a larger device (devices.memory)"
+)
+
+
+def test_half_of_what_a_plain_program_never_told_is_no_remedy() -> None:
+    rule = replace(RESUME, adjust=HALVE)
+    decision = after({"oom.device": True, "cause": "exception", "turnable": False}, rule)
+    assert (decision.verdict.verb, decision.verdict.reason) == (Verb.GIVE_UP, OUT_OF_DEVICE_MEMORY)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"oom.device": True},
+        {"oom.device": True, "turnable": True},
+        {"oom.device": True, "turnable": False, "effective.micro_batch": 8},
+    ],
+    ids=["nobody-knows", "a-training", "its-job-file-says-so"],
+)
+def test_whatever_may_have_a_micro_batch_gets_half_of_it(known: Facts) -> None:
+    assert after(known, replace(RESUME, adjust=HALVE)).verdict.adjust == HALVE
+
+
+def test_a_setting_that_is_written_down_as_a_word_can_be_given_to_a_plain_program() -> None:
+    safer = (Adjustment(Knob.PRECISION, "safer"),)
+    assert after({"nan": True, "turnable": False}, replace(RESUME, adjust=safer)).verdict.adjust == safer
 
 
 def test_a_plain_program_may_run_out_of_devices_all_the_same() -> None:
     rule = replace(RESUME, adjust=OTHER)
-    known: Facts = {"cause": "device_out_of_memory", "device.others": 0}
-    situation = Situation(known, NOW, NOW - HOUR, "spec", "job", turnable=False)
-    said = decide(policy(rule), Moment.EXIT, History(), situation).verdict.reason
+    known: Facts = {"cause": "device_out_of_memory", "device.others": 0, "turnable": False}
+    said = after(known, rule).verdict.reason
     assert said == "device out of memory, and device cannot go any further"
 
 

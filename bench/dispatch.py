@@ -180,7 +180,7 @@ class Site:
         now = self.daemon.world.clock.now()
         job = Job(str(next(self.ids)), Preparing(now))
         row = JobRow(job, name, OWNER, now, 50, revision(name, cpus, self.directory))
-        self.daemon.ask(lambda: self.daemon.submit(row, f"submitted by {OWNER.name}: {name}"))
+        self.daemon.ask(lambda: self.daemon.submit_all((row,), (f"submitted by {OWNER.name}: {name}",)))
 
     def await_state(self, state: type[Running | Queued], count: int) -> None:
         """Return when so many jobs are in a state.

@@ -94,13 +94,16 @@ class Daemon:
     def adopt(self) -> None:
         """Take over every unfinished job, and give again the commands that its state implies."""
         for row in self.world.store.unfinished():
-            self._enter(row)
+            self._begin(self._known(row))
         log.info("daemon.started", unfinished=len(self.entries), executor=self.world.executor.kind)
 
-    def _enter(self, row: JobRow) -> None:
+    def _known(self, row: JobRow) -> Entry:
         entry = self.entries[row.job.id] = Entry(row, self.world.moment())
         self.queue.know(entry)
-        self._act_all(entry, implied(row.job))
+        return entry
+
+    def _begin(self, entry: Entry) -> None:
+        self._act_all(entry, implied(entry.row.job))
 
     def stop(self) -> None:
         """Leave; attempts go on, and the next daemon adopts them."""
@@ -125,14 +128,11 @@ class Daemon:
         self._news.put(Asked(lambda: None))
 
     # --- what others ask for, on the loop's thread
-    def submit(self, row: JobRow, text: str, token: str | None = None) -> None:
-        self.submit_all((row,), (text,), token)
-
     def submit_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Accept jobs that belong together, all or none; the first carries the token of the submission."""
         self.world.store.add_all(rows, texts, token)
-        for row in rows:
-            self._enter(row)
+        for row in rows:  # whoever asked is answered before anything is begun
+            self._news.put(Asked(partial(self._begin, self._known(row))))
         self.changed()
 
     def happen(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
@@ -233,7 +233,7 @@ class Daemon:
                 self._happened(entry, replace(event, at=now.at))
         for job_id in self._retries.due(now.monotonic):
             if self._retries.begin(job_id, now.monotonic) and job_id in self.entries:
-                self._act_all(self.entries[job_id], implied(self.entries[job_id].row.job))
+                self._begin(self.entries[job_id])
         for tick in self.ticks:
             tick(now)
         if self._news.empty() or now.monotonic >= self._plan_by_s:  # more news may change the plan again

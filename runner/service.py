@@ -86,9 +86,11 @@ class Service:
             UsageError: it asks for more than there is.
             Refused: the caller may not.
         """
-        found = self.resolve_all(caller, submission)
-        self._hopeful(caller, found, submission)
-        return self.daemon.ask(lambda: self._accept(caller, found, submission))
+        who = as_user.person(caller.uid, caller.gid)
+        owner = self._owner(who)
+        found = self._resolved(who, owner, submission)
+        predecessors.refuse_hopeless(submission, found.revisions, owner.name, self.store)
+        return self.daemon.ask(lambda: self._accept(caller, owner, found, submission))
 
     def resolve(self, caller: Caller, submission: Submission) -> Resolved:
         """Return the revision that the file of one job stands for.
@@ -106,12 +108,17 @@ class Service:
     def resolve_all(self, caller: Caller, submission: Submission) -> Resolution:
         """Return the revisions that a job file stands for: one, or one for each job of its matrix."""
         who = as_user.person(caller.uid, caller.gid)
+        return self._resolved(who, self._owner(who), submission)
+
+    def _resolved(self, who: as_user.Person, owner: Owner, submission: Submission) -> Resolution:
         resolver = Resolver(self.daemon, self.store, self.settings, self.state_dir)
-        return resolver.all_of(who, self.owner(caller), submission)
+        return resolver.all_of(who, owner, submission)
 
     def owner(self, caller: Caller) -> Owner:
         """Return as whom the jobs of a caller run."""
-        who = as_user.person(caller.uid, caller.gid)
+        return self._owner(as_user.person(caller.uid, caller.gid))
+
+    def _owner(self, who: as_user.Person) -> Owner:
         if os.geteuid() != 0:
             return Owner(os.getuid(), os.getgid(), who.name)
         if who.uid == 0:
@@ -119,7 +126,7 @@ class Service:
             return Owner(run_as.uid, run_as.gid, who.name)
         return Owner(who.uid, who.gid, who.name)
 
-    def draft(self, caller: Caller, revision: Resolved, job_id: str) -> JobRow:
+    def draft(self, owner: Owner, revision: Resolved, job_id: str) -> JobRow:
         """Return the row of a job that is not in the store yet."""
         now = self.clock.now()
         job = Job(
@@ -130,16 +137,18 @@ class Service:
             attempts_max=revision.policy_in_force().ceilings.attempts,
         )
         text, labels = revision.model_dump_json(), dict(revision.job.labels)
-        return JobRow(job, revision.job.name, self.owner(caller), now, revision.job.priority, text, labels)
+        return JobRow(job, revision.job.name, owner, now, revision.job.priority, text, labels)
 
-    def _accept(self, caller: Caller, found: Resolution, submission: Submission) -> tuple[JobRow, ...]:
+    def _accept(
+        self, caller: Caller, owner: Owner, found: Resolution, submission: Submission
+    ) -> tuple[JobRow, ...]:
         token = None if submission.token is None else f"{caller.uid}:{submission.token}"
         known = None if token is None else self.store.submitted_as(token)
         if known is not None:
             return predecessors.members(known, self.store) or (known,)
         first, revisions = int(self.store.next_id()), found.revisions
         rows = [
-            self.draft(caller, _numbered(revision, str(first)), str(first + number))
+            self.draft(owner, _numbered(revision, str(first)), str(first + number))
             for number, revision in enumerate(revisions)
         ]
         if found.limited:
@@ -151,10 +160,6 @@ class Service:
         ]
         self.daemon.submit_all(rows, texts, token)
         return tuple(rows)
-
-    def _hopeful(self, caller: Caller, found: Resolution, submission: Submission) -> None:
-        owner = self.owner(caller).name
-        predecessors.refuse_hopeless(submission, found.revisions, owner, self.store)
 
     def _still_admitted(self, submission: Submission, rows: Sequence[JobRow], team: str) -> None:
         """Look at the quotas of waiting jobs once more: others may have submitted since.
@@ -170,11 +175,13 @@ class Service:
 
         Of a matrix it is the first job, and the names and values of all.
         """
-        found = self.resolve_all(caller, submission)
-        self._hopeful(caller, found, submission)
+        who = as_user.person(caller.uid, caller.gid)
+        owner = self._owner(who)
+        found = self._resolved(who, owner, submission)
+        predecessors.refuse_hopeless(submission, found.revisions, owner.name, self.store)
         revisions = found.revisions
         revision = revisions[0]
-        row = self.draft(caller, revision, "0")
+        row = self.draft(owner, revision, "0")
         attempt = Attempt(1, 1)
         request = self.workshop.dry_request(row, attempt, "IMAGE")
         return {

@@ -95,7 +95,7 @@ class Watcher:
             facts["deadline.slack_s"] = (state.deadline - now.at).total_seconds()
         askable = at(Moment.WATCH)
         checked = known({name: value for name, value in facts.items() if name in askable}, Moment.WATCH)
-        return Watched(row.job.id, state.attempt.number, now.at, checked, glance.effective)
+        return Watched(row.job.id, state.attempt.number, now.at, checked, glance.effective, heart.start_s)
 
 
 def of_heartbeat(heart: Heartbeat, floor_s: float) -> dict[str, object]:

@@ -236,6 +236,7 @@ class Watched:
     at: datetime
     facts: Facts
     effective: str = ""
+    start_s: float | None = None  # from its launch to its first step, where that has been seen
 
 
 News: TypeAlias = Happened | Examined | Unstarted

@@ -244,10 +244,10 @@ class Canaries:
         staged = service.state_dir / "jobs" / f".canary-{os.urandom(8).hex()}"
 
         def submit() -> JobRow:
-            mine = service.draft(caller, revision, service.store.next_id())
+            mine = service.draft(service.owner(caller), revision, service.store.next_id())
             if staged.exists():
                 staged.rename(staged.with_name(mine.job.id))
-            service.daemon.submit(mine, f"canary of job {row.job.id} ({row.name}), {steps} steps")
+            service.daemon.submit_all((mine,), (f"canary of job {row.job.id} ({row.name}), {steps} steps",))
             return mine
 
         try:

@@ -66,7 +66,8 @@ class Shelf:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the policies there, without their cases."""
-        return tuple(sorted(path.stem for path in self.directory.glob("*.yaml") if NAME.fullmatch(path.stem)))
+        files = [path.name for path in self.directory.iterdir()]
+        return tuple(sorted(filter(NAME.fullmatch, (name[:-5] for name in files if name.endswith(".yaml")))))
 
     def text(self, path: Path) -> bytes:
         """Return the text of a policy.

@@ -81,6 +81,15 @@ def in_turn(picture: Snapshot, preparing: Iterable[Waiting]) -> Snapshot:
     return replace(picture, waiting=tuple(ready))
 
 
+def before(job: Waiting | None, preparing: Iterable[Waiting]) -> str:
+    """Return what a job that ``in_turn`` has left out waits for; empty if it cannot have been."""
+    if job is None or job.sweep is None:
+        return ""
+    theirs = [each for each in preparing if each.sweep is not None and each.sweep.id == job.sweep.id]
+    ahead = min((each for each in theirs if number(each) < number(job)), key=number, default=None)
+    return "" if ahead is None else f"waits for job {ahead.job_id} of its matrix, which has no image yet"
+
+
 @dataclass(slots=True)
 class Names:
     """Compares the names that the operator wrote with those that there are, once for each set of devices."""

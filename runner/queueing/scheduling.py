@@ -6,7 +6,7 @@ reached that somebody waits for, and every few seconds while somebody waits, bec
 Nothing here acts, and nothing depends on how many jobs have finished.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
@@ -37,9 +37,10 @@ from runner.core.queue.waits import Wait
 from runner.errors import Unavailable
 from runner.patience import RETRY_S
 from runner.ports import JobRow, Lending
+from runner.queueing.awaiting import Awaited
 from runner.queueing.charging import HORIZON, Usage
 from runner.queueing.learning import Learned
-from runner.queueing.lending import Names, as_begun, by_uuid, in_turn, lacks, pictured
+from runner.queueing.lending import Names, as_begun, before, by_uuid, in_turn, lacks, pictured
 from runner.recording import Change, change
 from runner.world import Entry, Moment, Terms, Watched, World
 
@@ -52,32 +53,6 @@ REPLAN_S: Final = 5.0
 
 SET_S: Final = 0.5
 """The time of day has been set when it differs by more from what the other clock says."""
-
-
-@dataclass(slots=True)
-class Awaited:
-    """The jobs that others wait for, and how those have ended that have."""
-
-    ended: dict[str, Ended] = field(default_factory=dict)
-    _by: dict[str, set[str]] = field(default_factory=dict)  # who waits, by whom is waited for
-    _for: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the other way round
-
-    def __contains__(self, job_id: str) -> bool:
-        return job_id in self._by
-
-    def add(self, job_id: str, others: Iterable[str]) -> None:
-        """Let a job wait for others."""
-        self._for[job_id] = tuple(others)
-        for other in self._for[job_id]:
-            self._by.setdefault(other, set()).add(job_id)
-
-    def leave(self, job_id: str) -> None:
-        """Let a job wait for nobody any more; whoever is not waited for is forgotten."""
-        for other in self._for.pop(job_id, ()):
-            self._by[other].discard(job_id)
-            if not self._by[other]:
-                del self._by[other]
-                self.ended.pop(other, None)
 
 
 @dataclass(slots=True, repr=False)
@@ -96,6 +71,8 @@ class Scheduling:
     _devices: tuple[Device, ...] = ()
     _names: Names = field(default_factory=Names)
     _drift_s: float = 0.0  # of the time of day against the clock that only goes on
+    _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
+    _starts_s: dict[str, float] = field(default_factory=dict)  # how long jobs took from launch to first step
     _changed: bool = True
     _again_s: float = inf  # when the next plan is due at the latest, by the clock that only goes on
     _last: tuple[Plan, Lock] | None = None
@@ -115,8 +92,10 @@ class Scheduling:
 
     def know(self, entry: Entry) -> None:
         """Take in what a job is now."""
+        self._follow_clock(self.world.moment())
         row, state = entry.row, entry.row.job.state
         job_id = row.job.id
+        self._drifts_s.setdefault(job_id, self._drift_s)
         waited, held = self.waiting.pop(job_id, None), self.running.pop(job_id, None)
         self._awaited.ended.pop(job_id, None)
         self._preparing.pop(job_id, None)
@@ -129,6 +108,8 @@ class Scheduling:
                 self.running[job_id] = self._running(entry, state)
             case Finished():
                 self._over(row, state)
+                del self._drifts_s[job_id]
+                self._starts_s.pop(job_id, None)
             case _:
                 pass
         if job_id not in self.waiting:
@@ -138,10 +119,16 @@ class Scheduling:
             self._changed = True
 
     def seen(self, news: Watched) -> None:
-        """Take in when a running job has saved last: what it would lose, should it have to leave at once."""
+        """Take in what a running job would lose if it had to leave: all since it saved last, and a start."""
         held, age_s = self.running.get(news.job_id), news.facts.get("checkpoint.age_s")
-        if held is not None and isinstance(age_s, int | float):
-            self.running[news.job_id] = replace(held, saved_s=news.at.timestamp() - age_s)
+        if held is None:
+            return
+        if isinstance(age_s, int | float):
+            held = replace(held, saved_s=news.at.timestamp() - age_s)
+        if news.start_s is not None:
+            self._starts_s[news.job_id] = news.start_s
+            held = replace(held, restart_s=news.start_s)
+        self.running[news.job_id] = held
 
     def _goes_on(self, job_id: str, state: State) -> bool:
         return job_id in self.running and not isinstance(state, Stopping)
@@ -168,8 +155,7 @@ class Scheduling:
                     self.know(self.entries[job_id])
 
     def _wait_for(self, job_id: str, terms: Terms) -> None:
-        self._awaited.leave(job_id)
-        self._awaited.add(job_id, (after.job_id for after in terms.after))
+        self._awaited.wait(job_id, (after.job_id for after in terms.after))
         for after in terms.after:
             if after.job_id not in self._awaited.ended and after.job_id not in self.entries:
                 known = self.world.store.get(after.job_id)
@@ -188,7 +174,7 @@ class Scheduling:
             job_id=row.job.id,
             owner=row.owner.name,
             needs=self._needs_of(row),
-            submitted_s=row.submitted_at.timestamp(),
+            submitted_s=self._submitted_s(row),
             group=terms.team,
             priority_class=terms.priority_class,
             priority=row.priority,
@@ -198,6 +184,13 @@ class Scheduling:
             learned_s=self._learned.left_s(row, terms.sweep),
             sweep=terms.sweep,
         )
+
+    def _submitted_s(self, row: JobRow) -> float:
+        """Return since when a job waits: setting the time of day makes no job older, nor younger.
+
+        Only since this process has known it; of the time before there is nothing but the time of day.
+        """
+        return row.submitted_at.timestamp() + self._drift_s - self._drifts_s.get(row.job.id, self._drift_s)
 
     def _needs_of(self, row: JobRow) -> Needs:
         needs = self.world.workshop.needs(row)
@@ -222,6 +215,7 @@ class Scheduling:
             group=terms.team,
             priority_class=terms.priority_class,
             saves_when_asked=terms.saves_when_asked,
+            restart_s=self._starts_s.get(row.job.id, snapshot.RESTART_S),
             stopping=isinstance(state, Stopping),
             preempted=row.job.preempted,
             sweep=terms.sweep,
@@ -273,6 +267,7 @@ class Scheduling:
         """Work out all times again when somebody has set the time of day."""
         drift_s = _drift_s(now)
         if abs(drift_s - self._drift_s) > SET_S:
+            self._awaited.later(drift_s - self._drift_s)
             self._drift_s = drift_s
             for entry in list(self.entries.values()):
                 self.know(entry)
@@ -351,7 +346,9 @@ class Scheduling:
         if left_s > 0:
             return f"backoff, {left_s:.0f} s left"
         wait = self.wait(entry)
-        return wait.why if wait else ""
+        return (
+            wait.why if wait else before(self.waiting.get(entry.row.job.id), list(self._preparing.values()))
+        )
 
     def wait(self, entry: Entry) -> Wait | None:
         """Return what a job waits for, by the last plan; None if that does not know.  From any thread."""
@@ -367,7 +364,7 @@ class Scheduling:
 
     def _like(self, row: JobRow, needs: Needs, job_id: str = "") -> Waiting:
         """Return a job that is not in the queue as if it were."""
-        terms, submitted_s = self.world.workshop.terms(row), row.submitted_at.timestamp()
+        terms, submitted_s = self.world.workshop.terms(row), self._submitted_s(row)
         job = Waiting(job_id, row.owner.name, needs, submitted_s, terms.team, terms.priority_class)
         return replace(job, sweep=terms.sweep) if job_id else job
 

@@ -259,12 +259,12 @@ class Timetable:
         name = job_name(row.name, times.local(due.at))
         submission = Submission(row.path, row.text.encode(), name=name)
         revision = self.service.resolve(caller, submission)
-        owner = self.service.owner(caller).name
-        predecessors.refuse_hopeless(submission, [revision], owner, self.service.store)
+        owner = self.service.owner(caller)
+        predecessors.refuse_hopeless(submission, [revision], owner.name, self.service.store)
         once = revision.model_copy(update={"job": revision.job.model_copy(update={"schedule": None})})
 
         def draft(job_id: str) -> JobRow:
-            made = self.service.draft(caller, once, job_id)
+            made = self.service.draft(owner, once, job_id)
             return replace(made, labels={**made.labels, LABEL: str(row.id)})
 
         return draft
@@ -277,7 +277,8 @@ class Timetable:
         job = service.store.submitted_as(token)
         if job is None:
             job = draft(service.store.next_id())
-            service.daemon.submit(job, f"submitted by schedule {row.id} ({row.name}) of {row.owner}", token)
+            text = f"submitted by schedule {row.id} ({row.name}) of {row.owner}"
+            service.daemon.submit_all((job,), (text,), token)
         replaced = self._replaced(row, job)
         text = "; ".join(filter(None, (due.text, replaced)))
         self.books.settle(due, "submitted", text, job.job.id)

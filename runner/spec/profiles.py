@@ -82,7 +82,8 @@ class Said:
 
 def profile_names(profiles: Path) -> tuple[str, ...]:
     """Return the names of the profiles in a directory."""
-    return tuple(sorted(path.stem for path in profiles.glob("*.yaml") if _is_name(path.stem)))
+    files = [path.name for path in profiles.iterdir()]  # faster than a pattern, at every submission
+    return tuple(sorted(filter(_is_name, (name[:-5] for name in files if name.endswith(".yaml")))))
 
 
 def _is_name(name: str) -> bool:
@@ -177,12 +178,30 @@ def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer,
         above = [layer.name for layer in layers]
         if name in above:
             raise UsageError(f"profile {quoted(name)} extends itself: {' -> '.join([*above, name])}")
-        path = profiles / f"{name}.yaml"
-        if not _is_name(name) or not path.exists():
-            raise UsageError(f"there is no profile {quoted(name)} in {profiles}")
-        layers.append(_load(name, path, read_source(path)))
+        if not _is_name(name):
+            raise _missing(name, profiles)
+        layers.append(_layer(name, profiles))
         following = layers[-1].extends
     return tuple(layers)
+
+
+def _layer(name: str, profiles: Path) -> _Layer:
+    path = profiles / f"{name}.yaml"
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _missing(name, profiles) from error
+    return _read(name, path, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _read(name: str, path: Path, _version: tuple[int, int, int]) -> _Layer:
+    """Return what a file says, read again when it has been written again."""
+    return _load(name, path, read_source(path))
+
+
+def _missing(name: str, profiles: Path) -> UsageError:
+    return UsageError(f"there is no profile {quoted(name)} in {profiles}")
 
 
 @lru_cache(maxsize=64)

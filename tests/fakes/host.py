@@ -60,7 +60,7 @@ class Host:
         job = Job(self.store.next_id(), Preparing(self.clock.now()))
         if policy is not None:
             self.workshop.policies[job.id] = policy
-        self.daemon.submit(JobRow(job, name, ANN, self.clock.now(), 50, "{}"), "submitted")
+        self.daemon.submit_all((JobRow(job, name, ANN, self.clock.now(), 50, "{}"),), ("submitted",))
         return job.id
 
     def row(self, job_id: str) -> JobRow:

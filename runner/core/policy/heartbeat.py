@@ -61,6 +61,7 @@ class Heartbeat:
     window_s: float = 300.0  # of the recent rate
     sign: Sign | None = None
     born: float | None = None  # when the attempt started, monotonic seconds; None: nobody knows
+    start_s: float | None = None  # from there to its first step; None: not yet, or nobody looked on
     looked: float = 0.0  # when
     spoke: float = 0.0  # when it was first seen to have said the last thing
     age_s: float = 0.0  # since it last said anything new
@@ -74,7 +75,10 @@ class Heartbeat:
         """Return what is known after one more look; None: there was nothing that could be read."""
         if sign is None or self.sign is None:
             spoke = now if sign else self.spoke
-            return _counted(replace(self, sign=sign or self.sign, looked=now, spoke=spoke), sign, now)
+            after = replace(
+                self, sign=sign or self.sign, looked=now, spoke=spoke, start_s=self._start(sign, now)
+            )
+            return _counted(after, sign, now)
         passed = min(max(now - self.looked, 0.0), BLINK_S)
         age = self.age_s + passed
         spoke, grown = sign != self.sign, max(sign.step - self.sign.step, 0)
@@ -88,8 +92,18 @@ class Heartbeat:
             idle_s=0.0 if grown else self.idle_s + passed,
             steps=self.steps + grown,
             longest=learnt,
+            start_s=self._start(sign, now),
         )
         return _counted(after, sign, now)
+
+    def _start(self, sign: Sign | None, now: float) -> float | None:
+        """Return how long the start took, once the first step has been seen by somebody who looked on."""
+        before = self.sign
+        if self.start_s is not None or self.born is None or sign is None or sign.step <= sign.begun:
+            return self.start_s
+        missed = before is not None and before.step > before.begun
+        unseen_s = now - max(self.looked, self.born)
+        return None if missed or unseen_s > BLINK_S else max(now - self.born, 0.0)
 
     def _learnt(self, phase: str, silence_s: float) -> tuple[tuple[str, float], ...]:
         known = dict(self.longest)

@@ -18,6 +18,8 @@ class Standing:
     higher: int  # of these, jobs of a higher class
     busy_s: float  # for how long these keep everything that it could use busy
     capped_s: float = 0.0  # for how long its owner's jobs before it use up the limits that it falls under
+    endless: str = ""  # the first of those before it of which nobody knows how long they last
+    capped_endless: str = ""  # and of its owner's
 
 
 @dataclass(slots=True)
@@ -29,9 +31,11 @@ class _Field:
     work_s: float = 0.0
     all: int = 0  # jobs
     jobs: dict[int, int] = field(default_factory=dict)  # by rank of their class
+    endless: str = ""
 
-    def count(self, rank: int, work_s: float) -> None:
-        """Take a job in."""
+    def count(self, rank: int, work_s: float, endless: str) -> None:
+        """Take a job in; ``endless`` is its id if nobody knows how long it lasts."""
+        self.endless = self.endless or endless
         self.work_s += work_s
         self.all += 1
         self.jobs[rank] = self.jobs.get(rank, 0) + 1
@@ -58,10 +62,10 @@ class _Fields:
             self.by_shape[id(shape)] = found
         return found
 
-    def before(self, own: _Field, rank: int, capped_s: float) -> Standing:
+    def before(self, own: _Field, rank: int, capped: "_Used") -> Standing:
         """Return what all that was counted so far means for the next job."""
         ahead = higher = 0
-        work_s = 0.0
+        work_s, endless = 0.0, ""
         for other in self.known.values():
             part = self._overlap(own, other)
             if part:
@@ -69,7 +73,9 @@ class _Fields:
                 for each, count in other.jobs.items():
                     higher += count if each > rank else 0
                 work_s += other.work_s * part
-        return Standing(ahead, higher, work_s / own.capacity if own.capacity else 0.0, capped_s)
+                endless = endless or other.endless
+        busy_s = work_s / own.capacity if own.capacity else 0.0
+        return Standing(ahead, higher, busy_s, capped.seconds, endless, capped.endless)
 
     def _overlap(self, own: _Field, other: _Field) -> float:
         """Return the part of another field's work that falls on the devices of one's own."""
@@ -82,19 +88,35 @@ class _Fields:
         return self.overlaps[key]
 
 
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """For how long a limit is used up, and by whom of whom nobody knows how long that is."""
+
+    seconds: float = 0.0
+    endless: str = ""
+
+
+_UNUSED = _Used()
+
+
 @dataclass(slots=True)
 class _Limits:
     """For how long what was counted so far uses each limit up."""
 
-    used_s: dict[int, float] = field(default_factory=dict)  # by the identity of its timeline
+    used: dict[int, _Used] = field(default_factory=dict)  # by the identity of its timeline
 
-    def before(self, caps: Sequence[Cap]) -> float:
-        return max((self.used_s.get(id(cap.free), 0.0) for cap in caps), default=0.0) if caps else 0.0
+    def before(self, caps: Sequence[Cap]) -> _Used:
+        used = [self.used.get(id(cap.free), _UNUSED) for cap in caps]
+        if not used:
+            return _UNUSED
+        endless = next((each.endless for each in used if each.endless), "")
+        return _Used(max(each.seconds for each in used), endless)
 
-    def count(self, caps: Iterable[Cap], lasts_s: float) -> None:
+    def count(self, caps: Iterable[Cap], lasts_s: float, endless: str) -> None:
         for cap in caps:
-            part = lasts_s * cap.amount / cap.limit
-            self.used_s[id(cap.free)] = self.used_s.get(id(cap.free), 0.0) + part
+            before = self.used.get(id(cap.free), _UNUSED)
+            seconds = before.seconds + lasts_s * cap.amount / cap.limit
+            self.used[id(cap.free)] = _Used(seconds, before.endless or endless)
 
 
 @dataclass(slots=True)
@@ -135,9 +157,12 @@ def _standings(
             rank = ranks[job.priority_class] = snapshot.rules.class_of(job.priority_class).rank
         own, lasts_s = fields.of(shape), job.lasting(snapshot.rules)
         yield job.job_id, fields.before(own, rank, limits.before(caps))
+        endless = job.job_id if job.lasts_s is None else ""
         if job.job_id not in reserved:  # the time of one that is stands in the book
-            limits.count(caps, lasts_s)
-        own.count(rank, (job.needs.gpus or job.needs.cpus) * lasts_s)
+            limits.count(caps, lasts_s, endless)
+        elif endless:
+            endless, lasts_s = "", 0.0
+        own.count(rank, (job.needs.gpus or job.needs.cpus) * lasts_s, endless)
 
 
 def _hopeless(shape: Shape, places: Places, caps: Iterable[Cap]) -> bool:

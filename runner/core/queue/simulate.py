@@ -18,6 +18,7 @@ from runner.core.queue.fairshare import billed, charged
 from runner.core.queue.plan import Plan, Preempt, Start, plan
 from runner.core.queue.rules import Rules
 from runner.core.queue.snapshot import (
+    RESTART_S,
     After,
     Ended,
     Host,
@@ -45,7 +46,7 @@ class Arrival:
     priority: int = 50
     after: tuple[After, ...] = ()
     sweep: Sweep | None = None
-    restart_s: float = 60.0  # what coming back costs after it gave way
+    restart_s: float = RESTART_S  # what coming back costs after it gave way
 
 
 @dataclass(frozen=True, slots=True)

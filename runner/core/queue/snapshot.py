@@ -148,6 +148,10 @@ class Waiting:
         return rules.unknown_s if lasts_s is None else lasts_s
 
 
+RESTART_S: Final = 60.0
+"""What coming back costs a job whose start nobody has measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A job that holds something, from its start to the moment its devices are proven clean."""
@@ -163,7 +167,7 @@ class Running:
     priority_class: str = "normal"
     saved_s: float | None = None  # when its newest checkpoint was made; None: it has none
     saves_when_asked: bool = True  # SIGTERM makes it save before it leaves
-    restart_s: float = 60.0  # from being placed again to where it was
+    restart_s: float = RESTART_S  # from being placed again to where it was
     stopping: bool = False  # was asked to leave; ``ends_s`` is when it must have
     preempted: int = 0  # times it gave way before
     sweep: Sweep | None = None

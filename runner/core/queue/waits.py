@@ -3,7 +3,8 @@
 All reasons follow from the book as the plan left it.  An estimate is the later of two times: when
 the place that a job needs opens in the book, and when those before it in the queue will have
 been served if everything they need is busy all the time.  The first is exact for jobs with a
-reservation, both are wrong as far as durations are.
+reservation, both are wrong as far as durations are.  Where one would rest on a job of whose duration
+nobody knows anything, there is none, and that job is named.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from runner.core.queue.pool import Places, Shape
 from runner.core.queue.queueing import Capped, Standing, standings
 from runner.core.queue.snapshot import Condition, DeviceState, Maintenance, Snapshot, Waiting
 from runner.core.queue.timeline import Stay
+from runner.core.queue.unending import Unendings
 from runner.core.queue.words import clock, counted, jobs, out_of_service, scarce, wanted
 
 
@@ -80,6 +82,10 @@ class Waits(Mapping[str, Wait]):
         return standings(self.snapshot, self.places, self.shares, self.started, self.reserved)
 
     @cached_property
+    def _unending(self) -> Unendings:
+        return Unendings(self.snapshot, self.places, self.started, self.reserved)
+
+    @cached_property
     def _endless(self) -> Stay:
         return self.snapshot.endless
 
@@ -95,7 +101,7 @@ class Waits(Mapping[str, Wait]):
         """Return until when devices are lent; one that many share, until the first of them leaves."""
         until = dict(self.until)
         for job in self.snapshot.running:
-            ends_s = self.places.book.ends[job.job_id]
+            ends_s = inf if job.job_id in self._unending.ids else self.places.book.ends[job.job_id]
             until |= {uuid: min(ends_s, until.get(uuid, inf)) for uuid in job.devices}
         return until
 
@@ -153,27 +159,34 @@ class Waits(Mapping[str, Wait]):
         opens_s = max(
             each.free.opening(self.snapshot.now_s, stay, each.amount) for each in self._caps.of(job)
         )
-        place_s = None if opens_s == inf else self._opens(job, shape)
-        served_s = opens_s + self._standings[job.job_id].capped_s
-        starts_s = None if place_s is None else self._outside(job, shape, max(place_s, served_s))
+        place_s, standing = None if opens_s == inf else self._opens(job, shape), self._standings[job.job_id]
         why = f"waits for its quota: {cap.words}: {used} of {cap.limit} in use or kept"
-        return Wait(job.job_id, f"{why}{self._until(starts_s)}", starts_s)
+        if place_s is None:
+            return self._told(job, why, None)
+        unknown = (
+            standing.capped_endless
+            or self._unending.capping(opens_s, job)
+            or self._unending.before(place_s, job, shape)
+        )
+        starts_s = self._outside(job, shape, max(place_s, opens_s + standing.capped_s))
+        return self._told(job, why, starts_s, unknown)
 
     def _scarce(self, job: Waiting, shape: Shape) -> Wait:
-        known, starts_s, room = self._look(shape), self._estimate(job, shape), self.room.get(job.job_id, 0)
+        known, room = self._look(shape), self.room.get(job.job_id, 0)
         facts = list(self._facts(job, known))
         if room:
             facts.append(f"{counted(room, 'job')} making room")
         facts += self._first(job)
-        why = (
-            f"waits for {known.wanted}: {', '.join(facts) or 'held back by the order'}{self._until(starts_s)}"
-        )
-        return Wait(job.job_id, why, starts_s)
+        why = f"waits for {known.wanted}: {', '.join(facts) or 'held back by the order'}"
+        return self._told(job, why, *self._estimate(job, shape))
 
-    def _until(self, starts_s: float | None) -> str:
-        return (
-            "; nobody knows when" if starts_s is None else f"; starts about {clock(starts_s, self.snapshot)}"
-        )
+    def _told(self, job: Waiting, why: str, starts_s: float | None, unknown: str = "") -> Wait:
+        """Return a wait with its estimate; none where that rests on a job that has no known end."""
+        if starts_s is None:
+            return Wait(job.job_id, f"{why}; nobody knows when")
+        if unknown:
+            return Wait(job.job_id, f"{why}; no estimate: job {unknown} has no time limit")
+        return Wait(job.job_id, f"{why}; starts about {clock(starts_s, self.snapshot)}", starts_s)
 
     # --- facts
 
@@ -255,12 +268,18 @@ class Waits(Mapping[str, Wait]):
         now_s, until_s = self.snapshot.now_s, self._until_s(job)
         if self.places.now(self.places.shape(job.needs), until_s - now_s) is not None:
             return ""
-        kept = [f"job {each} from about {clock(at_s, self.snapshot)}"
+        kept = [f"job {each}{self._from(each, at_s)}"
                 for each, at_s in self.reserved.items() if each != job.job_id and at_s < until_s]  # fmt: skip
         kept += [f"{window.reason} at {clock(window.begins_s, self.snapshot)}"
                  for window in known.windows if now_s < window.begins_s < until_s]  # fmt: skip
         limit = "" if job.lasts_s is not None else "; a time limit would tell whether it fits before"
         return f"kept for {' and '.join(kept[:2])}{limit}"
+
+    def _from(self, job_id: str, at_s: float) -> str:
+        """Return from when on a reservation is, where that is known."""
+        job = self._jobs[job_id]
+        rests = self._unending.before(at_s, job, self.places.shape(job.needs))
+        return "" if rests else f" from about {clock(at_s, self.snapshot)}"
 
     def _first(self, job: Waiting) -> Iterator[str]:
         standing = self._standings[job.job_id]
@@ -273,12 +292,16 @@ class Waits(Mapping[str, Wait]):
 
     # --- estimates
 
-    def _estimate(self, job: Waiting, shape: Shape) -> float | None:
+    def _estimate(self, job: Waiting, shape: Shape) -> tuple[float | None, str]:
+        """Return when a job starts, and the job without a known end that this rests on, if on one."""
         if job.job_id in self.reserved:
-            return self.reserved[job.job_id]
-        opens_s = self._opens(job, shape)
-        served_s = self.snapshot.now_s + self._standings[job.job_id].busy_s
-        return None if opens_s is None else self._outside(job, shape, max(opens_s, served_s))
+            at_s = self.reserved[job.job_id]
+            return at_s, self._unending.before(at_s, job, shape)
+        opens_s, standing = self._opens(job, shape), self._standings[job.job_id]
+        if opens_s is None:
+            return None, ""
+        unknown = self._unending.before(opens_s, job, shape) or standing.endless
+        return self._outside(job, shape, max(opens_s, self.snapshot.now_s + standing.busy_s)), unknown
 
     def _opens(self, job: Waiting, shape: Shape) -> float | None:
         """Return when a place opens for a job."""

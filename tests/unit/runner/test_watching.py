@@ -11,7 +11,7 @@ from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import Known
 from runner.core.policy.heartbeat import FLOOR_S, Sign
 from runner.core.policy.rules import Ceilings, Rule, Verb
-from runner.core.queue.snapshot import Needs
+from runner.core.queue.snapshot import RESTART_S, Needs
 from runner.errors import Unavailable
 from runner.ports import EventRow
 from runner.world import Glance, Watched
@@ -107,6 +107,16 @@ def test_an_attempt_that_has_not_taken_five_steps_is_not_known_well_enough(site:
     site.works(4)
     site.hangs(10 * FLOOR_S)
     assert site.state == "running"
+
+
+def test_the_queue_hears_how_long_a_start_took(site: Site) -> None:
+    running = site.host.daemon.queue.running
+    assert running[site.job].restart_s == RESTART_S
+    site.says("init", step=0)
+    site.look(5)
+    assert running[site.job].restart_s == RESTART_S
+    site.works(3)
+    assert running[site.job].restart_s == pytest.approx(6 * LOOK_S, abs=1)
 
 
 def test_an_attempt_that_reports_nothing_is_left_alone(site: Site) -> None:

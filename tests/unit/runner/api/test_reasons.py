@@ -26,7 +26,7 @@ def hand_in(host: Host, gpus: int = 1, limit: timedelta | None = None, *, settle
     job_id, now = host.store.next_id(), host.clock.now()
     host.workshop.needs_of[job_id] = Needs(0.5, GIB, gpus, "nvidia" if gpus else None)
     job = Job(job_id, Preparing(now), time_limit=limit)
-    host.daemon.submit(JobRow(job, "train", ANN, now, 50, "{}"), "submitted")
+    host.daemon.submit_all((JobRow(job, "train", ANN, now, 50, "{}"),), ("submitted",))
     if settle:
         host.settle()
     return job_id

@@ -293,10 +293,11 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
     caller = Caller(ME, os.getgid())
     found = site.service.resolve_all(caller, submission)
     limited(site, monkeypatch, Quotas(group=Quota(queued=1)))
+    owner = site.service.owner(caller)
     with pytest.raises(
         Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; these are 3"
     ):
-        site.service.daemon.ask(lambda: site.service._accept(caller, found, submission))
+        site.service.daemon.ask(lambda: site.service._accept(caller, owner, found, submission))
 
 
 # --- options beside the file

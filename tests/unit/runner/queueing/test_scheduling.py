@@ -27,6 +27,7 @@ from runner.core.job import (
     Start,
     Stopping,
 )
+from runner.core.queue.order import since_s
 from runner.core.queue.plan import Plan, plan
 from runner.core.queue.rules import Preemption, Quota, Quotas, Rules
 from runner.core.queue.snapshot import GIB, After, Condition, Maintenance, Needs, Snapshot, Sweep
@@ -64,7 +65,8 @@ def hand_in(host: Host, wish: Wish) -> str:
     host.workshop.terms_of[job_id] = wish.terms
     host.world.programs["train", job_id] = SAVES
     job = Job(job_id, Preparing(now), time_limit=wish.limit)
-    host.daemon.submit(JobRow(job, wish.name, wish.owner, now, wish.priority, "{}"), "submitted")
+    row = JobRow(job, wish.name, wish.owner, now, wish.priority, "{}")
+    host.daemon.submit_all((row,), ("submitted",))
     host.settle()
     return job_id
 
@@ -170,6 +172,19 @@ def test_a_job_of_a_sweep_waits_while_enough_of_it_run(site: Host) -> None:
     assert "sweep s1: jobs: 1 of 1 in use" in site.daemon.why(two)
 
 
+def test_a_job_that_waits_for_the_image_of_another_one_of_its_matrix_says_so(site: Host) -> None:
+    sweep = Terms(sweep=Sweep("s1"))
+    hand_in(site, Wish(gpus=2))
+    one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
+    _ask(site, "cancel", site.row(one))
+    _ask(site, "restart", site.row(one))
+    site.daemon.turn(0)
+    assert (site.state(one), site.state(two)) == ("preparing", "queued")
+    assert site.daemon.why(two) == f"waits for job {one} of its matrix, which has no image yet"
+    site.settle()
+    assert "GPU" in site.daemon.why(two)
+
+
 # --- dependencies and times -------------------------------------------------------------------------------
 
 
@@ -249,6 +264,59 @@ def test_a_backoff_keeps_its_length_when_the_time_of_day_is_set(site: Host) -> N
     [then] = site.daemon.picture().running
     assert seen.ends_s is not None
     assert (then.started_s, then.ends_s) == (seen.started_s + 7200, seen.ends_s + 7200)
+
+
+def test_nobody_grows_old_because_the_time_of_day_is_set(site: Host) -> None:
+    busy = hand_in(site, Wish(gpus=2, owner=EVE, limit=HOUR))
+    normal = hand_in(site, Wish(gpus=2))
+    site.wait(600)
+    site.clock.jump(4 * 86400)
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
+    ages = {
+        each.job_id: site.daemon.picture().now_s - each.submitted_s for each in site.daemon.picture().waiting
+    }
+    assert ages == {normal: pytest.approx(600, abs=9), urgent: pytest.approx(0, abs=9)}
+    site.world.end(site.key(busy), 0)
+    site.settle()
+    assert (site.state(normal), site.state(urgent)) == ("queued", "running")
+
+
+def test_who_came_first_stays_first_when_the_time_of_day_is_set_back(site: Host) -> None:
+    busy = hand_in(site, Wish(gpus=2, limit=HOUR))
+    first = hand_in(site, Wish(gpus=2))
+    site.clock.jump(-4000)
+    second = hand_in(site, Wish(gpus=2))
+    site.world.end(site.key(busy), 0)
+    site.settle()
+    assert (site.state(first), site.state(second)) == ("running", "queued")
+
+
+def test_jobs_that_come_together_after_the_time_of_day_was_set_are_of_one_age(site: Host) -> None:
+    hand_in(site, Wish(gpus=2))
+    site.clock.jump(86400)
+    now = site.clock.now()
+    rows = [JobRow(Job(str(i), Preparing(now)), "job", ANN, now, 50, "{}") for i in (7, 8)]
+    site.daemon.submit_all(rows, ["a", "b"])
+    ages = {each.submitted_s for each in site.daemon.picture().waiting if each.job_id in {"7", "8"}}
+    assert ages == {now.timestamp()}
+
+
+def test_what_a_job_waited_for_is_as_long_ago_as_it_was_when_the_time_of_day_is_set(site: Host) -> None:
+    first = hand_in(site, Wish(gpus=2))
+    waits = Terms(after=(After(first),))
+    second, third = hand_in(site, Wish(gpus=2, terms=waits)), hand_in(site, Wish(terms=waits))
+    site.wait(3600)
+    site.world.end(site.key(first), 0)
+    site.settle()
+    assert site.state(third) == "queued"
+    [ended] = site.daemon.picture().ended.values()
+    site.clock.jump(86400)
+    picture = site.daemon.picture()
+    assert picture.ended[first].at_s == ended.at_s + 86400
+    assert {since_s(each, picture) for each in picture.waiting} == {ended.at_s + 86400}
+    site.daemon.happen(site.row(third), CancelRequested(site.clock.now(), "ann"))
+    assert site.state(second) == "running"
+    assert site.daemon.picture().ended == {}
 
 
 AT = datetime(2030, 1, 1, 1, tzinfo=UTC).timestamp()
@@ -334,6 +402,23 @@ def test_a_job_that_has_just_saved_loses_little(site: Host) -> None:
     site.daemon.queue.seen(Watched(second, 1, site.clock.now(), {}))
     hand_in(site, Wish(owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(first), site.state(second)) == ("queued", "running")
+
+
+@pytest.mark.parametrize("site", [Site(QUICK)], indirect=True)
+def test_a_job_is_as_dear_to_stop_as_its_starts_have_taken(site: Host) -> None:
+    slow, quick = hand_in(site, Wish(terms=IDLE)), hand_in(site, Wish(terms=IDLE))
+    site.wait(5000)
+    for job_id, start_s in ((slow, 300.0), (quick, 5.0)):
+        site.daemon.queue.seen(Watched(job_id, 1, site.clock.now(), {}, start_s=start_s))
+        site.daemon.queue.seen(Watched(job_id, 1, site.clock.now(), {}))
+    urgent = hand_in(site, Wish(owner=BOB, limit=HOUR, terms=URGENT))
+    assert (site.state(slow), site.state(quick)) == ("running", "queued")
+    site.world.end(site.key(urgent), 0)
+    site.wait(1)
+    costs = {each.job_id: each.restart_s for each in site.daemon.picture().running}
+    assert costs == {slow: 300.0, quick: 5.0}  # the next attempt of a job costs what its last one did
+    site.clock.jump(86400)
+    assert {each.restart_s for each in site.daemon.picture().running} == {300.0, 5.0}
 
 
 # --- what is remembered -----------------------------------------------------------------------------------
@@ -622,6 +707,7 @@ def test_jobs_that_belong_together_are_taken_all_or_none(site: Host) -> None:
 def test_what_time_brings_about_elsewhere_comes_before_the_queue_is_asked(site: Host) -> None:
     seen: list[tuple[datetime, str]] = []
     job_id = site.submit()
+    site.daemon.turn(0)
     site.builds.step()
     site.daemon.ticks.append(lambda now: seen.append((now.at, site.state(job_id))))
     site.daemon.wake()

@@ -43,6 +43,24 @@ def test_whoever_resumed_has_not_taken_the_steps_before_that() -> None:
     assert resumed.limit_s() is None
 
 
+def test_a_start_lasts_until_the_first_step_that_is_seen() -> None:
+    born = Heartbeat(born=2.0)
+    fresh = _looks([(10, None), (60, _sign(0, "init")), (95, _sign(1)), (100, _sign(9))], born)
+    assert fresh.start_s == 93
+    assert _looks([(10, None), (60, _sign(0, "init"))], born).start_s is None
+    loaded = [(40.0, Sign("init", 20, 0.0, begun=20)), (45.0, Sign("train", 21, 0.0, begun=20))]
+    assert _looks(loaded, born).start_s == 43
+    assert _looks([(4, _sign(3))], born).start_s == 2
+    assert _looks([(4, _sign(3))], Heartbeat(born=9.0)).start_s == 0
+
+
+def test_a_first_step_that_nobody_looked_on_says_nothing_about_the_start() -> None:
+    assert _looks([(1000, _sign(70)), (1005, _sign(71))], Heartbeat(born=2.0)).start_s is None
+    away = [(10, _sign(0)), (10 + BLINK_S + 1, _sign(5)), (80, _sign(6))]
+    assert _looks(away, Heartbeat(born=2.0)).start_s is None
+    assert _steps(3).start_s is None
+
+
 def test_the_first_five_steps_teach_nothing() -> None:
     slow_start = _looks([(0, _sign(0)), (50, _sign(1)), (100, _sign(WARM_UP - 1))])
     assert slow_start.limit_s() is None

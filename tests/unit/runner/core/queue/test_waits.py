@@ -19,6 +19,7 @@ from runner.core.queue.snapshot import (
     Snapshot,
     Waiting,
 )
+from runner.core.queue.waits import Wait
 from runner.core.queue.words import clock
 from tests.fakes.sites import HOUR_S, NOW_S, devices, gpus, host, out, planned, running, waiting
 
@@ -153,7 +154,91 @@ def test_what_else_is_scarce_is_said() -> None:
 
 def test_a_device_of_a_job_without_an_end_has_none() -> None:
     queue = [waiting("endless", gpus(4), hours=None, age_s=99), waiting("1")]
-    assert "4 lent; starts about 2030-03-18 17:46" in planned(queue).waits["1"].why
+    wait = planned(queue).waits["1"]
+    assert wait.why == "waits for 1 GPU: 0 free, 4 lent; no estimate: job endless has no time limit"
+    assert (wait.starts_s, wait.never) == (None, False)
+
+
+def no_estimate(wait: Wait) -> str:
+    """Return the job that an estimate would rest on; empty where there is an estimate."""
+    named = wait.why.partition("; no estimate: job ")[2].removesuffix(" has no time limit")
+    assert bool(named) is (wait.starts_s is None)
+    return named
+
+
+def test_an_estimate_that_would_rest_on_a_job_without_a_known_end_names_it() -> None:
+    busy = [running("long", ["h-0", "h-1"], hours=None), running("short", ["h-2", "h-3"], hours=2)]
+    waits = planned([waiting("1", gpus(3))], busy=busy).waits
+    assert no_estimate(waits["1"]) == "long"
+    assert "4 lent, the next until about 19:46; no estimate" in waits["1"].why
+    old = [running("long", ["h-0", "h-1"], hours=None, ran_s=99 * HOUR_S), busy[1]]
+    assert no_estimate(planned([waiting("1", gpus(3))], busy=old).waits["1"]) == "long"
+
+
+def test_an_estimate_that_needs_no_job_without_a_known_end_is_given() -> None:
+    busy = [running("long", ["h-0", "h-1"], hours=None), running("short", ["h-2", "h-3"], hours=2)]
+    waits = planned([waiting("1", gpus(2), age_s=99), waiting("2", hours=2)], busy=busy).waits
+    assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S)
+
+
+def test_a_job_without_a_known_end_on_other_devices_is_in_no_estimates_way() -> None:
+    own = (*devices(1), Device("a", "GPU-a", "amd"))
+    busy = [running("r", ["h-0"], hours=30), running("long", ["a"], hours=None, ran_s=20 * HOUR_S)]
+    job = waiting("1", Needs(1, GIB, 1, vendor="nvidia"))
+    assert planned([job], [host(own=own)], busy).waits["1"].starts_s == NOW_S + 30 * HOUR_S
+    hungry = [busy[0], replace(busy[1], needs=Needs(32, GIB, 1))]
+    assert no_estimate(planned([job], [host(own=own)], hungry).waits["1"]) == "long"
+    elsewhere = [hungry[0], replace(running("long", [], hours=None, on="i"), needs=Needs(32, GIB))]
+    there = [host(own=own), Host("i", 32, 256 * GIB)]
+    assert planned([job], there, elsewhere).waits["1"].starts_s == NOW_S + 30 * HOUR_S
+
+
+def test_a_job_in_front_of_which_nobody_knows_how_long_it_lasts_is_named() -> None:
+    queue = [waiting("big", gpus(4), age_s=99), waiting("long", hours=None, age_s=98), waiting("1", hours=9)]
+    waits = planned(queue, busy=BUSY).waits
+    assert (waits["big"].starts_s, waits["long"].starts_s) == (NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S)
+    assert no_estimate(waits["1"]) == "long"
+
+
+def test_behind_a_reservation_without_a_known_end_nothing_is_promised() -> None:
+    queue = [waiting("long", gpus(3), hours=None, age_s=99), waiting("1", gpus(2), hours=9)]
+    waits = planned([*queue, waiting("2", hours=9, age_s=9)], busy=BUSY).waits
+    assert waits["long"].starts_s == NOW_S + 2 * HOUR_S
+    assert no_estimate(waits["1"]) == "long"
+    assert "2" not in waits  # beside the reservation there is room
+    own = [running("r", ["h-0", "h-1", "h-2", "h-3"], hours=2)]
+    beside = planned([*queue, waiting("2", hours=9, age_s=9)], busy=own).waits["2"]
+    assert no_estimate(beside) == ""
+    assert beside.starts_s is not None
+    assert beside.starts_s < NOW_S + 20 * HOUR_S
+
+
+def test_when_a_reservation_begins_is_said_only_where_it_is_known() -> None:
+    busy = [running("r", ["h-0", "h-1"], hours=None)]
+    said = planned([waiting("big", gpus(4), age_s=99), waiting("1", hours=30)], busy=busy).waits["1"].why
+    assert "2 free, kept for job big, 2 lent, 1 job goes first; no estimate: job r has no time limit" in said
+
+
+def test_a_job_that_gives_way_is_gone_soon_and_in_no_estimates_way() -> None:
+    idle = running("i", [f"h-{i}" for i in range(4)], hours=None, priority_class="idle", ran_s=9 * HOUR_S)
+    waits = planned([waiting("1", gpus(4), priority_class="urgent")], busy=[idle]).waits
+    assert waits["1"].starts_s == NOW_S + 60
+    assert "the next until about 17:47, 1 job making room; starts about 17:47" in waits["1"].why
+    leaving = replace(idle, stopping=True, ends_s=NOW_S + HOUR_S)
+    assert planned([waiting("1")], busy=[leaving]).waits["1"].starts_s == NOW_S + HOUR_S
+
+
+def test_a_quota_that_a_job_without_a_known_end_uses_up_gives_no_estimate() -> None:
+    rules = Rules(quotas=Quotas(users={"ada": Quota(jobs=2)}))
+    busy = [running("long", ["h-0"], owner="ada", hours=None), running("r", ["h-1"], owner="ada")]
+    queue = [waiting("1", age_s=99), waiting("2", hours=None, age_s=98), waiting("3")]
+    waits = planned(queue, busy=busy, rules=rules).waits
+    assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + HOUR_S, NOW_S + 1.5 * HOUR_S)
+    assert no_estimate(waits["3"]) == "2"
+    only = Rules(quotas=Quotas(users={"ada": Quota(jobs=1)}))
+    assert no_estimate(planned(queue[:1], busy=busy[:1], rules=only).waits["1"]) == "long"
+    full = [busy[1], running("long", ["h-0", "h-2", "h-3"], hours=None)]
+    assert no_estimate(planned([waiting("1", gpus(2))], busy=full, rules=only).waits["1"]) == "long"
 
 
 def test_a_quota_says_whose_how_much_and_until_when() -> None:
@@ -169,7 +254,7 @@ def test_a_quota_says_whose_how_much_and_until_when() -> None:
     )
     endless = replace(waiting("0", hours=None, age_s=99))
     full = planned([endless, waiting("2", gpus(2))], rules=rules).waits["2"]
-    assert full.why.endswith("1 of 2 in use or kept; starts about 2030-03-18 17:46")
+    assert full.why.endswith("1 of 2 in use or kept; no estimate: job 0 has no time limit")
 
 
 def test_a_quota_counts_the_jobs_of_its_owner_that_go_first() -> None:
@@ -315,3 +400,17 @@ def test_all_waiting_jobs_are_there() -> None:
     waits = planned([waiting(str(i), gpus(3)) for i in range(3)]).waits
     assert (len(waits), sorted(waits)) == (2, ["1", "2"])
     assert "0" not in waits
+
+
+def test_a_quota_opens_no_devices_that_are_out_of_service() -> None:
+    rules = Rules(quotas=Quotas(users={"ada": Quota(jobs=1)}))
+    own = [out(device, DeviceState.DRAINED) for device in devices(2)]
+    busy = [replace(running("r", [], owner="ada"), needs=Needs(1, GIB))]
+    wait = planned([waiting("1")], [host(own=own)], busy, rules).waits["1"]
+    assert wait.why.endswith("user ada: jobs: 1 of 1 in use or kept; nobody knows when")
+
+
+def test_jobs_that_last_about_as_long_find_a_place_at_the_same_time() -> None:
+    queue = [waiting("big", gpus(4), age_s=99), *(waiting(str(i), gpus(3), hours=1 + i / 99) for i in (1, 2))]
+    waits = planned(queue, busy=BUSY).waits
+    assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + 3 * HOUR_S, NOW_S + 3 * HOUR_S)

@@ -21,7 +21,7 @@ from runner.core.causes import Evidence, completed, explain
 from runner.core.job import Attempt, Ended
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.interval import PRIOR_S
-from runner.core.policy.rules import Policy
+from runner.core.policy.rules import Backoff, Ceilings
 from runner.core.policy.table import known
 from runner.core.policy.turned import Turned
 from runner.core.queue.snapshot import After, Needs, Sweep
@@ -97,12 +97,14 @@ def _terms(text: str) -> Terms:
 @lru_cache(maxsize=512)
 def _policy(text: str) -> Pinned:
     revision = parse_revision(text)
-    return _pinned(revision.policy, revision.policy_in_force())
+    policy = revision.policy_in_force()
+    return _pinned(revision.policy, policy.ceilings, policy.backoff)
 
 
 @lru_cache(maxsize=64)
-def _pinned(text: str | None, policy: Policy) -> Pinned:
+def _pinned(text: str | None, ceilings: Ceilings, backoff: Backoff) -> Pinned:
     """Return a policy with its digest: a millisecond's work, and most jobs have one of a few."""
+    policy = replace(of_job.unpinned(text), ceilings=ceilings, backoff=backoff)
     return Pinned(policy, of_job.digests(text, policy))
 
 

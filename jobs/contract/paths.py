@@ -28,35 +28,38 @@ class RunPaths:
 
     @property
     def attempt_dir(self) -> Path:
-        return self.root / "attempts" / str(self.attempt)
+        return self.root.joinpath("attempts", str(self.attempt))
+
+    def _of_attempt(self, name: str) -> Path:
+        return self.root.joinpath("attempts", str(self.attempt), name)
 
     @property
     def spec(self) -> Path:
-        return self.attempt_dir / "spec.json"
+        return self._of_attempt("spec.json")
 
     @property
     def effective(self) -> Path:
-        return self.attempt_dir / "effective.json"
+        return self._of_attempt("effective.json")
 
     @property
     def status(self) -> Path:
-        return self.attempt_dir / "status.json"
+        return self._of_attempt("status.json")
 
     @property
     def metrics(self) -> Path:
-        return self.attempt_dir / "metrics.jsonl"
+        return self._of_attempt("metrics.jsonl")
 
     @property
     def result(self) -> Path:
-        return self.attempt_dir / "result.json"
+        return self._of_attempt("result.json")
 
     @property
     def log(self) -> Path:
-        return self.attempt_dir / "log.txt"
+        return self._of_attempt("log.txt")
 
     @property
     def lineage_dir(self) -> Path:
-        return self.root / "lineages" / str(self.lineage)
+        return self.root.joinpath("lineages", str(self.lineage))
 
     @property
     def final_dir(self) -> Path:

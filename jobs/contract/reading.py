@@ -6,7 +6,6 @@ the host before it believes that there is something to resume from.
 
 import errno
 import hashlib
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -127,4 +126,4 @@ def first_problem(error: ValidationError) -> str:
 
 def dump(model: BaseModel) -> str:
     """Return the JSON text that both sides write: one object, indented, with a final newline."""
-    return json.dumps(model.model_dump(mode="json"), indent=1) + "\n"
+    return model.model_dump_json(indent=1) + "\n"

@@ -20,8 +20,8 @@ from images.store import ImageStore
 from runner.errors import Unavailable
 from runner.ports import Accelerator, BuildFailed
 
-GOOD_FOR_S: Final = 1.0
-"""How long the engine is not asked again whether an image is there."""
+GOOD_FOR_S: Final = 5.0
+"""How long the engine is not asked again whether an image is there; that it is not, a launch finds out."""
 
 
 @dataclass(slots=True)

@@ -104,8 +104,9 @@ class RunDirectory:
         draft = path.parent / f".{path.name}.draft"
         _anew(draft)
         for name, content in files.items():
-            (draft / name).write_bytes(content)
-            self._give(draft / name, 0o600)
+            file = draft / name
+            file.write_bytes(content)
+            self._give(file, 0o600)
         self._give(draft, 0o700)
         draft.rename(path)
 

@@ -76,9 +76,10 @@ def event_values(job_id: str, at: datetime, kind: str, text: str) -> dict[str, o
 
 def lifecycle_event(event: Event, after: Job) -> dict[str, object]:
     """Return a transition as columns: the event itself, the state it led to, and in words what followed."""
-    said = {**json.loads(_events.dump_json(event)), **_entered(event, after)}
-    values = event_values(after.id, event.at, event.kind, story.tell(event, after))
-    return {**values, "body": json.dumps(said)}
+    body, entered = _events.dump_json(event).decode(), _entered(event, after)
+    if entered:  # one object, put together as text: this is written three times for each job
+        body = f"{body[:-1]}, {json.dumps(entered)[1:]}"
+    return {**event_values(after.id, event.at, event.kind, story.tell(event, after)), "body": body}
 
 
 def _entered(event: Event, after: Job) -> dict[str, object]:

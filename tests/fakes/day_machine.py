@@ -20,7 +20,6 @@ from runner.adapters.process_books import Books
 from tests.fakes.day_script import CALM, HOUR_S, NIGHT_S, SPEED, Fate, Kind, fates
 from tests.fakes.fast_clock import FastClock, start
 from tests.fakes.hosts import GIB, compile_nvml
-from tests.fakes.unmeasured import unmeasured
 
 HOLD_S: Final = 12.0
 """In real time: for so long something goes on after its end, until the daemon has seen it."""
@@ -88,7 +87,7 @@ class Machine:
         with (self.place / "daemon.log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 [sys.executable, "-m", "tests.fakes.day_daemon", str(self.place)],
-                env={**unmeasured(os.environ), **told}, start_new_session=True,
+                env={**os.environ, **told}, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -28,7 +28,6 @@ from runner.client import Client
 from runner.places import Place, answers
 from tests.fakes.counter_image import docker_client
 from tests.fakes.job_files import JobFiles
-from tests.fakes.unmeasured import unmeasured
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -82,7 +81,7 @@ class Service(JobFiles):
     def environ(self) -> dict[str, str]:
         """What a shell of its user would have."""
         known = {"RUNNER_STATE_DIR": str(self.state), "RUNNER_SETTINGS": str(self.settings_file)}
-        others = {k: v for k, v in unmeasured(os.environ).items() if not k.startswith("RUNNER_")}
+        others = {k: v for k, v in os.environ.items() if not k.startswith("RUNNER_")}
         return {**others, **known, **self.env}
 
     # --- the daemon

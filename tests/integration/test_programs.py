@@ -89,7 +89,7 @@ def program(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-ARGUMENTS = {"plain.py": ("600", 20), "with_lightning.py": ("5", 10), "with_huggingface.py": ("60", 4)}
+ARGUMENTS = {"plain.py": ("240", 20), "with_lightning.py": ("5", 10), "with_huggingface.py": ("60", 4)}
 
 
 def job(program: str, root: Path) -> Job:

@@ -7,6 +7,7 @@ checkpoints are verified here.  What nobody knows is left out.
 import hashlib
 import json
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +28,10 @@ OUT_OF_MEMORY: Final = re.compile(
 )
 """What programs that do not speak the contract print when a device has no memory left."""
 
-LOG_TAIL_BYTES: Final = 4096
+LAST_LINES: Final = 20
+"""Where a program that printed no traceback may have said what it died of."""
+
+LOG_TAIL_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,24 @@ def _out_of_device_memory(evidence: Evidence, reports: Reports) -> bool | None:
         return True
     if evidence.result_cause is not None or evidence.exit_code == 0:
         return False
-    return True if OUT_OF_MEMORY.search(reports.log_tail) else None
+    if _class(evidence) != "exception" and evidence.exit_code != _ABORTED:
+        return None  # whoever is killed may have said so long before, and gone on with less
+    return True if OUT_OF_MEMORY.search(_last_words(reports.log_tail)) else None
+
+
+_ABORTED: Final = 128 + signal.SIGABRT  # what an exception in C++ ends in
+_TRACEBACK: Final = b"Traceback (most recent call last)"
+
+
+def _last_words(log: bytes) -> bytes:
+    """Return what a program has said of its death: the last traceback, or its last lines.
+
+    A launcher of several processes adds a traceback of its own, which names the one that matters.
+    """
+    before, found, last = log.rpartition(_TRACEBACK)
+    if found and b"ChildFailedError" in last:
+        return _last_words(before)
+    return last if found else b"\n".join(log.splitlines()[-LAST_LINES:])
 
 
 def of_progress(reports: Reports) -> dict[str, Known]:

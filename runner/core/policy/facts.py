@@ -7,6 +7,7 @@ it in a rule: a comparison with an unknown fact is unknown, and a rule acts only
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Final, TypeAlias
 
 Value: TypeAlias = bool | int | float | str
@@ -97,5 +98,7 @@ class Fact:
 
     def _single(self, value: object) -> Value | None:
         if not isinstance(value, bool | int | float | str) or not self.allows(value):
+            return None
+        if self.hint and isinstance(value, float) and not isfinite(value):
             return None
         return value[:MAX_TEXT] if isinstance(value, str) else value

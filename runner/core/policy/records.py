@@ -4,13 +4,15 @@ A record holds the facts, what every rule made of them, the verdict, and what is
 records, one per line, is a journal: ``simulate`` asks another policy about the attempts in it.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from runner.core.policy.conditions import Reading, worded
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import Known, Moment
 from runner.core.policy.history import Tally
 from runner.core.policy.rules import Policy, Start
 from runner.core.policy.verdict import Decision, Situation, Verdict, Weighed
@@ -45,7 +47,7 @@ def record(about: About, policy: Policy, situation: Situation, decision: Decisio
         "started": situation.started.isoformat() if situation.started else None,
         "effective": situation.effective,
         "policy": {"name": policy.name, "digest": about.digest},
-        "facts": dict(sorted(decision.facts.items())),
+        "facts": {name: _figure(value) for name, value in sorted(decision.facts.items())},
         "verdict": _verdict(decision.verdict),
         "rules": [_weighed(each) for each in decision.weighed],
         "advice": [{"rule": each.rule, "text": each.text} for each in decision.advice],
@@ -78,6 +80,11 @@ def situation_of(kept: Record) -> Situation:
         str(kept["effective"]),
         str(kept["job"]),
     )
+
+
+def _figure(value: Known) -> Known:
+    """Return a fact as JSON can keep it: a gain without bound is the largest figure there is."""
+    return sys.float_info.max if value == inf else value
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

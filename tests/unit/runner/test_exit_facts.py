@@ -45,6 +45,11 @@ from tests.fakes.images import FakeImages
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ME = Owner(1001, 1001, "ann")
 KEY = Key("i1", "1", 1)
+FOUND_A_BATCH = b"batch 64: CUDA out of memory. Tried to allocate 2 GiB; going on with 32\n"
+TRACEBACK = b'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n'
+LAUNCHER = (
+    TRACEBACK + b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n" + b"=====\n" * 30
+)
 LM = "workload: {kind: causal_lm, data: stdlib, batch_size: 16}\n"
 PROGRAM = "workload: {kind: program, command: [./train]}\n"
 
@@ -216,7 +221,13 @@ def test_the_root_is_the_message_without_what_varies(place: Place) -> None:
         (LM, 1, Cause.EXCEPTION, b"torch.OutOfMemoryError: CUDA out of memory", False),
         (LM, 0, Cause.COMPLETED, b"", False),
         (PROGRAM, 1, None, b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried\n", True),
-        (PROGRAM, 1, None, b"torch.OutOfMemoryError\n" + b"." * 5000, None),
+        (PROGRAM, 134, None, b"what():  CUDA out of memory. Tried\n", True),
+        (PROGRAM, 1, None, b"torch.OutOfMemoryError\n" + b"." * 20000, None),
+        (PROGRAM, 1, None, FOUND_A_BATCH + b"step\n" * 30, None),
+        (PROGRAM, 1, None, FOUND_A_BATCH + TRACEBACK + b"ConnectionError: reset\n", None),
+        (PROGRAM, 1, None, TRACEBACK + b"RuntimeError: CUDA out of memory.\n" + b"freed\n" * 30, True),
+        (PROGRAM, 1, None, TRACEBACK + b"RuntimeError: CUDA out of memory.\n" + LAUNCHER, True),
+        (PROGRAM, 137, None, FOUND_A_BATCH, None),
         (PROGRAM, 1, None, b"KeyError: 3\n", None),
     ],
 )
@@ -233,6 +244,21 @@ def test_device_memory_is_the_programs_word_and_for_others_a_pattern_in_the_end_
     if said is not None:
         place.result(said)
     assert place.facts(code).get("oom.device") is known
+
+
+def test_a_figure_that_is_not_finite_is_as_one_that_is_not_there(place: Place) -> None:
+    place.paths.status.write_text(
+        '{"phase": "train", "time": 1.0, "step": 5, "items_per_s": 1e999, "loss": NaN}'
+    )
+    place.paths.result.write_text('{"cause": "exception", "metrics": {"a": NaN, "b": 2.0, "c": -1e999}}')
+    facts = place.facts(4)
+    assert (facts["progress.step"], facts["cause"]) == (0, "exception")
+    assert "progress.rate_recent" not in facts
+    directory = place.workshop.directory(place.row)
+    result, status = directory.result(place.paths), directory.status(place.paths)
+    assert result is not None
+    assert status is not None
+    assert (result.metrics, status.items_per_s, status.loss) == ({"b": 2.0}, None, None)
 
 
 @pytest.mark.parametrize(

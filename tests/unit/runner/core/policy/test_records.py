@@ -152,6 +152,12 @@ def test_a_gain_that_nothing_stands_against_is_no_figure() -> None:
 # --- Simulation
 
 
+def test_a_record_is_json_whatever_was_measured() -> None:
+    known: Facts = {"exit.class": "exception", "progress.rate": float("inf")}
+    kept = journal(POLICY, known)[0]
+    assert json.loads(json.dumps(kept, allow_nan=False))["facts"]["progress.rate"] >= BOUNDLESS
+
+
 def test_the_same_policy_decides_as_it_did() -> None:
     kept = journal(POLICY, OOM, OOM, {"exit.class": "success"})
     replayed = replay("7", POLICY, kept)

@@ -4,6 +4,7 @@ The only module that knows all the others.  It takes the lock of the state direc
 two daemons on one state would be two schedulers lending the same devices.
 """
 
+import asyncio
 import fcntl
 import gc
 import io
@@ -11,9 +12,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import IO, Final
 
 import structlog
@@ -55,13 +58,21 @@ from runner.telling.notify import notifier
 from runner.workshop import JobWorkshop, Shop
 from runner.world import Capacity, Site, World
 
+Pause = Callable[[float], object]
+
 log = structlog.get_logger()
+_NEVER: Final = Event()
 
 MAX_SOCKET_PATH: Final = 107
 BUILD_LANES: Final = 8  # most of those who are in one wait for the same build
 LENDABLE_MEMORY: Final = 0.9  # the rest is the host's own
 SWITCH_S: Final = 0.0002
 """For how long a thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
+
+GRACE_S: Final = 2.0  # for answers that are on their way when the daemon leaves
+LEAVE_LIMIT_S: Final = 20.0  # for another daemon to leave, once it has said that it does
+GLANCE_S: Final = 0.2  # clients try the lock to see whether it is taken, and have it for a moment
+LOCK_POLL_S: Final = 0.05
 
 DRIVERS_S: Final = 10.0  # how long a start waits for the first look; devices may also come later
 
@@ -79,6 +90,27 @@ class Heedless(io.TextIOWrapper):
             super().flush()
 
 
+class Server(uvicorn.Server):
+    """A server that says when it leaves, so that nobody keeps it waiting.
+
+    Whoever has no answer in time is cut off, as by a daemon that died: clients ask again.  The
+    server itself would answer that it has failed, which is the end of a command.
+    """
+
+    def __init__(self, config: uvicorn.Config, leaving: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leaving = leaving
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leaving()
+        asyncio.get_running_loop().call_later(GRACE_S, self._hang_up)
+        await super().shutdown(sockets)
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
 def serve(socket_path: str | None, state_dir: str | None, settings: str | None) -> int:
     """Serve until asked to leave; return the exit code.
 
@@ -92,9 +124,10 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     directory = Path(state_dir or default_state_dir(os.environ, os.geteuid())).absolute()
     known = load_settings(Path(settings) if settings else None)
     sys.setswitchinterval(SWITCH_S)
-    with _locked(directory):
+    with _locked(directory) as lock:
         service = build(directory, known)  # before the socket: a store that is refused takes no calls
-        _serve(service, Path(socket_path or directory / "runner.sock"))
+        path = Path(socket_path or directory / "runner.sock")
+        _serve(service, path, leaving=lambda: _sign(lock, "leaving"))
     return 0
 
 
@@ -220,24 +253,43 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[IO[str]]:
+def _locked(directory: Path, pause: Pause = _NEVER.wait) -> Iterator[IO[bytes]]:
     """Hold the state directory: the lock goes with the process, whatever ends it."""
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = os.fdopen(os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+        file = os.fdopen(os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
     except OSError as error:
         raise Unavailable(f"{directory}: {error.strerror}; choose another with RUNNER_STATE_DIR") from error
     with file:
+        _take(file, directory, pause)
+        _sign(file)
+        yield file
+
+
+def _take(file: IO[bytes], directory: Path, pause: Pause) -> None:
+    """Take the lock; a daemon that leaves is waited for, and one that stays has the state.
+
+    Raises:
+        Refused: another daemon has it.
+    """
+    for look in count():
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            pid = file.read().strip() or "unknown"
-            raise Refused(
-                f"{directory}: another daemon (pid {pid}) has this state; runner stop ends it"
-            ) from error
-        with suppress(OSError):  # on a full disk others must do without; over an old pid there is room
-            os.pwrite(file.fileno(), f"{os.getpid():<20}".encode(), 0)
-        yield file
+            pid, *leaves = os.pread(file.fileno(), 64, 0).decode(errors="replace").split() or ["unknown"]
+            if look * LOCK_POLL_S < (LEAVE_LIMIT_S if leaves else GLANCE_S):
+                pause(LOCK_POLL_S)
+                continue
+            facts = f"the daemon that leaves (pid {pid}) still has this state; see its log, or kill it"
+            stays = f"another daemon (pid {pid}) has this state; runner stop ends it"
+            raise Refused(f"{directory}: {facts if leaves else stays}") from error
+        return
+
+
+def _sign(file: IO[bytes], word: str = "") -> None:
+    """Write down whose the lock is, and a word about it."""
+    with suppress(OSError):  # on a full disk others must do without; over an old pid there is room
+        os.pwrite(file.fileno(), f"{f'{os.getpid()} {word}':<20}".encode(), 0)
 
 
 @contextmanager
@@ -272,8 +324,13 @@ def _bind(listener: socket.socket, path: Path) -> None:
         os.close(descriptor)
 
 
-def _serve(service: Service, path: Path) -> None:
+def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
     """Serve at a path until asked to leave; whatever else must be had is had before anybody is answered."""
+
+    def leave() -> None:
+        leaving()  # first: whoever finds nobody listening looks for it
+        service.pulse.leave()
+
     app = application(service, leave=lambda: os.kill(os.getpid(), signal.SIGTERM))
     config = uvicorn.Config(
         app,
@@ -282,7 +339,7 @@ def _serve(service: Service, path: Path) -> None:
         lifespan="off",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=round(GRACE_S) + 1,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
@@ -299,7 +356,7 @@ def _serve(service: Service, path: Path) -> None:
         timetable.start()
         notices.start()
         screens.start()
-        server = uvicorn.Server(config)
+        server = Server(config, leave)
         gc.freeze()  # what the daemon is made of stays, and need not be looked through again and again
         gc.enable()
         try:

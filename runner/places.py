@@ -34,6 +34,7 @@ LOCKED_TRIES: Final = 4  # the other one may be about to leave
 LOCKED_PAUSE_S: Final = 0.5
 LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 TURN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+LEAVE_LIMIT_S: Final = 20.0  # for a daemon to leave that was asked to
 ROOM_BYTES: Final = 256 * 1024  # what a new store and its log take on disk, about
 MAX_LAST_WORDS: Final = 8192  # bytes of a failed start's log that are looked at
 
@@ -133,10 +134,11 @@ def _start(place: Place, directory: str, log: IO[bytes], tell: Tell) -> None:
     before = log.seek(0, os.SEEK_END)
     deadline = time.monotonic() + START_LIMIT_S
     for _ in range(LOCKED_TRIES):
+        was_locked = is_locked(directory)  # whoever had the lock may have let go of it since
         child = _spawn(directory, log)
         if _comes_up(place, child, deadline, tell):
             return
-        if child.returncode != LOCKED or not is_locked(directory):
+        if child.returncode != LOCKED or not (was_locked or is_locked(directory)):
             break
     raise Unavailable(f"the daemon did not start: {_no_room(directory) or _last_words(directory, before)}")
 
@@ -225,6 +227,31 @@ def is_locked(directory: str) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def await_gone(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:
+    """Return when a daemon that was asked to leave has let go of its state, as far as it can be seen.
+
+    Raises:
+        Unavailable: it did not.
+    """
+    from threading import Event  # noqa: PLC0415  only a stop pays for this import
+
+    pause = pause or Event().wait
+    for _ in range(round(LEAVE_LIMIT_S / TURN_POLL_S)):
+        if _holder(directory) != str(pid) or not is_locked(directory):
+            return
+        pause(TURN_POLL_S)
+    raise Unavailable(f"{directory}: the daemon (pid {pid}) still leaves; see its log, or kill it")
+
+
+def _holder(directory: str) -> str:
+    """Return the id of the daemon that took the state directory last; empty if that cannot be seen."""
+    try:
+        with open(os.path.join(directory, "lock"), encoding="utf-8", errors="replace") as lock:
+            return lock.read(MAX_LAST_WORDS).partition(" ")[0]
+    except OSError:
+        return ""
 
 
 def reap() -> None:

@@ -10,6 +10,13 @@ class Pulse:
     def __init__(self) -> None:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._lock = Lock()
+        self.leaving = False
+        """The daemon leaves: whoever waits answers with what there is, and is asked again elsewhere."""
+
+    def leave(self) -> None:
+        """Let nobody wait any more."""
+        self.leaving = True
+        self.beat()
 
     def beat(self) -> None:
         with self._lock:
@@ -19,10 +26,12 @@ class Pulse:
                 loop.call_soon_threadsafe(event.set)
 
     async def wait(self, timeout_s: float) -> None:
-        """Return at the next beat, or after ``timeout_s``."""
+        """Return at the next beat, or after ``timeout_s``; at once when the daemon leaves."""
         event = asyncio.Event()
         entry = (asyncio.get_running_loop(), event)
         with self._lock:
+            if self.leaving:
+                return
             self._waiting.add(entry)
         try:
             await asyncio.wait_for(event.wait(), timeout_s)

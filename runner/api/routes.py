@@ -99,6 +99,11 @@ async def _apart(work: Callable[..., T], *args: object, **named: object) -> T:
     return await run_in_threadpool(partial(work, *args, **named))
 
 
+def _left(service: Service, deadline: float) -> float:
+    """Return the seconds until a time of the event loop; none when the daemon leaves."""
+    return 0.0 if service.pulse.leaving else deadline - asyncio.get_running_loop().time()
+
+
 def _summary(service: Service, row: JobRow) -> views.Json:
     return views.summary(row, service.daemon.why(row.job.id), service.progress(row))
 
@@ -200,10 +205,10 @@ def why(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
 
 @router.get("/jobs/{reference}/wait")
 async def wait(reference: str, service: S, caller: C, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
-    """Answer when the job has settled, or after ``timeout`` seconds."""
+    """Answer when the job has settled, after ``timeout`` seconds, or when the daemon leaves."""
     row = await _apart(service.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
-    while not service.settled(row) and (left := deadline - asyncio.get_running_loop().time()) > 0:
+    while not service.settled(row) and (left := _left(service, deadline)) > 0:
         await service.pulse.wait(min(left, 1.0))
         row = await _apart(service.find, row.job.id)
     return JSONResponse({"done": service.settled(row), "job": await _apart(_detail, service, caller, row)})
@@ -274,7 +279,7 @@ async def log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     look = partial(log_pieces.piece, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _apart(look)
-    while not found.worth_telling and asyncio.get_running_loop().time() < deadline:
+    while not found.worth_telling and _left(service, deadline) > 0:
         await asyncio.sleep(log_pieces.POLL_S)
         found = await _apart(look)
     return Response(found.content, media_type="text/plain", headers=found.headers())
@@ -288,7 +293,7 @@ async def events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     job_id = None if row is None else row.job.id
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
-    while not found and (left := deadline - asyncio.get_running_loop().time()) > 0:
+    while not found and (left := _left(service, deadline)) > 0:
         await service.pulse.wait(min(left, 1.0))
         found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     newest = found[-1][0].seq if found else after

@@ -10,7 +10,7 @@ import click
 from runner.cli.options import as_json
 from runner.cli.output import complain, say, say_json
 from runner.client import find
-from runner.places import ROOT_STATE_DIR, SYSTEM_SOCKET, Absent
+from runner.places import ROOT_STATE_DIR, SYSTEM_SOCKET, Absent, await_gone
 
 UNIT: Final = """\
 [Unit]
@@ -67,14 +67,19 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
 @click.command()
 @as_json
 def stop(*, as_json: bool) -> None:
-    """Let the daemon leave; jobs go on, and the next command starts it again."""
+    """Let the daemon leave; jobs go on, and the next command starts it again.
+
+    Returns when the daemon has let go of its state directory, and gives up with exit 4 after 20 s.
+    """
     try:
         client = find(complain)
     except Absent as absent:
         complain(f"{absent}; nothing to stop")
         return
-    pid = client.version()["pid"]
+    daemon = client.version()
+    pid = daemon["pid"]
     client.stop()
+    await_gone(daemon["state_dir"], pid)
     if as_json:
         say_json({"stopped": pid})
     else:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from errno import ENOSPC
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +18,9 @@ from runner.errors import Unavailable, UsageError
 from runner.places import SYSTEM_SOCKET, Absent, Place, connect, start, state_dir
 from tests.fakes import api as fake_api
 from tests.fakes.api import FakeApi
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 def quiet(_: str) -> None:
@@ -180,6 +183,24 @@ def test_a_lock_that_is_about_to_be_released_is_waited_for(stand: Stand) -> None
     assert len(stand.pids) == 3
 
 
+def test_a_lock_released_after_the_refusal_is_tried_once_more(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand.daemon_works(first=f"[ $(wc -l < '{stand.count}') -ge 2 ] || exit 3")
+    spawn = places._spawn
+    with (stand.directory / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+
+        def then_release(directory: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+            child = spawn(directory, log)
+            lock.close()
+            return child
+
+        monkeypatch.setattr(places, "_spawn", then_release)
+        start(stand.place, quiet)
+    assert len(stand.pids) == 2
+
+
 def test_a_lock_that_stays_is_reported_in_the_daemons_words(stand: Stand) -> None:
     stand.daemon_is("echo 'another daemon (pid 7) has this state' >&2; exit 3")
     with held(stand), pytest.raises(Unavailable, match=r"another daemon \(pid 7\) has this state"):
@@ -207,6 +228,44 @@ def test_the_winner_of_a_race_between_two_starts_serves_both(stand: Stand) -> No
     with FakeApi(Path(stand.place.socket)):
         start(stand.place, quiet)
         assert places.answers(stand.place.socket)
+
+
+# --- leaving
+
+
+def holds(stand: Stand, words: str) -> IO[str]:
+    """Be a daemon that has the state directory; until the file is closed."""
+    file = (stand.directory / "lock").open("w")
+    flock(file, LOCK_EX)
+    file.write(words)
+    file.flush()
+    return file
+
+
+def test_a_daemon_has_left_when_its_lock_is_free(stand: Stand) -> None:
+    file = holds(stand, "7 leaving")
+    waits: list[float] = []
+
+    def leaves(seconds: float) -> None:
+        waits.append(seconds)
+        file.close()
+
+    places.await_gone(stand.place.state_dir or "", 7, leaves)
+    assert len(waits) == 1
+
+
+def test_a_daemon_has_left_when_another_one_has_its_state(stand: Stand) -> None:
+    with holds(stand, "8"):
+        places.await_gone(str(stand.directory), 7, lambda _: pytest.fail("it has left"))
+
+
+def test_a_daemon_whose_state_cannot_be_seen_is_not_waited_for(stand: Stand) -> None:
+    places.await_gone(f"{stand.directory}/elsewhere", 7, lambda _: pytest.fail("nobody can tell"))
+
+
+def test_a_daemon_that_does_not_leave_is_named(stand: Stand) -> None:
+    with holds(stand, "7 leaving"), pytest.raises(Unavailable, match=r"the daemon \(pid 7\) still leaves"):
+        places.await_gone(str(stand.directory), 7, lambda _: None)
 
 
 def starting(stand: Stand) -> IO[str]:

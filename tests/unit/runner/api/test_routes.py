@@ -395,6 +395,21 @@ def test_waiting_ends_when_the_job_does(site: Site) -> None:
     assert site.ask("GET", "/jobs/1/wait?timeout=10").json()["done"]
 
 
+@pytest.mark.parametrize(
+    "question", ["/jobs/1/wait?timeout=60", "/jobs/1/log?wait=60", "/events?after=99&wait=60"]
+)
+def test_a_question_that_waits_is_answered_with_what_there_is_when_the_daemon_leaves(
+    site: Site, question: str
+) -> None:
+    site.submit()
+    site.until("running")
+    site.service.pulse.leave()
+    began = time.monotonic()
+    answer = site.ask("GET", question)
+    assert (answer.status_code, time.monotonic() - began < 10) == (200, True)
+    assert answer.text == "" or answer.json().get("done", False) is False
+
+
 def test_progress_is_shown_while_the_job_runs(site: Site) -> None:
     site.submit()
     site.until("running")

@@ -1,0 +1,53 @@
+"""An orderly stop of a real daemon to which people are attached: nobody notices, and nothing is lost."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.service import PATIENCE_S, Service, service
+
+pytestmark = pytest.mark.engine
+
+LATER = ("--not-before", "2099-01-01T00:00:00+00:00")
+
+
+@pytest.fixture
+def quiet() -> Iterator[Service]:
+    """A daemon whose jobs need no engine."""
+    with service(executor="process") as made:
+        yield made.start()
+
+
+def test_who_waits_or_follows_survives_a_daemon_that_is_stopped_again_and_again(quiet: Service) -> None:
+    job_id = quiet.submit(quiet.training("later", 3), *LATER, end="cancelled")
+    with quiet.typing("wait", job_id) as waits, quiet.typing("events", "-f", job_id) as follows:
+        assert "submitted" in told(follows)
+        for _ in range(3):
+            quiet.runner("stop")
+            quiet.client.version()  # they have brought it back, and it answers
+            before = quiet.daemon_pid()
+            os.kill(before, signal.SIGTERM)
+            quiet.await_end(before)
+            quiet.client.version()
+        quiet.runner("cancel", job_id)
+        end, complaints = waits.communicate(timeout=PATIENCE_S)
+        assert "cancelled" in end, complaints
+        assert any("cancel" in told(follows) for _ in range(3))
+
+
+def told(follows: subprocess.Popen[str]) -> str:
+    """Return the next line that a command prints."""
+    assert follows.stdout is not None
+    return follows.stdout.readline()
+
+
+def test_a_submission_right_after_a_stop_makes_its_job_while_others_wait(quiet: Service) -> None:
+    first = quiet.submit(quiet.training("first", 3), *LATER, end="cancelled")
+    with quiet.typing("wait", first):
+        quiet.runner("stop")
+        second = quiet.submit(quiet.training("second", 3), *LATER, end="cancelled")
+        assert quiet.state_of(second) == "queued"
+        quiet.runner("cancel", first, second)

@@ -1,0 +1,127 @@
+"""What the composition root does by itself: it holds the state directory, and it leaves in order."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+from threading import Event
+from typing import IO, Any
+
+import pytest
+import uvicorn
+
+from runner import app
+from runner.api.peer import PeerProtocol
+from runner.errors import Refused
+from runner.pulse import Pulse
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@contextmanager
+def holder(directory: Path, words: str) -> Iterator[IO[str]]:
+    """Be another daemon that has the state directory, until the file is closed."""
+    with (directory / "lock").open("w+") as file:
+        flock(file, LOCK_EX)
+        file.write(words)
+        file.flush()
+        yield file
+
+
+def test_a_daemon_that_leaves_is_waited_for_and_its_state_is_taken_over(tmp_path: Path) -> None:
+    waits: list[float] = []
+    with holder(tmp_path, "123 leaving") as file:
+
+        def goes_at_the_twentieth_look(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 20:
+                file.close()
+
+        with app._locked(tmp_path, goes_at_the_twentieth_look):
+            assert (tmp_path / "lock").read_text().split() == [str(os.getpid())]
+    assert len(waits) == 20
+
+
+def test_a_daemon_that_stays_is_named_and_its_state_is_not_waited_for(tmp_path: Path) -> None:
+    waits: list[float] = []
+    with (
+        holder(tmp_path, "123".ljust(20)),
+        pytest.raises(Refused, match=r"another daemon \(pid 123\) has this state; runner stop ends it"),
+        app._locked(tmp_path, waits.append),
+    ):
+        raise AssertionError
+    assert sum(waits) < 1
+
+
+def test_a_daemon_that_leaves_without_end_is_named_at_last(tmp_path: Path) -> None:
+    waits: list[float] = []
+    with (
+        holder(tmp_path, "123 leaving"),
+        pytest.raises(Refused, match=r"the daemon that leaves \(pid 123\) still has this state"),
+        app._locked(tmp_path, waits.append),
+    ):
+        raise AssertionError
+    assert sum(waits) == pytest.approx(app.LEAVE_LIMIT_S, abs=1)
+
+
+def test_somebody_who_only_looks_whether_the_state_is_taken_does_not_turn_a_daemon_away(
+    tmp_path: Path,
+) -> None:
+    with holder(tmp_path, "") as looks, app._locked(tmp_path, lambda _: looks.close()):
+        assert looks.closed
+
+
+# --- leaving
+
+
+def answer_to(
+    application: Callable[[Any, Receive, Send], Awaitable[None]], begun: Event, leaving: Callable[[], None]
+) -> bytes:
+    """Return what a client is sent whose question is being answered when the server is asked to leave."""
+    ours, theirs = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    with ours, theirs, ThreadPoolExecutor(1) as thread:
+        theirs.bind("")  # the kernel chooses a name
+        theirs.listen()
+        ours.settimeout(20)
+        ours.connect(theirs.getsockname())
+        ours.sendall(b"GET / HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n\r\n")
+        config = uvicorn.Config(application, http=PeerProtocol, lifespan="off", log_config=None)
+        server = app.Server(config, leaving)
+        served = thread.submit(lambda: asyncio.run(server.serve(sockets=[theirs])))
+        assert begun.wait(20)
+        server.should_exit = True
+        answer = ours.makefile("rb").read()
+        served.result(20)
+    return answer
+
+
+def test_a_question_that_waits_is_answered_when_the_server_leaves() -> None:
+    pulse, begun = Pulse(), Event()
+
+    async def waits(_scope: object, _receive: Receive, send: Send) -> None:
+        begun.set()
+        await pulse.wait(60)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    assert answer_to(waits, begun, pulse.leave).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_question_without_an_answer_in_time_is_cut_off_and_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "GRACE_S", 0)
+    begun, cut = Event(), []
+
+    async def hangs(_scope: object, receive: Receive, _send: Send) -> None:
+        begun.set()
+        await receive()
+        cut.append((await receive())["type"])
+
+    assert answer_to(hangs, begun, lambda: None) == b""
+    assert cut == ["http.disconnect"]

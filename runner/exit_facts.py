@@ -24,7 +24,8 @@ from runner.ports import Gone
 
 OUT_OF_MEMORY: Final = re.compile(
     rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUDA error: out of memory"
-    rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY"
+    rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    rb"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor"
 )
 """What programs that do not speak the contract print when a device has no memory left."""
 

@@ -77,15 +77,25 @@ def _validate(file: str, *, as_json: bool) -> int:
             return error.exit_code
         return complain_of(error)
     if as_json:
-        say_json({"file": file, "ok": True, "name": jobs[0].name, "jobs": len(jobs), "problems": []})
+        found = {"name": jobs[0].name, "jobs": len(jobs), "warnings": _warnings(jobs), "problems": []}
+        say_json({"file": file, "ok": True, **found})
         return 0
     name = one_line(str(path))
+    complain(*(f"warning: {name}: {each}" for each in _warnings(jobs)))
     say(f"{name}: ok{f', {len(jobs)} jobs' if len(jobs) > 1 else ''}")
     if any(map(_leaves_open, jobs)):
         complain(
             f"{name}: users, jobs that it waits for, devices and data are looked at when it is submitted"
         )
     return 0
+
+
+def _warnings(jobs: tuple[JobFile, ...]) -> list[str]:
+    """Return what is allowed and hardly meant."""
+    from runner.spec import shell  # noqa: PLC0415  as the rest of what reads job files
+
+    commands = (getattr(job.workload, "command", ()) for job in jobs)
+    return list(dict.fromkeys(warning for command in commands for warning in shell.warnings(command)))
 
 
 def _leaves_open(job: JobFile) -> bool:

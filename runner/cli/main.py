@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import click
 
 from runner.cli.output import INTERRUPTED, complain, complain_of
-from runner.errors import RunnerError, Unavailable
+from runner.errors import RunnerError, Unavailable, UsageError
 
 COMMANDS: Final = {
     "submit": "runner.cli.submit:submit",
@@ -105,6 +105,11 @@ class LazyGroup(click.Group):
             _mistyped(error, ctx)
         except RunnerError as error:
             ctx.exit(complain_of(error))
+        except FileNotFoundError as error:
+            if error.filename is not None or _stands_somewhere():
+                raise
+            complain("runner: the directory that you are in does not exist any more; cd to one that does")
+            ctx.exit(UsageError.exit_code)
         except KeyboardInterrupt:
             complain("interrupted")
             ctx.exit(INTERRUPTED)
@@ -117,10 +122,31 @@ def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
     """Say in one line what is wrong with what was typed, and where to read how it is done."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         raise error
-    where = (error.ctx or ctx).command_path
+    at = error.ctx or ctx
     fact = " ".join(error.format_message().split()).rstrip(".").replace(". Did", "; did")
-    complain(f"{where}: {fact[:1].lower()}{fact[1:]}; see {where} --help")
+    fact = f"{fact[:1].lower()}{fact[1:]}"
+    if isinstance(error, click.NoSuchOption) and _belongs_below(error.option_name, at):
+        fact = f"no such option {error.option_name!r} before a command"
+    complain(f"{at.command_path}: {fact}{'' if fact.endswith('?') else ';'} see {at.command_path} --help")
     ctx.exit(error.exit_code)
+
+
+def _belongs_below(option: str, ctx: click.Context) -> bool:
+    """Return whether an option that a group does not have is one of its commands'."""
+    group = ctx.command
+    if not isinstance(group, click.Group):
+        return False
+    commands = (group.get_command(ctx, name) for name in group.list_commands(ctx))
+    return any(option in param.opts for each in commands if each for param in each.params)
+
+
+def _stands_somewhere() -> bool:
+    """Return whether there is a directory that relative paths begin at."""
+    try:
+        os.getcwd()  # noqa: PTH109  pathlib takes 5 ms to import
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _nearest(name: str) -> str:

@@ -49,6 +49,13 @@ def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> fl
         raise click.BadParameter(str(error), ctx, param) from error
 
 
+def seconds_of_unit(ctx: click.Context, param: click.Parameter, given: str) -> float | None:
+    """Return the seconds of a duration; a bare number is refused where nobody would mean seconds."""
+    if (match := _ONE_UNIT.fullmatch(given)) and not match[2]:
+        raise click.BadParameter(f"{given!r} has no unit; write a unit: 7d, 12h, 30m", ctx, param)
+    return seconds(ctx, param, given)
+
+
 the_job = click.argument("job", metavar="JOB", callback=check_ref, shell_complete=complete_names)
 the_jobs = click.argument(
     "jobs", metavar="JOB...", nargs=-1, required=True, callback=check_refs, shell_complete=complete_names

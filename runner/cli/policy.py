@@ -102,7 +102,8 @@ def schema() -> None:
 @click.argument("job", callback=check_ref)
 @click.argument("attempt", required=False, type=click.IntRange(1))
 @click.option("--journal", "journals", multiple=True, type=FILE, metavar="FILE",
-              help="Records of decisions, one JSON object per line; default: ask the daemon.")  # fmt: skip
+              help="Records of decisions, one JSON object per line; - is standard input; "
+              "default: ask the daemon.")  # fmt: skip
 @as_json
 def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_json: bool) -> None:
     """Print why it was decided as it was about an ATTEMPT of a JOB, the last one by default.
@@ -149,7 +150,7 @@ def _decided(job: str) -> tuple[Record, ...]:
 @policy.command()
 @click.argument("policy_", metavar="POLICY")
 @click.option("--journal", "journals", required=True, multiple=True, type=FILE, metavar="FILE",
-              help="Records of decisions, one JSON object per line.")  # fmt: skip
+              help="Records of decisions, one JSON object per line; - is standard input.")  # fmt: skip
 @as_json
 def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None:
     """Ask another policy about the attempts in journals: what it would have done, beside what was done.

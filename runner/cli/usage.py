@@ -9,7 +9,7 @@ import click
 
 from runner.cli import frames
 from runner.cli.frames import Cell, Section
-from runner.cli.options import as_json, seconds
+from runner.cli.options import as_json, seconds_of_unit
 from runner.cli.output import complain, harmless, on_terminal, say_json, say_row
 from runner.cli.top import style
 from runner.client import find_or_start
@@ -24,7 +24,11 @@ COLUMNS: Final = ("DEVICE HOURS", "CPU HOURS", "SHARE", "EFFICIENCY", "UTILISATI
 
 @click.command()
 @click.option(
-    "--since", default="7d", metavar="DURATION", callback=seconds, help="How far back: 90m, 2h30m, 7d.  [7d]"
+    "--since",
+    default="7d",
+    metavar="DURATION",
+    callback=seconds_of_unit,
+    help="How far back: 90m, 2h30m, 7d.  [7d]",
 )
 @click.option(
     "--by", type=click.Choice(["user", "team", "job"]), default="user", help="Put together by.  [user]"

@@ -255,7 +255,7 @@ def _ceilings(spot: Spot, parent: Policy | None) -> Ceilings:
     own = replace(
         base,
         attempts=asked(here, "attempts", lambda each: each.whole(1, 1000), base.attempts),
-        wall=_wall(here["wall"]) if "wall" in here else base.wall,
+        wall=_wall(here["wall"], base.wall) if "wall" in here else base.wall,
         storm=asked(here, "storm", lambda each: _storm(each, base.storm), base.storm),
         no_progress=asked(here, "no_progress", lambda each: each.whole(1, 1000), base.no_progress),
     )
@@ -266,9 +266,9 @@ def _ceilings(spot: Spot, parent: Policy | None) -> Ceilings:
     return tightened(base, own) if parent else own
 
 
-def _wall(spot: Spot) -> timedelta | None:
+def _wall(spot: Spot, base: timedelta | None) -> timedelta | None:
     is_null = isinstance(spot.node, yaml_tree.Scalar) and spot.node.value is None
-    return None if is_null else spot.duration(MINUTE, 3660 * DAY)
+    return None if is_null else spot.duration(MINUTE, 3660 * DAY) or base
 
 
 def _storm(spot: Spot, base: Storm) -> Storm:

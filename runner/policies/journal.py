@@ -1,9 +1,10 @@
 """Journals: records of decisions, one JSON object per line, as they are kept beside the attempts."""
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from runner.core.policy.facts import Moment
 from runner.core.policy.records import VERSION, Record, explained, situation_of
@@ -12,6 +13,8 @@ from runner.core.policy.simulate import Replay, Turn, replay
 from runner.core.policy.table import known
 from runner.errors import UsageError
 from runner.source import Position, Problem, SpecError, one_line, quoted, read_lines
+
+STANDARD_INPUT: Final = Path("-")
 
 _NEEDED = (
     "job",
@@ -29,12 +32,21 @@ _NEEDED = (
 
 
 def read(paths: Iterable[Path]) -> tuple[Record, ...]:
-    """Return the records in some journals.
+    """Return the records in some journals; ``-`` is standard input.
 
     Raises:
         SpecError: one cannot be read, or holds a line that is no record; every such line of the file.
     """
-    return tuple(record for path in paths for record in load(read_lines(path, "journal"), path))
+    return tuple(record for path in paths for record in load(_text(path), path))
+
+
+def _text(path: Path) -> str:
+    if path != STANDARD_INPUT:
+        return read_lines(path, "journal")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
 
 
 def load(text: str, path: Path) -> tuple[Record, ...]:

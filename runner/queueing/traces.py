@@ -49,6 +49,8 @@ FIELDS: Final[Mapping[str, Field]] = {
     "at_a_time": Field("jobs of the sweep that may run together", None),
 }
 
+REQUIRED: Final = frozenset(name for name, each in FIELDS.items() if each.required)
+
 # --- reading
 
 
@@ -59,6 +61,8 @@ def read(path: Path) -> tuple[Arrival, ...]:
         SpecError: with every problem at once.
     """
     rows = list(_rows(path))
+    if rows and all(_foreign(row) for _, row in rows):
+        raise _no_trace(path, rows[0][0], next(name for name in rows[0][1] if name not in FIELDS))
     problems: list[Problem] = []
     shapes: dict[Needs, Needs] = {}
     jobs = [_arrival(number, row, problems, shapes) for number, row in rows]
@@ -67,6 +71,16 @@ def read(path: Path) -> tuple[Arrival, ...]:
     if problems or not found:
         raise SpecError(path, problems or [Problem(None, "", "holds no job")])
     return tuple(sorted(found, key=lambda job: (job.submitted_s, job.job_id)))
+
+
+def _foreign(row: Mapping[str, Any]) -> bool:
+    """Return whether a line is of something else: what it has is unknown, and what it needs is missing."""
+    return not REQUIRED.issubset(row) and not row.keys() <= FIELDS.keys()
+
+
+def _no_trace(path: Path, line: int, name: str) -> SpecError:
+    fact = f"is no trace: line {line} has unknown field {quoted(name)}; docs/scheduling.md has the fields"
+    return SpecError(path, [Problem(None, "", fact)])
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -89,17 +103,17 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(io.StringIO(text, newline=None))
+    reader = csv.DictReader(io.StringIO(text, newline=None), restkey="more cells than columns")
     unknown = [name for name in reader.fieldnames or () if name not in FIELDS]
-    missing = [
-        name for name, each in FIELDS.items() if each.required and name not in (reader.fieldnames or ())
-    ]
+    missing = [name for name in FIELDS if name in REQUIRED and name not in (reader.fieldnames or ())]
+    if unknown and len(missing) == len(REQUIRED):
+        raise _no_trace(path, 1, unknown[0])
     problems = [Problem(Position(1, 1), name, "unknown column") for name in unknown]
     problems += [Problem(Position(1, 1), name, "column is missing") for name in missing]
     if problems:
         raise SpecError(path, problems)
     for row in reader:
-        yield reader.line_num, {key: value for key, value in row.items() if value not in {"", None}}
+        yield reader.line_num, {key: value for key, value in row.items() if value not in ("", None)}
 
 
 def _arrival(

@@ -3,9 +3,21 @@
 Looked at before the models are, so that a complaint names the mistake and not what follows from it.
 """
 
+from collections.abc import Iterator
+
 from jobs import contract
-from runner.source import quoted, shown
-from runner.spec import parsing, rules
+from runner.source import Problem, quoted, shown
+from runner.spec import parsing, rules, yaml_tree
+
+
+def numbered(tree: yaml_tree.Mapping) -> Iterator[Problem]:
+    """Yield what is wrong with a name of digits alone.
+
+    The models accept it: jobs that were called so before this was refused are read by them too.
+    """
+    written = tree.entries.get("name")
+    if isinstance(written, yaml_tree.Scalar) and isinstance(written.value, str):
+        yield from [Problem(written.at, "name", rules.NO_NUMBER)] if rules.is_number(written.value) else ()
 
 
 def known_kind(value: object) -> object:

@@ -27,6 +27,7 @@ from runner.spec.vocabulary import (
     MIB,
     Grace,
     HostPath,
+    JobName,
     LabelKey,
     LabelValue,
     Memory,
@@ -128,7 +129,7 @@ class Origin:
 class JobFile(contract.Spec):
     """One job, as its owner wants it."""
 
-    name: Name = Field(description="Name of the job; the file's own name where this is left out.")
+    name: JobName = Field(description="Name of the job; the file's own name where this is left out.")
     workload: Annotated[
         contract.Plan, BeforeValidator(forms.known_kind), AfterValidator(forms.checked_paths)
     ] = Field(description="What is trained.")
@@ -217,6 +218,7 @@ def load_all(text: bytes, path: Path, profiles: Path | None = None, name: str | 
     profiles = profiles or contract.profiles_dir()
     tree, problems = parsing.mapping(text, path)
     matrix = spec_matrix.matrix_of(tree)
+    problems += () if name else forms.numbered(tree)
     problems += spec_matrix.problems(tree, matrix) if matrix else ()
     variants: tuple[spec_matrix.Variant, ...] = (spec_matrix.Variant(tree, {}),)
     if matrix and not problems:

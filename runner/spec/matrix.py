@@ -20,6 +20,9 @@ SHORT_FORMS: Final = {"profile": "extends", "image": "name"}
 FREE_NAMES: Final = ("environment", "labels", "secrets")
 """Sections whose names are the user's own, dots included."""
 
+TEXTS: Final = ("environment.", "labels.")
+"""What begins the names of fields in which a number is a text."""
+
 ONCE: Final = {
     "name": "is made from that of the file and a number in each job of a matrix",
     "matrix": "cannot hold another matrix",
@@ -92,9 +95,19 @@ def variants(tree: Mapping, matrix: Matrix, name: str) -> tuple[Variant, ...]:
         for node in getattr(items, "items", ())
     }
     return tuple(
-        Variant(_variant(tree, values, chosen, nodes, f"{name}-{number}"), chosen)
+        Variant(_variant(tree, values, chosen, nodes, f"{name}-{number}"), _arriving(chosen, nodes))
         for number, chosen in enumerate(map(dict, combinations(matrix)), start=1)
     )
+
+
+def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], Scalar]) -> Combination:
+    """Return a combination as its job gets it: a number that is a text there is told as it was typed."""
+    return {
+        field: nodes[field, type(value), value].text
+        if field.startswith(TEXTS) and type(value) in (int, float)
+        else value
+        for field, value in chosen.items()
+    }
 
 
 def _variant(

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from runner.source import Problem, SpecError, one_line, quoted, shown
-from runner.spec import yaml_tree
+from runner.spec import shell, yaml_tree
 from runner.spec.yaml_tree import Node, Part, Scalar
 
 M = TypeVar("M", bound=BaseModel)
@@ -234,7 +234,8 @@ def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
     if node.value is None and info is not None and not info.is_required():
         return "; remove the line to get the default"
     if get_origin(kind) is tuple and isinstance(node.value, str):
-        return f"; did you mean [{', '.join(map(quoted, node.value.split()))}]?"
+        is_command = complaint.path[-1:] == ("command",)
+        return f"; did you mean {shell.as_list(node.value, command=is_command)}?"
     if kind is str:
         return '; write "" for an empty text' if node.value is None else "; put it in quotes"
     if words := _words(kind):

@@ -22,7 +22,10 @@ CODE_TARGET: Final = PurePosixPath("/code")
 
 MAX_TEXT: Final = 32 * 1024
 
+NO_NUMBER: Final = "must not be a number; ids of jobs are"
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NUMBER: Final = re.compile(r"[0-9]+")
 _POLICY: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
@@ -67,10 +70,29 @@ def job_name(value: str) -> str:
     return value
 
 
+def new_name(value: str) -> str:
+    """Return a name that a job may be given: none that would be taken for the id of another one."""
+    if is_number(job_name(value)):
+        raise ValueError(NO_NUMBER)
+    return value
+
+
+def unnumbered(value: object) -> object:
+    """Return what stands in the place of a name unless it is a number: in quotes it would be no better."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(NO_NUMBER)  # noqa: TRY004 - pydantic reports ValueError
+    return value
+
+
+def is_number(value: str) -> bool:
+    """Return whether a name could be the id of a job."""
+    return _NUMBER.fullmatch(value) is not None
+
+
 def name_from(stem: str) -> str:
     """Return the name of a job whose file has this stem; never fails."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
-    return safe[:63] or "job"
+    return (f"job-{safe}" if is_number(safe) else safe)[:63] or "job"
 
 
 def variable_name(value: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
 from runner.quantities import format_duration, format_size, parse_duration, parse_size
 from runner.source import quoted
@@ -83,6 +83,7 @@ Grace = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(hours=1)
 TimeLimit = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(days=366))), _DURATIONS, _WRITTEN]
 
 Name = Annotated[str, AfterValidator(rules.job_name)]
+JobName = Annotated[Name, BeforeValidator(rules.unnumbered)]
 PolicyChoice = Annotated[str, AfterValidator(rules.policy)]
 HostPath = Annotated[str, AfterValidator(rules.host_path)]
 Target = Annotated[str, AfterValidator(rules.mount_target)]

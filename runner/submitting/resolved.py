@@ -21,7 +21,7 @@ from runner.core.queue.snapshot import Condition, Kind, Needs
 from runner.data import catalogue
 from runner.policies import of_job
 from runner.source import SpecError, quoted
-from runner.spec import paths, switches
+from runner.spec import paths, shell, switches
 from runner.spec.jobfile import JobFile, checkpoint_plan, resolve_profile
 from runner.spec.profiles import AUTO, ProfileChoice
 from runner.spec.rules import CODE_TARGET, WORKLOAD_TARGET
@@ -163,10 +163,12 @@ class Resolved(BaseModel):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the job file asks of its profile and nothing will come of, one line each."""
+        """What the job file asks for and nothing will come of, one line each."""
         idle = switches.unused(self.profile(), self.job.workload.kind, self.accelerator)
         asked = self.job.profile.changes
-        return tuple(f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked)
+        vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
+        plan = self.job.workload
+        return (*vain, *(shell.warnings(plan.command) if isinstance(plan, Program) else ()))
 
     def environment(
         self, root: PurePath, scratch: PurePath, turned: Turned | None = None

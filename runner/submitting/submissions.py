@@ -63,7 +63,7 @@ class Submission:
             UsageError: what was given besides it is.
         """
         if self.name is not None:
-            _checked("--name", lambda: rules.job_name(str(self.name)))
+            _checked("--name", lambda: rules.new_name(str(self.name)))
         written = load_all(self.text, Path(self.shown or self.place), name=self.name)
         jobs = tuple(self._instead(job) for job in written.jobs)
         if self.name is not None and written.matrix is None:

@@ -10,7 +10,7 @@ from runner.core.queue.choose import choose
 from runner.core.queue.pool import Places, suits
 from runner.core.queue.rules import Quota
 from runner.core.queue.snapshot import Device, Needs, Snapshot, Waiting
-from runner.core.queue.words import counted, gib, wanted
+from runner.core.queue.words import counted, size, wanted
 
 
 class About(StrEnum):
@@ -70,10 +70,10 @@ def _existing(job: Waiting, snapshot: Snapshot) -> Iterator[Refusal]:
 def _no_host(needs: Needs, snapshot: Snapshot) -> str:
     hosts = snapshot.hosts
     cpus = max((host.cpus for host in hosts), default=0)
-    memory = gib(max((host.memory_bytes for host in hosts), default=0))
+    memory = size(max((host.memory_bytes for host in hosts), default=0))
     beside = " where such devices are" if needs.gpus else ""
     return (
-        f"{needs.cpus:g} cpus and {gib(needs.memory_bytes)} of memory asked for; "
+        f"{needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory asked for; "
         f"no host has both{beside}, and the largest has {cpus:g} cpus, the largest {memory}"
     )
 
@@ -113,7 +113,7 @@ def _inventory(devices: Iterable[Device]) -> str:
     if not models:
         return "are none"
     return "are " + ", ".join(
-        f"{count} {model} ({kind}, {gib(memory)})" for (model, kind, memory), count in models.items()
+        f"{count} {model} ({kind}, {size(memory)})" for (model, kind, memory), count in models.items()
     )
 
 

@@ -20,7 +20,7 @@ from runner.core.queue.queueing import Capped, Standing, standings
 from runner.core.queue.snapshot import Condition, DeviceState, Maintenance, Snapshot, Waiting
 from runner.core.queue.timeline import Stay
 from runner.core.queue.unending import Unendings
-from runner.core.queue.words import clock, counted, jobs, out_of_service, scarce, wanted
+from runner.core.queue.words import clock, counted, jobs, out_of_service, scarce, size, wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +337,4 @@ _ENDS = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAILED: "fail"
 def _beside(job: Waiting) -> str:
     """Return what a job wants beside its devices, which the host would have to have too."""
     needs = job.needs
-    return (
-        f" beside {needs.cpus:g} cpus and {needs.memory_bytes / 2**30:.4g} GiB of memory"
-        if needs.gpus
-        else ""
-    )
+    return f" beside {needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory" if needs.gpus else ""

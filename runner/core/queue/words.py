@@ -19,6 +19,8 @@ FIRST_S, LAST_S = (datetime(*day, tzinfo=UTC).timestamp() for day in ((1000, 1, 
 
 DAY_S = 86_400
 
+MIB = 1024**2
+
 BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
 """Vendors as they write themselves."""
 
@@ -67,14 +69,15 @@ def jobs(ids: Sequence[str]) -> str:
     return f"jobs {', '.join(ids[:NAMED])} and {len(ids) - NAMED} others"
 
 
-def gib(amount: int) -> str:
-    return f"{amount / GIB:.4g} GiB"
+def size(amount: int) -> str:
+    """Return an amount of memory in the unit that people write: ``64 MiB``, ``1.5 GiB``."""
+    return f"{amount / MIB:.4g} MiB" if 0 < amount < GIB else f"{amount / GIB:.4g} GiB"
 
 
 def wanted(needs: Needs) -> str:
     """Return needs in words: ``2 linked GPUs with >= 40 GiB``; of a job without GPUs, the rest."""
     if not needs.gpus:
-        return f"{needs.cpus:g} cpus and {gib(needs.memory_bytes)} of memory"
+        return f"{needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory"
     nouns = {Kind.WHOLE: "GPU", Kind.SLICE: "GPU slice", Kind.SHARED: "shared GPU"}
     linked = "linked " if needs.linked and needs.gpus > 1 else ""
     brand = "" if needs.models or not needs.vendor else f"{BRANDS.get(needs.vendor, needs.vendor)} "
@@ -86,8 +89,8 @@ def _conditions(needs: Needs) -> Iterator[str]:
     if needs.models:
         yield f" ({' or '.join(needs.models)})"
     if needs.device_bytes:
-        yield f" with {gib(needs.device_bytes)} left" if needs.kind is Kind.SHARED else (
-            f" with >= {gib(needs.device_bytes)}")  # fmt: skip
+        yield f" with {size(needs.device_bytes)} left" if needs.kind is Kind.SHARED else (
+            f" with >= {size(needs.device_bytes)}")  # fmt: skip
     if needs.capability > (0, 0):
         yield " of capability >= {}.{}".format(*needs.capability)
 
@@ -109,4 +112,4 @@ def scarce(shape: Shape, cpus: int, memory_bytes: int) -> Iterator[str]:
     if shape.millicpus > cpus:
         yield f"{shape.needs.cpus:g} cpus wanted and {cpus / 1000:g} free"
     if shape.needs.memory_bytes > memory_bytes:
-        yield f"{gib(shape.needs.memory_bytes)} of memory wanted and {gib(memory_bytes)} free"
+        yield f"{size(shape.needs.memory_bytes)} of memory wanted and {size(memory_bytes)} free"

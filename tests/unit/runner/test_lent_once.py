@@ -132,6 +132,7 @@ class Host(RuleBasedStateMachine):
             self.site.inventory.resume(uuid, "ann")
         except Refused:
             return
+        self.seen[uuid] = Truth()  # by that person, also where the driver does not answer
         self.look(0.1)
 
     @rule()

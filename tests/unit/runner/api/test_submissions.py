@@ -368,3 +368,13 @@ def test_the_jobs_of_a_matrix_are_of_one_age(site: Site) -> None:
     site.submit(MATRIX)
     rows = [site.service.store.get(job_id) for job_id in ("1", "2")]
     assert len({row.submitted_at for row in rows if row is not None}) == 1
+
+
+def test_a_job_cannot_be_called_by_a_number(site: Site) -> None:
+    assert lines(site, JOB, name="12") == ["--name: must not be a number; ids of jobs are"]
+
+
+def test_a_dry_run_of_a_matrix_shows_the_texts_that_the_jobs_get(site: Site) -> None:
+    text = JOB + "matrix: {values: {environment.LR: [1e-3, 1.10], seed: [1]}}\n"
+    found = [job["values"] for job in site.submit(text, dry_run=True).json()["jobs"]]
+    assert found == [{"environment.LR": "1e-3", "seed": 1}, {"environment.LR": "1.10", "seed": 1}]

@@ -137,7 +137,7 @@ def test_json_is_one_object_for_each_file() -> None:
     missing = {"line": None, "column": None, "field": "", "fact": fact}
     assert [json.loads(line) for line in result.stdout.splitlines()] == [
         {"file": "a.yaml", "ok": False, "problems": [problem]},
-        {"file": "b.yaml", "ok": True, "name": "b", "jobs": 1, "problems": []},
+        {"file": "b.yaml", "ok": True, "name": "b", "jobs": 1, "warnings": [], "problems": []},
         {"file": "c.yaml", "ok": False, "problems": [missing]},
     ]
 
@@ -223,3 +223,11 @@ def test_what_only_the_daemon_knows_is_said_to_be_open(text: str, told: str) -> 
     Path("job.yaml").write_text(text)
     result = call("validate", "job.yaml")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "job.yaml: ok\n", told)
+
+
+def test_a_pipe_between_words_of_a_command_is_warned_about() -> None:
+    Path("job.yaml").write_text("workload: {kind: program, command: [train, '>', log]}\n")
+    result = call("validate", "job.yaml")
+    assert (result.exit_code, result.stdout) == (0, "job.yaml: ok\n")
+    assert result.stderr.startswith("warning: job.yaml: workload.command[1]: '>' is passed to the program")
+    assert json.loads(call("validate", "--json", "job.yaml").stdout)["warnings"]

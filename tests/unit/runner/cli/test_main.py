@@ -147,9 +147,15 @@ def test_an_interrupt_exits_130(api: FakeApi) -> None:
         (["submit"], "runner submit: missing argument 'FILE...'; see runner submit --help"),
         (
             ["submit", "--folow", "x"],
-            "runner submit: no such option '--folow'; did you mean '--follow'?; see runner submit --help",
+            "runner submit: no such option '--folow'; did you mean '--follow'? see runner submit --help",
         ),
-        (["sumbit"], "runner: there is no command 'sumbit'; did you mean \"submit\"?; see runner --help"),
+        (["sumbit"], "runner: there is no command 'sumbit'; did you mean \"submit\"? see runner --help"),
+        (["--json", "list"], "runner: no such option '--json' before a command; see runner --help"),
+        (
+            ["policy", "--merged", "show"],
+            "runner policy: no such option '--merged' before a command; see runner policy --help",
+        ),
+        (["--verion"], "runner: no such option '--verion'; did you mean '--version'? see runner --help"),
         (["--nope"], "runner: no such option '--nope'; see runner --help"),
         (["policy", "nope"], "runner policy: no such command 'nope'; see runner policy --help"),
     ],
@@ -157,3 +163,29 @@ def test_an_interrupt_exits_130(api: FakeApi) -> None:
 def test_what_was_mistyped_is_one_line(typed: list[str], line: str) -> None:
     done = subprocess.run([*RUNNER, *typed], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{line}\n")
+
+
+@pytest.mark.parametrize("typed", [["submit", "-"], ["apply", "-"]])
+def test_a_directory_that_has_gone_is_one_line(typed: list[str], api: FakeApi, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", str(gone), sys.executable, "-P", *RUNNER[1:], *typed],
+        check=False, capture_output=True, text=True, input="name: x\n", env=environ,
+    )  # fmt: skip
+    said = "runner: the directory that you are in does not exist any more; cd to one that does\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert api.submitted == []
+
+
+def test_a_file_that_is_missing_is_no_directory_that_has_gone(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "settings.yaml")
+
+    monkeypatch.setattr("runner.cli.jobs.find_or_start", lost)
+    with pytest.raises(FileNotFoundError, match=r"settings\.yaml"):
+        invoke("list")

@@ -29,7 +29,7 @@ def test_a_good_policy_is_ok() -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     first, second = result.stdout.splitlines()
     assert first.startswith("mine.yaml: ok, 1 rules, digest ")
-    assert second.startswith("default: ok, 34 rules, digest ")
+    assert second.startswith("default: ok, 35 rules, digest ")
 
 
 def test_every_problem_is_a_line_and_the_exit_code_is_2() -> None:
@@ -48,7 +48,7 @@ def test_json_is_one_object_for_each_policy() -> None:
     good, bad = [
         json.loads(line) for line in call("check", "--json", "default", "mine.yaml").stdout.splitlines()
     ]
-    assert (good["ok"], good["name"], good["rules"], good["problems"]) == (True, "default", 34, [])
+    assert (good["ok"], good["name"], good["rules"], good["problems"]) == (True, "default", 35, [])
     assert (bad["ok"], len(bad["problems"])) == (False, 2)
 
 
@@ -190,3 +190,12 @@ def test_what_was_decided_is_a_journal_for_another_policy(
     Path("journal.jsonl").write_text(lines)
     simulated = call("simulate", "strict", "--journal", "journal.jsonl")
     assert (simulated.exit_code, simulated.stdout.split("\t")[2:5]) == (0, ["resume", "hold", "oom-train"])
+
+
+def test_a_journal_can_come_from_standard_input() -> None:
+    kept = "".join(json.dumps(each) + "\n" for each in journal(POLICY, OOM, OOM, job="7"))
+    for words in (["explain", "7"], ["simulate", "default"]):
+        result = CliRunner().invoke(cli, ["policy", *words, "--journal", "-"], input=kept)
+        assert (result.exit_code, bool(result.stdout)) == (0, True)
+    wrong = CliRunner().invoke(cli, ["policy", "explain", "7", "--journal", "-"], input=b"\xff")
+    assert (wrong.exit_code, wrong.stderr) == (2, "-: is not UTF-8 text\n")

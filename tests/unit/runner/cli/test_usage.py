@@ -73,3 +73,9 @@ def test_a_machine_without_devices_counts_cpus() -> None:
     answer = an_answer(there={"device_s": 0.0, "cpu_s": 960 * H})
     assert there(answer) == "96.0 of 960 cpu hours were lent (10%)"
     assert there(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")
+
+
+def test_a_number_without_a_unit_is_refused(api: FakeApi, invoke: Invoke) -> None:
+    result = invoke("usage", "--since", "7")
+    assert (result.exit_code, api.asked) == (2, [])
+    assert "'7' has no unit; write a unit: 7d, 12h, 30m" in result.stderr

@@ -63,4 +63,4 @@ def test_what_is_no_duration_is_refused_in_the_words_that_job_files_get(
     for command in (("wait", "train", "--timeout"), ("usage", "--since")):
         result = invoke(*command, text)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-        assert f": {said}; see runner" in result.stderr
+        assert f": {said}{'' if said.endswith('?') else ';'} see runner" in result.stderr

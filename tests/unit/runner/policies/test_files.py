@@ -353,3 +353,11 @@ def test_a_directory_is_no_policy(tmp_path: Path) -> None:
 
 def test_every_moment_has_a_section() -> None:
     assert set(policy_file.SECTIONS) == set(Moment)
+
+
+def test_a_ceiling_that_is_no_duration_is_not_told_to_be_looser_too() -> None:
+    text = b"policy: 1\nextends: default\nceilings: {wall: 30 days}\n"
+    with pytest.raises(SpecError) as caught:
+        load(text, Path("mine.yaml"))
+    (line,) = caught.value.lines
+    assert line.startswith("mine.yaml:3:18: ceilings.wall: must be a duration")

@@ -117,3 +117,22 @@ def test_a_made_up_trace_survives_being_written(tmp_path: Path) -> None:
     assert read(tmp_path / "t.csv") == made
     with pytest.raises(UsageError, match="cannot be written"):
         write(tmp_path / "no" / "t.csv", made)
+
+
+def test_what_is_no_trace_at_all_is_one_line(tmp_path: Path) -> None:
+    line = json.dumps({"job": "1", "attempt": 1, "moment": "exit", "at": "2030-01-01"})
+    said = 'has unknown field "attempt"; docs/scheduling.md has the fields'
+    (told,) = problems(trace(tmp_path, f"{line}\n" * 50))
+    assert told.endswith(f"is no trace: line 1 {said}")
+    (told,) = problems(trace(tmp_path, "name: x\nworkload: {}\n"))
+    assert told.endswith('is no trace: line 1 has unknown field "name: x"; docs/scheduling.md has the fields')
+
+
+def test_one_line_that_is_a_job_makes_the_others_mistakes_of_a_trace(tmp_path: Path) -> None:
+    good = json.dumps({"user": "a", "submit_s": 0, "duration_s": 1, "gpus": 1})
+    assert len(problems(trace(tmp_path, f'{good}\n{{"who": 1}}\n'))) == 5
+
+
+def test_a_line_with_more_cells_than_the_head_is_told(tmp_path: Path) -> None:
+    (told,) = problems(trace(tmp_path, f"{HEAD}\nada,0,1,1,9,9\n"))
+    assert told == "2:1: more cells than columns: unknown field"

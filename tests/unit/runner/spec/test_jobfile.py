@@ -142,3 +142,22 @@ def test_an_automatic_interval_survives_being_kept() -> None:
         "checkpoint: {every: null, every_steps: 5}\n",
     ):
         assert jobfile.undump(jobfile.dump(job(text))).checkpoint == job(text).checkpoint
+
+
+def test_a_name_that_is_made_from_that_of_a_file_is_no_number() -> None:
+    text = b"workload: {kind: causal_lm, data: stdlib}\n"
+    assert jobfile.load(text, Path("12.yaml")).name == "job-12"
+    digits = "1" * 70
+    assert jobfile.load(text, Path(f"{digits}.yaml")).name == f"job-{digits[:59]}"
+
+
+def test_a_job_that_was_called_by_a_number_earlier_can_still_be_read() -> None:
+    job = jobfile.load(b"workload: {kind: causal_lm, data: stdlib}\n", Path("a.yaml"))
+    assert jobfile.undump(jobfile.dump(job.model_copy(update={"name": "12"}))).name == "12"
+
+
+def test_a_number_as_a_name_does_not_matter_where_another_one_is_given() -> None:
+    text = b"name: '12'\nworkload: {kind: causal_lm, data: stdlib}\n"
+    with pytest.raises(SpecError, match="must not be a number"):
+        jobfile.load_all(text, Path("a.yaml"))
+    assert len(jobfile.load_all(text, Path("a.yaml"), name="nightly").jobs) == 1

@@ -90,7 +90,7 @@ def test_mistakes_are_told_at_the_value_and_each_once() -> None:
 def test_what_stands_elsewhere_in_the_file_is_told_there() -> None:
     assert complaints("    seed: [1, 2]\n", "stepz: 3\n") == ["2:1: stepz: unknown field"]
     assert complaints("    seed: [1, 2]\n", "name: 5\n") == [
-        "2:7: name: must be text, not 5; put it in quotes"
+        "2:7: name: must not be a number; ids of jobs are"
     ]
 
 

@@ -243,3 +243,8 @@ def test_the_policy_is_kept_with_the_revision(tmp_path: Path) -> None:
     again = Resolved.model_validate_json(kept.model_dump_json())
     assert (again.policy_in_force().name, again.policy_in_force().ceilings.attempts) == ("strict", 2)
     assert one.policy_in_force().name == "default"
+
+
+def test_a_pipe_between_words_of_a_command_is_warned_about(tmp_path: Path) -> None:
+    (warning,) = resolved("{kind: program, command: [train, '|', tee]}", tmp_path).warnings
+    assert warning.startswith("workload.command[1]: '|' is passed to the program as it is")

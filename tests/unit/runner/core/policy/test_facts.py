@@ -52,6 +52,8 @@ def test_a_fact_that_does_not_exist_at_this_moment_is_a_mistake(name: str) -> No
         ("progress.step", -1),
         ("root", 7),
         ("root", ("a",)),
+        ("progress.rate_recent", float("inf")),
+        ("progress.rate_recent", float("nan")),
     ],
 )
 def test_a_hint_that_makes_no_sense_is_unknown(name: str, value: object) -> None:

@@ -1,0 +1,30 @@
+"""What only a shell understands, in the command of a program that runs without one."""
+
+import pytest
+
+from runner.spec import shell
+
+
+@pytest.mark.parametrize(
+    "text", ["a | b", "a > b", "a < b", "a && b", "a; b", "echo $HOME", "echo `date`", "ls *.py"]
+)
+def test_a_text_for_a_shell_becomes_a_list_that_starts_one(text: str) -> None:
+    assert shell.as_list(text, command=True) == f'["sh", "-c", "{text}"]'
+
+
+def test_a_text_without_anything_for_a_shell_becomes_its_words() -> None:
+    assert shell.as_list("python train.py", command=True) == '["python", "train.py"]'
+    assert shell.as_list("*.py", command=False) == '["*.py"]'
+
+
+@pytest.mark.parametrize("mark", ["|", ">", ">>", "<", "&&", "||", ";"])
+def test_what_would_be_an_argument_and_not_a_pipe_is_warned_about(mark: str) -> None:
+    (warning,) = shell.warnings(("python", "train.py", mark, "log"))
+    assert warning == (
+        f"workload.command[2]: '{mark}' is passed to the program as it is; "
+        'for a shell write ["sh", "-c", "python train.py ..."]'
+    )
+
+
+def test_a_shell_that_was_asked_for_draws_no_warning() -> None:
+    assert list(shell.warnings(("sh", "-c", "python train.py | tee log"))) == []

@@ -6,6 +6,7 @@ job holds everything until all others wait; the clock starts when it is let go a
 last has finished.  Each job has a file of its own, so nothing is parsed once for all of them.
 """
 
+import gc
 import itertools
 import logging
 import shutil
@@ -216,12 +217,14 @@ def site(directory: Path) -> Iterator[Site]:
     daemon, ended = Daemon(world), Flag()
     daemon.changed = lambda: None if daemon.entries else ended.set()
     before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does
+    sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does, and the next
+    gc.freeze()
     daemon.start()
     try:
         yield Site(directory, daemon, executor, ended, itertools.count(int(store.next_id())))
     finally:
         daemon.stop()
+        gc.unfreeze()
         sys.setswitchinterval(before)
 
 

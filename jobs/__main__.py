@@ -5,6 +5,7 @@ after seconds; the signal handlers are installed before that, so that no request
 """
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -60,8 +61,11 @@ def _attempt(paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
     # Threads that spin while they wait are a tenth as fast as one thread once somebody else uses a core
     # (2 cores, one busy neighbour: 24 s spinning, 2.4 s sleeping; one thread 2.1 s; alone: 1.3 s, 1.8 s).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded
+    gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a tenth of loading torch
     from jobs import trainer  # noqa: PLC0415 - torch takes seconds: first the spec, then torch
 
+    gc.freeze()
+    gc.enable()
     trainer.run(spec, paths, reporter, requests)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.fakes.small_sets import KINDS, small_plan
 
-KILLS = int(os.environ.get("JOBS_KILLS", "4"))
+KILLS = int(os.environ.get("JOBS_KILLS", "6"))
 DRIVER = Path(__file__).with_name("bitwise_driver.py")
 REPOSITORY = Path(__file__).parents[2]
 ARMS = [

@@ -1,6 +1,5 @@
 """Requests that come twice, too early, with odd names, or with paths that break careless programs."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +21,8 @@ def daemon(counter: str) -> Iterator[Service]:
 def test_cancelling_twice_is_no_error_and_changes_nothing(daemon: Service) -> None:
     job_id = daemon.submit(daemon.counting("count", 1000), end="cancelled")
     daemon.prints(job_id, "step 1")
-    assert json.loads(daemon.runner("cancel", job_id, "--json"))["changed"] is True
-    assert json.loads(daemon.runner("cancel", job_id, "--json"))["changed"] is False
+    assert daemon.answer("cancel", job_id, "--json")["changed"] is True
+    assert daemon.answer("cancel", job_id, "--json")["changed"] is False
     assert daemon.ends(job_id)["outcome"] == "cancelled"
     assert "nothing changed" in daemon.runner("cancel", job_id)
     assert [event["kind"] for event in daemon.events(job_id)].count("cancel_requested") == 1

@@ -189,6 +189,15 @@ class Service(JobFiles):
 
     def runner(self, *arguments: str, code: int | set[int] = 0) -> str:
         """Type a command as a user would, hold it to its exit code, and return all that it printed."""
+        return self._type(*arguments, code=code, errors=subprocess.STDOUT).stdout
+
+    def answer(self, *arguments: str) -> Json:
+        """Type a command that answers in JSON, and return that; what it says beside it is not read."""
+        return dict(json.loads(self._type(*arguments, errors=subprocess.PIPE).stdout))
+
+    def _type(
+        self, *arguments: str, errors: int, code: int | set[int] = 0
+    ) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(
             [*RUNNER, *arguments],
             check=False,
@@ -196,17 +205,18 @@ class Service(JobFiles):
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=errors,
             text=True,
             timeout=PATIENCE_S * 2,
         )
-        said = f"runner {' '.join(arguments)}: exit {done.returncode}: {done.stdout}\n{self.log_tail()}"
+        told = f"{done.stdout}{done.stderr or ''}\n{self.log_tail()}"
+        said = f"runner {' '.join(arguments)}: exit {done.returncode}: {told}"
         assert done.returncode in ({code} if isinstance(code, int) else code), said
-        return done.stdout
+        return done
 
     def submit(self, file: Path, *options: str, end: str = "succeeded") -> str:
         """Submit a job file that shall end like this, and return the job's id."""
-        answer = json.loads(self.runner("submit", str(file), *options, "--json"))
+        answer = self.answer("submit", str(file), *options, "--json")
         job_id = str(answer["job"]["id"])
         self.jobs[job_id] = end
         return job_id

@@ -195,7 +195,7 @@ def test_waiting_tells_by_its_exit_code_how_it_ended(daemon: Service, trained: J
 
 def test_a_dry_run_is_what_the_engine_gets(daemon: Service) -> None:
     file = daemon.counting("real", 1000)
-    plan = json.loads(daemon.runner("submit", "--dry-run", "--json", str(file)))
+    plan = daemon.answer("submit", "--dry-run", "--json", str(file))
     job_id = daemon.submit(file, end="cancelled")
     daemon.prints(job_id, "step 1")
     [inspected] = daemon.containers(job_id)

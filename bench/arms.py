@@ -21,13 +21,14 @@ from jobs.checkpoint import Checkpoints
 from jobs.contract import CausalLm, RunPaths
 from jobs.device import Device, prepare
 from jobs.lineage import Stamp
+from jobs.optimizer import BETAS
 from jobs.report import Reporter
 from jobs.schedule import learning_rate
 from jobs.signals import Requests
 from jobs.snapshot import Plain, weights_sha256
 from jobs.switches import Switches
 from jobs.trainer import train
-from jobs.training import BETAS, Training
+from jobs.training import Training
 from jobs.workloads import Setting
 from jobs.workloads.causal_lm import CausalLanguageModel
 

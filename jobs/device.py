@@ -57,7 +57,7 @@ def prepare(spec: AttemptSpec, switches: Switches) -> Device:
     """
     profile = switches.profile
     if profile.deterministic:
-        _be_deterministic()
+        _be_deterministic(compiled=profile.compile != "off")
     in_force = torch.are_deterministic_algorithms_enabled()
     switches.applied("deterministic", verified=in_force or not profile.deterministic)
     threads = thread_count(profile, spec.cpus)
@@ -80,9 +80,12 @@ def _select(accelerator: str, threads: int) -> Device:
     return Device(torch.device("cuda", 0), torch.cuda.get_device_name(0), threads)
 
 
-def _be_deterministic() -> None:
+def _be_deterministic(*, compiled: bool) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first handle is made
-    torch.use_deterministic_algorithms(mode=True)
+    if compiled:
+        torch.use_deterministic_algorithms(mode=True)
+    else:  # the same, but that it does not load the compiler to tell it, too
+        torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, finds only bugs of kernels
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False

@@ -6,7 +6,6 @@ step is a pure function of the state (``jobs.training``), a checkpoint is comple
 """
 
 from jobs.checkpoint import Checkpoints, Found
-from jobs.compilation import compile_model
 from jobs.contract import AttemptSpec, BuiltIn, Phase, Program, RunPaths
 from jobs.device import out_of_memory_named, prepare
 from jobs.failures import InvalidSpec, Stopped
@@ -94,6 +93,8 @@ def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, 
     _leave_before_work(requests)
     profile = training.spec.profile
     if profile.compile != "off":
+        from jobs.compilation import compile_model  # noqa: PLC0415 - takes as long to load as torch itself
+
         with reporter.within(Phase.COMPILE):
             compile_model(training.workload.model, training.switches, training.device, training.rehearse)
     elif profile.dry_run:

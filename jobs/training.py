@@ -19,6 +19,7 @@ from jobs.contract import AttemptSpec, BuiltIn, Effective
 from jobs.device import Device, is_out_of_memory, versions
 from jobs.failures import DeviceOutOfMemory, InvalidSpec, NonFinite
 from jobs.feed import Feed
+from jobs.optimizer import adamw
 from jobs.phases import StepTime
 from jobs.randomness import seed_all
 from jobs.report import warn
@@ -29,8 +30,6 @@ from jobs.snapshot import Plain, clone
 from jobs.stopwatch import stopwatch
 from jobs.switches import Switches
 from jobs.workloads import Evaluation, Workload
-
-BETAS = (0.9, 0.95)
 
 MAX_SKIPPED = 16
 """Steps in a row that fp16 may skip because its scale is too large; more, and it does not train."""
@@ -82,13 +81,7 @@ class Training:
         self._tell()
 
     def _begin_optimizer(self) -> None:
-        wanted = self.switches.profile.optimizer
-        self._optimizer = torch.optim.AdamW(
-            self.workload.parameter_groups(),
-            betas=BETAS,
-            fused=wanted == "fused",
-            foreach=wanted == "foreach",
-        )
+        self._optimizer = adamw(self.workload.parameter_groups(), self.switches)
         self._begin_scaler({})
         self._verify_flags()
 

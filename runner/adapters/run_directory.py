@@ -101,13 +101,12 @@ class RunDirectory:
         """Publish a directory that belongs to the job: complete, or not there."""
         if path.is_dir():
             return
-        draft = path.parent / f".{path.name}.draft"
+        draft = path.with_name(f".{path.name}.draft")
         _anew(draft)
         for name, content in files.items():
-            file = draft / name
-            file.write_bytes(content)
-            self._give(file, 0o600)
-        self._give(draft, 0o700)
+            _made(draft.joinpath(name), content, 0o600, self._owner.uid, self._owner.gid)
+        if os.geteuid() == 0:
+            os.chown(draft, self._owner.uid, self._owner.gid, follow_symlinks=False)
         draft.rename(path)
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
@@ -129,10 +128,7 @@ class RunDirectory:
         """Copy a secret to where only the job can read it, never its group or others."""
         path.parent.mkdir(mode=0o755, exist_ok=True)
         path.unlink(missing_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        self._give(path, 0o400)
+        _made(path, content, 0o400, self._owner.uid, self._owner.gid)
 
     def _give(self, path: Path, mode: int) -> None:
         path.chmod(mode)
@@ -141,7 +137,9 @@ class RunDirectory:
 
     def forget_secrets(self) -> None:
         """Remove the copies of the job's secrets: the job has ended."""
-        shutil.rmtree(self.root / "secrets", ignore_errors=True)
+        secrets = self.root.joinpath("secrets")
+        if secrets.exists():
+            shutil.rmtree(secrets, ignore_errors=True)
 
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, or None when there is none that can be read."""
@@ -186,10 +184,8 @@ class RunDirectory:
         path = self.root / "attempts" / f"{attempt}.{name}"
         draft = path.with_name(f".{path.name}.draft")
         try:
-            draft.write_text(text)
-            draft.chmod(0o640)
-            if os.geteuid() == 0:
-                os.chown(draft, 0, self._owner.gid)
+            draft.unlink(missing_ok=True)  # of a daemon that was killed over it
+            _made(draft, text.encode(), 0o640, 0, self._owner.gid)
             draft.rename(path)
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}") from error
@@ -202,6 +198,21 @@ def _anew(draft: Path) -> None:
     except FileExistsError:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
+
+
+def _made(path: Path, content: bytes, mode: int, uid: int, gid: int) -> None:
+    """Make a file that is not there yet, and give it away; nothing is done twice, for there are many."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(fd, left) :]
+        if mode & 0o077:  # what a umask may have taken
+            os.fchmod(fd, mode)
+        if os.geteuid() == 0:
+            os.fchown(fd, uid, gid)
+    finally:
+        os.close(fd)
 
 
 def _judge(directory: Path, *, sure: bool) -> Manifest:

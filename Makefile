@@ -45,8 +45,9 @@ demo-restart: venv
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_restart.py
 
 test: check engine
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/coverage erase
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(PYTEST) -q $(AT_ONCE) --cov --cov-report=
+	$(BIN)/coverage erase
+	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT; \
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch" $(PYTEST) -q $(AT_ONCE) --cov --cov-report=
 	$(BIN)/coverage report --include='runner/core/*,runner/core/**/*,jobs/contract/*,jobs/contract/**/*' --fail-under=100
 	$(BIN)/coverage report --fail-under=90
 

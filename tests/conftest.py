@@ -1,5 +1,6 @@
 """What every test may ask for: an engine, a base image, a daemon of its own."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -9,11 +10,29 @@ from pathlib import Path
 
 import docker
 import pytest
+import structlog
 
 from images import bases
 from images.build import DockerEngine
 from images.log import BuildLog
 from images.settings import ImageSettings
+
+
+def pytest_configure() -> None:
+    """Leave out what costs seconds: looking for what may be freed while modules load, coloured tracebacks."""
+    gc.disable()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    )
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def engine_url() -> str:

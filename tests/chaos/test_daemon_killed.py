@@ -7,14 +7,15 @@ never done, *after* means done and never recorded.
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from tests.fakes.engine_proxy import EngineProxy
-from tests.fakes.service import PATIENCE_S, Service, assert_consecutive
+from tests.fakes.service import PATIENCE_S, Service, assert_consecutive, service
 
 pytestmark = pytest.mark.engine
 
@@ -30,9 +31,29 @@ class Moment:
     outcome: str = "succeeded"
     attempts: int = 1
 
+    @property
+    def id(self) -> str:
+        return self.name.replace(" ", "-").replace(",", "").replace("'", "")
+
     def trap(self, proxy: EngineProxy) -> Callable[[float], bool]:
         stop = proxy.stop_before if self.where == "before" else proxy.stop_after
         return stop(self.request).wait
+
+
+@pytest.fixture(scope="module")
+def shared_proxy(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProxy]:
+    made = EngineProxy(tmp_path_factory.mktemp("door") / "engine.sock", Path(engine.removeprefix("unix://")))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def shared(counter: str, shared_proxy: EngineProxy) -> Iterator[Service]:
+    """One state directory for all moments: a daemon that is killed is followed by another, and so is that."""
+    url = f"unix://{shared_proxy.path}"
+    with service(executor="docker", engine=url, allowed_images={"counter": counter}) as made:
+        yield made.start()
+        made.assert_whole()
 
 
 MOMENTS = [
@@ -49,23 +70,23 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name.replace(" ", "-"))
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.id)
 def test_a_daemon_killed_around_any_command_loses_and_doubles_nothing(
-    moment: Moment, behind_proxy: Service, proxy: EngineProxy
+    moment: Moment, shared: Service, shared_proxy: EngineProxy
 ) -> None:
-    caught = moment.trap(proxy)
+    caught = moment.trap(shared_proxy)
     stays = {"STAY_AT": "10"} if moment.ask else {}
-    job_id = behind_proxy.submit(behind_proxy.counting("count", 20, environment=stays), end=moment.outcome)
+    job_id = shared.submit(shared.counting(moment.id, 20, environment=stays), end=moment.outcome)
     if moment.ask:
-        behind_proxy.prints(job_id, "step 3")
-        behind_proxy.runner(*moment.ask, job_id)
+        shared.prints(job_id, "step 3")
+        shared.runner(*moment.ask, job_id)
     assert caught(PATIENCE_S)
-    behind_proxy.kill()
-    assert "count" in behind_proxy.runner("list", "--all")  # and with that it is there again
-    assert behind_proxy.ends(job_id)["attempt"] == moment.attempts
+    shared.kill()
+    assert moment.id in shared.runner("list", "--all")  # and with that it is there again
+    assert shared.ends(job_id)["attempt"] == moment.attempts
     for attempt in range(1, moment.attempts + 1):
-        assert_consecutive(behind_proxy.log(job_id, attempt))
-    behind_proxy.assert_whole()
+        assert_consecutive(shared.log(job_id, attempt))
+    shared.assert_each_ran_once()
 
 
 APPLIED = [
@@ -77,28 +98,28 @@ APPLIED = [
 ]
 
 
-@pytest.mark.parametrize("moment", APPLIED, ids=lambda moment: moment.name.replace(" ", "-"))
+@pytest.mark.parametrize("moment", APPLIED, ids=lambda moment: moment.id)
 def test_a_daemon_killed_in_the_middle_of_a_change_has_made_it_once_and_whole(
-    moment: Moment, behind_proxy: Service, proxy: EngineProxy
+    moment: Moment, shared: Service, shared_proxy: EngineProxy
 ) -> None:
-    job_id = behind_proxy.submit(behind_proxy.counting("count", 20, environment={"STAY_AT": "10"}))
-    behind_proxy.prints(job_id, "step 7")
+    job_id = shared.submit(shared.counting(moment.id, 20, environment={"STAY_AT": "10"}))
+    shared.prints(job_id, "step 10")
     hotter = {"kind": "causal_lm", "data": "stdlib", "steps": 20, "learning_rate": 0.002}
-    changed = behind_proxy.counting("count", workload=hotter, allow=["changed_training"])
-    caught = moment.trap(proxy)
-    with behind_proxy.typing("apply", str(changed)):
+    changed = shared.counting(moment.id, workload=hotter, allow=["changed_training"])
+    caught = moment.trap(shared_proxy)
+    with shared.typing("apply", str(changed)):
         assert caught(PATIENCE_S)
-        behind_proxy.kill()
-        behind_proxy.runner("list")
-    ended = behind_proxy.ends(job_id)
+        shared.kill()
+        shared.runner("list")
+    ended = shared.ends(job_id)
     assert [attempt["cause"] for attempt in ended["attempts"]] == ["stopped", "completed"]
     assert ended["result"]["resumed_from"] in {5, 10}
-    revisions = [line.split()[0] for line in behind_proxy.runner("revisions", job_id).splitlines()]
+    revisions = [line.split()[0] for line in shared.runner("revisions", job_id).splitlines()]
     assert revisions == ["1", "2"]
-    spec = json.loads(behind_proxy.paths(job_id, 2).spec.read_bytes())
+    spec = json.loads(shared.paths(job_id, 2).spec.read_bytes())
     assert (spec["revision"], spec["workload"]["learning_rate"]) == (2, 0.002)
-    assert_consecutive(behind_proxy.log(job_id, 2))
-    behind_proxy.assert_whole()
+    assert_consecutive(shared.log(job_id, 2))
+    shared.assert_each_ran_once()
 
 
 def test_a_daemon_killed_while_the_image_is_prepared_prepares_it_again(

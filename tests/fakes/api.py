@@ -133,6 +133,7 @@ def _change(job: Json, facts: Json) -> Callable[[], None]:
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    request_queue_size = 128  # a connection that finds no room is as good as no daemon
     daemon_threads = True
     api: FakeApi
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
 
-from jobs.compilation import compile_model
 from jobs.training import Training
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.test_training import make
@@ -23,12 +23,18 @@ def _eager_again() -> Iterator[None]:
     torch.compiler.set_stance("default")
 
 
+def compile_now(training: Training, model: nn.Module) -> None:
+    from jobs.compilation import compile_model
+
+    compile_model(model, training.switches, training.device, training.rehearse)
+
+
 def test_a_compilation_that_fails_falls_back_and_says_why(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = training.workload.model
     monkeypatch.setattr(model, "compile", lambda **_: torch.nn.Module.compile(model, backend=broken))
-    compile_model(model, training.switches, training.device, training.rehearse)
+    compile_now(training, model)
     effective = training.effective()
     assert effective.compile_graphs == 0
     assert effective.switches["compile"].applied == "off"
@@ -45,7 +51,7 @@ def test_a_compilation_that_makes_no_graph_is_not_called_one(
 ) -> None:
     model = training.workload.model
     monkeypatch.setattr(model, "compile", lambda **_: None)
-    compile_model(model, training.switches, training.device, training.rehearse)
+    compile_now(training, model)
     assert training.effective().fallbacks == (
         "compile default: using off: torch.compile made no graph of this model",
     )

@@ -12,6 +12,7 @@ from runner.adapters.store import SqliteStore
 from runner.core.queue.snapshot import DeviceState
 from runner.errors import Refused
 from runner.ports import Device
+from tests.fakes.amount import examples
 from tests.unit.runner.devices.test_inventory import GIB, Site, running, submitted
 
 TROUBLES = ("back", "back", "back", "intruder", "lost", "silent", "drained")
@@ -159,5 +160,5 @@ class Host(RuleBasedStateMachine):
 
 TestHost = Host.TestCase
 TestHost.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=NEEDLESS
+    max_examples=examples(100), stateful_step_count=30, deadline=None, suppress_health_check=NEEDLESS
 )

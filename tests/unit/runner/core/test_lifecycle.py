@@ -56,6 +56,7 @@ from runner.core.lifecycle import IllegalTransition, advance, due, implied
 from runner.core.policy.history import History
 from runner.core.policy.rules import Verb
 from runner.core.policy.turned import Turned
+from tests.fakes.amount import examples
 from tests.fakes.rulings import AGAIN, ENOUGH, ONCE, WAIT, ruling
 from tests.fakes.rulings import DONE as FINISH
 
@@ -532,7 +533,7 @@ JOB_EVENTS = (
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(200))
 @given(st.lists(JOB_EVENTS, max_size=60))
 def test_no_order_of_events_leaks_a_device_or_starts_an_attempt_twice(events: list[Event]) -> None:
     """Devices are held in exactly three states; every launch has a number of its own; no job is lost."""

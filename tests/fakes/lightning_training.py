@@ -1,0 +1,67 @@
+"""A small training by Lightning; only tests that run it import it, for Lightning takes seconds to load."""
+
+import logging
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from jobs.attach import Attempt
+from jobs.integrations.lightning import Attached
+
+EPOCHS = 2
+
+
+class Net(pl.LightningModule):
+    """Small, with dropout, a schedule by the step, and a validation that draws numbers."""
+
+    def __init__(self, poison: int | None = None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+        self.poison = poison
+
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        if self.global_step == self.poison:
+            raise LookupError("poisoned")
+        return (self.layers(batch[0]) - batch[0].sum(1, keepdim=True)).pow(2).mean()
+
+    def validation_step(self, batch: list[Tensor], _: int) -> None:
+        self.log("drawn", self.layers(batch[0]).mean() * 0 + torch.rand(()))
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class StopAt(pl.Callback):
+    """Asks the attempt to stop within a step."""
+
+    def __init__(self, job: Attempt, step: int | None) -> None:
+        self._job, self._step = job, step
+
+    def on_train_batch_start(self, trainer: Any, *_: object) -> None:  # noqa: ANN401
+        self._job.stopping |= trainer.global_step + 1 == self._step
+
+
+def train(
+    job: Attempt, stop_at: int | None = None, *, accumulate: int = 1, poison: int | None = None
+) -> Tensor:
+    """Train to the end, or to where it stops; return the weights."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    rows, model, attached = TensorDataset(torch.randn(42, 4)), Net(poison), Attached(job)
+    trainer = pl.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        accumulate_grad_batches=accumulate,
+        callbacks=[StopAt(job, stop_at), attached],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+    )
+    trainer.fit(model, attached.loader(rows, 8), DataLoader(rows, 21), ckpt_path=attached.newest())
+    return torch.cat([weights.detach().flatten() for weights in model.parameters()])

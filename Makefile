@@ -46,7 +46,7 @@ demo-restart: venv
 
 test: check engine
 	$(BIN)/coverage erase
-	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT; \
+	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch" $(PYTEST) -q $(AT_ONCE) --cov --cov-report=
 	$(BIN)/coverage report --include='runner/core/*,runner/core/**/*,jobs/contract/*,jobs/contract/**/*' --fail-under=100
 	$(BIN)/coverage report --fail-under=90

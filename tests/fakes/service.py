@@ -35,6 +35,7 @@ Json = dict[str, Any]
 PATIENCE_S: Final = 60.0
 POLL_S: Final = (0.02, 0.1)  # at first, and after some looks: to ask a daemon costs it 5 ms
 RUNNER: Final = (sys.executable, "-P", "-m", "runner.cli.main")
+PATIENT: Final = ("starting the daemon of ", "waiting for the daemon of ")
 LENDABLE_BYTES: Final = 64 * 1024**3  # more than this host may have: containers reserve nothing
 
 
@@ -190,8 +191,12 @@ class Service(JobFiles):
         return Client(Place(str(self.socket), None))
 
     def runner(self, *arguments: str, code: int | set[int] = 0) -> str:
-        """Type a command as a user would, hold it to its exit code, and return all that it printed."""
-        return self._type(*arguments, code=code, errors=subprocess.STDOUT).stdout
+        """Type a command as a user would, hold it to its exit code, and return all that it printed.
+
+        Without the words of a command that waits for its daemon: whether it says them is a matter of time.
+        """
+        printed = self._type(*arguments, code=code, errors=subprocess.STDOUT).stdout
+        return "".join(line for line in printed.splitlines(keepends=True) if not line.startswith(PATIENT))
 
     def answer(self, *arguments: str) -> Json:
         """Type a command that answers in JSON, and return that; what it says beside it is not read."""

@@ -19,6 +19,8 @@ from runner.places import SYSTEM_SOCKET, Absent, Place, connect, start, state_di
 from tests.fakes import api as fake_api
 from tests.fakes.api import FakeApi
 
+PYTHON = os.path.abspath(sys.executable)  # noqa: PTH100 - a link stays one: it is what finds the packages
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -42,7 +44,7 @@ class Stand:
         program.chmod(0o755)
 
     def daemon_works(self, first: str = "") -> None:
-        program = f"exec '{sys.orig_argv[0]}' '{fake_api.__file__}' '{self.place.socket}'"
+        program = f"exec '{PYTHON}' '{fake_api.__file__}' '{self.place.socket}'"
         self.daemon_is(f"{first}\n{program}")
 
     @property

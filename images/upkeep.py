@@ -64,7 +64,7 @@ def _row(image: Image) -> Row:
         kind=said.get("runner.kind", "-"),
         accelerator=said.get("runner.accelerator", "-"),
         digest=said[LABEL],
-        created=said.get("runner.created", "-"),
+        created=said.get("runner.created", "-").replace("+00:00", "Z"),  # as all other times are written
         size_bytes=image.size_bytes,
         tags=image.tags,
         below=said.get("runner.below", "-"),

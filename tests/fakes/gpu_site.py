@@ -62,7 +62,8 @@ class Site:
 def site(tmp_path: Path, host: NvidiaHost, **settings: object) -> Iterator[Site]:
     library, said = compile_nvml(tmp_path / "driver"), tmp_path / "host"
     host.write(said)
-    with service(executor="process", watch_every_s=0.2, clean_within_s=5, **settings) as made:
+    known = {"executor": "process", "watch_every_s": 0.2, "clean_within_s": 5}
+    with service(**{**known, **settings}) as made:
         made.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML=str(said))
         yield Site(made.start(), host, said)
 

@@ -53,7 +53,7 @@ on_watch:
 
 
 def test_a_policy_may_react_to_an_intruder(tmp_path: Path) -> None:
-    with site(tmp_path, h100s(1)) as here, stranger() as pid:
+    with site(tmp_path, h100s(1), clean_within_s=60) as here, stranger() as pid:
         policy = here.daemon.root / "policy.yaml"
         policy.write_text(POLICY)
         job_id = here.sleeper("wary", policy=str(policy))

@@ -43,6 +43,7 @@ def job_file(name: str, graphs: str, every_steps: int) -> Path:
             "data": "synthetic-stocks",
             "synthetic_assets": 64,
             "synthetic_days": 1131,
+            "hidden": 64,
             "steps": EPOCH * EPOCHS,
             "batch_size": 8,
             "eval_every": None,

@@ -333,15 +333,11 @@ class Service(JobFiles):
 
     def assert_whole(self) -> None:
         """No lost job, no job run twice, no orphan container, no leaked allocation."""
-        self.assert_each_ran_once()
-        self._assert_everything_can_be_lent()
-
-    def assert_each_ran_once(self) -> None:
-        """No lost job, no job run twice, no orphan container."""
         for job_id, end in self.jobs.items():
             assert self.ends(job_id)["outcome"] == end, (self.told(job_id), self.log_tail())
             self._assert_each_attempt_ran_once(job_id)
         until(lambda: not self.containers(), "no container is left", more=lambda: str(self.containers()))
+        self._assert_everything_can_be_lent()
 
     def _assert_each_attempt_ran_once(self, job_id: str) -> None:
         starts = self.paths(job_id).home / "starts"

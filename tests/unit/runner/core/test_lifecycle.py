@@ -533,7 +533,7 @@ JOB_EVENTS = (
 )
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(500))
 @given(st.lists(JOB_EVENTS, max_size=60))
 def test_no_order_of_events_leaks_a_device_or_starts_an_attempt_twice(events: list[Event]) -> None:
     """Devices are held in exactly three states; every launch has a number of its own; no job is lost."""

@@ -45,11 +45,10 @@ demo-restart: venv
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_restart.py
 
 test: check engine
-	$(BIN)/coverage erase
+	rm -rf .coverage
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch" $(PYTEST) -q $(AT_ONCE) --cov --cov-report=
-	$(BIN)/coverage report --include='runner/core/*,runner/core/**/*,jobs/contract/*,jobs/contract/**/*' --fail-under=100
-	$(BIN)/coverage report --fail-under=90
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch" $(BIN)/python -m pytest -p scripts.covering -q $(AT_ONCE)
+	$(BIN)/python scripts/covered.py
 
 check: venv
 	$(BIN)/ruff format --check --quiet .

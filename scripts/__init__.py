@@ -1,0 +1,1 @@
+"""What `make` starts: the demonstrations, and what goes before and after the tests."""

@@ -1,0 +1,92 @@
+"""Say what the tests have not run, and fail where that is more than may be.
+
+Reads what ``scripts/covering.py`` has written.  A ``match`` whose last case is marked as
+exhaustive has no way past it: the type checker proves that, and no test can run it.
+"""
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from slipcover import merge_coverage
+
+ROOT: Final = Path(__file__).parent.parent
+FOLDER: Final = ROOT / ".coverage"
+MARK: Final = "# exhaustive"
+WHOLLY: Final = ("runner/core/", "jobs/contract/")
+"""Here every line and every branch."""
+PERCENT: Final = 90.0
+"""At least, of everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What was run of one file, and what not."""
+
+    path: str
+    lines: tuple[int, ...]
+    branches: tuple[tuple[int, int], ...]  # from a line to a line; 0: out of the function
+    ran: int
+
+    @property
+    def missing(self) -> int:
+        return len(self.lines) + len(self.branches)
+
+    def __str__(self) -> str:
+        branches = [f"{start}->{end or 'exit'}" for start, end in self.branches]
+        return f"{self.path}: {', '.join([*map(str, self.lines), *branches])}"
+
+
+def main() -> int:
+    """Print every file that was not run wholly, and the share of all that was."""
+    files = list(_files())
+    for file in files:
+        if file.missing:
+            print(file)
+    ran, missing = sum(file.ran for file in files), sum(file.missing for file in files)
+    percent = 100 * ran / (ran + missing) if ran else 0.0
+    print(f"{percent:.1f} % of lines and branches ran, of at least {PERCENT:.0f} %")
+    short = [file.path for file in files if file.missing and file.path.startswith(WHOLLY)]
+    for path in short:
+        print(f"{path}: of {' and '.join(WHOLLY)} every line and branch must run")
+    return 1 if short or percent < PERCENT else 0
+
+
+def _files() -> Iterator[File]:
+    reports: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
+    if not reports:
+        sys.exit(f"{FOLDER}: nothing is there; scripts/covering.py writes it")
+    whole = reports[0]
+    for report in reports[1:]:
+        merge_coverage(whole, report)
+    for path, found in sorted(whole["files"].items()):
+        proven = _proven(ROOT / path)
+        branches = [
+            (start, end)
+            for start, end in found["missing_branches"]
+            if start not in proven or start < end <= proven[start]
+        ]
+        ran = len(found["executed_lines"]) + len(found["executed_branches"])
+        yield File(path, tuple(found["missing_lines"]), tuple(branches), ran)
+
+
+def _proven(path: Path) -> dict[int, int]:
+    """Return first and last line of every match that the type checker has proven to be exhaustive."""
+    source = path.read_text()
+    if MARK not in source:
+        return {}
+    marked = {number for number, line in enumerate(source.splitlines(), 1) if line.endswith(MARK)}
+    matches = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Match)]
+    return {
+        node.lineno: node.end_lineno or node.lineno
+        for node in matches
+        if node.cases[-1].pattern.lineno in marked
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,9 @@
-"""How much memory the training takes: allocated, reserved and at its peak, when the profile wants it said."""
+"""How much memory the training takes: allocated, reserved and at its peak; and what stays between steps."""
 
+import ctypes
+import os
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -11,6 +14,16 @@ HEADROOM = 0.9
 """A peak above this share of the device's memory is worth a warning."""
 
 MIB = 1024**2
+
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_THRESHOLD: Final = -3
+"""Parameters of mallopt(3), as in ``malloc.h``."""
+KEPT_BYTES: Final = 1024 * MIB
+"""As much freed memory may stay with the process."""
+MAPPED_BYTES: Final = 32 * MIB
+"""Larger pieces have mappings of their own: the most that the C library accepts."""
+OWN_WORDS: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+"""With these in the environment somebody has decided for himself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,18 @@ def memory(device: torch.device) -> Memory:
         )
     resident = resident_bytes() or 0
     return Memory(resident, resident, resident)
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library keep what a step frees for the next one; return whether it will.
+
+    Left alone it gives the top of its heap back to the system at the end of a step, and the next step
+    gets it again page by page, each of which is a fault and a page of zeros.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or any(os.environ.get(name) for name in OWN_WORDS):
+        return False
+    return bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES))
 
 
 class MemoryLog:

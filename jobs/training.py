@@ -19,6 +19,7 @@ from jobs.contract import AttemptSpec, BuiltIn, Effective
 from jobs.device import Device, is_out_of_memory, versions
 from jobs.failures import DeviceOutOfMemory, InvalidSpec, NonFinite
 from jobs.feed import Feed
+from jobs.memory import keep_freed_memory
 from jobs.optimizer import adamw
 from jobs.phases import StepTime
 from jobs.randomness import seed_all
@@ -67,6 +68,7 @@ class Training:
         self.device = device
         self.switches = switches
         torch.autograd.set_detect_anomaly(switches.profile.anomaly_detection)
+        keep_freed_memory()
         self.micro_batch = self._first_micro_batch()
         self.best: float | None = None
         self.evaluated: int | None = None

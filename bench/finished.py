@@ -29,7 +29,7 @@ from runner.core.lifecycle import advance
 from runner.core.policy.history import History
 from runner.core.policy.rules import Verb
 from runner.core.policy.verdict import Verdict
-from runner.ports import JobRow, Owner
+from runner.ports import JobRow, Owner, Recorded
 from runner.spec.jobfile import load
 from runner.submitting.resolved import Resolved
 
@@ -65,7 +65,7 @@ def _live(store: SqliteStore, number: int, began: datetime, revision: str) -> No
     store.add(row, f"submitted by {OWNER.name}: job.yaml")
     for event in life(began):
         after, _ = advance(job, event)
-        store.record(job, after, event)
+        store.record(Recorded(job, after, event))
         job = after
 
 

@@ -5,7 +5,6 @@ A batch system that can start, list, signal and forget an attempt can be an exec
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -270,6 +269,17 @@ class Lending:
     ended_at: datetime | None = None  # None: it has it still
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A change to a job as it is written down: the event, and the state before and after it."""
+
+    before: Job
+    after: Job
+    event: Event
+    decision: DecisionRow | None = None  # from which the event follows
+    lending: Lending | None = None  # what an attempt that is placed gets
+
+
 Alike: TypeAlias = Literal["name", "matrix", "schedule"]
 """What jobs have in common: a name, the first job of a matrix, the id of a schedule."""
 
@@ -285,31 +295,18 @@ class Past(Protocol):
 
 
 class Store(Protocol):
-    """What survives a crash.  One thread writes; ``record`` is one transaction."""
+    """What survives a crash.  One thread writes; each call is one transaction."""
 
     @property
     def instance(self) -> str: ...
-
-    def together(self) -> AbstractContextManager[object]:
-        """Make one transaction of all that is written inside."""
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None: ...
 
     def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Write new jobs with the events of their submission, all in one transaction."""
 
-    def record(
-        self,
-        before: Job,
-        after: Job,
-        event: Event,
-        decision: DecisionRow | None = None,
-        lending: Lending | None = None,
-    ) -> None:
-        """Write the event, the new state and what they say about attempts, durably, or nothing of it.
-
-        ``decision`` is what the event follows from; ``lending`` is what an attempt that is placed gets.
-        """
+    def record_all(self, changes: Sequence[Recorded]) -> None:
+        """Write changes to different jobs, and what they say about attempts, durably, or nothing of them."""
 
     def decided(self, decision: DecisionRow) -> None:
         """Write a decision that changes no state."""
@@ -356,6 +353,7 @@ __all__ = [
     "Observation",
     "Owner",
     "Past",
+    "Recorded",
     "RevisionRow",
     "Store",
     "Vitals",

@@ -14,7 +14,7 @@ from runner.core.job import Command, Event, Job
 from runner.core.lifecycle import IllegalTransition, advance
 from runner.core.story import refusal
 from runner.errors import Refused
-from runner.ports import DecisionRow, Lending, Store
+from runner.ports import DecisionRow, Lending, Recorded, Store
 from runner.world import Asked, Entry, Examined, Happened, Message, Observed, Unstarted
 
 T = TypeVar("T")
@@ -63,9 +63,12 @@ def record(store: Store, changes: Sequence[Change]) -> None:
     """
     if not changes:
         return
-    with store.together():
-        for each in changes:
-            store.record(each.entry.row.job, each.after, each.event, each.decision, each.lending)
+    store.record_all(
+        [
+            Recorded(each.entry.row.job, each.after, each.event, each.decision, each.lending)
+            for each in changes
+        ]
+    )
 
 
 def arrived(news: SimpleQueue[Message], patience_s: float) -> list[Message]:

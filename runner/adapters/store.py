@@ -10,16 +10,16 @@ import secrets
 import sqlite3
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from runner.adapters import store_rows
-from runner.core.job import Event, Job
 from runner.errors import Refused, Unavailable
-from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Lending, RevisionRow
+from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Recorded, RevisionRow
 from runner.source import one_line
 
 VERSION: Final = 3
@@ -37,6 +37,18 @@ def statements(text: str) -> dict[str, str]:
 
 
 SQL: Final = statements((Path(__file__).parent / "store.sql").read_text())
+
+MOST_ROWS: Final = 64
+"""Rows that one statement writes: SQLite knows so many variables, and keeps so many statements."""
+
+
+@lru_cache(maxsize=512)
+def several(name: str, count: int) -> tuple[str, tuple[str, ...]]:
+    """Return a named statement for so many rows of VALUES, and the names of what is in a row."""
+    head, row, rest = re.split(r"(?<=VALUES )(\([^)]*\))", SQL[name])
+    names = tuple(re.findall(r":(\w+)", row))
+    places = f"({', '.join('?' * len(names))})"
+    return f"{head}{', '.join([places] * count)}{rest}", names
 
 
 def file_version(path: Path) -> int | None:
@@ -109,7 +121,9 @@ class SqliteStore:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = sqlite3.connect(self._path, timeout=10, isolation_level=None)
+            connection = sqlite3.connect(
+                self._path, timeout=10, isolation_level=None, cached_statements=2 * MOST_ROWS
+            )
             connection.row_factory = sqlite3.Row
             # FULL: what was recorded before an action must survive a power cut, not only a kill.
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
@@ -153,8 +167,6 @@ class SqliteStore:
 
     # --- writing, from one thread
 
-    together = transaction
-
     def remember_executor(self, kind: str) -> None:
         with self.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": "executor", "value": kind})
@@ -177,24 +189,22 @@ class SqliteStore:
                 connection.execute(SQL["add_event"], event)
                 connection.execute(SQL["add_revision"], store_rows.first_revision(row))
 
-    def record(
-        self,
-        before: Job,
-        after: Job,
-        event: Event,
-        decision: DecisionRow | None = None,
-        lending: Lending | None = None,
-    ) -> None:
-        """Write the event, the new state and what they say about attempts, durably, or nothing of it."""
+    def record(self, change: Recorded) -> None:
+        """Write a change to a job, durably, or nothing of it."""
+        self.record_all((change,))
+
+    def record_all(self, changes: Sequence[Recorded]) -> None:
+        """Write changes to different jobs, durably, or nothing of them.
+
+        What is alike is one statement: whoever waits for SQLite waits for the other threads as well.
+        """
+        alike: dict[str, list[Mapping[str, object]]] = {}
+        for change in changes:
+            for name, values in store_rows.written(change):
+                alike.setdefault(name, []).append(values)
         with self.transaction() as connection:
-            connection.execute(SQL["update_job"], store_rows.job_values(after))
-            connection.execute(SQL["add_event"], store_rows.lifecycle_event(event, after))
-            for name, values in store_rows.attempt_changes(before, after, event):
-                connection.execute(SQL[name], {"job_id": int(after.id), **values})
-            if decision is not None:
-                connection.execute(SQL["add_decision"], store_rows.decision_values(decision))
-            if lending is not None:
-                connection.execute(SQL["add_lending"], store_rows.lending_values(lending))
+            for name, rows in alike.items():
+                _write(connection, name, rows)
 
     def decided(self, decision: DecisionRow) -> None:
         """Write a decision that changes no state."""
@@ -303,6 +313,17 @@ class SqliteStore:
 
     def count_states(self) -> dict[str, int]:
         return {str(row[0]): int(row[1]) for row in self.rows("count_states")}
+
+
+def _write(connection: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows in as few statements as there can be."""
+    if "VALUES" not in SQL[name]:
+        connection.executemany(SQL[name], rows)
+        return
+    for first in range(0, len(rows), MOST_ROWS):
+        some = rows[first : first + MOST_ROWS]
+        text, names = several(name, len(some))
+        connection.execute(text, [row[each] for row in some for each in names])
 
 
 def _ambiguous(name: str, known: Sequence[tuple[int, str]]) -> str:

@@ -1,4 +1,4 @@
--- Every statement that the store gives to SQLite, by name.
+-- Every statement that the store gives to SQLite, by name.  One with a row of VALUES may be given several.
 
 -- name: schema
 -- Version 2.  A stored name is never reused; a newer version is refused and left untouched.
@@ -159,7 +159,8 @@ INSERT INTO jobs (id, name, uid, gid, owner, submitted_at, priority, state, job,
 VALUES (:id, :name, :uid, :gid, :owner, :submitted_at, :priority, :state, :job, :revision, :labels, :token);
 
 -- name: update_job
-UPDATE jobs SET state = :state, job = :job, ended_at = :ended_at WHERE id = :id;
+WITH new (id, state, job, ended_at) AS (VALUES (:id, :state, :job, :ended_at))
+UPDATE jobs SET state = new.state, job = new.job, ended_at = new.ended_at FROM new WHERE jobs.id = new.id;
 
 -- name: add_event
 INSERT INTO events (job_id, at, kind, text, body) VALUES (:job_id, :at, :kind, :text, :body);
@@ -173,13 +174,18 @@ VALUES (:job_id, :number, :lineage, :image, :at);
 DELETE FROM attempts WHERE job_id = :job_id AND number = :number;
 
 -- name: attempt_launched
-UPDATE attempts SET launched_at = :at WHERE job_id = :job_id AND number = :number;
+WITH new (job_id, number, at) AS (VALUES (:job_id, :number, :at))
+UPDATE attempts SET launched_at = new.at FROM new
+WHERE attempts.job_id = new.job_id AND attempts.number = new.number;
 
 -- name: attempt_ended
+WITH new (job_id, number, at, exit_code, cause, message, verdict, checkpoint_step)
+AS (VALUES (:job_id, :number, :at, :exit_code, :cause, :message, :verdict, :checkpoint_step))
 UPDATE attempts
-SET ended_at = :at, exit_code = :exit_code, cause = :cause, message = :message, verdict = :verdict,
-    checkpoint_step = :checkpoint_step
-WHERE job_id = :job_id AND number = :number AND ended_at IS NULL;
+SET ended_at = new.at, exit_code = new.exit_code, cause = new.cause, message = new.message,
+    verdict = new.verdict, checkpoint_step = new.checkpoint_step
+FROM new
+WHERE attempts.job_id = new.job_id AND attempts.number = new.number AND attempts.ended_at IS NULL;
 
 -- name: unfinished
 SELECT * FROM jobs WHERE state != 'finished' ORDER BY id;
@@ -310,11 +316,16 @@ FROM events JOIN jobs ON jobs.id = events.job_id WHERE seq > :after ORDER BY seq
 
 -- name: add_lending
 -- An attempt whose image was missing never was: its number is used again.
+WITH new (job_id, attempt, owner, team, gpus, cpus, devices, placed_at)
+AS (VALUES (:job_id, :attempt, :owner, :team, :gpus, :cpus, :devices, :placed_at))
 INSERT OR REPLACE INTO lendings (job_id, attempt, uid, owner, team, gpus, cpus, devices, placed_at)
-SELECT :job_id, :attempt, uid, :owner, :team, :gpus, :cpus, :devices, :placed_at FROM jobs WHERE id = :job_id;
+SELECT job_id, attempt, uid, new.owner, team, gpus, cpus, devices, placed_at
+FROM new JOIN jobs ON jobs.id = new.job_id;
 
 -- name: end_lending
-UPDATE lendings SET ended_at = :at WHERE job_id = :job_id AND attempt = :number AND ended_at IS NULL;
+WITH new (job_id, number, at) AS (VALUES (:job_id, :number, :at))
+UPDATE lendings SET ended_at = new.at FROM new
+WHERE lendings.job_id = new.job_id AND lendings.attempt = new.number AND lendings.ended_at IS NULL;
 
 -- name: lendings_between
 SELECT * FROM lendings

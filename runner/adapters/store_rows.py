@@ -25,7 +25,7 @@ from runner.core.job import (
     RevisionApplied,
     Starting,
 )
-from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Lending, Owner, RevisionRow
+from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Lending, Owner, Recorded, RevisionRow
 
 _jobs: Final = TypeAdapter(Job)
 _events: Final = TypeAdapter(Event)
@@ -89,6 +89,19 @@ def _entered(event: Event, after: Job) -> dict[str, object]:
         return {}
     outcome = {"outcome": str(state.outcome)} if isinstance(state, Finished) else {}
     return {"entered": {"state": state.kind, **outcome}}
+
+
+def written(change: Recorded) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield statements with their values for a change: the new state, the event, and what both say."""
+    job_id = int(change.after.id)
+    yield "update_job", job_values(change.after)
+    yield "add_event", lifecycle_event(change.event, change.after)
+    for name, values in attempt_changes(change.before, change.after, change.event):
+        yield name, {"job_id": job_id, **values}
+    if change.decision is not None:
+        yield "add_decision", decision_values(change.decision)
+    if change.lending is not None:
+        yield "add_lending", lending_values(change.lending)
 
 
 def job_values(job: Job) -> dict[str, object]:

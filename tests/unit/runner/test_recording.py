@@ -1,5 +1,6 @@
 """News that comes together is written together; a run never holds two pieces of news about one job."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from queue import SimpleQueue
 
@@ -7,6 +8,7 @@ import pytest
 
 from runner.core.job import ImageReady
 from runner.core.lifecycle import IllegalTransition
+from runner.ports import Recorded
 from runner.recording import arrived, change, record, runs
 from runner.world import Asked, Entry, Happened, Message, Observed
 from tests.fakes.host import Host
@@ -73,14 +75,14 @@ def test_what_cannot_be_written_together_is_tried_one_by_one(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [host.submit(f"j{number}") for number in range(3)]
-    record_one = host.store.record
+    record_all = host.store.record_all
 
-    def fussy(*arguments: object) -> None:
-        if getattr(arguments[1], "id", None) == ids[1]:
+    def fussy(changes: Sequence[Recorded]) -> None:
+        if ids[1] in {change.after.id for change in changes}:
             raise ValueError("one of them is broken")
-        record_one(*arguments)  # type: ignore[arg-type]
+        record_all(changes)
 
-    monkeypatch.setattr(host.store, "record", fussy)
+    monkeypatch.setattr(host.store, "record_all", fussy)
     for job_id in ids:
         host.daemon._news.put(news(job_id))
     host.daemon.turn(0)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.store import SQL, VERSION, SqliteStore, file_version
+from runner.adapters.lendings import Lendings
+from runner.adapters.store import MOST_ROWS, SQL, VERSION, SqliteStore, file_version
 from runner.core.job import (
     Allocation,
     Ended,
@@ -27,7 +28,7 @@ from runner.core.job import (
 from runner.core.lifecycle import advance
 from runner.core.policy.history import History
 from runner.errors import Refused, Unavailable
-from runner.ports import DecisionRow, JobRow, Owner
+from runner.ports import DecisionRow, JobRow, Lending, Owner, Recorded
 from tests.fakes.rulings import AGAIN, DONE
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -49,11 +50,11 @@ def follow(store: SqliteStore, job: Job, *events: Event) -> Job:
     for event in events:
         before = job
         job, _ = advance(before, event)
-        store.record(before, job, event)
+        store.record(Recorded(before, job, event))
     return job
 
 
-RUN = (ImageReady(NOW, "img"), Placed(NOW, Allocation(("GPU-a",))), Launched(NOW))
+RUN: tuple[Event, ...] = (ImageReady(NOW, "img"), Placed(NOW, Allocation(("GPU-a",))), Launched(NOW))
 
 
 def test_a_job_comes_back_as_it_went_in(store: SqliteStore) -> None:
@@ -194,9 +195,9 @@ def test_a_decision_is_written_with_the_event_that_follows_from_it(store: Sqlite
     after, _ = advance(job, event)
     kept = DecisionRow("1", 1, "exit", NOW, '{"record": 1}')
     with pytest.raises(ValueError, match="nan"):
-        store.record(job, after, event, replace(kept, job_id="nan"))
+        store.record(Recorded(job, after, event, replace(kept, job_id="nan")))
     assert store.decisions("1") == ()
-    store.record(job, after, event, kept)
+    store.record(Recorded(job, after, event, kept))
     store.decided(replace(kept, attempt=2, moment="watch"))
     assert store.decisions("1") == (kept, replace(kept, attempt=2, moment="watch"))
     assert store.decisions("1", 1) == (kept,)
@@ -235,12 +236,47 @@ def test_a_store_of_version_1_is_brought_up_and_forgets_nothing(tmp_path: Path) 
 def test_an_event_and_its_state_are_written_together_or_not_at_all(store: SqliteStore) -> None:
     job = add(store)
     after, _ = advance(job, RUN[0])
-    unwritable = replace(after, id="nan")
-    with pytest.raises(ValueError, match="nan"):
-        store.record(job, unwritable, RUN[0])
+    elsewhere = DecisionRow("99", 1, "exit", NOW, "{}")  # there is no such job: the last statement fails
+    with pytest.raises(Refused, match="FOREIGN KEY"):
+        store.record(Recorded(job, after, RUN[0], elsewhere))
     assert store.last_seq() == 1
-    assert store.get("1") is not None
+    (row,) = store.unfinished()
+    assert row.job == job
     follow(store, job, *RUN)
+
+
+def test_changes_to_many_jobs_are_written_together(store: SqliteStore) -> None:
+    many = MOST_ROWS + 6
+    jobs = [add(store, f"job-{number}") for number in range(many)]
+    for number, event in enumerate(RUN):
+        after = [advance(job, event)[0] for job in jobs]
+        held = [Lending(job.id, 1, f"user-{job.id}", "", 1, 2.0, ("GPU-a",), NOW) for job in jobs]
+        store.record_all([
+            Recorded(was, now, event, lending=lent if number == 1 else None)
+            for was, now, lent in zip(jobs, after, held, strict=True)
+        ])  # fmt: skip
+        jobs = after
+    assert [row.job for row in store.unfinished()] == jobs
+    events = [(event.job_id, event.kind) for event, _ in store.events(many, None, 1000)]
+    kinds = [event.kind for event in RUN]
+    assert events == [(job.id, kind) for kind in kinds for job in jobs]
+    for job in jobs:
+        (attempt,) = store.attempts(job.id)
+        assert (attempt.number, attempt.image, attempt.launched_at) == (1, "img", NOW)
+    assert {each.job_id: each.owner for each in Lendings(store).since(NOW)} == {
+        job.id: f"user-{job.id}" for job in jobs
+    }
+
+
+def test_of_changes_to_many_jobs_none_is_written_if_one_cannot_be(store: SqliteStore) -> None:
+    jobs = [add(store, f"job-{number}") for number in range(3)]
+    after = [advance(job, RUN[0])[0] for job in jobs]
+    changes = [Recorded(was, now, RUN[0]) for was, now in zip(jobs, after, strict=True)]
+    changes[1] = replace(changes[1], decision=DecisionRow("99", 1, "exit", NOW, "{}"))
+    with pytest.raises(Refused, match="FOREIGN KEY"):
+        store.record_all(changes)
+    assert [row.job for row in store.unfinished()] == jobs
+    assert store.last_seq() == len(jobs)
 
 
 def test_other_threads_read_while_one_writes(store: SqliteStore) -> None:
@@ -293,7 +329,7 @@ def test_a_full_disk_is_unavailable_and_changes_nothing(tmpfs: Path) -> None:
     fill(tmpfs / "ballast")
     after, _ = advance(job, ImageReady(NOW, "i" * 100_000))
     with pytest.raises(Unavailable, match="is the disk full"):
-        store.record(job, after, ImageReady(NOW, "i" * 100_000))
+        store.record(Recorded(job, after, ImageReady(NOW, "i" * 100_000)))
     (tmpfs / "ballast").unlink()
     assert [row.job.state.kind for row in store.unfinished()] == ["preparing"]
     follow(store, job, *RUN)
@@ -317,7 +353,7 @@ def _attempt_of(store: SqliteStore, hours: float, cause: str, **facts: object) -
     event = Exited(at, 1, Ended(1, cause), AGAIN)
     after, _ = advance(row.job, event)
     body = json.dumps({"facts": {"killed_by": "nobody", **facts}})
-    store.record(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body))
+    store.record(Recorded(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body)))
 
 
 def test_an_empty_record_says_nothing_about_interruptions(store: SqliteStore) -> None:

@@ -1,11 +1,12 @@
 """Ending many jobs at a time over a real daemon and store: together, or not at all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from sqlite3 import Connection
 
 import pytest
 
-from runner.adapters.store import SqliteStore
+from runner.adapters import store
 from runner.api import cancelling
 from runner.errors import Unavailable
 from tests.unit.runner.api.test_routes import JOB, ME, Site, error, wait_until
@@ -81,15 +82,15 @@ def test_what_cannot_be_recorded_of_one_is_recorded_of_none(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted(site)
-    written = SqliteStore.record
+    write = store._write
 
-    def full(store: SqliteStore, *more: object) -> None:
-        if getattr(more[0], "id", "") == "3":
+    def full(connection: Connection, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        if name == "add_event":  # the states are written before
             raise Unavailable("no space left")
-        written(store, *more)  # type: ignore[arg-type]  # passed on as it came
+        write(connection, name, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteStore, "record", full)
+        patch.setattr(store, "_write", full)
         assert error(site.ask("POST", "/cancel", {"sweep": "1"})) == (503, "unavailable", "no space left")
         assert [site.job(job_id)["state"] for job_id in "1234"] == ["running", "queued", "queued", "queued"]
     assert "cancel_requested" not in {kind for _, kind in told(site)}

@@ -1,6 +1,6 @@
 """The real daemon and its queue on a host where nothing happens unless a test says so."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ from runner.core.queue.plan import Plan, plan
 from runner.core.queue.rules import Preemption, Quota, Quotas, Rules
 from runner.core.queue.snapshot import GIB, After, Condition, Maintenance, Needs, Snapshot, Sweep
 from runner.errors import Refused, Unavailable
-from runner.ports import JobRow, Owner
+from runner.ports import JobRow, Owner, Recorded
 from runner.queueing.scheduling import REPLAN_S
 from runner.world import Site, Terms, Watched
 from tests.fakes.amount import examples
@@ -524,16 +524,16 @@ def test_a_device_that_changes_is_noticed_at_the_next_turn(site: Host) -> None:
 
 
 def test_what_cannot_be_recorded_is_said_and_tried_again(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = site.store.record
+    record_all = site.store.record_all
 
-    def full(*_: object) -> None:
-        raise Unavailable("store.db: the disk is full")
+    def full(changes: Sequence[Recorded]) -> None:
+        if any(change.event.kind == "placed" for change in changes):
+            raise Unavailable("store.db: the disk is full")
+        record_all(changes)
 
     job_id = site.submit()
     site.builds.step()
-    monkeypatch.setattr(site.store, "record", lambda before, after, event, *more: (
-        full() if event.kind == "placed" else record(before, after, event, *more)
-    ))  # fmt: skip
+    monkeypatch.setattr(site.store, "record_all", full)
     site.settle()
     assert (site.state(job_id), site.daemon.why(job_id)) == ("queued", "store.db: the disk is full")
     monkeypatch.undo()
@@ -662,16 +662,16 @@ def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
 
 
 def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = site.store.record
+    record_all = site.store.record_all
     first = hand_in(site, Wish(gpus=2, limit=HOUR))
     second = hand_in(site, Wish(gpus=2, limit=HOUR))
 
-    def full(*arguments: object) -> None:
-        if getattr(arguments[2], "kind", "") == "placed":
+    def full(changes: Sequence[Recorded]) -> None:
+        if any(change.event.kind == "placed" for change in changes):
             raise Unavailable("store.db: the disk is full")
-        record(*arguments)  # type: ignore[arg-type]
+        record_all(changes)
 
-    monkeypatch.setattr(site.store, "record", full)
+    monkeypatch.setattr(site.store, "record_all", full)
     site.world.end(site.key(first), 0)
     site.settle()
     assert site.daemon.why(second) == "store.db: the disk is full"

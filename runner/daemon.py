@@ -6,6 +6,7 @@ given again from the state that implies it.  A daemon killed at any instruction 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -38,7 +39,7 @@ from runner.patience import PLAN_WITHIN_S, Retries, delay_s, in_words
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.queueing.lending import as_begun
 from runner.queueing.scheduling import Scheduling
-from runner.recording import Change, arrived, asked, change, question, record, runs
+from runner.recording import ANSWER_S, Change, arrived, asked, change, question, record, runs
 from runner.watching import Watcher, oversee
 from runner.world import (
     Asked,
@@ -81,7 +82,7 @@ class Daemon:
     def __post_init__(self) -> None:
         self.queue = Scheduling(self.world, self.entries)
         self._observer = Observer(self.world, self.entries, self.queue.running, self._news.put)
-        self._watcher = Watcher(self.world, self.entries, self._watched)
+        self._watcher = Watcher(self.world, self.entries, self._news.put)
 
     def start(self) -> None:
         """Adopt what is unfinished and begin to look."""
@@ -113,15 +114,18 @@ class Daemon:
         self.wake()
         for thread in self._threads:
             thread.join(timeout=10)
-        self.world.lanes.close()
-        self.world.builds.close()
-        self.world.workshop.close()
+        for part in (self.world.lanes, self.world.builds, self.world.workshop):
+            part.close()
 
     def ask(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the loop's thread and return what it returns or raises."""
+        return self.asked(work).result(timeout=ANSWER_S)
+
+    def asked(self, work: Callable[[], T]) -> Future[T]:
+        """Have ``work`` done on the loop's thread; what it returns or raises can be waited for."""
         message, answer = question(work)
         self._news.put(message)
-        return answer.result(timeout=30)
+        return answer
 
     def wake(self) -> None:
         """Let the loop look at everything again, soon; from any thread."""
@@ -180,9 +184,7 @@ class Daemon:
 
     def _patience_s(self) -> float:
         """Return how long nothing has to be done if nothing happens."""
-        if not self.entries:
-            return IDLE_S
-        return min(self.queue.patience_s(self.world.clock.monotonic()), 0.5)
+        return min(self.queue.patience_s(self.world.clock.monotonic()), 0.5) if self.entries else IDLE_S
 
     def turn(self, patience_s: float) -> None:
         """Take in what has arrived, waiting a while for the first of it, and what time has brought about."""
@@ -218,6 +220,8 @@ class Daemon:
                 self._observed(message)
             case Happened() | Examined() | Unstarted():
                 self._report(message)
+            case Watched():
+                self._oversee(message)
             case Asked(work):
                 work()
 
@@ -281,9 +285,9 @@ class Daemon:
         entry.why, entry.misses = "", 0
         entry.since = entry.since if after.state.since == before.state.since else self.world.moment()
         self._retries.forget(after.id)
-        entry.imageless += isinstance(event, ImageMissing)
-        if isinstance(event, Launched):
-            entry.imageless = 0
+        entry.imageless = (
+            0 if isinstance(event, Launched) else entry.imageless + isinstance(event, ImageMissing)
+        )
         if isinstance(after.state, Finished):
             self.entries.pop(after.id, None)
             self._put(after.id, lambda: self.world.workshop.retire(entry.row))
@@ -337,8 +341,7 @@ class Daemon:
 
     def _later(self, job_id: str, why: str) -> None:
         self._observer.sweep()
-        entry = self.entries.get(job_id)
-        if entry is None:
+        if (entry := self.entries.get(job_id)) is None:
             return
         if entry.why != why:
             log.warning("daemon.waiting", job_id=job_id, why=why)
@@ -364,9 +367,6 @@ class Daemon:
     def watch(self) -> None:
         """Look at what runs once, and leave what was seen to the loop."""
         self._watcher.look()
-
-    def _watched(self, news: Watched) -> None:
-        self._news.put(Asked(partial(self._oversee, news)))
 
     def _oversee(self, news: Watched) -> None:
         self.queue.seen(news)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from runner.core.job import Command, Event, Job
 from runner.core.lifecycle import IllegalTransition, advance
@@ -18,6 +18,9 @@ from runner.ports import DecisionRow, Lending, Recorded, Store
 from runner.world import Asked, Entry, Examined, Happened, Message, Observed, Unstarted
 
 T = TypeVar("T")
+
+ANSWER_S: Final = 30.0
+"""Longest wait for the loop to answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ class Asked:
     work: Callable[[], None]
 
 
-Message: TypeAlias = Observed | News | Asked
+Message: TypeAlias = Observed | Watched | News | Asked
 
 
 @dataclass(slots=True)

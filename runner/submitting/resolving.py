@@ -18,6 +18,7 @@ from runner.daemon import Daemon
 from runner.errors import Refused, UsageError
 from runner.policies import of_job
 from runner.ports import Device, Owner
+from runner.recording import ANSWER_S
 from runner.settings import Settings
 from runner.source import Problem, SpecError, one_line
 from runner.spec.jobfile import JobFile, Written, clashes, resolve_profile
@@ -54,8 +55,9 @@ class Resolver:
             Refused: the owner has too much already.
         """
         submission.place  # noqa: B018  (raises before anything is read)
+        picture = self.daemon.asked(self.daemon.picture)  # made while the file is read
         written = submission.read()
-        snapshot = self.daemon.ask(self.daemon.picture)
+        snapshot = picture.result(timeout=ANSWER_S)
         gate = admission(submission, self.daemon.world.capacity, snapshot, owner.name, len(written.jobs))
         reading = _Reading(self, who, owner, submission, gate)
         found: list[Resolved] = []

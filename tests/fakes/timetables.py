@@ -1,6 +1,7 @@
 """A daemon with a timetable and a clock that a test pushes; it can be killed anywhere and booted again."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from runner.core.job import CancelRequested
 from runner.daemon import Daemon
 from runner.ports import Device, JobRow
 from runner.pulse import Pulse
+from runner.recording import question
 from runner.schedules.orders import Schedules
 from runner.schedules.timetable import Timetable
 from runner.service import Caller, Service, Submission
@@ -30,8 +32,10 @@ T = TypeVar("T")
 class OneThread(Daemon):
     """A daemon whose loop is whoever calls it."""
 
-    def ask(self, work: Callable[[], T]) -> T:
-        return work()
+    def asked(self, work: Callable[[], T]) -> Future[T]:
+        message, answer = question(work)
+        message.work()
+        return answer
 
 
 @dataclass

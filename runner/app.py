@@ -49,6 +49,7 @@ from runner.devices.inventory import Inventory
 from runner.devices.parts import Present, Rules
 from runner.errors import Refused, Unavailable
 from runner.lanes import Lanes
+from runner.places import LEAVE_LIMIT_S
 from runner.places import state_dir as default_state_dir
 from runner.ports import Clock, DeviceHealth, DeviceProbe, Executor
 from runner.pulse import Pulse
@@ -70,7 +71,6 @@ SWITCH_S: Final = 0.0002
 """For how long a thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
 
 GRACE_S: Final = 2.0  # for answers that are on their way when the daemon leaves
-LEAVE_LIMIT_S: Final = 20.0  # for another daemon to leave, once it has said that it does
 GLANCE_S: Final = 0.2  # clients try the lock to see whether it is taken, and have it for a moment
 LOCK_POLL_S: Final = 0.05
 
@@ -97,9 +97,17 @@ class Server(uvicorn.Server):
     server itself would answer that it has failed, which is the end of a command.
     """
 
-    def __init__(self, config: uvicorn.Config, leaving: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, leaving: Callable[[], None], asked: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__(config)
         self._leaving = leaving
+        self._asked = asked
+
+    async def main_loop(self) -> None:
+        """Serve, unless somebody has asked to leave before the server could hear it."""
+        if not self._asked():
+            await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._leaving()
@@ -341,8 +349,9 @@ def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
         access_log=False,
         timeout_graceful_shutdown=round(GRACE_S) + 1,
     )
+    asked: list[int] = []  # while it starts; the server raises what it has heard once more when it has left
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # the server raises it once more when it has left
+        signal.signal(number, lambda number, _: asked.append(number))
     keeper, timetable, notices = changes.attach(app, service), schedules.attach(app), notifier(service)
     devices.attach(app)
     cancelling.attach(app)
@@ -356,7 +365,7 @@ def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
         timetable.start()
         notices.start()
         screens.start()
-        server = Server(config, leave)
+        server = Server(config, leave, lambda: bool(asked))
         gc.freeze()  # what the daemon is made of stays, and need not be looked through again and again
         gc.enable()
         try:

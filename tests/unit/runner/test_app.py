@@ -17,6 +17,7 @@ import uvicorn
 from runner import app
 from runner.api.peer import PeerProtocol
 from runner.errors import Refused
+from runner.places import LEAVE_LIMIT_S
 from runner.pulse import Pulse
 
 Receive = Callable[[], Awaitable[Any]]
@@ -66,7 +67,7 @@ def test_a_daemon_that_leaves_without_end_is_named_at_last(tmp_path: Path) -> No
         app._locked(tmp_path, waits.append),
     ):
         raise AssertionError
-    assert sum(waits) == pytest.approx(app.LEAVE_LIMIT_S, abs=1)
+    assert sum(waits) == pytest.approx(LEAVE_LIMIT_S, abs=1)
 
 
 def test_somebody_who_only_looks_whether_the_state_is_taken_does_not_turn_a_daemon_away(
@@ -125,3 +126,19 @@ def test_a_question_without_an_answer_in_time_is_cut_off_and_not_failed(
 
     assert answer_to(hangs, begun, lambda: None) == b""
     assert cut == ["http.disconnect"]
+
+
+def test_who_is_asked_to_leave_before_it_serves_does_not_begin() -> None:
+    left: list[bool] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")
+        listener.listen()
+        config = uvicorn.Config(_nobody_asks, http=PeerProtocol, lifespan="off", log_config=None)
+        server = app.Server(config, lambda: left.append(True), lambda: True)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: asyncio.run(server.serve(sockets=[listener]))).result(20)
+    assert left == [True]
+
+
+async def _nobody_asks(_scope: object, _receive: Receive, _send: Send) -> None:
+    raise AssertionError("nobody has connected")

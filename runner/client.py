@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from binascii import b2a_base64
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -189,7 +190,9 @@ class Client:
         return answer["events"], answer["next"]
 
     def stop(self) -> None:
-        self.post("/v1/stop", {})
+        """Ask the daemon to leave; one that has gone meanwhile did what was wanted."""
+        with suppress(Absent, CutOff):
+            self.post("/v1/stop", {})
 
     def _get(self, path: str, query: Query | None, wait_s: float) -> Answer:
         target = path + query_string(query or {})

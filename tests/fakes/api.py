@@ -228,6 +228,7 @@ class _Exchange(BaseHTTPRequestHandler):
             case _, ["devices", *_]:
                 self._json(self.api.changes["devices"].pop(0))
             case "POST", ["stop"]:
+                self.api.take_turn("stop")
                 self._json({})
                 self.api.left.set()
             case "GET", [kind, *_] if kind in self.api.answers:

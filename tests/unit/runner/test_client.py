@@ -76,6 +76,13 @@ def test_a_question_that_kills_every_daemon_is_given_up(api: FakeApi) -> None:
     assert len(api.asked) == client_module.QUESTION_TRIES + 1
 
 
+def test_a_daemon_that_leaves_before_it_is_told_to_has_done_so(api: FakeApi) -> None:
+    api.add("train")
+    api.happen("stop", vanish)
+    client_of(api).stop()
+    assert len(api.asked) == 1
+
+
 def test_a_change_is_never_asked_for_twice(api: FakeApi) -> None:
     api.add("train")
     api.happen("restart", vanish)

@@ -19,6 +19,7 @@ _SIZE: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?(?:([kmgtp])?(i?b)?)
 _BITS: Final = re.compile(r"[0-9.]+ ?([KMGTP])b")
 _PART: Final = r"(?:([0-9]{1,7}(?:\.[0-9]{1,6})?)\s*%s)?"
 _DURATION: Final = re.compile(r"\s*".join(_PART % unit for unit in ("d", "h", "m(?!s)", "s", "ms")))
+_DIGITS: Final = re.compile(r"[0-9]{8,}")
 _CLOCK: Final = re.compile(r"([0-9]{1,3}):([0-9]{2})(?::([0-9]{2}))?")
 _UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _MS: Final = timedelta(milliseconds=1)
@@ -108,6 +109,8 @@ def _no_duration(value: str) -> str:
         return f"must be {DURATION_HELP}, not {quoted(value)}; did you mean {quoted(written or '0s')}?"
     if value != value.lower() and _DURATION.fullmatch(value.strip().lower()):
         return f"must be {DURATION_HELP}, not {quoted(value)}; did you mean {quoted(value.lower())}?"
+    if _DIGITS.search(value) and _DURATION.fullmatch(_DIGITS.sub("1", value).strip()):
+        return f"{quoted(value)} is too long; no number in it may have more than 7 digits"
     return f"must be {DURATION_HELP}, not {quoted(value)}{_negative(value)}"
 
 

@@ -7,11 +7,12 @@ a file, its name included, fits on one line: control characters come out escaped
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from runner.errors import UsageError
 
@@ -23,6 +24,10 @@ MAX_LINES: Final = 100
 
 MAX_LINES_BYTES: Final = 512 * 1024**2
 """A trace or a journal larger than this is something else."""
+
+JOB_FILE: Final = "job file"
+BEGINNING: Final = '; "runner init" writes one to start from'
+"""What to do about a job file that is not there."""
 
 _SHOWN_CHARACTERS: Final = 60
 
@@ -68,8 +73,19 @@ class SpecError(UsageError):
         return (*shown, f"{one_line(str(self.path))}: and {more} more problems") if more > 0 else shown
 
 
-def read_source(path: Path) -> bytes:
-    """Return the content of a job file.
+def standard_input() -> BinaryIO:
+    """Return what ``-`` stands for.
+
+    Raises:
+        UsageError: it is closed, as for some that are started by a daemon.
+    """
+    if sys.stdin is None:
+        raise UsageError("-: standard input is closed; give the path of a file")
+    return sys.stdin.buffer
+
+
+def read_source(path: Path, kind: str = JOB_FILE) -> bytes:
+    """Return the content of a job file, or of another kind of file that people write.
 
     Raises:
         SpecError: it is missing, no regular file, unreadable or larger than ``MAX_BYTES``.
@@ -78,11 +94,11 @@ def read_source(path: Path) -> bytes:
         with open_source(path) as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise SpecError(path, [Problem(None, "", _unreadable(path, error))]) from error
+        raise SpecError(path, [Problem(None, "", _unreadable(path, error, kind))]) from error
     except ValueError as error:  # a NUL in the name
         raise SpecError(path, [Problem(None, "", "no file can have this name")]) from error
     if len(text) > MAX_BYTES:
-        raise SpecError(path, [Problem(None, "", "larger than 1 MiB, so not a job file")])
+        raise SpecError(path, [Problem(None, "", f"larger than 1 MiB, so not a {kind}")])
     return text
 
 
@@ -179,13 +195,13 @@ def _order(problem: Problem) -> tuple[Position, str, str]:
     return problem.at or Position(0, 0), problem.field, problem.fact
 
 
-def _unreadable(path: Path, error: OSError) -> str:
+def _unreadable(path: Path, error: OSError, kind: str) -> str:
     if error.errno == errno.ENOENT and path.is_symlink():
         return "is a link to a file that does not exist"
     if error.errno == errno.ENOENT:
-        return 'no such file; "runner init" writes one to start from'
+        return f"no such file{BEGINNING if kind == JOB_FILE else ''}"
     if error.errno == errno.EISDIR:
-        return "is a directory, not a job file"
+        return f"is a directory, not a {kind}"
     if isinstance(error, NotRegular):
         return _NOT_REGULAR
     return f"cannot be read: {os.strerror(error.errno) if error.errno else error}"

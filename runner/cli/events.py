@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli.options import as_json, perhaps_a_job
-from runner.cli.output import complain, harmless, on_terminal, say, say_json, say_row
+from runner.cli.output import complain, harmless, leave_with_reader, on_terminal, say, say_json, say_row
 from runner.client import Client, find_or_start
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
 
     In a pipe: seq, time (UTC), job id, name, kind and text between tabs.
     """
-    for event in stream(find_or_start(complain), job, after, follow=follow):
+    client = find_or_start(complain)
+    if follow:
+        leave_with_reader()
+    for event in stream(client, job, after, follow=follow):
         if as_json:
             say_json(event)
         elif on_terminal():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli.options import as_json, the_job
-from runner.cli.output import complain, say_json
+from runner.cli.output import complain, leave_with_reader, say_json
 from runner.client import Client, LogPiece, find_or_start
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attem
 
 @click.command()
 @the_job
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, across its attempts.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on until the job ends or is held, across its attempts."
+)
 @click.option(
     "--attempt", type=click.IntRange(1), metavar="N", help="The log of this attempt instead of the newest."
 )
@@ -38,6 +40,8 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
     if build and attempt:
         raise click.UsageError("--build and --attempt exclude each other")
     client = find_or_start(complain)
+    if follow:
+        leave_with_reader()
     shown = attempt
     for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
         if follow and shown is not None and piece.attempt != shown:
@@ -47,12 +51,14 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
             _print_json(piece)
         else:
             _print(piece)
+    if follow and not build and not attempt and client.job(job)["state"] == "held":
+        complain(f"{job}: is held; runner release {job} lets it go on, and runner policy explain says why")
 
 
 def pieces(
     client: Client, ref: str, attempt: int | None, *, part: str = "job", follow: bool = False
 ) -> Iterator[LogPiece]:
-    """Yield a log from its beginning; with ``follow`` until the job ends, attempt after attempt."""
+    """Yield a log; with ``follow`` until the job ends or is held, attempt after attempt."""
     stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False
     while True:
         piece = client.log(ref, attempt=attempt, offset=offset, wait_s=wait_s, part=part)

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import click
 
-from runner.cli.output import INTERRUPTED, complain, complain_of
+from runner.cli.output import INTERRUPTED, READER_GONE, complain, complain_of
 from runner.errors import RunnerError, Unavailable, UsageError
 
 COMMANDS: Final = {
@@ -64,7 +64,6 @@ EXIT_CODES: Final = {
     141: "the reader of the output has gone",
 }
 
-READER_GONE: Final = 141
 UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """What a write to standard output can fail of; these errors name no file."""
 

@@ -10,6 +10,7 @@ from runner.errors import RunnerError
 from runner.wire import ErrorAnswer
 
 INTERRUPTED: Final = 130  # exit code, as a shell reports SIGINT
+READER_GONE: Final = 141  # the same, of SIGPIPE
 
 
 def complain(*lines: str) -> None:
@@ -39,6 +40,25 @@ def say_json(answer: object) -> None:
 def say_row(*cells: object) -> None:
     """Print one line of cells between tabs; a missing one is ``-``."""
     click.echo("\t".join("-" if cell is None or cell == "" else harmless(str(cell)) for cell in cells))
+
+
+def leave_with_reader() -> None:
+    """End this command as soon as nobody reads what it prints: one that waits for news would not notice."""
+    import select  # noqa: PLC0415  only who follows something needs these
+    from stat import S_ISFIFO  # noqa: PLC0415
+    from threading import Thread  # noqa: PLC0415
+
+    output = sys.__stdout__
+    if output is None or output is not sys.stdout or not S_ISFIFO(os.fstat(output.fileno()).st_mode):
+        return
+    reader = select.poll()
+    reader.register(output.fileno(), 0)  # of a pipe: that the other end is closed, and nothing else
+
+    def watch() -> None:
+        reader.poll()
+        os._exit(READER_GONE)
+
+    Thread(target=watch, name="reader", daemon=True).start()
 
 
 def on_terminal() -> bool:

@@ -61,7 +61,7 @@ def read(path: Path) -> tuple[Case, ...]:
     Raises:
         SpecError: it cannot be read, or is not right.
     """
-    return load(read_source(path), path)
+    return load(read_source(path, "file of cases"), path)
 
 
 def load(raw: bytes, path: Path) -> tuple[Case, ...]:

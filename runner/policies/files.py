@@ -134,7 +134,7 @@ def source(path: Path) -> bytes:
         raise SpecError(
             path, [Problem(None, "", 'no such file; "runner policy show" prints one to begin with')]
         )
-    return read_source(path)
+    return read_source(path, "policy")
 
 
 def top(raw: bytes, path: Path) -> Spot:

@@ -1,7 +1,6 @@
 """Journals: records of decisions, one JSON object per line, as they are kept beside the attempts."""
 
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ from runner.core.policy.rules import Policy
 from runner.core.policy.simulate import Replay, Turn, replay
 from runner.core.policy.table import known
 from runner.errors import UsageError
-from runner.source import Position, Problem, SpecError, one_line, quoted, read_lines
+from runner.source import Position, Problem, SpecError, one_line, quoted, read_lines, standard_input
 
 STANDARD_INPUT: Final = Path("-")
 
@@ -44,7 +43,7 @@ def _text(path: Path) -> str:
     if path != STANDARD_INPUT:
         return read_lines(path, "journal")
     try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
+        return standard_input().read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
 

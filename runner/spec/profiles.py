@@ -197,7 +197,7 @@ def _layer(name: str, profiles: Path) -> _Layer:
 @lru_cache(maxsize=64)
 def _read(name: str, path: Path, _version: tuple[int, int, int]) -> _Layer:
     """Return what a file says, read again when it has been written again."""
-    return _load(name, path, read_source(path))
+    return _load(name, path, read_source(path, "profile"))
 
 
 def _missing(name: str, profiles: Path) -> UsageError:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from jobs.contract.base import BILLION, Spec
 
@@ -21,3 +21,10 @@ class Program(Spec):
         description="Directory shown read-only as /code, where the command starts; null: the run directory.",
     )
     steps: int | None = Field(None, ge=1, le=BILLION, description="Steps of the whole job, if it knows them.")
+
+    @field_validator("command")
+    @classmethod
+    def _names_a_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if not command[0].strip():
+            raise ValueError("the first word is the program; it must not be empty")
+        return command

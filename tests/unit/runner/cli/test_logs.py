@@ -94,6 +94,16 @@ def test_following_goes_on_with_the_next_attempt_until_the_job_ends(api: FakeApi
     assert result.exit_code == 0
 
 
+def test_following_ends_when_a_person_is_needed_and_says_so(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train", attempts=[an_attempt(1, ended_at="x")], state="held")
+    api.logs[job["id"], 1] = b"first\n"
+    result = invoke("logs", "-f", "train")
+    assert (result.exit_code, result.stdout) == (0, "first\n")
+    held = "train: is held; runner release train lets it go on, and runner policy explain says why\n"
+    assert result.stderr == held
+    assert invoke("logs", "train").stderr == ""
+
+
 def test_following_a_chosen_attempt_ends_with_it(api: FakeApi, invoke: Invoke) -> None:
     job = api.add("train", attempts=[an_attempt(1, ended_at="x"), an_attempt(2)])
     api.logs[job["id"], 1] = b"first\n"

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -102,6 +103,37 @@ def test_a_reader_that_leaves_a_list_ends_it_quietly(api: FakeApi) -> None:
         assert command.stderr is not None
         assert command.stderr.read() == b""
     assert command.returncode == 141
+
+
+@pytest.mark.parametrize("command", [["events", "-f"], ["logs", "-f", "train"]])
+def test_a_reader_that_leaves_ends_a_command_that_waits_for_news(api: FakeApi, command: list[str]) -> None:
+    job = api.add("train")
+    api.logs[job["id"], 1] = b"first\n"
+    api.events.append({
+        "seq": 1, "at": "2030-01-01T00:00:00Z", "job": "1", "name": "train", "kind": "submitted", "text": "",
+    })  # fmt: skip
+    patient = threading.Event()
+
+    def nothing_new() -> None:
+        patient.wait(20)
+
+    kind = "log" if command[0] == "logs" else "events"
+    api.happen(kind, lambda: None, *[nothing_new] * 3)
+    with subprocess.Popen([*RUNNER, *command], stdout=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline()
+        following.stdout.close()
+        assert following.wait(15) == 141
+    patient.set()
+
+
+@pytest.mark.parametrize("words", [["validate"], ["submit"], ["policy", "simulate", "default", "--journal"]])
+def test_standard_input_that_is_closed_is_one_line(api: FakeApi, words: list[str]) -> None:
+    assert api.jobs == {}
+    shell = ["sh", "-c", '"$@" <&-', "sh", *RUNNER, *words, "-"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    told = "-: standard input is closed; give the path of a file\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 
 @pytest.mark.parametrize("command", [["list"], ["submit"], ["--version"], ["usage"]])

@@ -347,7 +347,7 @@ def test_a_file_that_does_not_exist_is_told_with_the_next_step(tmp_path: Path) -
 
 
 def test_a_directory_is_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is a directory"):
+    with pytest.raises(SpecError, match="is a directory, not a policy"):
         policy_file.read(tmp_path)
 
 

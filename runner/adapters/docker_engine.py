@@ -13,11 +13,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from socket import AF_UNIX, socket
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import structlog
 from docker import APIClient
@@ -70,6 +71,13 @@ class DockerSettings:
     """Longest pause between two attempts to listen to an engine that is down."""
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class _Turn:
+    """Who launches an attempt just now; it is there for as long as anybody does."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class DockerExecutor:
     """Satisfies ``runner.ports.Executor``."""
 
@@ -79,6 +87,8 @@ class DockerExecutor:
         self.settings = settings
         self._url = settings.url or os.environ.get("DOCKER_HOST") or DEFAULT_URL
         self._local = threading.local()
+        self._guard = threading.Lock()
+        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return engine_arguments(request, self.settings.hardened, _device_gids(request.devices))
@@ -86,13 +96,21 @@ class DockerExecutor:
     def launch(self, request: LaunchRequest) -> None:
         asked = engine_arguments(request, self.settings.hardened, _device_gids(request.devices))
         name = asked["name"]
-        with _engine(f"launch {name}"):
+        with self._turn(name), _engine(f"launch {name}"):
             self._create(asked)
             inspected = self._client().inspect_container(name)
             if key_of(inspected["Config"]["Labels"] or {}, name) != request.key:
                 raise LaunchRefused(f"{name}: a container of this name exists and is not ours; remove it")
             if inspected["State"]["Status"] == "created":
                 self._start(asked, inspected)
+
+    @contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        """Let the launches of one attempt follow each other: the engine starts what has ended again."""
+        with self._guard:
+            turn = self._turns.setdefault(name, _Turn())
+        with turn.lock:
+            yield
 
     def signal(self, key: Key, signal: int) -> None:
         """Send ``signal`` to the container's init, which passes it on to the program."""

@@ -150,7 +150,7 @@ class Service(JobFiles):
         if (self.state / "store.db").exists():
             with docker_client(self.engine) as client:
                 for container in client.containers.list(all=True, filters={"label": [self._label]}):
-                    container.remove(force=True, v=True)
+                    _remove(client, str(container.id))
 
     def _reap(self) -> None:
         if self._child is not None:
@@ -357,6 +357,17 @@ class Service(JobFiles):
         job_id = self.submit(self.counting("everything", steps=1, resources=resources))
         assert self.ends(job_id)["outcome"] == "succeeded"
         until(lambda: not self.containers(), "the last container is removed")
+
+
+def _remove(client: docker.DockerClient, container: str) -> None:
+    """Remove a container that may be going already: the engine ends what a daemon asked for that is gone."""
+    with suppress(docker.errors.NotFound):
+        try:
+            client.api.remove_container(container, force=True, v=True)
+        except docker.errors.APIError as error:
+            if error.status_code != 409:
+                raise
+            client.api.wait(container, condition="removed")
 
 
 def assert_consecutive(log: str) -> None:

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.adapters import docker_engine
 from runner.adapters.docker_engine import DockerExecutor, DockerSettings, gone
 from runner.adapters.hardened import HardenedSettings
 from runner.errors import Unavailable
@@ -85,3 +87,34 @@ def test_an_amd_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> N
     device = Device("GPU-2", "amd", "MI300X", render_node=tmp_path / "renderD128")
     with pytest.raises(LaunchRefused, match="No such file"):
         _executor("unix:///no.sock").launch(_request(device))
+
+
+class QuickEnd:
+    """An engine in which a container ends while it is started, and is started again by whoever asks."""
+
+    def __init__(self) -> None:
+        self.status, self.starts = "created", 0
+        self.looks: list[str] = []
+
+    def inspect_container(self, _name: str) -> dict[str, Any]:
+        seen = self.status
+        self.looks.append(seen)
+        threading.Event().wait(0.05)  # as long as another launch needs to look, too
+        return {"Config": {"Labels": {}}, "State": {"Status": seen}}
+
+    def start(self, _name: str) -> None:
+        self.starts += 1
+        self.status = "exited"
+
+
+def test_launches_at_the_same_time_do_not_start_twice_what_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, executor = QuickEnd(), _executor("unix:///nowhere")
+    monkeypatch.setattr(DockerExecutor, "_client", lambda _: engine)
+    monkeypatch.setattr(DockerExecutor, "_create", lambda *_: None)
+    monkeypatch.setattr(docker_engine, "key_of", lambda *_: KEY)
+    monkeypatch.setattr(docker_engine, "difference", lambda *_: [])
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: executor.launch(_request()), range(4)))
+    assert (engine.starts, engine.looks) == (1, ["created", "exited", "exited", "exited"])

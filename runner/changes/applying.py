@@ -24,6 +24,7 @@ from runner.core.job import (
     Starting,
     Stopping,
 )
+from runner.core.policy.difference import Class
 from runner.core.policy.rules import STARTS, Verb
 from runner.errors import Refused, UsageError
 from runner.ports import DecisionRow, JobRow, RevisionRow
@@ -115,12 +116,13 @@ class Applying:
         saved = self.saved(row, lineage)
         self._within(row, found, there, saved)
         runs = isinstance(row.job.state, Lent)
+        stays = runs and lineage == row.job.lineage and _runs_so(row.job, known_, there)
         event = RevisionApplied(
             at=self.service.clock.now(),
             by=by,
             number=len(known_) + 1,
             text=found.text,
-            verb=Verb.RESUME,
+            verb=Verb.KEEP if stays else Verb.RESUME,
             why=f"{why}: revision {wanted}, lineage {lineage}",
             history=row.job.history.revised(),
             start=Start(),
@@ -132,6 +134,7 @@ class Applying:
         made = self._do(row, event, None)
         where = "step 0" if saved.newest is None else f"the checkpoint of step {saved.newest}"
         follows = f"begins again from {where} of lineage {lineage}" if runs else "with the next attempt"
+        follows = "what runs goes on: nothing that it uses differs" if stays else follows
         return wanted, made, follows
 
     def _within(self, row: JobRow, found: RevisionRow, there: Resolved, saved: Saved) -> None:
@@ -246,6 +249,13 @@ class Applying:
         """Return the checkpoints of one lineage of a job."""
         directory = self.service.workshop.directory(row)
         return directory.saved(directory.paths(max(row.job.attempts, 1), lineage))
+
+
+def _runs_so(job: Job, known: Sequence[RevisionRow], wanted: Resolved) -> bool:
+    """Return whether what runs would begin again as what it is: as good as begun with what is wanted."""
+    begun = job.state.attempt.revision if isinstance(job.state, Lent) else job.revision
+    texts = [each.text for each in known if each.number == begun]
+    return any(compared(parse_revision(text), wanted).kind is Class.A for text in texts)
 
 
 def _wanted(job: Job, known: Sequence[RevisionRow], number: int | None) -> RevisionRow:

@@ -221,7 +221,7 @@ def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
     """Return a job to an earlier revision of its file, and to the lineage that it had then.
 
     Without REVISION it is the one before the present one.  What runs is stopped, and goes on
-    from the newest checkpoint of that lineage.  Nothing is deleted.
+    from the newest checkpoint of that lineage, unless nothing that it uses differs.  Nothing is deleted.
     """
     answer = find_or_start(complain).act(job, "rollback", {"revision": revision})
     if as_json:

@@ -231,6 +231,17 @@ def test_a_rollback_to_what_the_job_is_already_stops_nothing(site: Place) -> Non
     assert (site.job()["state"], site.job()["attempt"], len(site.revisions())) == ("running", 1, 3)
 
 
+def test_a_way_back_from_what_never_took_effect_stops_nothing(site: Place) -> None:
+    site.runs()
+    assert site.apply(BASE + "priority: 60\n")["outcome"] == "keep"
+    back = site.ask("POST", "/jobs/1/rollback", {}).json()
+    follows = "what runs goes on: nothing that it uses differs"
+    assert back == {"to": 1, "revision": 3, "follows": follows}
+    job = site.job()
+    assert (job["state"], job["attempt"], job["priority"]) == ("running", 1, 50)
+    assert site.revisions() == [(1, 1, False), (2, 1, False), (3, 1, True)]
+
+
 def test_a_job_at_rest_takes_a_change_and_rests(site: Place) -> None:
     site.runs()
     site.complete()

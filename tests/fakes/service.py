@@ -149,8 +149,8 @@ class Service(JobFiles):
             self.await_end(pid)
         if (self.state / "store.db").exists():
             with docker_client(self.engine) as client:
-                for container in client.containers.list(all=True, filters={"label": [self._label]}):
-                    _remove(client, str(container.id))
+                for container in client.api.containers(all=True, filters={"label": [self._label]}):
+                    _remove(client, container["Id"])
 
     def _reap(self) -> None:
         if self._child is not None:

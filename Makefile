@@ -46,6 +46,7 @@ demo-restart: venv
 
 test: check engine
 	rm -rf .coverage
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch" $(BIN)/python -m pytest -p scripts.covering -q $(AT_ONCE)
 	$(BIN)/python scripts/covered.py

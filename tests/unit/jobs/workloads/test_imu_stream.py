@@ -213,7 +213,7 @@ def test_the_weights_are_those_of_the_seed(recordings: Path) -> None:
 
 
 def test_what_is_learnt_beats_the_mean_and_the_first_frame(recordings: Path) -> None:
-    workload = streamed(recordings, hidden=16, batch_size=32, combos=((0, 1, 2, 3, 4, 5),), noise=0.0)
+    workload = streamed(recordings, hidden=32, batch_size=32, combos=((0, 1, 2, 3, 4, 5),), noise=0.0)
     train(workload, 120)
     evaluation = evaluate(workload)
     assert evaluation.primary == "eval_mse"

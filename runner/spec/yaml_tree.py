@@ -30,7 +30,6 @@ _TRUE: Final = re.compile(r"true|True|TRUE")
 _FALSE: Final = re.compile(r"false|False|FALSE")
 _INT: Final = re.compile(r"[-+]?[0-9]{1,40}|0o[0-7]{1,40}|0x[0-9a-fA-F]{1,40}")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([eE][-+]?[0-9]{1,9})?")
-_NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +255,13 @@ def _short(tag: str) -> str:
 
 def _scalar(event: yaml.ScalarEvent) -> Scalar:
     value = resolve(event.value) if event.implicit[0] else event.value
-    if bad := _unusable(event.value, value):
+    if bad := _unusable(event.value):
         raise _Stop(_at(event), bad)
     return Scalar(_at(event), value, event.value)
 
 
 def resolve(text: str) -> str | float | bool | None:
-    """Return the value of an unquoted scalar after the core schema of YAML 1.2."""
+    """Return the value of an unquoted scalar after the core schema of YAML 1.2; .nan and .inf stay texts."""
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text):
@@ -271,20 +270,16 @@ def resolve(text: str) -> str | float | bool | None:
         return False
     if _INT.fullmatch(text):
         return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _NOT_FINITE.fullmatch(text):
-        return float(text.replace(".", ""))
+    if _FLOAT.fullmatch(text) and math.isfinite(value := float(text)):
+        return value
     return text
 
 
-def _unusable(text: str, value: object) -> str | None:
+def _unusable(text: str) -> str | None:
     if "\0" in text:
         return "holds a NUL character"
     if any("\ud800" <= c <= "\udfff" for c in text):
         return "holds half a surrogate pair, which is no character"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{quoted(text)[1:-1]} is not a finite number"
     return None
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
 from typing import TypeVar
@@ -34,12 +33,13 @@ from runner.core.lifecycle import IllegalTransition, due, implied
 from runner.core.queue.snapshot import Snapshot
 from runner.deciding import judged, looked_into
 from runner.errors import Refused, Unavailable
+from runner.inbox import Inbox
 from runner.observer import IDLE_S, Leftover, Observer, Over, Undead
 from runner.patience import PLAN_WITHIN_S, Retries, delay_s, in_words
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.queueing.lending import as_begun
 from runner.queueing.scheduling import Scheduling
-from runner.recording import ANSWER_S, Change, arrived, asked, change, question, record, runs
+from runner.recording import ANSWER_S, Change, asked, change, question, record, runs
 from runner.watching import Watcher, oversee
 from runner.world import (
     Asked,
@@ -69,7 +69,7 @@ class Daemon:
     entries: dict[str, Entry] = field(default_factory=dict)
     changed: Callable[[], None] = lambda: None
     ticks: list[Callable[[Moment], None]] = field(default_factory=list)  # what else time brings about
-    _news: SimpleQueue[Message] = field(default_factory=SimpleQueue)
+    _news: Inbox = field(default_factory=Inbox)
     _stop: Flag = field(default_factory=Flag)
     _deferred: list[News] = field(default_factory=list)
     _threads: list[Thread] = field(default_factory=list)
@@ -173,7 +173,6 @@ class Daemon:
         return entry.why or self.queue.why(entry) if entry else ""
 
     # --- the loop
-
     def _loop(self) -> None:
         while not self._stop.is_set():
             try:
@@ -188,11 +187,13 @@ class Daemon:
 
     def turn(self, patience_s: float) -> None:
         """Take in what has arrived, waiting a while for the first of it, and what time has brought about."""
-        for run in runs(arrived(self._news, patience_s)):
-            if len(run) == 1 or not self._taken_together(run):
-                for message in run:
-                    self._taken(message)
-        self._tick()
+        messages = self._news.arrived(patience_s)
+        with self.world.lanes.together(), self.world.builds.together():
+            for run in runs(messages):
+                if len(run) == 1 or not self._taken_together(run):
+                    for message in run:
+                        self._taken(message)
+            self._tick()
 
     def _taken_together(self, run: list[Message]) -> bool:
         """Take in news of several jobs in one transaction; if anything stands against that, none of it."""
@@ -301,7 +302,6 @@ class Daemon:
         self._act_all(entry, change.commands)
 
     # --- acting, in lanes
-
     def _act_all(self, entry: Entry, commands: tuple[Command, ...]) -> None:
         job = entry.row.job
         for command in commands:
@@ -325,7 +325,7 @@ class Daemon:
                 if job_id in self._retries:
                     self._news.put(Asked(partial(self._worked, job_id)))
 
-        (lanes or self.world.lanes).put(job_id, guarded)
+        (lanes or self.world.lanes).put(job_id, guarded if lanes else self._news.awaiting(guarded))
 
     def _unanswered(self, job_id: str, why: str) -> None:
         """Remember to try again: a blip is not a death."""
@@ -359,7 +359,6 @@ class Daemon:
             self._news.put(Happened(row.job.id, found))
 
     # --- what was seen
-
     def look(self) -> bool:
         """Observe once, leave what was seen to the loop; return whether the executor answered."""
         return self._observer.look()

@@ -1,4 +1,4 @@
-"""What has reached the loop, and the changes that follow, before they are written down together.
+"""The changes that follow from what has reached the loop, before they are written down together.
 
 A transaction waits for the disk, and that wait is what recording costs: what several jobs have
 brought news of at the same time is one transaction.
@@ -7,7 +7,6 @@ brought news of at the same time is one transaction.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from runner.core.job import Command, Event, Job
@@ -15,7 +14,7 @@ from runner.core.lifecycle import IllegalTransition, advance
 from runner.core.story import refusal
 from runner.errors import Refused
 from runner.ports import DecisionRow, Lending, Recorded, Store
-from runner.world import Asked, Entry, Examined, Happened, Message, Observed, Unstarted
+from runner.world import Asked, Entry, Examined, Happened, Message, Unstarted
 
 T = TypeVar("T")
 
@@ -72,22 +71,6 @@ def record(store: Store, changes: Sequence[Change]) -> None:
             for each in changes
         ]
     )
-
-
-def arrived(news: SimpleQueue[Message], patience_s: float) -> list[Message]:
-    """Wait for one message, then return what else is there: of several looks the newest, behind the news.
-
-    A look may always be older than what is recorded, so it may wait; between news it would part what can
-    be recorded together.
-    """
-    try:
-        messages = [news.get(timeout=patience_s)]
-        while not news.empty():
-            messages.append(news.get())
-    except Empty:
-        return []
-    looks = [message for message in messages if isinstance(message, Observed)]
-    return [*(message for message in messages if not isinstance(message, Observed)), *looks[-1:]]
 
 
 def question(work: Callable[[], T]) -> tuple[Asked, Future[T]]:

@@ -5,6 +5,7 @@ knowing the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
@@ -38,6 +39,8 @@ class Lanes(Protocol):
     def put(self, key: str, work: Callable[[], None]) -> None: ...
 
     def busy(self, key: str) -> bool: ...
+
+    def together(self) -> AbstractContextManager[None]: ...
 
     def close(self) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 
 class ManualLanes:
@@ -15,6 +16,9 @@ class ManualLanes:
 
     def busy(self, key: str) -> bool:
         return key in self.waiting
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()  # nothing begins by itself anyway
 
     def close(self) -> None:
         self.waiting.clear()

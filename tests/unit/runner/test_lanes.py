@@ -1,6 +1,9 @@
 from functools import partial
-from threading import Barrier, Event
+from threading import Barrier, Event, Lock
 
+import pytest
+
+from runner import lanes as lanes_module
 from runner.lanes import IN_A_ROW, Lanes
 
 
@@ -54,6 +57,71 @@ def test_a_lane_with_much_to_do_does_not_keep_a_thread_for_itself() -> None:
     assert over.wait(10)
     assert done.index("b") < IN_A_ROW
     assert done.count("a") == 3 * IN_A_ROW
+    lanes.close()
+
+
+def test_quick_pieces_are_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "SPILL_S", 60.0)
+    lanes, alone, over, crowds = Lanes(3), Lock(), Event(), []
+
+    def work() -> None:
+        crowds.append(not alone.acquire(blocking=False))
+        Event().wait(0.002)
+        alone.release()
+
+    with lanes.together():
+        for number in range(20):
+            lanes.put(f"job {number}", work)
+        lanes.put("last", over.set)
+    assert over.wait(10)
+    assert crowds == [False] * 20
+    lanes.close()
+
+
+def test_others_join_in_where_a_thread_waits() -> None:
+    lanes, go = Lanes(3), Event()
+    begun = [Event() for _ in range(3)]
+    for number, event in enumerate(begun):
+        lanes.put(f"job {number}", partial(hold, event, go))
+    assert all(event.wait(10) for event in begun)
+    go.set()
+    lanes.close()
+
+
+def hold(begun: Event, go: Event) -> None:
+    begun.set()
+    assert go.wait(10)
+
+
+def test_nothing_begins_before_the_end_of_what_belongs_together() -> None:
+    lanes, done = Lanes(2), Event()
+    with lanes.together():
+        lanes.put("a", done.set)
+        assert lanes.busy("a")
+        assert not done.wait(0.05)
+    assert done.wait(10)
+    done.clear()
+    with pytest.raises(ValueError, match="a mistake"):
+        fail_after(lanes, done)
+    assert done.wait(10)
+    lanes.close()
+
+
+def fail_after(lanes: Lanes, done: Event) -> None:
+    with lanes.together():
+        lanes.put("b", done.set)
+        raise ValueError("a mistake")
+
+
+def test_a_thread_that_works_stops_where_something_belongs_together() -> None:
+    lanes, begun, go, other = Lanes(1), Event(), Event(), Event()
+    lanes.put("a", partial(hold, begun, go))
+    lanes.put("b", other.set)
+    assert begun.wait(10)
+    with lanes.together():
+        go.set()
+        assert not other.wait(0.05)
+    assert other.wait(10)
     lanes.close()
 
 

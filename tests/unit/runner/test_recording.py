@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from queue import SimpleQueue
 
 import pytest
 
 from runner.core.job import ImageReady
 from runner.core.lifecycle import IllegalTransition
 from runner.ports import Recorded
-from runner.recording import arrived, change, record, runs
+from runner.recording import change, record, runs
 from runner.world import Asked, Entry, Happened, Message, Observed
 from tests.fakes.host import Host
 
@@ -35,14 +34,6 @@ def test_only_news_of_different_jobs_are_taken_together_and_the_order_stays() ->
         [news("5")],
     ]
     assert list(runs([])) == []
-
-
-def test_all_that_has_arrived_is_taken() -> None:
-    queue: SimpleQueue[Message] = SimpleQueue()
-    assert arrived(queue, 0) == []
-    for job_id in "123":
-        queue.put(news(job_id))
-    assert arrived(queue, 0) == [news("1"), news("2"), news("3")]
 
 
 def test_changes_of_several_jobs_are_written_all_or_none(host: Host) -> None:
@@ -87,11 +78,3 @@ def test_what_cannot_be_written_together_is_tried_one_by_one(
         host.daemon._news.put(news(job_id))
     host.daemon.turn(0)
     assert [host.state(job_id) for job_id in ids] == ["starting", "preparing", "starting"]
-
-
-def test_of_several_looks_the_newest_counts_and_news_come_before_it() -> None:
-    queue: SimpleQueue[Message] = SimpleQueue()
-    for message in (news("1"), Observed(1.0, ()), news("2"), Observed(2.0, ())):
-        queue.put(message)
-    found = arrived(queue, 0)
-    assert list(runs(found)) == [[news("1"), news("2")], [Observed(2.0, ())]]

@@ -1,0 +1,112 @@
+"""The loop is woken for what cannot wait; news that come while lanes work are taken together."""
+
+import time
+from datetime import UTC, datetime
+from threading import Thread
+
+import pytest
+
+from runner import inbox
+from runner.core.job import ImageReady
+from runner.inbox import Inbox
+from runner.recording import runs
+from runner.world import Asked, Happened, Message, Observed
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LONG_S = 10.0
+
+
+def news(job_id: str) -> Happened:
+    return Happened(job_id, ImageReady(NOW, "img"))
+
+
+def test_all_that_has_arrived_is_taken() -> None:
+    box = Inbox()
+    assert box.arrived(0) == []
+    for job_id in "123":
+        box.put(news(job_id))
+    assert not box.empty()
+    assert box.arrived(0) == [news("1"), news("2"), news("3")]
+    assert box.empty()
+    assert box.arrived(0) == []
+
+
+def test_of_several_looks_the_newest_counts_and_news_come_before_it() -> None:
+    box = Inbox()
+    for message in (news("1"), Observed(1.0, ()), news("2"), Observed(2.0, ())):
+        box.put(message)
+    found = box.arrived(0)
+    assert list(runs(found)) == [[news("1"), news("2")], [Observed(2.0, ())]]
+
+
+def nothing() -> None:
+    """Work of a lane that has nothing to tell."""
+
+
+class Listener(Thread):
+    """Waits for what arrives, on a thread of its own, and gathers until something ends that."""
+
+    def __init__(self, box: Inbox) -> None:
+        super().__init__(daemon=True)
+        self.box = box
+        self.found: list[list[Message]] = []
+        self.start()
+        while not box._gathering:
+            assert self.is_alive()
+
+    def run(self) -> None:
+        self.found = [self.box.arrived(LONG_S)]
+
+    def heard(self) -> list[Message]:
+        self.join(LONG_S / 2)
+        assert not self.is_alive()
+        return self.found[0]
+
+
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch) -> Inbox:
+    monkeypatch.setattr(inbox, "GATHER_S", LONG_S)
+    return Inbox()
+
+
+def test_news_that_come_while_lanes_work_are_taken_together(box: Inbox) -> None:
+    first, second = box.awaiting(nothing), box.awaiting(nothing)
+    box.put(news("1"))
+    listener = Listener(box)
+    first()
+    box.put(news("2"))
+    box.put(Observed(1.0, ()))
+    listener.join(0.05)
+    assert listener.is_alive()
+    second()
+    assert listener.heard() == [news("1"), news("2"), Observed(1.0, ())]
+
+
+def test_what_somebody_asks_for_waits_for_no_lane(box: Inbox) -> None:
+    box.awaiting(nothing)
+    box.put(news("1"))
+    listener, asked = Listener(box), Asked(nothing)
+    box.put(asked)
+    assert listener.heard() == [news("1"), asked]
+    box.put(asked)
+    assert box.arrived(LONG_S) == [asked]
+
+
+def test_a_lane_that_fails_is_not_waited_for(box: Inbox) -> None:
+    def fail() -> None:
+        raise ValueError("a mistake")
+
+    failing = box.awaiting(fail)
+    box.put(news("1"))
+    listener = Listener(box)
+    with pytest.raises(ValueError, match="a mistake"):
+        failing()
+    assert listener.heard() == [news("1")]
+
+
+def test_nobody_who_has_something_to_do_soon_gathers_for_longer(box: Inbox) -> None:
+    box.awaiting(nothing)
+    box.put(news("1"))
+    began = time.monotonic()
+    assert box.arrived(0.01) == [news("1")]
+    assert time.monotonic() - began < LONG_S / 2

@@ -40,6 +40,7 @@ from runner.ports import (
     LaunchRequest,
     Limits,
     Mount,
+    Owner,
 )
 from runner.quantities import format_size
 from runner.submitting.resolved import Resolved
@@ -95,6 +96,12 @@ def _terms(text: str) -> Terms:
 
 
 @lru_cache(maxsize=512)
+def _directory(jobs_dir: Path, job_id: str, owner: Owner) -> RunDirectory:
+    """Return the directory of a job, which is the same all its life."""
+    return RunDirectory(jobs_dir / job_id, owner)
+
+
+@lru_cache(maxsize=512)
 def _policy(text: str) -> Pinned:
     revision = parse_revision(text)
     policy = revision.policy_in_force()
@@ -115,7 +122,7 @@ class JobWorkshop:
         self._shop = shop
 
     def directory(self, row: JobRow) -> RunDirectory:
-        return RunDirectory(self._shop.jobs_dir / row.job.id, row.owner)
+        return _directory(self._shop.jobs_dir, row.job.id, row.owner)
 
     def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
         return self.directory(row).paths(attempt, lineage)

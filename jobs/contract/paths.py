@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ CHECKPOINT_NAME: Final = re.compile(r"step-(\d{8,12})")
 MANIFEST: Final = "manifest.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunPaths:
     """Owns every file name below a run directory.
 
@@ -26,47 +27,47 @@ class RunPaths:
     attempt: int
     lineage: int
 
-    @property
+    @cached_property
     def attempt_dir(self) -> Path:
         return self.root.joinpath("attempts", str(self.attempt))
 
     def _of_attempt(self, name: str) -> Path:
         return self.root.joinpath("attempts", str(self.attempt), name)
 
-    @property
+    @cached_property
     def spec(self) -> Path:
         return self._of_attempt("spec.json")
 
-    @property
+    @cached_property
     def effective(self) -> Path:
         return self._of_attempt("effective.json")
 
-    @property
+    @cached_property
     def status(self) -> Path:
         return self._of_attempt("status.json")
 
-    @property
+    @cached_property
     def metrics(self) -> Path:
         return self._of_attempt("metrics.jsonl")
 
-    @property
+    @cached_property
     def result(self) -> Path:
         return self._of_attempt("result.json")
 
-    @property
+    @cached_property
     def log(self) -> Path:
         return self._of_attempt("log.txt")
 
-    @property
+    @cached_property
     def lineage_dir(self) -> Path:
         return self.root.joinpath("lineages", str(self.lineage))
 
-    @property
+    @cached_property
     def final_dir(self) -> Path:
         """The finished model, published like a checkpoint, before exit 0."""
         return self.lineage_dir / "final"
 
-    @property
+    @cached_property
     def home(self) -> Path:
         return self.root / "home"
 

@@ -64,9 +64,13 @@ class RunDirectory:
     def __init__(self, root: Path, owner: Owner) -> None:
         self.root = root
         self._owner = owner
+        self._paths = RunPaths(root, 0, 0)  # of the attempt that was asked for last
 
     def paths(self, attempt: int, lineage: int) -> RunPaths:
-        return RunPaths(self.root, attempt, lineage)
+        paths = self._paths
+        if (paths.attempt, paths.lineage) != (attempt, lineage):
+            paths = self._paths = RunPaths(self.root, attempt, lineage)
+        return paths
 
     def create(self) -> None:
         """Make the directory of the job; what is there already stays.

@@ -22,7 +22,7 @@ from runner.errors import Refused, Unavailable
 from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Recorded, RevisionRow
 from runner.source import one_line
 
-VERSION: Final = 3
+VERSION: Final = 4
 _HEADER_BYTES: Final = 100
 _USER_VERSION_OFFSET: Final = 60
 
@@ -91,7 +91,8 @@ class SqliteStore:
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # job files are their owners' business
         connection = self._connection()
-        connection.executescript(f"BEGIN;{SQL['schema']}{SQL['version_2']}{SQL['version_3']}")
+        steps = "".join(SQL[f"version_{number}"] for number in range(2, VERSION + 1))
+        connection.executescript(f"BEGIN;{SQL['schema']}{steps}")
         connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
         connection.commit()
         # The version must be in the file itself, where an older program looks before it opens it.

@@ -133,6 +133,14 @@ CREATE INDEX occasions_by_job ON occasions (job_id);
 CREATE INDEX occasions_due ON occasions (state) WHERE state = 'due';
 PRAGMA user_version = 3;
 
+-- name: version_4
+-- A job's file is kept once: its row is written again at every step, and the text was most of it.
+ALTER TABLE jobs DROP COLUMN revision;
+CREATE VIEW whole_jobs AS
+SELECT jobs.*, (SELECT text FROM revisions WHERE job_id = jobs.id ORDER BY number DESC LIMIT 1) AS revision
+FROM jobs;
+PRAGMA user_version = 4;
+
 -- name: all_jobs
 SELECT id, job FROM jobs;
 
@@ -155,8 +163,8 @@ SELECT value FROM meta WHERE key = :key;
 SELECT coalesce(max(id), 0) + 1 FROM jobs;
 
 -- name: add_job
-INSERT INTO jobs (id, name, uid, gid, owner, submitted_at, priority, state, job, revision, labels, token)
-VALUES (:id, :name, :uid, :gid, :owner, :submitted_at, :priority, :state, :job, :revision, :labels, :token);
+INSERT INTO jobs (id, name, uid, gid, owner, submitted_at, priority, state, job, labels, token)
+VALUES (:id, :name, :uid, :gid, :owner, :submitted_at, :priority, :state, :job, :labels, :token);
 
 -- name: update_job
 WITH new (id, state, job, ended_at) AS (VALUES (:id, :state, :job, :ended_at))
@@ -188,20 +196,20 @@ FROM new
 WHERE attempts.job_id = new.job_id AND attempts.number = new.number AND attempts.ended_at IS NULL;
 
 -- name: unfinished
-SELECT * FROM jobs WHERE state != 'finished' ORDER BY id;
+SELECT * FROM whole_jobs WHERE state != 'finished' ORDER BY id;
 
 -- name: job_by_id
-SELECT * FROM jobs WHERE id = :id;
+SELECT * FROM whole_jobs WHERE id = :id;
 
 -- name: jobs_by_name
-SELECT * FROM jobs WHERE id IN (SELECT max(id) FROM jobs WHERE name = :name GROUP BY owner)
+SELECT * FROM whole_jobs WHERE id IN (SELECT max(id) FROM jobs WHERE name = :name GROUP BY owner)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: job_by_token
-SELECT * FROM jobs WHERE token = :token;
+SELECT * FROM whole_jobs WHERE token = :token;
 
 -- name: recent
-SELECT * FROM jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
+SELECT * FROM whole_jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
 ORDER BY id DESC LIMIT :limit;
 
 -- name: attempts_of
@@ -243,7 +251,7 @@ INSERT INTO revisions (job_id, number, at, by, why, text) VALUES (:job_id, :numb
 UPDATE revisions SET lineage = :lineage WHERE job_id = :job_id AND number = :number;
 
 -- name: take_up_revision
-UPDATE jobs SET revision = :text, priority = :priority, labels = :labels WHERE id = :job_id;
+UPDATE jobs SET priority = :priority, labels = :labels WHERE id = :job_id;
 
 -- name: revisions_of
 SELECT * FROM revisions WHERE job_id = :job_id ORDER BY number;
@@ -252,14 +260,14 @@ SELECT * FROM revisions WHERE job_id = :job_id ORDER BY number;
 SELECT text FROM revisions WHERE job_id = :job_id AND number = :number;
 
 -- name: job_by_owner
-SELECT * FROM jobs WHERE name = :name AND owner = :owner ORDER BY id DESC LIMIT 1;
+SELECT * FROM whole_jobs WHERE name = :name AND owner = :owner ORDER BY id DESC LIMIT 1;
 
 -- name: jobs_following
-SELECT * FROM jobs WHERE id >= :first AND id < :first + :count ORDER BY id;
+SELECT * FROM whole_jobs WHERE id >= :first AND id < :first + :count ORDER BY id;
 
 -- name: labelled
-SELECT * FROM jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
-    AND EXISTS (SELECT 1 FROM json_each(jobs.labels) AS label
+SELECT * FROM whole_jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
+    AND EXISTS (SELECT 1 FROM json_each(whole_jobs.labels) AS label
                 WHERE label.key = :key AND (:value IS NULL OR label.value = :value))
 ORDER BY id DESC LIMIT :limit;
 

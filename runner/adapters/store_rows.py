@@ -63,7 +63,6 @@ def added(row: JobRow, token: str | None) -> dict[str, object]:
         "priority": row.priority,
         "state": row.job.state.kind,
         "job": _jobs.dump_json(row.job).decode(),
-        "revision": row.revision,
         "labels": _labels.dump_json(dict(row.labels)).decode(),
         "token": token,
     }
@@ -152,7 +151,7 @@ def _revision_changes(before: Job, event: RevisionApplied) -> Iterator[tuple[str
         "add_revision",
         {"number": event.number, "at": at, "by": event.by, "why": event.why, "text": event.text},
     )
-    yield "take_up_revision", {"text": event.text, "priority": job.get("priority", 50), "labels": labels}
+    yield "take_up_revision", {"priority": job.get("priority", 50), "labels": labels}
 
 
 def lending_values(lending: Lending) -> dict[str, object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.adapters import store_rows
 from runner.adapters.lendings import Lendings
 from runner.adapters.store import MOST_ROWS, SQL, VERSION, SqliteStore, file_version
 from runner.core.job import (
@@ -229,8 +230,34 @@ def test_a_store_of_version_1_is_brought_up_and_forgets_nothing(tmp_path: Path) 
     history = History(attempts=2, charged=1, ran=timedelta(minutes=10), had_checkpoint=True)
     assert (row.job.history, row.job.saved, row.job.attempts_max) == (history, 40, 7)
     assert row.job.state.kind == "running"
+    assert row.revision == "{}"
     assert store.decisions("1") == ()
     assert SqliteStore(path).unfinished() == (row,)
+
+
+def test_a_store_that_kept_job_files_twice_is_brought_up_with_the_newest_of_each(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(f"{SQL['schema']}{SQL['version_2']}{SQL['version_3']}")
+        old.execute(SQL["set_meta"], {"key": "instance", "value": "i1"})
+        job = store_rows.job_values(Job("1", Preparing(NOW)))
+        old.execute(
+            "INSERT INTO jobs VALUES (1, 'job', 1001, 1002, 'ann', '2030-01-01T00:00:00+00:00', 50,"
+            " 'preparing', NULL, ?, '{\"file\": 2}', '{}', NULL)",
+            (job["job"],),
+        )
+        for number in (1, 2):
+            values = (1, number, "2030-01-01T00:00:00+00:00", "ann", "edited", f'{{"file": {number}}}')
+            old.execute(
+                "INSERT INTO revisions (job_id, number, at, by, why, text) VALUES (?, ?, ?, ?, ?, ?)", values
+            )
+        old.commit()
+    store = SqliteStore(path)
+    assert file_version(path) == VERSION
+    (row,) = store.unfinished()
+    assert row.revision == '{"file": 2}'
+    assert [each.text for each in store.revisions("1")] == ['{"file": 1}', '{"file": 2}']
+    assert (store.get("1"), store.find("job"), store.newest_of("ann", "job")) == (row, row, row)
 
 
 def test_an_event_and_its_state_are_written_together_or_not_at_all(store: SqliteStore) -> None:

@@ -34,20 +34,24 @@ class Lanes:
         self._waiting: dict[str, deque[Work]] = {}
         self._ready: deque[str] = deque()  # lanes that no thread is at
         self._lock = Lock()
-        self._held = self._spare = False  # nothing may begin; a thread stands by
+        self._held: list[str] | None = None  # lanes that may not begin yet
+        self._spare = False  # a thread stands by
         self._threads = 0
         self._begun_s = 0.0
         self._closed = Event()
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Begin nothing until the end of the block: whoever puts work there is not kept from it by that."""
-        self._held = True
+        """Begin what is put in the block at its end: whoever puts it there is not kept from it by that."""
+        held: list[str] = []
+        with self._lock:
+            self._held = held
         try:
             yield
         finally:
             with self._lock:
-                self._held = False
+                self._held = None
+                self._ready.extend(held)
                 self._hire()
 
     def put(self, key: str, work: Work) -> None:
@@ -57,6 +61,9 @@ class Lanes:
                 self._waiting[key].append(work)
                 return
             self._waiting[key] = deque([work])
+            if self._held is not None:
+                self._held.append(key)
+                return
             self._ready.append(key)
             self._hire()
 
@@ -67,7 +74,9 @@ class Lanes:
 
     def _hire(self) -> None:
         """Have one more thread if there is work for it; with the lock held."""
-        if self._ready and not self._held and not self._spare and self._threads < self._width:
+        if self._closed.is_set() or not self._ready or self._spare:
+            return
+        if self._threads < self._width:
             self._spare = True
             self._threads += 1
             self._pool.submit(self._work)
@@ -75,8 +84,14 @@ class Lanes:
     def _work(self) -> None:
         """Wait until there is need of another thread, then do what there is to do."""
         self._stand_by()
-        while key := self._next():
-            self._drain(key)
+        try:
+            while key := self._next():
+                self._drain(key)
+        except BaseException:  # of work that does not look after its own mistakes
+            with self._lock:
+                self._threads -= 1
+                self._hire()
+            raise
 
     def _stand_by(self) -> None:
         while True:
@@ -89,7 +104,7 @@ class Lanes:
 
     def _next(self) -> str | None:
         with self._lock:
-            if not self._ready or self._held:
+            if not self._ready or self._closed.is_set():
                 self._threads -= 1
                 return None
             self._begun_s = time.monotonic()

@@ -29,6 +29,9 @@ from runner.workshop import parse_revision
 
 T = TypeVar("T")
 
+VERSION: Final = version("gpu-job-runner")
+"""Of what runs here, whatever has been installed over it since."""
+
 LONGEST_WAIT_S: Final = 60.0
 LARGEST: Final = 2**63 - 1
 """The largest whole number that the store takes."""
@@ -126,7 +129,7 @@ def _detail(service: Service, caller: Caller, row: JobRow) -> views.Json:
 @router.get("/version")
 async def get_version(service: S) -> dict[str, Any]:
     return {
-        "version": version("gpu-job-runner"),
+        "version": VERSION,
         "contract_version": CONTRACT_VERSION,
         "api": 1,
         "instance": service.store.instance,

@@ -113,15 +113,37 @@ def fail_after(lanes: Lanes, done: Event) -> None:
         raise ValueError("a mistake")
 
 
-def test_a_thread_that_works_stops_where_something_belongs_together() -> None:
+def test_what_was_there_before_does_not_wait_for_what_belongs_together() -> None:
     lanes, begun, go, other = Lanes(1), Event(), Event(), Event()
     lanes.put("a", partial(hold, begun, go))
     lanes.put("b", other.set)
     assert begun.wait(10)
     with lanes.together():
         go.set()
-        assert not other.wait(0.05)
-    assert other.wait(10)
+        assert other.wait(10)
+    lanes.close()
+
+
+def test_nothing_new_begins_once_they_are_closed() -> None:
+    lanes, begun, go, other = Lanes(2), Event(), Event(), Event()
+    lanes.put("a", partial(hold, begun, go))
+    assert begun.wait(10)
+    with lanes.together():
+        lanes.put("b", other.set)
+        lanes.close()
+    go.set()
+    assert not other.wait(0.05)
+
+
+def test_work_that_does_not_look_after_its_mistakes_costs_no_thread() -> None:
+    lanes, over = Lanes(1), Event()
+
+    def fail() -> None:
+        raise ValueError("a mistake")
+
+    lanes.put("a", fail)
+    lanes.put("b", over.set)
+    assert over.wait(10)
     lanes.close()
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import docker
+import hypothesis
 import pytest
 import structlog
 
@@ -21,6 +22,8 @@ from images.settings import ImageSettings
 def pytest_configure() -> None:
     """Leave out what costs seconds: looking for what may be freed while modules load, coloured tracebacks."""
     gc.disable()
+    hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is no mistake
+    hypothesis.settings.load_profile("no clock")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -254,7 +254,7 @@ def test_a_ceiling_that_the_parent_lacks_may_be_added(tmp_path: Path) -> None:
     assert load(text.encode(), FILE, shelf).ceilings.wall == timedelta(hours=1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(1, 1000),
     st.integers(1, 100),

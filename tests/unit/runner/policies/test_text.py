@@ -48,7 +48,7 @@ def test_a_condition_takes_its_shortest_form(condition: Condition, text: str) ->
 
 
 @pytest.mark.parametrize("moment", list(Moment))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rest=st.data())
 def test_whatever_can_be_read_can_be_written(moment: Moment, rest: st.DataObject) -> None:
     """Not every arbitrary policy is a sensible one; those that the reader takes survive the round trip."""

@@ -634,7 +634,7 @@ def assert_kept(host: Host) -> None:
     assert open_ == {(job_id, state.attempt.number) for job_id, state in lent.items()}
 
 
-@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTIONS, max_size=40))
 def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
     actions: list[tuple[str, object]],

@@ -38,7 +38,7 @@ def do(site: Clockwork, what: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
 @given(steps=st.lists(STEPS, max_size=25), missed=st.sampled_from(["skip", "run_once"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_time_comes_twice_and_the_next_one_always_comes(
     overlap: str, missed: str, steps: list[tuple[str, int]]
 ) -> None:

@@ -58,7 +58,7 @@ def life(
     return made
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=4))
 def test_no_policy_starts_more_attempts_than_its_ceilings_allow(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
@@ -72,7 +72,7 @@ def test_no_policy_starts_more_attempts_than_its_ceilings_allow(
     assert all(ceilings.wall is None or each.ran_before < ceilings.wall for each in made)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
 def test_no_policy_repeats_what_ended_alike_without_progress_more_often_than_it_says(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
@@ -89,7 +89,7 @@ def test_no_policy_repeats_what_ended_alike_without_progress_more_often_than_it_
             assert stuck[root_of(each.facts), each.effective] < policy.ceilings.no_progress
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
 def test_a_container_that_only_talks_gets_no_attempt_for_free(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
@@ -107,7 +107,7 @@ def test_a_container_that_only_talks_gets_no_attempt_for_free(
 
 
 @pytest.mark.parametrize("moment", [Moment.WATCH, Moment.CHANGE])
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(rest=st.data())
 def test_when_nothing_is_known_nothing_that_runs_is_disturbed(moment: Moment, rest: st.DataObject) -> None:
     policy = rest.draw(policies(moment))
@@ -115,7 +115,7 @@ def test_when_nothing_is_known_nothing_that_runs_is_disturbed(moment: Moment, re
     assert verdict.verb not in DISTURBS
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(policies(Moment.EXIT))
 def test_when_nothing_is_known_no_rule_with_a_condition_answers(policy: Policy) -> None:
     decision = decide(policy, Moment.EXIT, History(), Situation({}, NOW))
@@ -125,7 +125,7 @@ def test_when_nothing_is_known_no_rule_with_a_condition_answers(policy: Policy) 
 
 
 @pytest.mark.parametrize("moment", list(Moment))
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(rest=st.data())
 def test_to_forget_a_fact_makes_a_condition_unknown_but_never_turns_it_round(
     moment: Moment, rest: st.DataObject
@@ -137,7 +137,7 @@ def test_to_forget_a_fact_makes_a_condition_unknown_but_never_turns_it_round(
     assert truth is None or truth == weigh(condition, known).truth
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(policies(Moment.EXIT), facts(Moment.EXIT))
 def test_the_first_rule_that_is_true_and_acts_answers(policy: Policy, known: Facts) -> None:
     decision = decide(policy, Moment.EXIT, History(), Situation(known, NOW))
@@ -151,7 +151,7 @@ def test_the_first_rule_that_is_true_and_acts_answers(policy: Policy, known: Fac
     assert decision.verdict.rule == ("" if asked or not true else true[0])
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
 def test_a_spent_remedy_never_falls_through_by_default(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
@@ -186,7 +186,7 @@ def test_the_stricter_storm_is_put_together_from_both() -> None:
     assert tightened(Ceilings(storm=often), Ceilings(storm=long)).storm == Storm(3, timedelta(hours=1))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(st.sampled_from(list(Moment)), st.data())
 def test_the_same_question_always_gets_the_same_answer(moment: Moment, rest: st.DataObject) -> None:
     policy = rest.draw(policies(moment))

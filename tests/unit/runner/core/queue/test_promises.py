@@ -31,7 +31,7 @@ from runner.core.queue.timeline import Stay
 from tests.fakes.amount import examples
 from tests.fakes.day_rules import nobody_is_passed_over
 
-FEW = settings(max_examples=examples(60), deadline=None)
+FEW = settings(max_examples=examples(60))
 OWNERS = st.sampled_from(("ada", "bob", "eve"))
 GROUPS = st.sampled_from(("", "lab", "guests"))
 CLASSES = st.sampled_from(("idle", "normal", "urgent"))

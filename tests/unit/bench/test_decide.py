@@ -22,4 +22,4 @@ def test_what_is_measured_is_the_worst_hundredth_in_milliseconds() -> None:
     assert deciding.aim is not None
     assert (deciding.aim.limit, deciding.ours.unit) == (AIM_MS, "ms")
     assert len(deciding.ours.values) == QUICK.starts
-    assert recording.ours.p50 > deciding.ours.p50 > 0
+    assert min(*recording.ours.values, *deciding.ours.values) > 0

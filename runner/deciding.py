@@ -6,7 +6,7 @@ only it knows: who asked for a stop, which devices there are.  Judging blocks no
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import Any, Final, TypeAlias
 
 from runner.core.job import (
@@ -25,12 +25,12 @@ from runner.core.job import (
 )
 from runner.core.policy import records
 from runner.core.policy.decide import decide, overruled
-from runner.core.policy.facts import Known, Moment
+from runner.core.policy.facts import Moment
 from runner.core.policy.history import History
 from runner.core.policy.roots import fingerprint
 from runner.core.policy.rules import Source, Verb
 from runner.core.policy.table import at, known
-from runner.core.policy.turned import turn
+from runner.core.policy.turned import Turned, turn
 from runner.core.policy.verdict import Decision, Limit, Situation, Verdict
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.queueing.lending import as_begun, fit
@@ -72,7 +72,7 @@ def judged(world: World, row: JobRow, news: Examined | Unstarted) -> Judgement |
     if not isinstance(state, Lent) or state.attempt.number != news.attempt:
         return None
     findings = news.findings if isinstance(news, Examined) else _not_started(news)
-    facts = known({**findings.facts, **_told(world, row, state)}, Moment.EXIT)
+    facts = {**findings.facts, **known(_told(world, row, state), Moment.EXIT)}
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
     situation = Situation(facts, news.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:
@@ -107,9 +107,13 @@ def recorded(  # noqa: PLR0913, PLR0917  (a record is about all of these)
     return DecisionRow(row.job.id, attempt.number, moment, situation.now, json.dumps(body))
 
 
+_SETTINGS: Final = tuple(each.name for each in fields(Turned))
+
+
 def _next(ruling: Ruling) -> dict[str, Any]:
     """Return where the next attempt begins and with which settings, as JSON."""
-    settings = {name: value for name, value in asdict(ruling.turned).items() if value not in {None, ()}}
+    turned = ((name, getattr(ruling.turned, name)) for name in _SETTINGS)
+    settings = {name: value for name, value in turned if value not in {None, ()}}
     return {"from": str(ruling.start.source), "step": ruling.start.step, "settings": settings}
 
 
@@ -150,13 +154,13 @@ def _others(world: World, row: JobRow, state: Lent) -> int:
 
 def _not_started(news: Unstarted) -> Findings:
     """Return what is known of an attempt that the executor refused: it did not run, so it saved nothing."""
-    facts: dict[str, Known] = {
+    facts = {
         "exit.class": "no_start",
         "cause": "launch_failed",
         "root": fingerprint("launch_failed", news.why),
         "progress.advanced": False,
     }
-    return Findings(Ended(None, "launch_failed", news.why), news.pinned, facts)
+    return Findings(Ended(None, "launch_failed", news.why), news.pinned, known(facts, Moment.EXIT))
 
 
 # --- The answer made concrete -------------------------------------------------------------------------

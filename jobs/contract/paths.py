@@ -32,7 +32,7 @@ class RunPaths:
         return self.root.joinpath("attempts", str(self.attempt))
 
     def _of_attempt(self, name: str) -> Path:
-        return self.root.joinpath("attempts", str(self.attempt), name)
+        return self.attempt_dir / name
 
     @cached_property
     def spec(self) -> Path:

@@ -38,7 +38,7 @@ class RollbackBody(Body):
     revision: int | None = Field(None, ge=1, le=LARGEST)
 
 
-def applying_of(request: Request) -> Applying:
+async def applying_of(request: Request) -> Applying:
     applying: Applying = request.app.state.applying
     return applying
 

@@ -83,12 +83,12 @@ class RestartBody(Body):
     start: Literal["checkpoint", "scratch"] | Number = Field("checkpoint", alias="from")
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request) -> Caller:
     peer = peer_of(request.client)
     return Caller(peer.uid, peer.gid)
 

@@ -15,7 +15,7 @@ from runner.schedules.timetable import Timetable
 router: Final = APIRouter(prefix="/v1")
 
 
-def schedules_of(request: Request) -> Schedules:
+async def schedules_of(request: Request) -> Schedules:
     schedules: Schedules = request.app.state.schedules
     return schedules
 

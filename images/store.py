@@ -17,7 +17,6 @@ from typing import Final
 
 from images import bases, wheels
 from images.bootstrap import Bootstrap, bootstrap
-from images.build import DockerEngine
 from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
 from images.engine import BuildRequest, Engine, Image
@@ -55,8 +54,16 @@ class ImageStore:
         echo: Callable[[str], None] | None = None,
     ) -> None:
         self._settings = settings or ImageSettings()
-        self._engine = engine or DockerEngine(self._settings.engine_url)
+        self._given = engine
         self._echo = echo
+
+    @cached_property
+    def _engine(self) -> Engine:
+        if self._given is not None:
+            return self._given
+        from images.build import DockerEngine  # noqa: PLC0415  loads the SDK: whoever builds nothing needs none
+
+        return DockerEngine(self._settings.engine_url)
 
     def ensure(self, accelerator: str, log: Path, interest: Interest | None = None) -> str:
         """Return the id of the image for an accelerator's jobs, building what is missing.

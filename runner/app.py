@@ -26,10 +26,9 @@ from images.settings import ImageSettings
 from images.store import ImageStore
 from runner import logs
 from runner.adapters import amd, nvidia
-from runner.adapters.clock import SystemClock
+from runner.adapters.clock import SystemClock, boot_id
 from runner.adapters.device_health import DeviceWatch
 from runner.adapters.device_words import DeviceWords
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings, boot_id
 from runner.adapters.hardened import HardenedSettings
 from runner.adapters.image_store import ImagesAdapter
 from runner.adapters.kernel_log import KernelLog
@@ -211,18 +210,29 @@ def _may_pin(settings: Settings, executor: Executor) -> bool:
 def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Executor:
     """Return where attempts run; an engine that is down now still has the attempts it was given."""
     processes = ProcessExecutor(ProcessSettings(store.instance, directory / "processes"))
-    docker = DockerExecutor(DockerSettings(_hardened(settings, store.instance), settings.engine))
     wanted: str = settings.executor
     if wanted == "auto" and store.unfinished() and store.executor is not None:
         wanted = store.executor
+    if wanted == processes.kind:
+        return processes
+    docker = _docker(settings, store)
     if wanted != "auto":
-        return processes if wanted == processes.kind else docker
+        return docker
     try:
         docker.observe()
     except Unavailable as error:
         log.warning("daemon.no_engine", chosen=processes.kind, problem=str(error))
         return processes
     return docker
+
+
+def _docker(settings: Settings, store: SqliteStore) -> Executor:
+    from runner.adapters.docker_engine import (  # noqa: PLC0415  loads the SDK
+        DockerExecutor,
+        DockerSettings,
+    )
+
+    return DockerExecutor(DockerSettings(_hardened(settings, store.instance), settings.engine))
 
 
 def _hardened(settings: Settings, instance: str) -> HardenedSettings:
@@ -233,7 +243,7 @@ def _hardened(settings: Settings, instance: str) -> HardenedSettings:
         seccomp=settings.seccomp_text(),
         memlock_unlimited=settings.memlock_unlimited,
         open_files=settings.open_files,
-        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        boot_id=boot_id(),
     )
 
 

@@ -81,7 +81,8 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self.queue = Scheduling(self.world, self.entries)
-        self._observer = Observer(self.world, self.entries, self.queue.running, self._news.put)
+        held, news = self.queue.running, self._news
+        self._observer = Observer(self.world, self.entries, held, news.put, news.calm)
         self._watcher = Watcher(self.world, self.entries, self._news.put)
 
     def start(self) -> None:

@@ -25,7 +25,7 @@ from runner.core.job import (
 )
 from runner.core.policy import records
 from runner.core.policy.decide import decide, overruled
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import Known, Moment
 from runner.core.policy.history import History
 from runner.core.policy.roots import fingerprint
 from runner.core.policy.rules import Source, Verb
@@ -72,7 +72,7 @@ def judged(world: World, row: JobRow, news: Examined | Unstarted) -> Judgement |
     if not isinstance(state, Lent) or state.attempt.number != news.attempt:
         return None
     findings = news.findings if isinstance(news, Examined) else _not_started(news)
-    facts = {**findings.facts, **known(_told(world, row, state), Moment.EXIT)}
+    facts = known({**findings.facts, **_told(world, row, state)}, Moment.EXIT)
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
     situation = Situation(facts, news.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:
@@ -154,13 +154,13 @@ def _others(world: World, row: JobRow, state: Lent) -> int:
 
 def _not_started(news: Unstarted) -> Findings:
     """Return what is known of an attempt that the executor refused: it did not run, so it saved nothing."""
-    facts = {
+    facts: dict[str, Known] = {
         "exit.class": "no_start",
         "cause": "launch_failed",
         "root": fingerprint("launch_failed", news.why),
         "progress.advanced": False,
     }
-    return Findings(Ended(None, "launch_failed", news.why), news.pinned, known(facts, Moment.EXIT))
+    return Findings(Ended(None, "launch_failed", news.why), news.pinned, facts)
 
 
 # --- The answer made concrete -------------------------------------------------------------------------

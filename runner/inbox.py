@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Lock
+from threading import Event, Lock
 from typing import Final
 
 from runner.world import Asked, Message, Observed
@@ -27,6 +27,8 @@ class Inbox:
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._lock = Lock()
         self._pieces = 0
+        self._calm = Event()
+        self._calm.set()
         self._gathering = self._urgent = False
 
     def put(self, message: Message) -> None:
@@ -43,6 +45,8 @@ class Inbox:
         """Return ``work`` for a lane; until it is done, what it has to tell is worth waiting for."""
         with self._lock:
             self._pieces += 1
+            if self._pieces == 1:
+                self._calm.clear()
 
         def counted() -> None:
             try:
@@ -56,8 +60,14 @@ class Inbox:
         with self._lock:
             self._pieces -= 1
             over = self._pieces == 0
+            if over:
+                self._calm.set()
         if over and self._gathering:
             self._bell.put(None)
+
+    def calm(self) -> None:
+        """Wait until lanes have nothing left to do, for ``GATHER_S`` at most."""
+        self._calm.wait(GATHER_S)
 
     def arrived(self, patience_s: float) -> list[Message]:
         """Wait for one message, then return what there is: of several looks the newest, behind the news.

@@ -72,6 +72,7 @@ class Observer:
     entries: Mapping[str, Entry]  # the daemon's own; it alone changes them
     holding: Collection[str]  # the ids of those that hold anything, the daemon's own, too
     report: Callable[[Observed], None]
+    calm: Callable[[], None] = lambda: None  # waits a moment until nobody is about to change what is there
     _stop: Flag = field(default_factory=Flag)
     _hint: Flag = field(default_factory=Flag)
     _strays: dict[Key, int] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Observer:
         while not self._stop.is_set():
             self._hint.wait(self.world.observe_every_s if self._needed() else IDLE_S)
             self._stop.wait(BREATH_S)
+            self.calm()
             self._hint.clear()
             if self._needed() and not self._stop.is_set():
                 self._sweep = False

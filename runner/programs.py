@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.ports import LaunchRequest
@@ -54,6 +55,9 @@ def variables(spec: AttemptSpec, plan: Program, paths: RunPaths) -> Mapping[str,
     return {name: str(value) for name, value in said.items() if value is not None}
 
 
+_OWN: Final = str(PurePosixPath(sys.executable).parent)
+
+
 def _path() -> str:
     """Return where programs of this host are found; ``python`` is the one that has ``jobs``."""
-    return os.pathsep.join((str(PurePosixPath(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    return os.pathsep.join((_OWN, os.environ.get("PATH", os.defpath)))

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,6 @@ from runner.core.causes import Evidence, completed, explain
 from runner.core.job import Attempt, Ended
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.interval import PRIOR_S
-from runner.core.policy.rules import Backoff, Ceilings
 from runner.core.policy.table import known
 from runner.core.policy.turned import Turned
 from runner.core.queue.snapshot import After, Needs, Sweep
@@ -43,6 +43,7 @@ from runner.ports import (
     Owner,
 )
 from runner.quantities import format_size
+from runner.spec.jobfile import Retry
 from runner.submitting.resolved import Resolved
 from runner.world import Findings, Glance, Pinned, Terms
 
@@ -101,17 +102,15 @@ def _directory(jobs_dir: Path, job_id: str, owner: Owner) -> RunDirectory:
     return RunDirectory(jobs_dir / job_id, owner)
 
 
-@lru_cache(maxsize=512)
 def _policy(text: str) -> Pinned:
     revision = parse_revision(text)
-    policy = revision.policy_in_force()
-    return _pinned(revision.policy, policy.ceilings, policy.backoff)
+    return _pinned(revision.policy, revision.job.retry, revision.job.resources.time_limit)
 
 
-@lru_cache(maxsize=64)
-def _pinned(text: str | None, ceilings: Ceilings, backoff: Backoff) -> Pinned:
+@lru_cache(maxsize=512)
+def _pinned(text: str | None, retry: Retry, wall: timedelta | None) -> Pinned:
     """Return a policy with its digest: a millisecond's work, and most jobs have one of a few."""
-    policy = replace(of_job.unpinned(text), ceilings=ceilings, backoff=backoff)
+    policy = of_job.held(of_job.unpinned(text), retry, wall)
     return Pinned(policy, of_job.digests(text, policy))
 
 

@@ -1,7 +1,8 @@
-"""The only place that asks what time it is."""
+"""The only place that asks what time it is, and which boot this is."""
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 
 class SystemClock:
@@ -14,3 +15,8 @@ class SystemClock:
     @staticmethod
     def monotonic() -> float:
         return time.monotonic()
+
+
+def boot_id() -> str:
+    """Return the kernel's name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -251,11 +251,6 @@ def gone(key: Key, inspected: Json, boot_id: str, booted_at: float) -> Gone:
     return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), _one_line(state["Error"]), at)
 
 
-def boot_id() -> str:
-    """Return the kernel's name for this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 class _Watch:
     """A thread that listens to events until it is stopped, through every death of the engine."""
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from runner.adapters.clock import boot_id
 from runner.ports import Alive, Created, Gone, Key, Observation
 
 PROGRAM_NEVER_BEGAN: Final = frozenset({1, 2, 74, 126, 127})
@@ -115,11 +116,6 @@ class Books:
     def _read_key(self) -> dict[str, object]:
         said = json.loads((self.path / "key.json").read_text())
         return dict(said)
-
-
-def boot_id() -> str:
-    """Return the kernel's name for this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _process(path: Path) -> Process | None:

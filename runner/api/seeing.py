@@ -2,14 +2,14 @@
 
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from runner.adapters.used import Used
-from runner.api.figures import Figures, TcpFigures, over_tcp
+from runner.api.figures import Figures
 from runner.api.overview import DeviceRows, Overviews, Starts, nobody_knows, nothing_more
 from runner.api.routes import LONGEST_WAIT_S, S
 from runner.api.views import moment
@@ -67,12 +67,26 @@ async def metrics(request: Request) -> Response:
     return Response(await run_in_threadpool(figures.text), media_type=CONTENT_TYPE)
 
 
+class Port(Protocol):
+    """Where figures are given to whoever connects."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+
+    def start(self) -> None:
+        """Begin to answer, on a thread of its own."""
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seeing:
     """What looks at the jobs for those who ask."""
 
     meter: Meter
-    tcp: TcpFigures | None = None
+    tcp: Port | None = None
 
     def start(self) -> None:
         self.meter.start()
@@ -101,4 +115,10 @@ def attach(
     app.state.figures = figures = Figures(overviews, meter)
     app.include_router(router)
     listen = service.settings.metrics.listen
-    return Seeing(meter, None if listen is None else over_tcp(figures, listen))
+    return Seeing(meter, None if listen is None else _port(figures, listen))
+
+
+def _port(figures: Figures, listen: str) -> Port:
+    from runner.api.figures_port import over_tcp  # noqa: PLC0415  few sites have one, and it loads a web server
+
+    return over_tcp(figures, listen)

@@ -6,6 +6,7 @@ What is kept is the policy written out, so that a later edit of a file changes n
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from runner.policies import files
 from runner.policies import text as policy_text
 from runner.policies.files import Shelf
 from runner.source import Problem, SpecError, one_line, quoted
-from runner.spec.jobfile import JobFile
+from runner.spec.jobfile import JobFile, Retry
 from runner.spec.parsing import did_you_mean
 from runner.spec.profiles import profile_names
 from runner.spec.rules import is_path_of_policy
@@ -105,21 +106,27 @@ def kept_digest(policy: Policy) -> str:
 
 def in_force(job: JobFile, policy: Policy) -> Policy:
     """Return a policy under the ceilings that the job file adds, and with its waits."""
-    return replace(policy, ceilings=_ceilings(job, policy.ceilings), backoff=_backoff(job, policy.backoff))
+    return held(policy, job.retry, job.resources.time_limit)
 
 
-def _ceilings(job: JobFile, ceilings: Ceilings) -> Ceilings:
+def held(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
+    """Return a policy under the ceilings of a job file, and with its waits."""
+    ceilings, backoff = _ceilings(policy.ceilings, retry, wall), _backoff(policy.backoff, retry)
+    return replace(policy, ceilings=ceilings, backoff=backoff)
+
+
+def _ceilings(ceilings: Ceilings, retry: Retry, wall: timedelta | None) -> Ceilings:
     own = replace(
         ceilings,
-        attempts=job.retry.max_attempts or ceilings.attempts,
-        no_progress=job.retry.no_progress or ceilings.no_progress,
-        wall=job.resources.time_limit or ceilings.wall,
+        attempts=retry.max_attempts or ceilings.attempts,
+        no_progress=retry.no_progress or ceilings.no_progress,
+        wall=wall or ceilings.wall,
     )
     return tightened(ceilings, own)
 
 
-def _backoff(job: JobFile, backoff: Backoff) -> Backoff:
+def _backoff(backoff: Backoff, retry: Retry) -> Backoff:
     """Return the waits of a job; of two that contradict each other the one in the job file counts."""
-    first, longest = job.retry.backoff, job.retry.backoff_max
+    first, longest = retry.backoff, retry.backoff_max
     most = longest if longest is not None else max(backoff.max, first or backoff.max)
     return replace(backoff, first=min(backoff.first, most) if first is None else first, max=most)

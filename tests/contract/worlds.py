@@ -15,7 +15,8 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobs.contract import RunPaths
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings, boot_id
+from runner.adapters.clock import boot_id
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings
 from runner.adapters.hardened import HardenedSettings
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.ports import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation, Owner

@@ -11,7 +11,7 @@ from signal import SIGKILL, SIGTERM
 import docker
 import pytest
 
-from runner.adapters.docker_engine import boot_id
+from runner.adapters.clock import boot_id
 from runner.adapters.hardened import HardenedSettings, engine_arguments
 from runner.ports import Created, Gone, ImageGone, LaunchRefused
 from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen

@@ -7,7 +7,8 @@ from signal import SIGTERM
 
 import pytest
 
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings, boot_id
+from runner.adapters.clock import boot_id
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings
 from runner.adapters.hardened import HardenedSettings
 from runner.errors import Unavailable
 from runner.ports import Alive, Gone

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.process_books import Books, Process, boot_id
+from runner.adapters.clock import boot_id
+from runner.adapters.process_books import Books, Process
 from runner.ports import Alive, Created, Gone, Key
 
 KEY = Key("i1", "j1", 1)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from runner.api import seeing
-from runner.api.figures import over_tcp
+from runner.api.figures_port import over_tcp
 from runner.errors import UsageError
 from runner.telling.exposition import CONTENT_TYPE, METRICS
 from tests.unit.runner.api.test_overview import GPU_JOB, Place

@@ -51,7 +51,7 @@ def torture(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.timeout(60 + 6 * KILLS)
+@pytest.mark.timeout(120 + 20 * KILLS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(
     kind: str, tmp_path: Path

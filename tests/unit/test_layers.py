@@ -78,6 +78,10 @@ def test_the_daemon_knows_no_adapter_and_no_third_party_behind_one() -> None:
     }
 
 
+def test_a_daemon_loads_the_engine_s_library_when_it_has_an_engine() -> None:
+    assert "docker" not in loaded("runner.app")
+
+
 def test_images_stand_alone() -> None:
     assert not loaded(*modules_of("images")) & {"click", "fastapi", "jobs", "pynvml", "runner", "torch"}
 
@@ -89,7 +93,7 @@ def test_the_host_never_loads_torch() -> None:
 @pytest.mark.parametrize(
     ("third_party", "owners"),
     [
-        ("docker", {"runner.adapters.docker_engine", "runner.adapters.image_store"}),
+        ("docker", {"runner.adapters.docker_engine"}),
         ("pynvml", {"runner.adapters.nvidia"}),
     ],
 )

@@ -110,3 +110,24 @@ def test_nobody_who_has_something_to_do_soon_gathers_for_longer(box: Inbox) -> N
     began = time.monotonic()
     assert box.arrived(0.01) == [news("1")]
     assert time.monotonic() - began < LONG_S / 2
+
+
+def test_a_look_waits_until_the_lanes_are_done(box: Inbox) -> None:
+    box.calm()  # there is nothing to wait for
+    first, second = box.awaiting(nothing), box.awaiting(nothing)
+    looking = Thread(target=box.calm, daemon=True)
+    looking.start()
+    first()
+    looking.join(0.05)
+    assert looking.is_alive()
+    second()
+    looking.join(LONG_S / 2)
+    assert not looking.is_alive()
+
+
+def test_a_look_waits_no_longer_than_news_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "GATHER_S", 0.01)
+    box = Inbox()
+    box.awaiting(nothing)
+    box.calm()
+    assert not box._calm.is_set()

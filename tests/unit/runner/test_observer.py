@@ -94,3 +94,17 @@ def test_an_engine_that_does_not_answer_is_looked_at_again_without_any_job(site:
     site.host.world.down = True
     site.observer._round()
     assert (site.observer._sweep, site.seen) == (True, [])
+
+
+def test_before_a_look_lanes_may_finish(site: Site) -> None:
+    order: list[str] = []
+
+    def seen(_: Observed) -> None:
+        order.append("look")
+        observer.stop()
+
+    world, entries = site.host.daemon.world, site.entries
+    observer = Observer(world, entries, entries.keys(), seen, lambda: order.append("calm"))
+    observer.hint()
+    observer.run()
+    assert order == ["calm", "look"]

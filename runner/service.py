@@ -306,7 +306,12 @@ class Service:
         """
         row = self.store.find(reference, None if caller is None else self._name(caller))
         if row is None:
-            raise NotFound(f"{one_line(reference)}: there is no job of that id or name; runner list --all")
+            name, uid = one_line(reference), -1 if caller is None else caller.uid
+            coming = self.store.rows("schedules_named", name=reference, uid=uid)
+            fact = "there is no job of that id or name; runner list --all"
+            if any(schedule["uid"] == uid for schedule in coming):
+                fact = f"is a schedule, and no job has that name; runner schedule show {name}"
+            raise NotFound(f"{name}: {fact}")
         return row
 
     def now(self, job_id: str) -> JobRow:

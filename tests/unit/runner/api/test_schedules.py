@@ -124,3 +124,18 @@ def test_nobody_sees_or_steers_what_others_have_made(site: Site) -> None:
     assert error(site.ask("POST", "/schedules/nobodys/remove", uid=uid))[:2] == (status, kind)
     assert site.ask("GET", "/schedules/nightly", uid=uid).json()["id"] == 1
     assert len(site.ask("GET", "/schedules", uid=ME).json()["schedules"]) == 2
+
+
+def test_who_asks_about_a_job_that_a_schedule_has_yet_to_make_is_told(site: Site) -> None:
+    made(site)
+    status, _, message = error(site.ask("GET", "/jobs/nightly"))
+    assert (status, message) == (
+        404,
+        "nightly: is a schedule, and no job has that name; runner schedule show nightly",
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks as others")
+def test_a_schedule_of_somebody_else_is_not_told_of(site: Site) -> None:
+    assert site.submit(NIGHTLY, 4711).status_code == 201
+    assert "there is no job" in error(site.ask("GET", "/jobs/nightly", uid=4712))[2]

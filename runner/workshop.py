@@ -19,7 +19,7 @@ from runner.adapters import as_user, log_quota
 from runner.adapters.pins import Pins
 from runner.adapters.run_directory import RunDirectory, Saved, tail
 from runner.core.causes import Evidence, completed, explain
-from runner.core.job import Attempt, Ended
+from runner.core.job import Attempt, Ended, State, Stopping
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.interval import PRIOR_S
 from runner.core.policy.table import known
@@ -261,6 +261,7 @@ class JobWorkshop:
             _evidence(gone, reports, reports_expected=not program),
             saved=saved.attempt == attempt.number,
             memory=format_size(revision.job.resources.memory),
+            asked=_was_asked(row.job.state, gone),
         )
         ended = _ended(gone, evidence, saved)
         settings = exit_facts.of_settings(spec, revision.profile_name(attempt.turned), reports.effective)
@@ -358,6 +359,11 @@ class JobWorkshop:
 def _turned(attempt: Attempt) -> bool:
     """Return whether remedies have turned more than which devices an attempt gets."""
     return attempt.turned != Turned(avoid=attempt.turned.avoid)
+
+
+def _was_asked(state: State, gone: Gone) -> bool:
+    """Return whether an attempt was told to stop before it ended."""
+    return isinstance(state, Stopping) and (gone.at is None or gone.at >= state.since)
 
 
 def _evidence(gone: Gone, reports: exit_facts.Reports, *, reports_expected: bool) -> Evidence:

@@ -21,6 +21,9 @@ class Evidence:
     reports: bool  # the workload writes a result: exit 0 alone is not believed
     saved: bool = False  # the attempt has left a valid checkpoint
     memory: str = ""  # how much it could have, as its job file would say it
+    asked: bool = (
+        False  # it was told to stop while it ran: exit 0 alone may be no more than the answer to that
+    )
 
 
 BY_SIGNAL: Final[dict[int, tuple[str, str]]] = {
@@ -58,7 +61,8 @@ def explain(evidence: Evidence) -> tuple[str, str]:
             return "stopped", evidence.result_message or "asked to be started again (exit 75)"
         case Evidence(exit_code=int(code)) if code in BY_CODE:
             cause, message = BY_CODE[code]
-            return cause, evidence.result_message or message
+            known = evidence.reports or code == 75
+            return cause, evidence.result_message or (message if known else f"{message} (exit code {code})")
         case Evidence(exit_code=int(code)) if code > 128 and code - 128 in BY_SIGNAL:
             return BY_SIGNAL[code - 128]
         case _:
@@ -76,10 +80,13 @@ def _starved(evidence: Evidence) -> str:
 
 def completed(evidence: Evidence) -> bool:
     """Return whether the attempt really finished its work."""
-    return evidence.exit_code == 0 and (not evidence.reports or evidence.result_cause == "completed")
+    alone = not evidence.reports and not evidence.asked
+    return evidence.exit_code == 0 and (alone or evidence.result_cause == "completed")
 
 
 def _zero(evidence: Evidence) -> tuple[str, str]:
     if not completed(evidence):
+        if evidence.asked and not evidence.reports and evidence.result_cause is None:
+            return "stopped", "exit 0 when it was told to stop: nothing says that its work is done"
         return "no_result", "exit 0 without a result that says completed"
     return "completed", "a child process was killed for memory" if evidence.oom_seen else ""

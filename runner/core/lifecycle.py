@@ -305,7 +305,10 @@ def _why_not(job: Job, state: Lent, reason: str, ended: Ended) -> str:
         return f"time limit of {job.time_limit} reached"
     if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
         return f"held by {state.by}"
-    said = ": ".join(filter(None, (reason.removeprefix("give up: ").removeprefix("hold: "), ended.message)))
+    plain = reason.removeprefix("give up: ").removeprefix("hold: ")
+    said = (
+        ended.message if ended.message.startswith(plain) else ": ".join(filter(None, (plain, ended.message)))
+    )
     if ended.checkpoints_rejected and ended.checkpoint_step is None:
         return f"checkpoints exist and none is valid: {'; '.join(ended.checkpoints_rejected)}; {said}"
     return said

@@ -26,7 +26,7 @@ from jobs.contract import (
     file_sha256,
 )
 from runner import exit_facts
-from runner.core.job import Attempt, Job, Preparing
+from runner.core.job import Allocation, Attempt, Job, Preparing, Stopping, StopReason
 from runner.core.policy.decide import decide
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.history import History
@@ -170,6 +170,23 @@ def test_the_class_of_an_end_comes_from_the_executor_and_the_result(
     facts = place.facts(code)
     assert (facts["exit.class"], facts["cause"], facts.get("exit.code")) == (kind, cause, code)
     assert facts["oom.host"] is False
+
+
+def test_a_program_that_ends_when_it_is_told_to_has_not_finished_unless_it_says_so(made: Made) -> None:
+    place = made(PROGRAM)
+    asked = Stopping(NOW, "none", place.attempt, Allocation(), StopReason.HOLD, NOW)
+    place.row = replace(place.row, job=replace(place.row.job, state=asked))
+
+    def cause(moment: datetime | None) -> str:
+        gone = Gone(KEY, 0, at=moment)
+        found = place.workshop.examine(place.row, place.attempt, gone)
+        assert (found.facts["exit.class"] == "success") is found.ended.completed
+        return found.ended.cause
+
+    before, after = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
+    assert [cause(moment) for moment in (None, before, after)] == ["stopped", "completed", "stopped"]
+    place.result(Cause.COMPLETED)
+    assert cause(after) == "completed"
 
 
 def test_what_the_kernel_says_about_memory_is_a_fact_of_its_own(place: Place) -> None:

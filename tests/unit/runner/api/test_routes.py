@@ -346,6 +346,24 @@ def test_a_held_job_is_released_and_nothing_else_is(site: Site) -> None:
     assert site.until("running")["attempt"] == 2
 
 
+@pytest.mark.parametrize(
+    ("verb", "then"),
+    [("hold", {"held": None}), ("cancel", {"finished": "cancelled"}), ("restart", {"running": None})],
+)
+def test_a_program_that_exits_with_0_when_it_is_told_to_stop_has_not_succeeded(
+    site: Site, verb: str, then: dict[str, str | None]
+) -> None:
+    site.submit("workload: {kind: program, command: [./train]}\n")
+    site.until("running")
+    [key] = site.world.running
+    site.world.running[key] = Program(on_signal={15: 0})
+    site.ask("POST", f"/jobs/1/{verb}", {} if verb == "restart" else None)
+    [(state, outcome)] = then.items()
+    found = site.until(state)
+    assert found.get("outcome") == outcome
+    assert len(found["attempts"]) == (2 if verb == "restart" else 1)
+
+
 def test_decisions_are_told_with_all_that_led_to_them(site: Site) -> None:
     site.submit()
     site.until("running")

@@ -49,6 +49,21 @@ def test_a_program_that_saved_nothing_has_asked_to_be_started_again() -> None:
     assert explain(evidence(75)) == ("stopped", "stopped after saving")
 
 
+def test_exit_0_may_be_no_more_than_the_answer_to_a_wish_to_stop() -> None:
+    answer = evidence(0, reports=False, asked=True)
+    assert (explain(answer)[0], completed(answer)) == ("stopped", False)
+    assert completed(evidence(0, reports=False))
+    done = evidence(0, reports=False, asked=True, result_cause="completed")
+    assert (explain(done), completed(done)) == (("completed", ""), True)
+    other = evidence(0, reports=False, asked=True, result_cause="stopped")
+    assert (explain(other)[0], completed(other)) == ("no_result", False)
+
+
+def test_a_code_that_a_program_did_not_explain_is_named() -> None:
+    assert explain(evidence(78, reports=False)) == ("invalid_spec", "invalid spec (exit code 78)")
+    assert explain(evidence(78)) == ("invalid_spec", "invalid spec")
+
+
 def test_a_program_that_was_killed_for_memory_is_told_the_setting_and_its_size() -> None:
     said = explain(evidence(137, oom_seen=True, reports=False, memory="128MiB"))
     assert said == ("host_oom", "the kernel killed a process; raise resources.memory (128MiB)")

@@ -7,6 +7,7 @@ only it knows: who asked for a stop, which devices there are.  Judging blocks no
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from runner.core.job import (
@@ -32,6 +33,7 @@ from runner.core.policy.rules import Source, Verb
 from runner.core.policy.table import at, known
 from runner.core.policy.turned import Turned, turn
 from runner.core.policy.verdict import Decision, Limit, Situation, Verdict
+from runner.core.policy.wording import span
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.queueing.lending import as_begun, fit
 from runner.world import Examined, Findings, Pinned, Unstarted, World
@@ -184,7 +186,7 @@ def _as_asked(decision: Decision, job: Job, state: Lent, situation: Situation) -
 
 def _spent(job: Job, state: Stopping) -> str:
     """Return why a job that gave way does not start again: another attempt would have no time at all."""
-    return f"time limit of {job.time_limit} reached when it {_wish(state)}"
+    return f"time limit of {span(job.time_limit or timedelta())} reached when it {_wish(state)}"
 
 
 def _wish(state: Stopping) -> str:

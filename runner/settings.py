@@ -128,10 +128,10 @@ class Settings(BaseModel):
     pin_mounts: bool = True
     """Whether a root daemon pins mount sources against swapping; false for an engine elsewhere."""
 
-    cpus: float | None = Field(None, gt=0)
+    cpus: float | None = Field(None, gt=0, le=65536)
     """CPUs to lend in all; None: those of this host."""
 
-    memory_bytes: int | None = Field(None, gt=0)
+    memory_bytes: int | None = Field(None, gt=0, le=2**60)
     """Memory to lend in all, bytes; None: nine tenths of this host's."""
 
     base: str | None = None

@@ -130,9 +130,9 @@ def journal(jobs: tuple[str, ...]) -> None:
     """
     client = find_or_start(complain)
     chosen = jobs or tuple(job["id"] for job in client.jobs(everything=True, mine=True))
-    for job in chosen:
-        for record in client.decisions(job):
-            say_json(record)
+    records = [record for job in chosen for record in client.decisions(job)]
+    for record in sorted(records, key=lambda record: str(record["at"])):
+        say_json(record)
 
 
 def _decided(job: str) -> tuple[Record, ...]:

@@ -67,6 +67,7 @@ from runner.core.job import (
 )
 from runner.core.policy.rules import STARTS, Verb
 from runner.core.policy.turned import Turned
+from runner.core.policy.wording import span
 from runner.core.revising import again, revised, waiting
 
 Step: TypeAlias = tuple[Job, tuple[Command, ...]]
@@ -302,7 +303,7 @@ def _skipped(ended: Ended) -> str:
 def _why_not(job: Job, state: Lent, reason: str, ended: Ended) -> str:
     """Return why nothing follows by itself: the verdict, and what the program or the checkpoints say."""
     if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT and job.time_limit is not None:
-        return f"time limit of {job.time_limit} reached"
+        return f"time limit of {span(job.time_limit)} reached"
     if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
         return f"held by {state.by}"
     plain = reason.removeprefix("give up: ").removeprefix("hold: ")

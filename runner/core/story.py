@@ -1,6 +1,7 @@
 """What happened, in one line for people.  The store keeps these beside each event."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Final
 
 from runner.core.job import (
@@ -67,7 +68,7 @@ def tell(event: Event, after: Job) -> str:
         case PreemptRequested(_, _, why):
             return f"{why}{_asked(after)}"
         case DeadlinePassed():
-            return f"time limit of {after.time_limit} reached{_asked(after)}"
+            return f"time limit of {span(after.time_limit or timedelta())} reached{_asked(after)}"
         case GracePassed():
             return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
         case Exited(_, number, ended, _):  # exhaustive

@@ -15,6 +15,9 @@ from runner.source import Position, Problem, SpecError, one_line, quoted, read_l
 
 STANDARD_INPUT: Final = Path("-")
 
+MOST_NAMED: Final = 5
+"""Jobs of a journal that a refusal lists; a journal knows them by their ids."""
+
 _NEEDED = (
     "job",
     "attempt",
@@ -74,9 +77,14 @@ def about(records: Iterable[Record], job: str, attempt: int | None) -> tuple[Rec
     Raises:
         UsageError: there is none.
     """
+    records = tuple(records)
     own = [kept for kept in records if kept["job"] == job]
     if not own:
-        raise UsageError(f"job {quoted(job)}: no decision about it is in the journal")
+        jobs = list(dict.fromkeys(str(kept["job"]) for kept in records))
+        most = f"{', '.join(jobs[:MOST_NAMED])}{', ...' if len(jobs) > MOST_NAMED else ''}"
+        raise UsageError(
+            f"job {quoted(job)}: no decision about it is in the journal; it has {most or 'none'}"
+        )
     number = max(kept["attempt"] for kept in own) if attempt is None else attempt
     found = tuple(kept for kept in own if kept["attempt"] == number)
     if not found:
@@ -137,7 +145,10 @@ def _record(kept: Record) -> Record:
     missing = [name for name in _NEEDED if name not in kept]
     if missing:
         raise ValueError(f"{missing[0]!r} is missing")
-    known(kept["facts"], Moment(kept["moment"]))
+    facts = known(kept["facts"], Moment(kept["moment"]))
+    for name, value in kept["facts"].items():
+        if name not in facts:  # of an attempt's own words that is unknown, in a journal it is a mistake
+            raise ValueError(f"{name} cannot be {value!r}")
     situation_of(kept)
     "".join(explained(kept))
     return kept

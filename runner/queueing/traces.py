@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from runner.core.queue.dependencies import CircularDependency, refuse_circles
+from runner.core.queue.rules import DEFAULT_CLASSES
 from runner.core.queue.simulate import Arrival
 from runner.core.queue.snapshot import GIB, After, Condition, Needs, Sweep
 from runner.errors import UsageError
 from runner.source import Position, Problem, SpecError, open_target, quoted, read_lines
+from runner.spec.parsing import did_you_mean
 
 Cell: TypeAlias = str | float | bool | None
 
@@ -130,7 +133,7 @@ def _arrival(
         memory_bytes=int(float(cells["memory_gib"]) * GIB),
         gpus=int(float(cells["gpus"])),
         device_bytes=int(float(cells["device_gib"]) * GIB),
-        linked=str(cells["linked"]).lower() in {"true", "1", "yes"},
+        linked=str(cells["linked"]).lower() in _TRUE,
     )
     at_a_time, sweep = cells["at_a_time"], str(cells["sweep"])
     return Arrival(
@@ -154,6 +157,17 @@ _NUMBERS: Final = {
 }  # fmt: skip
 
 
+_WHOLE: Final = frozenset({"gpus", "priority", "at_a_time"})
+_TRUE: Final = ("true", "yes", "1")
+_WORDS: Final = {
+    "class": tuple(each.name for each in DEFAULT_CLASSES),
+    "linked": (*_TRUE, "false", "no", "0"),
+}
+
+MOST_URGENT: Final = 100
+"""The highest priority among one's own jobs."""
+
+
 def _wrong(number: int, row: Mapping[str, Any]) -> Iterator[Problem]:
     at = Position(number, 1)
     for name in row:
@@ -166,6 +180,17 @@ def _wrong(number: int, row: Mapping[str, Any]) -> Iterator[Problem]:
         value = row.get(name)
         if value is not None and not _number(value, least):
             yield Problem(at, name, f"must be a number of at least {least:g}, not {quoted(str(value))}")
+
+    for name in _WHOLE & row.keys():
+        if _number(row[name], _NUMBERS[name]) and not float(str(row[name])).is_integer():
+            yield Problem(at, name, f"must be a whole number, not {quoted(str(row[name]))}")
+    if _number(row.get("priority"), MOST_URGENT + 1):
+        yield Problem(at, "priority", f"must be {MOST_URGENT} at most, not {quoted(str(row['priority']))}")
+    for name, words in _WORDS.items():
+        word = str(row.get(name, words[0]))
+        if (word.lower() if name == "linked" else word) not in words:
+            fact = f"{quoted(word)} is none of {', '.join(words)}{did_you_mean(word, words)}"
+            yield Problem(at, name, fact)
 
 
 def _number(value: object, least: float) -> bool:
@@ -183,10 +208,23 @@ def _dangling(rows: Iterable[tuple[int, object]], jobs: list[Arrival]) -> Iterat
                 Position(number, 1), "job", f"{quoted(job.job_id)} is on line {known[job.job_id]} too"
             )
         known[job.job_id] = number
+    missing = False
     for (number, _), job in zip(rows, jobs, strict=False):
         for after in job.after:
             if after.job_id not in known:
+                missing = True
                 yield Problem(Position(number, 1), "after", f"there is no job {quoted(after.job_id)}")
+    if not missing:
+        yield from _circle(known, jobs)
+
+
+def _circle(lines: Mapping[str, int], jobs: list[Arrival]) -> Iterator[Problem]:
+    """Yield a problem if jobs wait for one another."""
+    try:
+        refuse_circles({job.job_id: [after.job_id for after in job.after] for job in jobs})
+    except CircularDependency as error:
+        line = min(lines[name] for name in error.circle)
+        yield Problem(Position(line, 1), "after", str(error))
 
 
 def write(path: Path, trace: Iterable[Arrival]) -> None:

@@ -126,7 +126,7 @@ def test_at_its_time_limit_a_job_saves_and_fails_with_the_reason(daemon: Service
     resources = {"cpus": 1, "memory": "256MiB", "time_limit": "1s"}
     job_id = daemon.submit(daemon.counting("limited", 1000, every=1000, resources=resources), end="failed")
     job = daemon.ends(job_id)
-    assert job["why"] == "time limit of 0:00:01 reached"
+    assert job["why"] == "time limit of 1 s reached"
     assert (job["attempts"][0]["exit_code"], job["attempts"][0]["checkpoint_step"] > 1) == (75, True)
     daemon.runner("wait", job_id, code=10)
 

@@ -26,7 +26,11 @@ class Named:
 
 
 class CircularDependency(ValueError):
-    """Jobs would wait for one another for ever."""
+    """Jobs would wait for one another for ever: each for the next of a circle, which ends where it begins."""
+
+    def __init__(self, circle: Sequence[str]) -> None:
+        super().__init__(f"circular dependency: {' waits for '.join(circle)}")
+        self.circle = tuple(circle)
 
 
 def resolve(reference: str, owner: str, known: Sequence[Named]) -> str | None:
@@ -61,8 +65,7 @@ def _walk(start: str, edges: Mapping[str, Iterable[str]], done: set[str]) -> Non
             done.add(job)
             path.pop(job)
         elif job in path:
-            circle = [*list(path)[list(path).index(job) :], job]
-            raise CircularDependency(f"circular dependency: {' waits for '.join(circle)}")
+            raise CircularDependency([*list(path)[list(path).index(job) :], job])
         elif job not in done:
             path[job] = None
             todo.append((job, True))

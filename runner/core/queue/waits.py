@@ -7,7 +7,7 @@ reservation, both are wrong as far as durations are.  Where one would rest on a 
 nobody knows anything, there is none, and that job is named.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp2, inf, log2
@@ -120,13 +120,33 @@ class Waits(Mapping[str, Wait]):
             return Wait(job.job_id, why, never=True)
         return self._capped(job, shape) or self._scarce(job, shape)
 
-    def _dependent(self, job: Waiting) -> Wait | None:
+    def _failed(self, job: Waiting) -> Wait | None:
+        """Return why a job never starts, if what it waits for has ended in another way."""
         for after in job.after:
-            known = satisfied(after, self.snapshot.ended)
-            if known is Readiness.NEVER:
+            if satisfied(after, self.snapshot.ended) is Readiness.NEVER:
                 outcome, end = self.snapshot.ended[after.job_id].outcome, _ENDS[after.condition]
                 why = f"never starts: job {after.job_id} {outcome}, and it was to {end}"
                 return Wait(job.job_id, why, never=True)
+        return None
+
+    def _failed_before(self, ids: Iterable[str]) -> Wait | None:
+        """Return the same of the first of some jobs, and of those that they wait for, that never starts."""
+        found = dict.fromkeys(ids)
+        todo = list(found)
+        for job_id in todo:  # it grows
+            job = self._jobs.get(job_id)
+            if job is None:
+                continue
+            if failed := self._failed(job):
+                return failed
+            more = [after.job_id for after in job.after if after.job_id not in found]
+            found |= dict.fromkeys(more)
+            todo += more
+        return None
+
+    def _dependent(self, job: Waiting) -> Wait | None:
+        if failed := self._failed(job):
+            return failed
         open_ = [each for each in job.after if satisfied(each, self.snapshot.ended) is Readiness.PENDING]
         if not open_:
             return None
@@ -134,7 +154,8 @@ class Waits(Mapping[str, Wait]):
             end: [a.job_id for a in open_ if a.condition is condition] for condition, end in _ENDS.items()
         }
         each = [f"for {jobs(ids)} to {end}" for end, ids in alike.items() if ids]
-        return Wait(job.job_id, f"waits {' and '.join(each)}")
+        why, failed = f"waits {' and '.join(each)}", self._failed_before(each.job_id for each in open_)
+        return Wait(job.job_id, why if failed is None else f"{why}; job {failed.job_id} {failed.why}")
 
     def _capped(self, job: Waiting, shape: Shape) -> Wait | None:
         caps = self._caps.of(job)

@@ -39,7 +39,11 @@ def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
         ("executer: docker", '1:1: executer: unknown field; did you mean "executor"?'),
         ("ram: 7", "1:1: ram: unknown field"),
         ("privileged: true", "1:1: privileged: unknown field"),
-        ("cpus: -1", "1:7: cpus: must be a number greater than 0, or null, not -1"),
+        ("cpus: -1", "1:7: cpus: must be a number greater than 0 and of at most 65536, or null, not -1"),
+        (
+            "cpus: 1.0e308",
+            "1:7: cpus: must be a number greater than 0 and of at most 65536, or null, not 1.0e308",
+        ),
         ("a: [", "2:1: not valid YAML: a value or a closing bracket is missing here"),
         (
             "alarm: {below_percent: 101}",
@@ -87,7 +91,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert [line.removeprefix(f"{path}:") for line in str(refused.value).splitlines()] == [
         '1:16: queue.order: must be one of "fair", "fifo", "priority" or "sjf", not "foo"',
         '1:21: queue.backfil: unknown field; did you mean "backfill"?',
-        '2:7: cpus: must be a number greater than 0, or null, not "x"',
+        '2:7: cpus: must be a number greater than 0 and of at most 65536, or null, not "x"',
     ]
 
 

@@ -127,7 +127,8 @@ def test_a_decision_is_explained(kept: str) -> None:
 
 def test_a_decision_that_nobody_recorded_cannot_be_explained(kept: str) -> None:
     result = call("explain", "eval", "--journal", kept)
-    assert (result.exit_code, result.stderr) == (2, 'job "eval": no decision about it is in the journal\n')
+    said = 'job "eval": no decision about it is in the journal; it has train\n'
+    assert (result.exit_code, result.stderr) == (2, said)
 
 
 def test_another_policy_is_asked_about_a_journal(kept: str) -> None:
@@ -182,9 +183,12 @@ def test_without_an_end_nothing_has_been_decided(api: FakeApi) -> None:
 def test_what_was_decided_is_a_journal_for_another_policy(
     api: FakeApi, decided: list[dict[str, object]]
 ) -> None:
-    api.add("other")
+    later = api.add("other")["id"]
     lines = call("journal").stdout
     assert [json.loads(line) for line in lines.splitlines()] == decided
+    api.decisions[later] = [{**decided[0], "job": later, "at": "2000-01-01T00:00:00+00:00"}]
+    assert [json.loads(line)["job"] for line in call("journal").stdout.splitlines()][:2] == [later, "000001"]
+    del api.decisions[later]
     assert call("journal", "train").stdout == lines
     assert call("journal", "other").stdout == ""
     Path("journal.jsonl").write_text(lines)

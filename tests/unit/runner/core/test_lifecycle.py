@@ -281,7 +281,7 @@ def test_the_running_time_of_all_attempts_counts_against_the_limit() -> None:
     job, commands = advance(job, DeadlinePassed(LATER))
     assert commands == (Terminate(1),)
     job, _ = advance(job, Exited(LATER, 1, Ended(75, "stopped"), ENOUGH))
-    assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 0:10:00 reached")
+    assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 10 min reached")
 
 
 def test_a_time_limit_that_is_used_up_leaves_a_deadline_in_the_past_of_nobody() -> None:

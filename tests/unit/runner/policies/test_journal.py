@@ -42,7 +42,14 @@ def test_what_is_no_record_is_told_with_its_line(line: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"facts": {"moon": 1}}, {"moment": "noon"}, {"at": "yesterday"}, {"rules": [{}]}, {"verdict": {}}],
+    [
+        {"facts": {"moon": 1}},
+        {"facts": {"exit.class": "sucess"}},
+        {"moment": "noon"},
+        {"at": "yesterday"},
+        {"rules": [{}]},
+        {"verdict": {}},
+    ],
 )
 def test_a_record_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     kept = {**journal(POLICY, OOM)[0], **wrong}
@@ -71,8 +78,13 @@ def test_an_explanation_is_of_the_last_attempt_unless_one_is_named() -> None:
 
 def test_what_is_not_in_the_journal_cannot_be_explained() -> None:
     records = policy_journal.load(text(OOM), PATH)
-    with pytest.raises(UsageError, match='job "8": no decision about it'):
+    with pytest.raises(UsageError, match=r'job "8": no decision about it is in the journal; it has 7$'):
         policy_journal.explain(records, "8", None)
+    with pytest.raises(UsageError, match=r"it has none$"):
+        policy_journal.explain((), "8", None)
+    many = [{**records[0], "job": str(number)} for number in range(6)]
+    with pytest.raises(UsageError, match=r"it has 0, 1, 2, 3, 4, \.\.\.$"):
+        policy_journal.explain(many, "8", None)
     with pytest.raises(UsageError, match='job "7": no decision about attempt 2; there are 1'):
         policy_journal.explain(records, "7", 2)
 

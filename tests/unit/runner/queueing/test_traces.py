@@ -136,3 +136,39 @@ def test_one_line_that_is_a_job_makes_the_others_mistakes_of_a_trace(tmp_path: P
 def test_a_line_with_more_cells_than_the_head_is_told(tmp_path: Path) -> None:
     (told,) = problems(trace(tmp_path, f"{HEAD}\nada,0,1,1,9,9\n"))
     assert told == "2:1: more cells than columns: unknown field"
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "said"),
+    [
+        ("class", "urgnt", '"urgnt" is none of idle, normal, urgent; did you mean "urgent"?'),
+        ("class", "Urgent", '"Urgent" is none of idle, normal, urgent; did you mean "urgent"?'),
+        ("linked", "maybe", '"maybe" is none of true, yes, 1, false, no, 0'),
+        ("priority", "101", 'must be 100 at most, not "101"'),
+        ("priority", "5.5", 'must be a whole number, not "5.5"'),
+        ("at_a_time", "1.5", 'must be a whole number, not "1.5"'),
+    ],
+)
+def test_a_value_that_would_be_taken_for_another_is_refused(
+    tmp_path: Path, column: str, cell: str, said: str
+) -> None:
+    wrong = trace(tmp_path, f"{HEAD},{column}\nada,0,10,1,{cell}\n")
+    assert problems(wrong) == [f"2:1: {column}: {said}"]
+
+
+@pytest.mark.parametrize("cell", ["TRUE", "1", "no"])
+def test_yes_and_no_are_read_however_they_are_written(tmp_path: Path, cell: str) -> None:
+    [job] = read(trace(tmp_path, f"{HEAD},linked\nada,0,10,1,{cell}\n"))
+    assert job.needs.linked is (cell != "no")
+
+
+def test_devices_come_whole(tmp_path: Path) -> None:
+    assert problems(trace(tmp_path, f"{HEAD}\nada,0,10,1.5\n")) == [
+        '2:1: gpus: must be a whole number, not "1.5"'
+    ]
+
+
+def test_jobs_that_wait_for_one_another_are_refused_with_the_circle(tmp_path: Path) -> None:
+    text = f"{HEAD},job,after\nada,0,10,1,a,\nada,0,10,1,b,d\nada,0,10,1,c,b\nada,0,10,1,d,c\n"
+    [line] = problems(trace(tmp_path, text))
+    assert line == "3:1: after: circular dependency: b waits for d waits for c waits for b"

@@ -312,6 +312,21 @@ def test_dependencies_say_what_must_happen() -> None:
     assert (wait.why, wait.never) == ("never starts: job z succeeded, and it was to fail", True)
 
 
+def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() -> None:
+    ended = {"gone": Ended(Outcome.FAILED, NOW_S)}
+    dead = replace(waiting("dead"), after=(After("gone"),))
+    near = [replace(waiting(name), after=(After("busy"), After("dead", Condition.ANY))) for name in "ab"]
+    far = replace(waiting("far"), after=(After("a"), After("b"), After("busy")))
+    fine = replace(waiting("fine"), after=(After("busy"),))
+    waits = planned([dead, *near, far, fine], ended=ended).waits
+    reason = "job dead never starts: job gone failed, and it was to succeed"
+    assert waits["dead"].why == reason.removeprefix("job dead ")
+    assert waits["a"].why == f"waits for job busy to succeed and for job dead to end; {reason}"
+    assert waits["far"].why == f"waits for jobs a, b and busy to succeed; {reason}"
+    assert waits["fine"].why == "waits for job busy to succeed"
+    assert [waits[name].never for name in ("dead", "a", "far")] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("count", "said"),
     [

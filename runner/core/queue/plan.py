@@ -123,13 +123,16 @@ class _Planner:
 
     def _considered(self, job: Waiting, *, late: bool) -> bool:
         """Decide about one job, and return whether those behind it may still start."""
+        under = (job.owner, job.group, job.sweep, job.needs.gpus)
+        capped_s = None if late else self.capped.get(under)  # an overdue job may close its limits
+        if capped_s == 0.0:  # first, for there may be thousands of them
+            return True
         shape = self.places.shape(job.needs)
         lasts_s = self.endless_s if job.lasts_s is None else job.lasts_s
         passed = self.headed and not late
         if shape.never or (passed and (shape.dead or _reaches(lasts_s, shape.too_long_s))):
             return True
-        under = (job.owner, job.group, job.sweep, job.needs.gpus)
-        if not late and _reaches(lasts_s, self.capped.get(under)):  # an overdue job may close its limits
+        if _reaches(lasts_s, capped_s):
             return True
         caps = list(self.book.caps(job))
         full = self._full(caps, lasts_s, late=late)

@@ -7,18 +7,14 @@ known fact nothing but the empty condition is true: what nobody knows cannot dec
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from runner.core.policy.facts import Facts, Known, Value
 
 Truth: TypeAlias = bool | None
 """None is unknown."""
-
-REMEMBERED: Final = 4096
-"""Comparisons whose outcome is kept: most ends are like others, and every rule looks at each of them."""
 
 
 class Operator(StrEnum):
@@ -103,7 +99,8 @@ class Reading:
     @property
     def words(self) -> str:
         """Return ``phase = eval (wanted: train)``."""
-        return _words(self.test, self.value, self.negated)
+        found = "is unknown" if self.value is None else f"= {worded(self.value)}"
+        return f"{self.test.fact} {found} (wanted: {'not ' if self.negated else ''}{self.test.wanted})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +115,16 @@ def weigh(condition: Condition, facts: Facts) -> Finding:
     """Return whether a condition is true of some facts, and which of them decided."""
     match condition:
         case Comparison():
-            return _found(condition, facts.get(condition.fact))
+            value = facts.get(condition.fact)
+            return Finding(_compare(condition, value), (Reading(condition, value),))
         case AllOf(parts):
             return _join(parts, facts, decisive=False)
         case AnyOf(parts):
             return _join(parts, facts, decisive=True)
         case Not(part):  # exhaustive
             found = weigh(part, facts)
-            turned = tuple(Reading(each.test, each.value, not each.negated) for each in found.readings)
+            turned = tuple(replace(reading, negated=not reading.negated) for reading in found.readings)
             return Finding(None if found.truth is None else not found.truth, turned)
-
-
-@lru_cache(maxsize=REMEMBERED, typed=True)
-def _found(test: Comparison, value: Known | None) -> Finding:
-    return Finding(_compare(test, value), (Reading(test, value),))
-
-
-@lru_cache(maxsize=REMEMBERED, typed=True)
-def _words(test: Comparison, value: Known | None, negated: bool) -> str:  # noqa: FBT001  (a part of the key)
-    found = "is unknown" if value is None else f"= {worded(value)}"
-    return f"{test.fact} {found} (wanted: {'not ' if negated else ''}{test.wanted})"
 
 
 def _join(parts: tuple[Condition, ...], facts: Facts, *, decisive: bool) -> Finding:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from jobs.contract import Result, Status
 from runner.adapters import as_user
+from runner.adapters.schedules import ScheduleBooks
 from runner.adapters.store import SqliteStore
 from runner.core.job import (
     Attempt,
@@ -306,10 +307,8 @@ class Service:
         """
         row = self.store.find(reference, None if caller is None else self._name(caller))
         if row is None:
-            name, uid = one_line(reference), -1 if caller is None else caller.uid
-            coming = self.store.rows("schedules_named", name=reference, uid=uid)
-            fact = "there is no job of that id or name; runner list --all"
-            if any(schedule["uid"] == uid for schedule in coming):
+            name, fact = one_line(reference), "there is no job of that id or name; runner list --all"
+            if caller is not None and ScheduleBooks(self.store).named(reference, caller.uid):
                 fact = f"is a schedule, and no job has that name; runner schedule show {name}"
             raise NotFound(f"{name}: {fact}")
         return row

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -17,6 +17,9 @@ from runner.core.usage import By, total, usage
 from runner.service import Service
 from runner.telling.exposition import CONTENT_TYPE
 from runner.telling.metering import Meter
+
+if TYPE_CHECKING:
+    from runner.api.figures_port import TcpFigures
 
 router: Final = APIRouter()
 
@@ -67,26 +70,12 @@ async def metrics(request: Request) -> Response:
     return Response(await run_in_threadpool(figures.text), media_type=CONTENT_TYPE)
 
 
-class Port(Protocol):
-    """Where figures are given to whoever connects."""
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens."""
-
-    def start(self) -> None:
-        """Begin to answer, on a thread of its own."""
-
-    def stop(self) -> None:
-        """Answer nobody any more."""
-
-
 @dataclass(frozen=True, slots=True)
 class Seeing:
     """What looks at the jobs for those who ask."""
 
     meter: Meter
-    tcp: Port | None = None
+    tcp: "TcpFigures | None" = None
 
     def start(self) -> None:
         self.meter.start()
@@ -118,7 +107,7 @@ def attach(
     return Seeing(meter, None if listen is None else _port(figures, listen))
 
 
-def _port(figures: Figures, listen: str) -> Port:
+def _port(figures: Figures, listen: str) -> "TcpFigures":
     from runner.api.figures_port import over_tcp  # noqa: PLC0415  few sites have one, and it loads a web server
 
     return over_tcp(figures, listen)

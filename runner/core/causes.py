@@ -21,9 +21,7 @@ class Evidence:
     reports: bool  # the workload writes a result: exit 0 alone is not believed
     saved: bool = False  # the attempt has left a valid checkpoint
     memory: str = ""  # how much it could have, as its job file would say it
-    asked: bool = (
-        False  # it was told to stop while it ran: exit 0 alone may be no more than the answer to that
-    )
+    asked: bool = False  # it was told to stop: exit 0 alone may be no more than its answer to that
 
 
 BY_SIGNAL: Final[dict[int, tuple[str, str]]] = {

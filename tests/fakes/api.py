@@ -340,9 +340,10 @@ def _version(api: FakeApi) -> Json:
 
 def main(socket_path: Path) -> None:
     """Serve one running job until SIGTERM, or until asked to stop."""
-    with FakeApi(socket_path) as api:
-        api.add()
-        signal.signal(signal.SIGTERM, lambda *_: api.left.set())
+    api = FakeApi(socket_path)
+    api.add()  # before anything is answered: the first question may already wait
+    signal.signal(signal.SIGTERM, lambda *_: api.left.set())
+    with api:
         api.left.wait()
 
 

@@ -36,6 +36,7 @@ class Lanes:
         self._lock = Lock()
         self._held: list[str] | None = None  # lanes that may not begin yet
         self._spare = False  # a thread stands by
+        self._called = Event()  # it shall look again
         self._threads = 0
         self._begun_s = 0.0
         self._closed = Event()
@@ -74,9 +75,12 @@ class Lanes:
 
     def _hire(self) -> None:
         """Have one more thread if there is work for it; with the lock held."""
-        if self._closed.is_set() or not self._ready or self._spare:
+        if self._closed.is_set() or not self._ready:
             return
-        if self._threads < self._width:
+        if self._spare:
+            if self._threads == 1:  # no other will come by
+                self._called.set()
+        elif self._threads < self._width:
             self._spare = True
             self._threads += 1
             self._pool.submit(self._work)
@@ -99,8 +103,9 @@ class Lanes:
                 wait_s = self._begun_s + SPILL_S - time.monotonic()
                 if self._threads == 1 or wait_s <= 0 or not self._ready or self._closed.is_set():
                     self._spare = False
+                    self._called.clear()
                     return
-            self._closed.wait(wait_s)
+            self._called.wait(wait_s)
 
     def _next(self) -> str | None:
         with self._lock:
@@ -140,5 +145,7 @@ class Lanes:
 
     def close(self) -> None:
         """Begin nothing new; what has begun may end by itself."""
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
+            self._called.set()
         self._pool.shutdown(wait=False, cancel_futures=True)

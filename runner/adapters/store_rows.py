@@ -7,9 +7,9 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import TypeAdapter
+from pydantic import Discriminator, TypeAdapter
 
 from runner.core import story
 from runner.core.job import (
@@ -28,7 +28,7 @@ from runner.core.job import (
 from runner.ports import AttemptRow, DecisionRow, EventRow, JobRow, Lending, Owner, Recorded, RevisionRow
 
 _jobs: Final = TypeAdapter(Job)
-_events: Final = TypeAdapter(Event)
+_events: Final = TypeAdapter(Annotated[Event, Discriminator("kind")])  # told apart at once, not one by one
 _labels: Final = TypeAdapter(dict[str, str])
 
 

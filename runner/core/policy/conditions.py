@@ -7,7 +7,7 @@ known fact nothing but the empty condition is true: what nobody knows cannot dec
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -55,11 +55,11 @@ class Comparison:
     fact: str
     operator: Operator
     operand: Known
+    wanted: str = field(init=False, repr=False, compare=False)
+    """What would make it true, in words."""
 
-    @property
-    def wanted(self) -> str:
-        """What would make it true, in words."""
-        return SIGNS[self.operator] + worded(self.operand)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wanted", SIGNS[self.operator] + worded(self.operand))
 
 
 @dataclass(frozen=True, slots=True)

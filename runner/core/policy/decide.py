@@ -140,8 +140,9 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Decis
     after = (
         ended.charged_for(root, situation.effective, advanced=_truth(advanced)) if verdict.charged else ended
     )
-    delay = policy.backoff.wait(after.setbacks, f"{situation.seed}/{after.attempts}")
-    verdict = replace(verdict, delay=delay) if verdict.verb in STARTS else verdict
+    if verdict.verb in STARTS:
+        delay = policy.backoff.wait(after.setbacks, f"{situation.seed}/{after.attempts}")
+        verdict = replace(verdict, delay=delay)
     verdict = limits.under_ceilings(verdict, policy, after, situation, root)
     if asked.answer and verdict.verb in STARTS:
         after = after.tried_once_more(asked.answer.rule, root, situation.effective)

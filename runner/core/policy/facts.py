@@ -14,6 +14,9 @@ Value: TypeAlias = bool | int | float | str
 Known: TypeAlias = Value | tuple[Value, ...]
 Facts: TypeAlias = Mapping[str, Known]
 
+_VALUES: Final = (bool, int, float, str)
+_NUMBERS: Final = (int, float)
+
 MAX_TEXT: Final = 200
 """Characters of a free text that are kept: a container may have written them."""
 
@@ -77,7 +80,7 @@ class Fact:
             case Kind.WHOLE | Kind.WHOLES:
                 return isinstance(value, int) and self._in_range(value)
             case Kind.NUMBER:  # exhaustive
-                return isinstance(value, int | float) and self._in_range(value)
+                return isinstance(value, _NUMBERS) and self._in_range(value)
 
     def has_word(self, word: str) -> bool:
         """Return whether a word is in the vocabulary; ``watch/...`` stands for any rule of ``on_watch``."""
@@ -97,7 +100,7 @@ class Fact:
         return kept if len(kept) == len(entries[:MAX_ENTRIES]) else None
 
     def _single(self, value: object) -> Value | None:
-        if not isinstance(value, bool | int | float | str) or not self.allows(value):
+        if not isinstance(value, _VALUES) or not self.allows(value):
             return None
         if self.hint and isinstance(value, float) and not isfinite(value):
             return None

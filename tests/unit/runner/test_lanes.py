@@ -78,6 +78,31 @@ def test_quick_pieces_are_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) ->
     lanes.close()
 
 
+def test_what_is_put_while_a_thread_only_stands_by_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, go, first, over = Lanes(2), Event(), Event(), Event()
+    lanes.put("a", partial(hold, first, go))
+    assert first.wait(10)
+    monkeypatch.setattr(lanes_module, "SPILL_S", 60.0)
+    lanes.put("b", first.clear)  # a thread stands by for it
+    go.set()
+    while lanes.busy("a") or lanes.busy("b"):
+        Event().wait(0.001)
+    lanes.put("c", over.set)
+    assert over.wait(10)
+    lanes.close()
+
+
+def test_a_thread_that_stands_by_leaves_when_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "SPILL_S", 60.0)
+    lanes, go, begun, other = Lanes(2), Event(), Event(), Event()
+    lanes.put("a", partial(hold, begun, go))
+    assert begun.wait(10)
+    lanes.put("b", other.set)
+    lanes.close()
+    go.set()
+    assert not other.wait(0.05)
+
+
 def test_others_join_in_where_a_thread_waits() -> None:
     lanes, go = Lanes(3), Event()
     begun = [Event() for _ in range(3)]

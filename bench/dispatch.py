@@ -8,7 +8,6 @@ last has finished.  Each job has a file of its own, so nothing is parsed once fo
 
 import gc
 import itertools
-import logging
 import shutil
 import sys
 import time
@@ -26,6 +25,7 @@ from bench import rounds
 from bench.finished import OWNER
 from bench.result import Aim, CannotMeasure, Line, Result, Series
 from bench.room import Room
+from runner import logs
 from runner.adapters.attempt import attempt_name
 from runner.adapters.clock import SystemClock
 from runner.adapters.store import SqliteStore
@@ -91,20 +91,15 @@ def logged(directory: Path) -> Iterator[None]:
     """Let the daemon's log cost what it costs a daemon: its lines are made, and written to a file."""
     before = structlog.get_config()
     with (directory / "daemon.log").open("w") as file:
-        structlog.configure(
-            processors=[
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.processors.JSONRenderer(),
-            ],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-            logger_factory=structlog.PrintLoggerFactory(file),
-            cache_logger_on_first_use=False,
-        )
+        logs.configure(terminal=False, to=file)
         try:
             yield
         finally:
             structlog.configure(**before)
+            lazy = type(structlog.get_logger())
+            for module in list(sys.modules.values()):
+                if isinstance(logger := vars(module).get("log"), lazy):
+                    vars(logger).pop("bind", None)  # a logger keeps what it was first used with
 
 
 class AtOnce:

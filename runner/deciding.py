@@ -4,14 +4,12 @@ The lane that looked into the end has gathered what the attempt and its director
 only it knows: who asked for a stop, which devices there are.  Judging blocks nothing and reads no clock.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from pydantic_core import PydanticSerializationError, to_json
-
+from runner import compact
 from runner.core.job import (
     Attempt,
     Ended,
@@ -108,15 +106,7 @@ def recorded(  # noqa: PLR0913, PLR0917  (a record is about all of these)
     if following is not None:
         body["next"] = following
     moment = str(decision.moment)
-    return DecisionRow(row.job.id, attempt.number, moment, situation.now, _as_json(body))
-
-
-def _as_json(body: Mapping[str, Any]) -> str:
-    """Return a record as text: four times as fast as ``json``, which takes what is not in UTF-8 besides."""
-    try:
-        return to_json(body).decode()
-    except PydanticSerializationError:
-        return json.dumps(body)
+    return DecisionRow(row.job.id, attempt.number, moment, situation.now, compact.dumps(body))
 
 
 _SETTINGS: Final = tuple(each.name for each in fields(Turned))

@@ -2,14 +2,17 @@
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
+from runner import compact
 
-def configure(*, terminal: bool) -> None:
+
+def configure(*, terminal: bool, to: TextIO | None = None) -> None:
     """Write one line per event to stderr: readable on a terminal, JSON elsewhere, UTC always."""
     renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(compact.dumps)
     )
     structlog.configure(
         processors=[
@@ -20,6 +23,6 @@ def configure(*, terminal: bool) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(to or sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from jobs.contract import JOB_DIR, Program, RunPaths
+from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner import exit_facts, programs
 from runner.adapters import as_user, log_quota
 from runner.adapters.pins import Pins
@@ -43,7 +43,7 @@ from runner.ports import (
     Owner,
 )
 from runner.quantities import format_size
-from runner.spec.jobfile import Retry
+from runner.spec.jobfile import Retry, checkpoint_plan
 from runner.submitting.resolved import Resolved
 from runner.world import Findings, Glance, Pinned, Terms
 
@@ -72,6 +72,12 @@ class Shop:
 def parse_revision(text: str) -> Resolved:
     """Return the revision that the store keeps as JSON; the same few are asked for again and again."""
     return Resolved.model_validate_json(text)
+
+
+@lru_cache(maxsize=512)
+def _spec(text: str, job_id: str, attempt: Attempt, in_container: bool) -> AttemptSpec:  # noqa: FBT001
+    """Return what an attempt is told, but for how long this host leaves attempts alone."""
+    return parse_revision(text).spec(job_id, attempt, in_container=in_container)
 
 
 @lru_cache(maxsize=8192)
@@ -164,12 +170,8 @@ class JobWorkshop:
     ) -> LaunchRequest:
         """Return what to launch, with the attempt's directory made."""
         revision = parse_revision(row.revision)
-        spec = revision.spec(
-            row.job.id,
-            attempt,
-            in_container=self._shop.in_container,
-            mean_between_s=self._shop.mean_between_s(),
-        )
+        saves = checkpoint_plan(revision.job, self._shop.mean_between_s())
+        spec = self._spec(row, attempt).model_copy(update={"checkpoint": saves})
         spec = within_part(spec, revision.job.devices.memory, devices)
         directory = self.directory(row)
         secrets = {
@@ -188,7 +190,7 @@ class JobWorkshop:
         paths = directory.paths(attempt.number, attempt.lineage)
         mounts = self._mounts(revision, directory.secret, lambda _, source: source)
         request = self._request(row, revision, paths, image, (), mounts, attempt.turned)
-        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
+        spec = self._spec(row, attempt)
         return programs.started(request, spec, in_container=self._shop.in_container)
 
     def _request(  # noqa: PLR0913, PLR0917  (one value per part of the answer)
@@ -252,7 +254,7 @@ class JobWorkshop:
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
         """Return the evidence about an attempt that has ended; checkpoints are verified, not believed."""
         revision = parse_revision(row.revision)
-        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
+        spec = self._spec(row, attempt)
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         reports, saved = self._reports(directory, paths), directory.saved(paths)
@@ -289,7 +291,7 @@ class JobWorkshop:
         Asked every few seconds: of checkpoints the sizes are compared with the manifest, not the content.
         """
         revision = parse_revision(row.revision)
-        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
+        spec = self._spec(row, attempt)
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         reports = exit_facts.Reports(directory.status(paths), effective=directory.effective(paths))
@@ -351,9 +353,10 @@ class JobWorkshop:
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
         """Return the attempt's spec as JSON values, for a dry run."""
-        revision = parse_revision(row.revision)
-        spec = revision.spec(row.job.id, attempt, in_container=self._shop.in_container)
-        return json.loads(spec.model_dump_json())
+        return json.loads(self._spec(row, attempt).model_dump_json())
+
+    def _spec(self, row: JobRow, attempt: Attempt) -> AttemptSpec:
+        return _spec(row.revision, row.job.id, attempt, self._shop.in_container)
 
 
 def _turned(attempt: Attempt) -> bool:

@@ -181,15 +181,8 @@ class Resolved(BaseModel):
         ours = environment(self.profile(turned), self.accelerator, cpus, root / "home", scratch)
         return {**self.job.environment, **ours}
 
-    def spec(
-        self,
-        job_id: str,
-        attempt: Attempt,
-        *,
-        in_container: bool,
-        mean_between_s: float = PRIOR_S,
-    ) -> AttemptSpec:
-        """Return what one attempt is told; ``mean_between_s``: how long this host leaves attempts alone."""
+    def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:
+        """Return what one attempt is told; for how long a host leaves attempts alone is not known here."""
         return AttemptSpec(
             job_id=job_id,
             attempt=attempt.number,
@@ -198,7 +191,7 @@ class Resolved(BaseModel):
             seed=self.job.seed,
             workload=self._workload(in_container=in_container),
             profile=self.profile(attempt.turned),
-            checkpoint=checkpoint_plan(self.job, mean_between_s),
+            checkpoint=checkpoint_plan(self.job, PRIOR_S),
             resume_step=attempt.start.step if attempt.start.source is From.STEP else None,
             accelerator=self.accelerator,
             cpus=self.job.resources.cpus,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Discriminator, TypeAdapter
 
+from runner import compact
 from runner.core import story
 from runner.core.job import (
     Event,
@@ -77,7 +78,7 @@ def lifecycle_event(event: Event, after: Job) -> dict[str, object]:
     """Return a transition as columns: the event itself, the state it led to, and in words what followed."""
     body, entered = _events.dump_json(event).decode(), _entered(event, after)
     if entered:  # one object, put together as text: this is written three times for each job
-        body = f"{body[:-1]}, {json.dumps(entered)[1:]}"
+        body = f"{body[:-1]}, {compact.dumps(entered)[1:]}"
     return {**event_values(after.id, event.at, event.kind, story.tell(event, after)), "body": body}
 
 

@@ -7,9 +7,9 @@ known fact nothing but the empty condition is true: what nobody knows cannot dec
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from runner.core.policy.facts import Facts, Known, Value
 
@@ -88,9 +88,8 @@ Condition: TypeAlias = Comparison | AllOf | AnyOf | Not
 ALWAYS: Final = AllOf()
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A fact that decided: what was wanted, and what it was."""
+class Reading(NamedTuple):
+    """A fact that decided: what was wanted, and what it was.  A tuple, for each decision makes dozens."""
 
     test: Comparison
     value: Known | None
@@ -103,8 +102,7 @@ class Reading:
         return f"{self.test.fact} {found} (wanted: {'not ' if self.negated else ''}{self.test.wanted})"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Whether a condition is true, and the facts that made it so."""
 
     truth: Truth
@@ -123,7 +121,7 @@ def weigh(condition: Condition, facts: Facts) -> Finding:
             return _join(parts, facts, decisive=True)
         case Not(part):  # exhaustive
             found = weigh(part, facts)
-            turned = tuple(replace(reading, negated=not reading.negated) for reading in found.readings)
+            turned = tuple(reading._replace(negated=not reading.negated) for reading in found.readings)
             return Finding(None if found.truth is None else not found.truth, turned)
 
 

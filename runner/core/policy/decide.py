@@ -152,7 +152,7 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Decis
 
 def overruled(decision: Decision) -> Decision:
     """Return a decision whose rules say that what was asked for came first."""
-    weighed = (replace(each, note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.weighed)
+    weighed = (each._replace(note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.weighed)
     return replace(decision, weighed=tuple(weighed))
 
 

@@ -6,7 +6,7 @@ records, one per line, is a journal: ``simulate`` asks another policy about the 
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 from typing import Any, Final, TypeAlias
@@ -111,7 +111,7 @@ def _weighed(each: Weighed) -> dict[str, Any]:
 
 def _bounded(reading: Reading) -> Reading:
     """Return a reading in whose words a gain without bound is no figure."""
-    return replace(reading, value=_gained(reading.value)) if _of_gain(reading) else reading
+    return reading._replace(value=_gained(reading.value)) if _of_gain(reading) else reading
 
 
 def _tally(tally: Tally) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from runner.core.policy.conditions import Reading, Truth
 from runner.core.policy.facts import Facts, Moment
@@ -44,8 +45,7 @@ class Verdict:
     limit: Limit | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(NamedTuple):
     """One rule, whether it was true, and the facts that decided."""
 
     rule: str

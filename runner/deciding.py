@@ -74,7 +74,7 @@ def judged(world: World, row: JobRow, news: Examined | Unstarted) -> Judgement |
     if not isinstance(state, Lent) or state.attempt.number != news.attempt:
         return None
     findings = news.findings if isinstance(news, Examined) else _not_started(news)
-    facts = {**findings.facts, **known(_told(world, row, state), Moment.EXIT)}
+    facts = known({**findings.facts, **_told(world, row, state)}, Moment.EXIT)
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
     situation = Situation(facts, news.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:

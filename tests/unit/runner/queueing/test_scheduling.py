@@ -1,5 +1,6 @@
 """The real daemon and its queue on a host where nothing happens unless a test says so."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -356,7 +357,7 @@ def test_a_preempted_job_goes_back_to_its_place_and_is_charged_for_nothing(site:
     assert isinstance(job.state, Queued)
     assert (job.state.why, job.state.not_before) == (f"gave way to job {urgent}", job.state.since)
     [kept] = site.store.decisions(idle)
-    assert '"killed_by": "preemption"' in kept.body
+    assert json.loads(kept.body)["facts"]["killed_by"] == "preemption"
     told = [event.text for event, _ in site.store.events(0, idle, 99)]
     assert any(text.startswith(f"gives way to job {urgent} of class urgent, which would") for text in told)
     site.world.end(site.key(urgent), 0)

@@ -16,13 +16,12 @@ def configure(*, terminal: bool, to: TextIO | None = None) -> None:
     )
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(to or sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(to or sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -310,11 +310,12 @@ class JobWorkshop:
 
     @staticmethod
     def _reports(directory: RunDirectory, paths: RunPaths) -> exit_facts.Reports:
+        there = directory.there(paths)
         return exit_facts.Reports(
-            directory.status(paths),
-            directory.result(paths),
-            directory.effective(paths),
-            directory.rates(paths),
+            directory.status(paths) if paths.STATUS in there else None,
+            directory.result(paths) if paths.RESULT in there else None,
+            directory.effective(paths) if paths.EFFECTIVE in there else None,
+            directory.rates(paths) if paths.METRICS in there else (),
             tail(paths.log, exit_facts.LOG_TAIL_BYTES),
         )
 

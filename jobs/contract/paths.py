@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 JOB_DIR: Final = Path("/job")
 """The run directory as the container sees it."""
@@ -27,6 +27,11 @@ class RunPaths:
     attempt: int
     lineage: int
 
+    STATUS: ClassVar = "status.json"
+    METRICS: ClassVar = "metrics.jsonl"
+    EFFECTIVE: ClassVar = "effective.json"
+    RESULT: ClassVar = "result.json"
+
     @cached_property
     def attempt_dir(self) -> Path:
         return self.root.joinpath("attempts", str(self.attempt))
@@ -40,19 +45,19 @@ class RunPaths:
 
     @cached_property
     def effective(self) -> Path:
-        return self._of_attempt("effective.json")
+        return self._of_attempt(self.EFFECTIVE)
 
     @cached_property
     def status(self) -> Path:
-        return self._of_attempt("status.json")
+        return self._of_attempt(self.STATUS)
 
     @cached_property
     def metrics(self) -> Path:
-        return self._of_attempt("metrics.jsonl")
+        return self._of_attempt(self.METRICS)
 
     @cached_property
     def result(self) -> Path:
-        return self._of_attempt("result.json")
+        return self._of_attempt(self.RESULT)
 
     @cached_property
     def log(self) -> Path:

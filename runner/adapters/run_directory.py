@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,15 +104,17 @@ class RunDirectory:
 
     def _leaf(self, path: Path, files: Mapping[str, bytes]) -> None:
         """Publish a directory that belongs to the job: complete, or not there."""
-        if path.is_dir():
+        place = str(path)  # paths are text here: this is done twice for each attempt, with many files
+        if os.path.isdir(place):  # noqa: PTH112
             return
-        draft = path.with_name(f".{path.name}.draft")
+        parent, _, name = place.rpartition("/")
+        draft = f"{parent}/.{name}.draft"
         _anew(draft)
-        for name, content in files.items():
-            _made(draft.joinpath(name), content, 0o600, self._owner.uid, self._owner.gid)
+        for file, content in files.items():
+            _made(f"{draft}/{file}", content, 0o600, self._owner.uid, self._owner.gid)
         if os.geteuid() == 0:
             os.chown(draft, self._owner.uid, self._owner.gid, follow_symlinks=False)
-        os.rename(draft, path)  # noqa: PTH104  no third path object: this is done three times for each attempt
+        os.rename(draft, place)  # noqa: PTH104
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         """Publish a lineage that is not empty: ``fill`` works where the job cannot reach yet."""
@@ -144,6 +147,14 @@ class RunDirectory:
         secrets = self.root.joinpath("secrets")
         if secrets.exists():
             shutil.rmtree(secrets, ignore_errors=True)
+
+    @staticmethod
+    def there(paths: RunPaths) -> frozenset[str]:
+        """Return the names of what lies beside an attempt: most programs write nothing of their own."""
+        try:
+            return frozenset(os.listdir(paths.attempt_dir))  # noqa: PTH208  names are what is wanted
+        except OSError:
+            return frozenset()
 
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, or None when there is none that can be read."""
@@ -185,26 +196,27 @@ class RunDirectory:
         Raises:
             Unavailable: the file system says no.
         """
-        path = self.root / "attempts" / f"{attempt}.{name}"
-        draft = path.with_name(f".{path.name}.draft")
+        path = f"{self.root}/attempts/{attempt}.{name}"
+        draft = f"{self.root}/attempts/.{attempt}.{name}.draft"
         try:
-            draft.unlink(missing_ok=True)  # of a daemon that was killed over it
+            with suppress(FileNotFoundError):
+                os.unlink(draft)  # noqa: PTH108  of a daemon that was killed over it
             _made(draft, text.encode(), 0o640, 0, self._owner.gid)
-            os.rename(draft, path)  # noqa: PTH104  as above
+            os.rename(draft, path)  # noqa: PTH104
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}") from error
 
 
-def _anew(draft: Path) -> None:
+def _anew(draft: str | Path) -> None:
     """Make a directory; one that somebody was killed over is thrown away first."""
     try:
-        draft.mkdir(mode=0o700)
+        os.mkdir(draft, 0o700)  # noqa: PTH102
     except FileExistsError:
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700)
+        os.mkdir(draft, 0o700)  # noqa: PTH102
 
 
-def _made(path: Path, content: bytes, mode: int, uid: int, gid: int) -> None:
+def _made(path: str | Path, content: bytes, mode: int, uid: int, gid: int) -> None:
     """Make a file that is not there yet, and give it away; nothing is done twice, for there are many."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:

@@ -52,8 +52,8 @@ class Eligible:
 
     def _sorted_out(self, *, fair: bool) -> dict[Name, Line]:
         lines: dict[Name, Line] = {}
-        now_s = self.snapshot.now_s
-        for job in self.snapshot.waiting:
+        now_s, needs = self.snapshot.now_s, self.needs
+        for job in self.snapshot.waiting:  # thousands, at every plan
             if (job.not_before_s is not None and job.not_before_s > now_s) or (
                 job.after and readiness(job.after, self.snapshot.ended) is not Readiness.READY
             ):
@@ -65,7 +65,8 @@ class Eligible:
                 line = lines[key] = Line(self.snapshot.rules.class_of(key[0]).rank, key)
             line.jobs.append(job)
             line.oldest_s = min(line.oldest_s, job.submitted_s)
-            self.needs[id(job.needs)] = job.needs
+            wanted = job.needs
+            needs[id(wanted)] = wanted
         return lines
 
     def _promote(self) -> None:
@@ -170,7 +171,7 @@ def sort_key(rules: Rules) -> SortKey:
     """Return what the jobs of one line are sorted by."""
     match rules.order:
         case Order.FAIR:
-            return lambda job: (-job.priority, job.submitted_s, 0.0, number(job))
+            return lambda job: (-job.priority, job.submitted_s, 0.0, _number(job.job_id))
         case Order.FIFO:
             return lambda job: (job.submitted_s, 0.0, 0.0, number(job))
         case Order.PRIORITY:

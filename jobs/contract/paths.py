@@ -31,6 +31,8 @@ class RunPaths:
     METRICS: ClassVar = "metrics.jsonl"
     EFFECTIVE: ClassVar = "effective.json"
     RESULT: ClassVar = "result.json"
+    REPORTS: ClassVar = (STATUS, METRICS, EFFECTIVE, RESULT)
+    """What only some programs write."""
 
     @cached_property
     def attempt_dir(self) -> Path:

@@ -150,11 +150,12 @@ class RunDirectory:
 
     @staticmethod
     def there(paths: RunPaths) -> frozenset[str]:
-        """Return the names of what lies beside an attempt: most programs write nothing of their own."""
-        try:
-            return frozenset(os.listdir(paths.attempt_dir))  # noqa: PTH208  names are what is wanted
-        except OSError:
-            return frozenset()
+        """Return which reports an attempt seems to have written: most programs write none.
+
+        Asked for by name: how many other files a job leaves beside them is its own affair.
+        """
+        place = str(paths.attempt_dir)
+        return frozenset(name for name in paths.REPORTS if os.access(f"{place}/{name}", os.F_OK))
 
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, or None when there is none that can be read."""

@@ -88,6 +88,15 @@ def test_reports_are_read(directory: RunDirectory) -> None:
     assert (status.step, result.cause) == (7, Cause.COMPLETED)
 
 
+def test_which_reports_there_are_is_asked_by_their_names(directory: RunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    assert directory.there(paths) == frozenset()
+    paths.status.write_text("{}")
+    paths.attempt_dir.joinpath("other").write_text("")
+    paths.result.symlink_to(paths.attempt_dir / "nowhere")
+    assert directory.there(paths) == {paths.STATUS}
+
+
 @pytest.mark.parametrize("trick", ["missing", "garbage", "huge", "link", "pipe", "directory", "wrong"])
 def test_a_hostile_report_is_no_report(directory: RunDirectory, tmp_path: Path, trick: str) -> None:
     path = directory.prepare(SPEC, {}).status

@@ -82,6 +82,15 @@ def test_a_quota_is_kept_for_a_reservation_from_when_it_begins() -> None:
     assert sorted(starts(planned(queue, sites, HALF, rules))) == ["other", "over"]
 
 
+def test_what_lasts_as_long_as_a_job_that_its_owners_quota_stops_is_stopped_and_what_is_shorter_is_not() -> (
+    None
+):
+    rules = Rules(quotas=Quotas(user=Quota(devices=4)))
+    own = waiting("own", hours=2.1, age_s=50)
+    queue = [BIG, own, waiting("as long", hours=2.1), waiting("longer", hours=3), waiting("short", hours=2)]
+    assert list(starts(planned(queue, [host(), host(2, "i")], HALF, rules))) == ["short"]
+
+
 def test_a_reservation_behind_a_maintenance_leaves_its_owners_quota_to_short_jobs() -> None:
     rules = Rules(quotas=Quotas(user=Quota(devices=1)))
     ahead = (Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "fan"),)

@@ -302,8 +302,8 @@ def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:
 
 def test_watching_goes_on_until_it_is_told_to_stop(host: Host) -> None:
     watcher = host.daemon._watcher
-    watcher.world = replace(watcher.world, watch_every_s=0.001)
     Site(host)
+    watcher.world = replace(watcher.world, watch_every_s=0.001)
 
     def seen(_: Watched) -> None:
         watcher.stop()

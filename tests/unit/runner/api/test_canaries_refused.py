@@ -52,12 +52,15 @@ def test_a_program_that_never_reported_a_step_gets_no_canary(site: Place) -> Non
 
 
 def test_steps_of_an_earlier_attempt_count_as_reported(site: Place) -> None:
-    site.runs(SCRIPT)
+    again = "on_exit: [{name: again, when: {}, do: resume}]"
+    hurried = f"policy: 1\nname: hurried\nbackoff: {{first: 0s, max: 0s}}\n{again}\n"
+    (site.directory / "hurried.yaml").write_text(hurried)
+    site.runs(f"{SCRIPT}policy: hurried.yaml\n")
     line = json.dumps({"time": 1.0, "step": 1, "loss": 0.5})
     (site.attempt_dir() / "metrics.jsonl").write_text(line + "\n")
     site.end(1)
     site.attempt(2)
-    assert site.canary(LARGER)["canary"] == "2"
+    assert site.canary(f"{LARGER}policy: hurried.yaml\n")["canary"] == "2"
 
 
 def test_a_change_that_is_declined_anyway_says_so_before_it_is_measured(site: Place) -> None:

@@ -132,15 +132,18 @@ def start(place: Place, tell: Tell) -> None:
 
 def _start(place: Place, directory: str, log: IO[bytes], tell: Tell) -> None:
     before = log.seek(0, os.SEEK_END)
-    deadline = time.monotonic() + START_LIMIT_S
+    deadline, code = time.monotonic() + START_LIMIT_S, None
     for _ in range(LOCKED_TRIES):
         was_locked = is_locked(directory)  # whoever had the lock may have let go of it since
         child = _spawn(directory, log)
         if _comes_up(place, child, deadline, tell):
             return
-        if child.returncode != LOCKED or not (was_locked or is_locked(directory)):
+        code = child.returncode
+        killed = code is not None and code < 0  # by somebody, before it had a say
+        if not killed and (code != LOCKED or not (was_locked or is_locked(directory))):
             break
-    raise Unavailable(f"the daemon did not start: {_no_room(directory) or _last_words(directory, before)}")
+    words = _no_room(directory) or _last_words(directory, before, code)
+    raise Unavailable(f"the daemon did not start: {words}")
 
 
 @contextmanager
@@ -326,7 +329,7 @@ def _no_room(directory: str) -> str:
     return ""
 
 
-def _last_words(directory: str, before: int) -> str:
+def _last_words(directory: str, before: int, code: int | None) -> str:
     """Return the last line that a daemon wrote since ``before``, and where there is more.
 
     Of a file with several mistakes it is a line for each of them.
@@ -337,7 +340,8 @@ def _last_words(directory: str, before: int) -> str:
         log.seek(max(before, size - MAX_LAST_WORDS))
         lines = log.read().decode(errors="replace").split("\n")
     spoken = [line.strip() for line in lines if line.strip()]
-    return f"{_conclusion(spoken) if spoken else 'it said nothing'} (log: {path})"
+    silent = f"it was killed by signal {-code}" if code is not None and code < 0 else "it said nothing"
+    return f"{_conclusion(spoken) if spoken else silent} (log: {path})"
 
 
 def _conclusion(spoken: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ An id may be anybody's: to wait for a job tells nothing that a list does not.
 from collections.abc import Iterable, Iterator, Mapping
 
 from runner.adapters.store import SqliteStore
-from runner.core.job import Finished
+from runner.core.job import Finished, Outcome
 from runner.core.queue.dependencies import CircularDependency, Readiness, refuse_circles, satisfied
 from runner.core.queue.snapshot import After as Dependency
 from runner.core.queue.snapshot import Condition, Ended
@@ -58,9 +58,8 @@ def _hopeless(submission: Submission, job: JobFile, owner: str, store: SqliteSto
                 continue
             ended = {row.job.id: Ended(state.outcome, state.since.timestamp())}
             if satisfied(Dependency(row.job.id, after.wanted), ended) is Readiness.NEVER:
-                fact = (
-                    f"job {row.job.id} ({row.name}) has {state.outcome} already, and {after.wanted} waits for"
-                )
+                how = "been cancelled" if state.outcome is Outcome.CANCELLED else state.outcome
+                fact = f"job {row.job.id} ({row.name}) has {how} already, and {after.wanted} waits for"
                 otherwise = "a failure" if after.wanted is Condition.FAILED else "success"
                 hint = f'{otherwise}; "{row.job.id}:any" would be met'
                 yield submission.problem(job, ("queue", "after", number, "job"), f"{fact} {hint}")

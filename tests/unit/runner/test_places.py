@@ -178,6 +178,19 @@ def test_a_daemon_that_dies_in_silence_is_reported_without_an_older_line(stand: 
         start(stand.place, quiet)
 
 
+def test_a_daemon_that_is_killed_before_it_answers_is_started_again(stand: Stand) -> None:
+    stand.daemon_works(first=f"[ $(wc -l < '{stand.count}') -ge 3 ] || kill -9 $$")
+    start(stand.place, quiet)
+    assert len(stand.pids) == 3
+
+
+def test_a_daemon_that_is_killed_again_and_again_is_given_up_and_the_signal_named(stand: Stand) -> None:
+    stand.daemon_is("kill -9 $$")
+    with pytest.raises(Unavailable, match=r"the daemon did not start: it was killed by signal 9 \(log: /"):
+        start(stand.place, quiet)
+    assert len(stand.pids) == places.LOCKED_TRIES
+
+
 def test_a_lock_that_is_about_to_be_released_is_waited_for(stand: Stand) -> None:
     stand.daemon_works(first=f"[ $(wc -l < '{stand.count}') -ge 3 ] || exit 3")
     with held(stand):

@@ -171,7 +171,7 @@ def test_a_job_that_could_never_start_is_refused_with_what_would_do(site: Site) 
     site.until("running", "2")
     site.complete("2")
     site.until("finished", "2")
-    cancelled = 'job 1 (broken) has cancelled already, and ok waits for success; "1:any" would be met'
+    cancelled = 'job 1 (broken) has been cancelled already, and ok waits for success; "1:any" would be met'
     succeeded = 'job 2 (works) has succeeded already, and failed waits for a failure; "2:any" would be met'
     text = JOB + "queue:\n  after: [broken, {job: '2', condition: failed}]"
     for more in ({}, {"dry_run": True}):
@@ -192,7 +192,7 @@ def test_a_change_after_which_a_job_could_never_start_is_refused_as_a_submission
     site.until("finished")
     site.submit(name="runs")
     hopeless = JOB + "queue:\n  after: [broken]"
-    fact = 'job 1 (broken) has cancelled already, and ok waits for success; "1:any" would be met'
+    fact = 'job 1 (broken) has been cancelled already, and ok waits for success; "1:any" would be met'
     for dry_run in (False, True):
         refused = error(site.change(hopeless, job="runs", dry_run=dry_run))
         assert refused[0] == 422

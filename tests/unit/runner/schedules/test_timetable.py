@@ -160,7 +160,7 @@ def test_a_job_that_could_never_start_is_refused_with_the_reason_and_the_next_ti
     site.end("1")
     site.until("2030-01-01 13:30")
     assert site.came() == [("01-01 13:00", "refused")]
-    assert "job.yaml:4:17: queue.after[0].job: job 1 (fetch) has cancelled already" in site.last().text
+    assert "job.yaml:4:17: queue.after[0].job: job 1 (fetch) has been cancelled already" in site.last().text
     site.service.submit(site.me, fetch)
     site.until("2030-01-01 14:30")
     assert site.came()[-1] == ("01-01 14:00", "submitted")

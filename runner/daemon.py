@@ -6,7 +6,6 @@ given again from the state that implies it.  A daemon killed at any instruction 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event as Flag
@@ -39,7 +38,8 @@ from runner.patience import PLAN_WITHIN_S, Retries, delay_s, in_words
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.queueing.lending import as_begun
 from runner.queueing.scheduling import Scheduling
-from runner.recording import ANSWER_S, Change, asked, change, question, record, runs
+from runner.recording import Change, asked, change, record, runs
+from runner.turns import Turns
 from runner.watching import Watcher, oversee
 from runner.world import (
     Asked,
@@ -76,11 +76,13 @@ class Daemon:
     _retries: Retries = field(default_factory=Retries)
     _plan_by_s: float = 0.0
     queue: Scheduling = field(init=False)
+    turns: Turns = field(init=False)
     _observer: Observer = field(init=False)
     _watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
         self.queue = Scheduling(self.world, self.entries)
+        self.turns = Turns(self._news, self.world.lanes, self.world.builds)
         held, news = self.queue.running, self._news
         self._observer = Observer(self.world, self.entries, held, news.put, news.calm)
         self._watcher = Watcher(self.world, self.entries, self._news.put)
@@ -119,18 +121,12 @@ class Daemon:
             part.close()
 
     def ask(self, work: Callable[[], T]) -> T:
-        """Do ``work`` on the loop's thread and return what it returns or raises."""
-        return self.asked(work).result(timeout=ANSWER_S)
-
-    def asked(self, work: Callable[[], T]) -> Future[T]:
-        """Have ``work`` done on the loop's thread; what it returns or raises can be waited for."""
-        message, answer = question(work)
-        self._news.put(message)
-        return answer
+        """Do ``work`` between two turns of the loop and return what it returns or raises; see ``Turns``."""
+        return self.turns.ask(work)
 
     def wake(self) -> None:
         """Let the loop look at everything again, soon; from any thread."""
-        self._news.put(Asked(lambda: None))
+        self.turns.wake()
 
     # --- what others ask for, on the loop's thread
     def submit_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
@@ -189,7 +185,7 @@ class Daemon:
     def turn(self, patience_s: float) -> None:
         """Take in what has arrived, waiting a while for the first of it, and what time has brought about."""
         messages = self._news.arrived(patience_s)
-        with self.world.lanes.together(), self.world.builds.together():
+        with self.turns.mine():
             for run in runs(messages):
                 if len(run) == 1 or not self._taken_together(run):
                     for message in run:

@@ -18,6 +18,9 @@ from runner.world import Asked, Message, Observed
 GATHER_S: Final = 0.02
 """Longest wait for more news while lanes work."""
 
+COURTESY_S: Final = 0.002
+"""How long the loop leaves the interpreter to the answer of a question that it would follow up."""
+
 
 class Inbox:
     """Many threads put messages in, the loop takes them out."""
@@ -30,6 +33,8 @@ class Inbox:
         self._calm = Event()
         self._calm.set()
         self._gathering = self._urgent = False
+        self._answering = False
+        self._never = Event()
 
     def put(self, message: Message) -> None:
         self._messages.append(message)
@@ -37,6 +42,10 @@ class Inbox:
             self._urgent = True
         if not self._gathering or self._urgent:
             self._bell.put(None)
+
+    def answering(self) -> None:
+        """Have the loop wait a moment when it wakes: an answer is on its way to whoever asked."""
+        self._answering = True
 
     def empty(self) -> bool:
         return not self._messages
@@ -77,6 +86,9 @@ class Inbox:
         """
         if not self._rung(patience_s):
             return []
+        if self._answering:
+            self._answering = False
+            self._never.wait(COURTESY_S)
         until = time.monotonic() + min(GATHER_S, patience_s)
         self._gathering = True  # before the lanes are looked at: whoever is done from here on rings
         while self._pieces and not self._urgent and self._rung(until - time.monotonic()):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from runner.errors import UsageError
 
@@ -34,8 +34,12 @@ _SHOWN_CHARACTERS: Final = 60
 _NOT_REGULAR: Final = "is not a regular file; pipes and devices are not read"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+def yaml_stems(directory: Path) -> list[str]:
+    """Return the names of the YAML files in a directory, without their endings."""
+    return [name.removesuffix(".yaml") for name in os.listdir(directory) if name.endswith(".yaml")]  # noqa: PTH208
+
+
+class Position(NamedTuple):
     """A place in a text file, both numbers from 1, as editors count."""
 
     line: int

@@ -83,6 +83,9 @@ def checkpoint_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+_PROFILES: Final = Path(__file__).parents[1] / "profiles"
+
+
 def profiles_dir() -> Path:
     """Where the named profiles lie, one YAML file each."""
-    return Path(__file__).parents[1] / "profiles"
+    return _PROFILES

@@ -4,9 +4,12 @@ import asyncio
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Most bytes of a request before its body: nobody can have the daemon collect headers for ever."""
 
 _UCRED = struct.Struct("3i")
 
@@ -20,7 +23,7 @@ class Peer:
     gid: int
 
 
-class PeerProtocol(H11Protocol):
+class PeerProtocol(HttpToolsProtocol):
     """HTTP over a Unix socket; ``scope["client"]`` carries the peer as ``("uid:gid", pid)``."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -29,6 +32,23 @@ class PeerProtocol(H11Protocol):
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         pid, uid, gid = _UCRED.unpack(raw)
         self.client = (f"{uid}:{gid}", pid)
+        self._head: int | None = None  # its bytes so far, while more of them are to come
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head = 0
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._head = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head is None or self.transport.is_closing():
+            return
+        self._head += len(data)
+        if self._head > MAX_HEAD_BYTES:
+            self.send_400_response(f"The head of a request has {MAX_HEAD_BYTES} bytes at most.")
 
 
 def peer_of(client: Any) -> Peer:  # noqa: ANN401  (starlette's Address, or None in its own tests)

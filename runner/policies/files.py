@@ -19,7 +19,7 @@ from runner.core.policy.rules import Backoff, Ceilings, Economics, Policy, Rule,
 from runner.policies.reading import Spot, asked
 from runner.policies.rules import NAME, Written, rules
 from runner.quantities import format_duration
-from runner.source import Problem, SpecError, quoted, read_source
+from runner.source import Problem, SpecError, quoted, read_source, yaml_stems
 from runner.spec import yaml_tree
 from runner.spec.parsing import did_you_mean
 
@@ -66,8 +66,7 @@ class Shelf:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the policies there, without their cases."""
-        files = [path.name for path in self.directory.iterdir()]
-        return tuple(sorted(filter(NAME.fullmatch, (name[:-5] for name in files if name.endswith(".yaml")))))
+        return tuple(sorted(filter(NAME.fullmatch, yaml_stems(self.directory))))
 
     def text(self, path: Path) -> bytes:
         """Return the text of a policy.

@@ -63,12 +63,17 @@ def _shipped(name: str) -> Policy:
 
 def _unknown_profiles(policy: Policy) -> Iterator[str]:
     """Yield what is wrong with profiles that a policy's remedies name."""
-    names = profile_names(contract.profiles_dir())
-    for rule in policy.on_exit:
-        for adjustment in rule.adjust:
-            if adjustment.knob is Knob.PROFILE and adjustment.turn not in names:
-                hint = did_you_mean(adjustment.turn, names) or f"; there are {', '.join(names)}"
-                yield f"rule {quoted(rule.name)}: there is no profile {quoted(adjustment.turn)}{hint}"
+    named = [
+        (rule.name, adjustment.turn)
+        for rule in policy.on_exit
+        for adjustment in rule.adjust
+        if adjustment.knob is Knob.PROFILE
+    ]
+    names = profile_names(contract.profiles_dir()) if named else ()
+    for rule, profile in named:
+        if profile not in names:
+            hint = did_you_mean(profile, names) or f"; there are {', '.join(names)}"
+            yield f"rule {quoted(rule)}: there is no profile {quoted(profile)}{hint}"
 
 
 def _wrong(job: JobFile, fact: str) -> SpecError:

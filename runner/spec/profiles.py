@@ -17,7 +17,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from jobs import contract
 from runner.errors import UsageError
-from runner.source import Position, Problem, SpecError, quoted, read_source
+from runner.source import Position, Problem, SpecError, quoted, read_source, yaml_stems
 from runner.spec import parsing, yaml_tree
 from runner.spec.vocabulary import MIB, BufferMemory, Name
 
@@ -82,8 +82,7 @@ class Said:
 
 def profile_names(profiles: Path) -> tuple[str, ...]:
     """Return the names of the profiles in a directory."""
-    files = [path.name for path in profiles.iterdir()]  # faster than a pattern, at every submission
-    return tuple(sorted(filter(_is_name, (name[:-5] for name in files if name.endswith(".yaml")))))
+    return tuple(sorted(filter(_is_name, yaml_stems(profiles))))
 
 
 def _is_name(name: str) -> bool:

@@ -7,7 +7,7 @@ duplicate keys silently.  Scalars follow the core schema of YAML 1.2.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +24,8 @@ MAX_NODES: Final = 10_000  # after aliases are followed
 
 _Event: TypeAlias = Any  # PyYAML's types leave out what its events carry
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_UNUSABLE: Final = re.compile("[\0\ud800-\udfff]")
+_NO_TEXT: Final = frozenset("~nNtTfF+-.0123456789")  # what any other value than a text begins with
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 _NULL: Final = re.compile(r"|~|null|Null|NULL")
 _TRUE: Final = re.compile(r"true|True|TRUE")
@@ -74,13 +76,16 @@ def compose(raw: bytes) -> tuple[Node | None, tuple[Problem, ...]]:
         text = _text(raw)
     except _Stop as stop:
         return None, (stop.problem,)
-    composer = _Composer(yaml.parse(text, Loader=_Loader))
+    loader = _Loader(text)
+    composer = _Composer(loader.get_event)
     try:
         node = composer.document()
     except _Stop as stop:
         return None, (*composer.problems, stop.problem)
     except yaml.MarkedYAMLError as error:
         return None, (*composer.problems, _syntax(error, text))
+    finally:
+        loader.dispose()
     return node, tuple(composer.problems)
 
 
@@ -158,9 +163,9 @@ def _position_of(before: str) -> Position:
 class _Composer:
     """Builds one tree from parse events, and keeps what is wrong but does not stop the reading."""
 
-    def __init__(self, events: Iterator[_Event]) -> None:
+    def __init__(self, following: Callable[[], _Event]) -> None:
         self.problems: list[Problem] = []
-        self._events = events
+        self._next = following
         self._anchors: dict[str, Node] = {}
         self._nodes = 0
 
@@ -174,9 +179,6 @@ class _Composer:
         if not isinstance(following, yaml.StreamEndEvent):
             self._complain(_at(following), "a second document begins; a job file holds one")
         return node
-
-    def _next(self) -> _Event:
-        return next(self._events)
 
     def _complain(self, at: Position, fact: str) -> None:
         self.problems.append(Problem(at, "", fact))
@@ -262,6 +264,8 @@ def _scalar(event: yaml.ScalarEvent) -> Scalar:
 
 def resolve(text: str) -> str | float | bool | None:
     """Return the value of an unquoted scalar after the core schema of YAML 1.2; .nan and .inf stay texts."""
+    if text and text[0] not in _NO_TEXT:
+        return text
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text):
@@ -276,11 +280,10 @@ def resolve(text: str) -> str | float | bool | None:
 
 
 def _unusable(text: str) -> str | None:
-    if "\0" in text:
-        return "holds a NUL character"
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        return "holds half a surrogate pair, which is no character"
-    return None
+    found = _UNUSABLE.search(text)
+    if found is None:
+        return None
+    return "holds a NUL character" if "\0" in text else "holds half a surrogate pair, which is no character"
 
 
 # --- Syntax errors ------------------------------------------------------------------------------------

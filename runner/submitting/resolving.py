@@ -5,7 +5,7 @@ looked at as the person who submits, devices and quotas in the daemon's own pict
 """
 
 import grp
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from runner.daemon import Daemon
 from runner.errors import Refused, UsageError
 from runner.policies import of_job
 from runner.ports import Device, Owner
-from runner.recording import ANSWER_S
 from runner.settings import Settings
 from runner.source import Problem, SpecError, one_line
 from runner.spec.jobfile import JobFile, Written, clashes, resolve_profile
@@ -55,9 +54,8 @@ class Resolver:
             Refused: the owner has too much already.
         """
         submission.place  # noqa: B018  (raises before anything is read)
-        picture = self.daemon.asked(self.daemon.picture)  # made while the file is read
         written = submission.read()
-        snapshot = picture.result(timeout=ANSWER_S)
+        snapshot = self.daemon.turns.peek(self.daemon.picture)
         gate = admission(submission, self.daemon.world.capacity, snapshot, owner.name, len(written.jobs))
         reading = _Reading(self, who, owner, submission, gate)
         found: list[Resolved] = []
@@ -135,7 +133,7 @@ class _Reading:
         found = self.gate.found(made)
         self.refused.update(dict.fromkeys(found.refused))
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
-        problems = [*found.problems, *missing, *self._unoffered(job), *clashes(job, accelerator)]
+        problems = [*found.problems, *missing, *self._unoffered(job), *self._clashes(job, accelerator)]
         if problems:
             raise SpecError(job.origin.path, problems)
         return made.model_copy(update={"after": after, "settings": resolve_profile(job, accelerator)})
@@ -144,6 +142,12 @@ class _Reading:
         if job.policy not in self._policies:
             self._policies[job.policy] = of_job.find(job, base, partial(_read_policy, self.who))
         return self._policies[job.policy]
+
+    @staticmethod
+    def _clashes(job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> Iterable[Problem]:
+        """Return what is wrong on the accelerator chosen from several; an only one is looked at before."""
+        chosen = job.accelerator == "auto" and job.resources.gpus
+        return clashes(job, accelerator) if chosen else ()
 
     def _unoffered(self, job: JobFile) -> Iterator[Problem]:
         if job.image.name not in {"auto", *self.resolver.settings.allowed_images}:

@@ -24,6 +24,7 @@ from runner.core.policy.facts import Known
 from runner.errors import Unavailable
 from runner.policies.files import Shelf, named
 from runner.ports import JobRow
+from runner.recording import ANSWER_S
 from runner.service import Service
 from runner.watching import about
 
@@ -154,7 +155,7 @@ class Meter:
         """Measure how long the loop takes to answer."""
         began = self.service.clock.monotonic()
         with suppress(TimeoutError):  # it took longer than anybody waits: that is the answer
-            self.service.daemon.ask(lambda: None)
+            self.service.daemon.turns.asked(lambda: None).result(timeout=ANSWER_S)
         self.lags.append(self.service.clock.monotonic() - began)
 
     def _look_at(self, key: _Key, row: JobRow, state: Running, now: float) -> None:

@@ -188,6 +188,9 @@ class Policy:
     on_watch: tuple[Rule, ...] = ()
     on_change: tuple[Rule, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # to hash all of its rules takes longer than what a cache of policies saves
+
     def rules(self, moment: Moment) -> tuple[Rule, ...]:
         """Return the rules of one moment, in order."""
         return {

@@ -142,3 +142,54 @@ def test_who_is_asked_to_leave_before_it_serves_does_not_begin() -> None:
 
 async def _nobody_asks(_scope: object, _receive: Receive, _send: Send) -> None:
     raise AssertionError("nobody has connected")
+
+
+# --- the protocol
+
+
+def told(request: bytes) -> tuple[bytes, int]:
+    """Return what a server answers to the beginning of a request, and how many its application was given."""
+    calls: list[object] = []
+
+    async def called(_scope: object, receive: Receive, send: Send) -> None:
+        calls.append(1)
+        while (await receive()).get("more_body"):
+            continue
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def asked() -> bytes:
+        ours, theirs = socket.socketpair()
+        config = uvicorn.Config(called, http=PeerProtocol, lifespan="off", log_config=None)
+        config.load()
+        state = uvicorn.server.ServerState()
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: PeerProtocol(config, state, {}), theirs)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        writer.write(request)
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return answer
+
+    return asyncio.run(asked()), len(calls)
+
+
+CLOSING = b"GET / HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n"
+
+
+def test_a_request_that_sends_headers_without_end_is_refused() -> None:
+    answer, calls = told(CLOSING + b"X-Filler: 1234567\r\n" * 4096)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"The head of a request has 65536 bytes at most.")
+    assert calls == 0
+
+
+def test_a_request_of_many_headers_and_a_large_body_is_none_of_those() -> None:
+    many = b"X-Filler: 1234567\r\n" * 3000
+    answer, calls = told(CLOSING + many + b"Content-Length: 200000\r\n\r\n" + bytes(200_000))
+    assert (answer[:13], calls) == (b"HTTP/1.1 204 ", 1)
+
+
+def test_what_is_no_request_is_refused() -> None:
+    answer, calls = told(b"runner list\r\n\r\n")
+    assert (answer[:13], calls) == (b"HTTP/1.1 400 ", 0)

@@ -131,3 +131,19 @@ def test_a_look_waits_no_longer_than_news_do(monkeypatch: pytest.MonkeyPatch) ->
     box.awaiting(nothing)
     box.calm()
     assert not box._calm.is_set()
+
+
+def test_whoever_asked_gets_the_answer_before_the_loop_follows_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "COURTESY_S", LONG_S)
+    box, asked = Inbox(), Asked(nothing)
+    box.answering()
+    box.put(asked)
+    found: list[list[Message]] = []
+    looking = Thread(target=lambda: found.append(box.arrived(LONG_S)), daemon=True)
+    looking.start()
+    looking.join(0.05)
+    assert looking.is_alive()
+    box.put(news("1"))
+    box._never.set()  # the moment is over
+    looking.join(LONG_S / 2)
+    assert found == [[asked, news("1")]]

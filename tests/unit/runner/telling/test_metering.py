@@ -1,6 +1,7 @@
 """What the meter sees over a real daemon and store; time and devices are the test's."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -242,10 +243,12 @@ def test_the_answers_of_the_loop_are_timed(place: Looked) -> None:
 def test_a_loop_that_does_not_answer_is_a_figure_and_no_mistake(
     place: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stuck(_daemon: object, _work: object) -> None:
+    def stuck(_turns: object, _work: object) -> Future[None]:
         place.time.forward(30)
-        raise TimeoutError
+        late: Future[None] = Future()
+        late.set_exception(TimeoutError())
+        return late
 
-    monkeypatch.setattr(type(place.service.daemon), "ask", stuck)
+    monkeypatch.setattr(type(place.service.daemon.turns), "asked", stuck)
     place.looks(1)
     assert place.meter.lags[-1] == 30

@@ -92,12 +92,20 @@ def submit(  # noqa: PLR0913  one per option
         else:
             _show(answer, dry_run=dry_run, as_json=as_json)
             jobs += [] if "schedule" in answer else answer.get("jobs") or [answer["job"]]
+    if codes and len(files) > 1:
+        _count(len(files), len(codes), dry_run=dry_run)
     if follow and len(jobs) > 1:
         complain(f"--follow goes with one job; waits for all {len(jobs)} instead")
         follow, wait = False, True
     if client and not dry_run and (follow or wait):
         codes += [_stay(client, job, follow=follow, as_json=as_json) for job in jobs]
     click.get_current_context().exit(next((code for code in codes if code), 0))
+
+
+def _count(files: int, wrong: int, *, dry_run: bool) -> None:
+    """Say how many of several files were taken, where not all were."""
+    done = "would be submitted" if dry_run else "submitted"
+    complain(f"{files - wrong} of {files} files {done}; what is wrong with the others is said above")
 
 
 def read(file: str) -> bytes:

@@ -212,7 +212,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._json({"decisions": [r for r in kept if attempt in {None, str(r["attempt"])}]})
             case "POST", ["jobs", ref, "signal" | "restart" | "hold" | "release" as verb]:
                 self.api.take_turn(verb)
-                self._json({"job": self.api.find(ref)})
+                begins = {"begins": f"from {body['from']}"} if verb == "restart" else {}
+                self._json({"job": self.api.find(ref), **begins})
             case "GET", ["events"]:
                 self.api.take_turn("events")
                 self._events(int(query["after"]), query.get("job"))

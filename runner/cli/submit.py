@@ -43,7 +43,11 @@ def dependencies(
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 @click.option("--name", help="Call the job this instead of what its file says.")
 @click.option("-f", "--follow", is_flag=True, help="Show the job's progress until it ends.")
-@click.option("--wait", is_flag=True, help="Say nothing more until the job ends; exit with its outcome.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Say no more until the job ends, unless it never starts; exit with its outcome.",
+)
 @click.option(
     "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
 )

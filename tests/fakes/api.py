@@ -201,7 +201,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)
             case "GET", ["jobs", ref, "why"]:
-                self._json(self.api.whys[self.api.find(ref)["id"]])
+                job = self.api.find(ref)
+                self._json(self.api.whys.get(job["id"], {"why": job["why"], "never": False}))
             case "POST", ["jobs", ref, "cancel"]:
                 self._json(self._cancelled(self.api.find(ref)))
             case "POST", ["cancel"]:

@@ -21,6 +21,7 @@ from runner.api import log_pieces, schedule_views, views
 from runner.api.peer import peer_of
 from runner.api.reasons import reason
 from runner.core.job import From, Start
+from runner.core.story import begins
 from runner.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.ports import JobRow
 from runner.schedules.orders import Schedules
@@ -245,7 +246,7 @@ def _signal(text: str) -> tuple[str, int]:
 async def restart(reference: str, body: RestartBody, service: S, caller: C) -> Any:  # noqa: ANN401
     start = Start(From.STEP, body.start) if isinstance(body.start, int) else Start(From(body.start))
     row = await _apart(service.restart, caller, reference, start)
-    return JSONResponse({"job": _summary(service, row)})
+    return JSONResponse({"job": _summary(service, row), "begins": begins(row.job)})
 
 
 @router.post("/jobs/{reference}/hold")

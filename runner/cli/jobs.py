@@ -10,10 +10,17 @@ from runner.cli.output import complain, on_terminal, say_json, say_row
 from runner.client import find_or_start
 
 
+def a_label(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    """Return ``KEY`` or ``KEY=VALUE``; a value alone would find nothing, and look as if there were no job."""
+    if given is not None and not given.partition("=")[0]:
+        raise click.BadParameter(f"{given[:60]!r} has no key; write KEY or KEY=VALUE", ctx, param)
+    return given
+
+
 @click.command("list")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also what ended more than a day ago.")
 @click.option("--mine", is_flag=True, help="Only your own jobs.")
-@click.option("--label", metavar="KEY[=VALUE]", help="Only jobs with this label.")
+@click.option("--label", metavar="KEY[=VALUE]", callback=a_label, help="Only jobs with this label.")
 @perhaps_a_sweep
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most this many, the newest first.")
 @as_json

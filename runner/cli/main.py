@@ -64,6 +64,9 @@ EXIT_CODES: Final = {
     141: "the reader of the output has gone",
 }
 
+ALIKE: Final = 0.7
+"""So alike are two options of which one may be a slip for the other: form and from, not hold and help."""
+
 UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """What a write to standard output can fail of; these errors name no file."""
 
@@ -93,7 +96,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command by its name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]!r}{_nearest(args[0])}")
+            ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -122,6 +125,7 @@ def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         raise error
     at = error.ctx or ctx
+    _keep_the_near(error)
     fact = " ".join(error.format_message().split()).rstrip(".").replace(". Did", "; did")
     fact = f"{fact[:1].lower()}{fact[1:]}"
     if isinstance(error, click.NoSuchOption) and _belongs_below(error.option_name, at):
@@ -148,11 +152,21 @@ def _stands_somewhere() -> bool:
     return True
 
 
-def _nearest(name: str) -> str:
+def _meant(name: str) -> str:
     import difflib  # noqa: PLC0415  only a mistake pays for it
 
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def _keep_the_near(error: click.UsageError) -> None:
+    """Forget what click takes for meant, but for the nearest: the dashes, which all have, make none alike."""
+    import difflib  # noqa: PLC0415  as above
+
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        bare = {each.lstrip("-"): each for each in error.possibilities}
+        near = difflib.get_close_matches(error.option_name.lstrip("-"), bare, n=1, cutoff=ALIKE)
+        error.possibilities[:] = [bare[name] for name in near]
 
 
 def _discard_output() -> None:

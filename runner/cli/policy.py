@@ -14,6 +14,7 @@ from runner.errors import UsageError
 from runner.source import SpecError, one_line
 
 if TYPE_CHECKING:
+    from runner.answers import Detail
     from runner.core.policy.records import Record
     from runner.core.policy.rules import Policy
     from runner.core.policy.simulate import Replay
@@ -139,12 +140,20 @@ def _decided(job: str) -> tuple[Record, ...]:
     """Return what the daemon has decided about a job.
 
     Raises:
-        UsageError: nothing yet.
+        UsageError: nothing.
     """
-    records = tuple(find_or_start(complain).decisions(job))
+    client = find_or_start(complain)
+    records = tuple(client.decisions(job))
     if not records:
-        raise UsageError(f"{one_line(job)}: nothing has been decided yet; no attempt of it has ended")
+        raise UsageError(f"{one_line(job)}: {_undecided(client.job(job))}")
     return records
+
+
+def _undecided(job: Detail) -> str:
+    """Return why no decision about a job is there: every attempt that ends brings one about."""
+    if job["state"] != "finished":
+        return "nothing has been decided yet; no attempt of it has ended"
+    return f"ended without having run: {one_line(job['why'])}; there was nothing to decide; see runner events"
 
 
 @policy.command()

@@ -113,8 +113,7 @@ def kill(job: str, *, name: str, as_json: bool) -> None:
 def restart(job: str, *, start: str | int, as_json: bool) -> None:
     """Begin another attempt: of a running job, of a held one, or of one that has ended."""
     answer = find_or_start(complain).act(job, "restart", {"from": start})
-    begin = f"step {start}" if isinstance(start, int) else start
-    _tell(answer, f"{answer['job']['name']}: restarts from {begin}", as_json=as_json)
+    _tell(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
 
 
 @click.command()

@@ -43,7 +43,11 @@ def dependencies(
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 @click.option("--name", help="Call the job this instead of what its file says.")
 @click.option("-f", "--follow", is_flag=True, help="Show the job's progress until it ends.")
-@click.option("--wait", is_flag=True, help="Say nothing more until the job ends; exit with its outcome.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Say no more until the job ends, unless it never starts; exit with its outcome.",
+)
 @click.option(
     "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
 )
@@ -92,12 +96,20 @@ def submit(  # noqa: PLR0913  one per option
         else:
             _show(answer, dry_run=dry_run, as_json=as_json)
             jobs += [] if "schedule" in answer else answer.get("jobs") or [answer["job"]]
+    if codes and len(files) > 1:
+        _count(len(files), len(codes), dry_run=dry_run)
     if follow and len(jobs) > 1:
         complain(f"--follow goes with one job; waits for all {len(jobs)} instead")
         follow, wait = False, True
     if client and not dry_run and (follow or wait):
         codes += [_stay(client, job, follow=follow, as_json=as_json) for job in jobs]
     click.get_current_context().exit(next((code for code in codes if code), 0))
+
+
+def _count(files: int, wrong: int, *, dry_run: bool) -> None:
+    """Say how many of several files were taken, where not all were."""
+    done = "would be submitted" if dry_run else "submitted"
+    complain(f"{files - wrong} of {files} files {done}; what is wrong with the others is said above")
 
 
 def read(file: str) -> bytes:

@@ -15,6 +15,7 @@ from runner.client import Client, find_or_start
 if TYPE_CHECKING:
     from runner.answers import Detail
 
+FIRST_LOOK_S: Final = 1.0  # of the first question: what never starts is told soon
 LOOK_S: Final = 30.0  # of one question; asked again and again
 TIMED_OUT: Final = 124
 
@@ -31,7 +32,8 @@ TIMED_OUT: Final = 124
 def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None:
     """Stay until every JOB is finished or held, and exit with how they ended.
 
-    With several, the exit code is the first that is not 0.
+    With several, the exit code is the first that is not 0.  A job that never starts, as things
+    stand, is waited for all the same; why it does not is said on stderr.
     """
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -51,8 +53,21 @@ def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float 
 
 def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, Detail]:
     """Return (has it ended, the job) when it has, or at ``deadline`` (of ``time.monotonic``)."""
+    look_s, told = FIRST_LOOK_S, ""
     while True:
-        left = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
+        left = look_s if deadline is None else min(deadline - time.monotonic(), look_s)
         done, job = client.wait(ref, max(left, 0.0))
         if done or left <= 0:
             return done, job
+        look_s, told = min(2 * look_s, LOOK_S), _tell_never(client, job, told)
+
+
+def _tell_never(client: Client, job: Detail, told: str) -> str:
+    """Say why a job never starts as things stand, unless that is what was told last; return it."""
+    if job["state"] != "queued":
+        return ""
+    answer = client.why(job["id"])
+    why = str(answer["why"]) if answer["never"] else ""
+    if why not in {"", told}:
+        complain(f"{job['name']}: {why}; waits on, as that may change: runner cancel {job['id']} ends it")
+    return why

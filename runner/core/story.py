@@ -29,7 +29,6 @@ from runner.core.job import (
     RestartRequested,
     RevisionApplied,
     Running,
-    Start,
     Starting,
     Stopping,
 )
@@ -47,15 +46,15 @@ def tell(event: Event, after: Job) -> str:
             return "the image is gone from the engine; preparing it again"
         case Placed(_, allocation):
             where = ", ".join(allocation.devices) or "cpu"
-            return f"attempt {after.attempts} placed on {where}, from {_begin(after.next_start)}"
+            return f"attempt {after.attempts} placed on {where}, {begins(after)}"
         case Launched():
             return f"attempt {after.attempts} started"
         case LaunchFailed(_, why, _):
             return f"attempt {after.attempts} could not start: {why}; {verdict(after)}"
         case CancelRequested(_, by):
             return f"cancel requested by {by}{_asked(after)}"
-        case RestartRequested(_, by, start):
-            return f"restart from {_begin(start)} requested by {by}{_asked(after)}"
+        case RestartRequested(_, by, _):
+            return f"restart requested by {by}, {begins(after)}{_asked(after)}"
         case HoldRequested(_, by):
             return f"hold requested by {by}{_asked(after)}"
         case ReleaseRequested(_, by):
@@ -88,6 +87,27 @@ def verdict(after: Job) -> str:
             return why
         case _:
             return str(after.state.kind)
+
+
+def begins(after: Job) -> str:
+    """Return where a job's next attempt begins, or the one that has just been placed."""
+    match after.next_start.source:
+        case From.CHECKPOINT:
+            return _newest(after)
+        case From.SCRATCH:
+            return "from scratch"
+        case From.STEP:  # exhaustive
+            return f"from step {after.next_start.step}"
+
+
+def _newest(after: Job) -> str:
+    """Return what the newest checkpoint comes to: there may be none, or one that is still to be saved."""
+    if after.saved is not None:
+        return "from the newest checkpoint"
+    if isinstance(after.state, Stopping):
+        return "from the newest checkpoint, if there is one by then"
+    earlier = after.attempts - isinstance(after.state, Starting)
+    return "with no valid checkpoint to begin from" if earlier else "from the beginning"
 
 
 def refusal(job: Job, event: Event) -> str:
@@ -136,13 +156,3 @@ def _taken_up(event: RevisionApplied) -> str:
 def _ended(ended: Ended) -> str:
     code = "" if ended.exit_code is None else f" (exit {ended.exit_code})"
     return f"{ended.cause}{code}"
-
-
-def _begin(start: Start) -> str:
-    match start.source:
-        case From.CHECKPOINT:
-            return "the newest checkpoint"
-        case From.SCRATCH:
-            return "scratch"
-        case From.STEP:  # exhaustive
-            return f"step {start.step}"

@@ -150,9 +150,12 @@ class Dependency(contract.Spec):
 
 
 def _dependency(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        raise ValueError(f'must be text or a mapping, not {value}; put it in quotes: "{value}"')  # noqa: TRY004  pydantic's
-    return {"job": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"job": value}
+    if isinstance(value, Mapping | Dependency):
+        return value
+    hint = f'; put it in quotes: "{value}"' if type(value) is int else ""
+    raise ValueError(f"must be the id or the name of a job, or a mapping with it, not {shown(value)}{hint}")
 
 
 class Queueing(contract.Spec):

@@ -102,7 +102,7 @@ def test_when_no_checkpoint_is_valid_the_job_is_held_and_can_begin_again(scene: 
     assert held["why"].startswith("checkpoints exist and none is valid: step-")
     assert "no manifest: the save did not finish" in held["why"]
     assert "held" in daemon.runner("wait", job_id, code=12)
-    assert "from checkpoint" in daemon.runner("restart", job_id)
+    assert "with no valid checkpoint to begin from" in daemon.runner("restart", job_id)
     again = daemon.ends(job_id)  # the program looks for itself, and says the same
     assert (again["state"], again["attempts"][-1]["exit_code"]) == ("held", 99)
     daemon.runner("restart", job_id, "--from", "scratch")

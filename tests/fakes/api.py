@@ -201,7 +201,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)
             case "GET", ["jobs", ref, "why"]:
-                self._json(self.api.whys[self.api.find(ref)["id"]])
+                job = self.api.find(ref)
+                self._json(self.api.whys.get(job["id"], {"why": job["why"], "never": False}))
             case "POST", ["jobs", ref, "cancel"]:
                 self._json(self._cancelled(self.api.find(ref)))
             case "POST", ["cancel"]:
@@ -212,7 +213,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._json({"decisions": [r for r in kept if attempt in {None, str(r["attempt"])}]})
             case "POST", ["jobs", ref, "signal" | "restart" | "hold" | "release" as verb]:
                 self.api.take_turn(verb)
-                self._json({"job": self.api.find(ref)})
+                begins = {"begins": f"from {body['from']}"} if verb == "restart" else {}
+                self._json({"job": self.api.find(ref), **begins})
             case "GET", ["events"]:
                 self.api.take_turn("events")
                 self._events(int(query["after"]), query.get("job"))

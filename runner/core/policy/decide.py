@@ -116,7 +116,7 @@ def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation
         return remedies.spent(rule.adjust, situation.facts)
     tried = history.times_tried(rule, root_of(situation.facts), situation.effective)
     if rule.tries is not None and tried >= rule.tries:
-        return f"all {rule.tries} tries are used" if rule.tries > 1 else "its one try is used"
+        return f"all {rule.tries} retries are used" if rule.tries > 1 else "its one retry is used"
     return ""
 
 

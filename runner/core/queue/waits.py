@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp2, inf, log2
+from typing import Final
 
 from runner.core.queue.book import Cap, HostBook, Slot
 from runner.core.queue.dependencies import Readiness, satisfied
@@ -21,6 +22,9 @@ from runner.core.queue.snapshot import Condition, DeviceState, Maintenance, Snap
 from runner.core.queue.timeline import Stay
 from runner.core.queue.unending import Unendings
 from runner.core.queue.words import clock, counted, jobs, out_of_service, scarce, size, wanted
+
+NEVER: Final = "never starts: "
+"""How the reason of a job begins that waits for ever, as things stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Waits(Mapping[str, Wait]):
     _lasting: dict[tuple[int, float | None], float | None] = field(default_factory=dict)  # by shape, duration
     _opened: dict[tuple[int, Stay], float | None] = field(default_factory=dict)
     _seen: dict[int, _Seen] = field(default_factory=dict)
+    _hopeless: dict[str, Wait | None] = field(default_factory=dict)  # by job
 
     def __getitem__(self, job_id: str) -> Wait:
         return self._wait(self._jobs[job_id])
@@ -109,44 +114,59 @@ class Waits(Mapping[str, Wait]):
 
     def _wait(self, job: Waiting) -> Wait:
         now_s = self.snapshot.now_s
+        if never := self._never(job):
+            return never
         if job.not_before_s is not None and job.not_before_s > now_s:
             begins = clock(job.not_before_s, self.snapshot)
             return Wait(job.job_id, f"not before {begins}", job.not_before_s)
-        if job.after and (dependent := self._dependent(job)):
-            return dependent
         shape = self.places.shape(job.needs)
-        if not self.places.possible(shape):
-            why = f"never starts: no host has {wanted(job.needs)}{_beside(job)}"
-            return Wait(job.job_id, why, never=True)
-        return self._capped(job, shape) or self._scarce(job, shape)
+        return self._dependent(job) or self._capped(job, shape) or self._scarce(job, shape)
 
-    def _failed(self, job: Waiting) -> Wait | None:
-        """Return why a job never starts, if what it waits for has ended in another way."""
+    def _never(self, job: Waiting) -> Wait | None:
+        """Return why a job never starts, if that is so whatever becomes of those before it."""
+        if job.job_id not in self._hopeless:
+            why = self._failed(job) or self._impossible(job) or self._beyond(job)
+            self._hopeless[job.job_id] = Wait(job.job_id, f"{NEVER}{why}", never=True) if why else None
+        return self._hopeless[job.job_id]
+
+    def _failed(self, job: Waiting) -> str:
+        """Return which of the jobs that a job waits for has ended in another way than it was to, and how."""
         for after in job.after:
             if satisfied(after, self.snapshot.ended) is Readiness.NEVER:
                 outcome, end = self.snapshot.ended[after.job_id].outcome, _ENDS[after.condition]
-                why = f"never starts: job {after.job_id} {outcome}, and it was to {end}"
-                return Wait(job.job_id, why, never=True)
-        return None
+                return f"job {after.job_id} {outcome}, and it was to {end}"
+        return ""
 
-    def _failed_before(self, ids: Iterable[str]) -> Wait | None:
-        """Return the same of the first of some jobs, and of those that they wait for, that never starts."""
+    def _impossible(self, job: Waiting) -> str:
+        """Return what no host has."""
+        if self.places.possible(self.places.shape(job.needs)):
+            return ""
+        return f"no host has {wanted(job.needs)}{_beside(job)}"
+
+    def _beyond(self, job: Waiting) -> str:
+        """Return which limit is smaller than what a job asks for."""
+        for cap in self._caps.of(job):
+            if cap.limit < cap.amount:
+                most = f"{cap.whose} may have {cap.limit} {cap.what} at a time"
+                return f"{most}, and this asks for {cap.amount}"
+        return ""
+
+    def _never_before(self, ids: Iterable[str]) -> Wait | None:
+        """Return the first of some jobs, and of those that they wait for, that never starts."""
         found = dict.fromkeys(ids)
         todo = list(found)
         for job_id in todo:  # it grows
             job = self._jobs.get(job_id)
             if job is None:
                 continue
-            if failed := self._failed(job):
-                return failed
+            if never := self._never(job):
+                return never
             more = [after.job_id for after in job.after if after.job_id not in found]
             found |= dict.fromkeys(more)
             todo += more
         return None
 
     def _dependent(self, job: Waiting) -> Wait | None:
-        if failed := self._failed(job):
-            return failed
         open_ = [each for each in job.after if satisfied(each, self.snapshot.ended) is Readiness.PENDING]
         if not open_:
             return None
@@ -154,21 +174,13 @@ class Waits(Mapping[str, Wait]):
             end: [a.job_id for a in open_ if a.condition is condition] for condition, end in _ENDS.items()
         }
         each = [f"for {jobs(ids)} to {end}" for end, ids in alike.items() if ids]
-        why, failed = f"waits {' and '.join(each)}", self._failed_before(each.job_id for each in open_)
-        return Wait(job.job_id, why if failed is None else f"{why}; job {failed.job_id} {failed.why}")
+        why, never = f"waits {' and '.join(each)}", self._never_before(each.job_id for each in open_)
+        if never is None:
+            return Wait(job.job_id, why)
+        return Wait(job.job_id, f"{NEVER}it {why}, and job {never.job_id} {never.why}", never=True)
 
     def _capped(self, job: Waiting, shape: Shape) -> Wait | None:
-        caps = self._caps.of(job)
-        if not caps:
-            return None
-        for cap in caps:
-            if cap.limit < cap.amount:
-                why = (
-                    f"never starts: {cap.whose} may have {cap.limit} {cap.what} at a time, "
-                    f"and this asks for {cap.amount}"
-                )
-                return Wait(job.job_id, why, never=True)
-        for cap in caps:
+        for cap in self._caps.of(job):
             free = cap.free.least(self.snapshot.now_s, self._until_s(job))
             if job.job_id not in self.reserved and free < cap.amount:
                 return self._at_limit(job, shape, cap, cap.limit - free)

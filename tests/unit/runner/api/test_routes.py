@@ -297,7 +297,8 @@ def test_a_restart_begins_where_it_is_told_to(site: Site) -> None:
     site.complete()
     site.until("finished")
     save(site, 40)
-    assert site.ask("POST", "/jobs/1/restart", {"from": 40}).status_code == 200
+    answer = site.ask("POST", "/jobs/1/restart", {"from": 40})
+    assert (answer.status_code, answer.json()["begins"]) == (200, "from step 40")
     wait_until(lambda: len(site.world.launches) == 2 or None)
     assert '"resume_step": 40' in (site.attempt_dir(attempt=2) / "spec.json").read_text()
     assert site.ask("POST", "/jobs/1/restart", {"from": "lunch"}).status_code == 422

@@ -39,6 +39,15 @@ def test_jobs_are_listed_by_label_and_those_of_a_matrix_by_any_of_them(api: Fake
     assert api.asked[-1][1] == "/v1/jobs?sweep=rate"
 
 
+@pytest.mark.parametrize("label", ["", "=", "=1"])
+def test_a_label_without_a_key_is_refused_before_anybody_is_asked(
+    label: str, api: FakeApi, invoke: Invoke
+) -> None:
+    result = invoke("list", "--label", label)
+    assert (result.exit_code, result.stdout, api.asked) == (2, "", [])
+    assert result.stderr.endswith(f"{label!r} has no key; write KEY or KEY=VALUE; see runner list --help\n")
+
+
 def test_a_job_in_a_pipe_is_facts_and_then_attempts(api: FakeApi, invoke: Invoke) -> None:
     first = an_attempt(1, ended_at="2026-03-01T12:01:00Z", exit_code=137, cause="killed", checkpoint_step=50)
     api.add(

@@ -188,6 +188,12 @@ def test_an_interrupt_exits_130(api: FakeApi) -> None:
             "runner policy: no such option '--merged' before a command; see runner policy --help",
         ),
         (["--verion"], "runner: no such option '--verion'; did you mean '--version'? see runner --help"),
+        (["submit", "--hold"], "runner submit: no such option '--hold'; see runner submit --help"),
+        (["logs", "--tail"], "runner logs: no such option '--tail'; see runner logs --help"),
+        (
+            ["submit", "--dryrun"],
+            "runner submit: no such option '--dryrun'; did you mean '--dry-run'? see runner submit --help",
+        ),
         (["--nope"], "runner: no such option '--nope'; see runner --help"),
         (["policy", "nope"], "runner policy: no such command 'nope'; see runner policy --help"),
     ],

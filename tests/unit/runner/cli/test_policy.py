@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from runner.cli.main import cli
 from runner.core.policy.table import TABLE
 from runner.policies.files import SHIPPED, load, named
-from tests.fakes.api import FakeApi
+from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
 
 GOOD = "policy: 1\non_exit: [{name: other, when: {}, do: resume}]\n"
@@ -177,6 +177,15 @@ def test_without_an_end_nothing_has_been_decided(api: FakeApi) -> None:
     assert (result.exit_code, result.stderr) == (
         2,
         "train: nothing has been decided yet; no attempt of it has ended\n",
+    )
+
+
+def test_what_ended_before_it_ran_awaits_no_decision(api: FakeApi) -> None:
+    api.add("train", **ended("cancelled", "cancelled by ada"), attempt=0)
+    result = call("explain", "train")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "train: ended without having run: cancelled by ada; there was nothing to decide; see runner events\n",
     )
 
 

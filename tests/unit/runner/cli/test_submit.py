@@ -69,6 +69,22 @@ def test_one_bad_file_does_not_keep_the_others_back(invoke: Invoke, job_file: Pa
     result = invoke("submit", "/no/such.yaml", str(job_file))
     assert (result.exit_code, result.stdout) == (2, "000001\ttrain\n")
     assert "/no/such.yaml: no such file" in result.stderr
+    assert result.stderr.endswith("\n1 of 2 files submitted; what is wrong with the others is said above\n")
+
+
+@pytest.mark.usefixtures("api")
+def test_a_dry_run_of_bad_files_counts_what_would_be_submitted(invoke: Invoke) -> None:
+    said = "0 of 2 files would be submitted; what is wrong with the others is said above"
+    assert invoke("submit", "--dry-run", "/no/a.yaml", "/no/b.yaml").stderr.splitlines()[2:] == [said]
+
+
+@pytest.mark.usefixtures("api")
+@pytest.mark.parametrize("files", [["good"], ["good", "good"], ["/no/such.yaml"]])
+def test_nothing_is_counted_where_all_files_are_good_or_there_is_but_one(
+    invoke: Invoke, job_file: Path, files: list[str]
+) -> None:
+    result = invoke("submit", *(str(job_file) if file == "good" else file for file in files))
+    assert " submitted" not in result.stderr
 
 
 def test_a_refusal_exits_3(api: FakeApi, invoke: Invoke, job_file: Path) -> None:

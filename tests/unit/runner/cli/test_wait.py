@@ -35,6 +35,30 @@ def test_a_job_that_ends_in_time_is_no_timeout(api: FakeApi, invoke: Invoke) -> 
     assert (result.exit_code, json.loads(result.stdout)["outcome"]) == (0, "succeeded")
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_why_a_job_never_starts_is_said_once_on_stderr_and_it_is_waited_for(
+    api: FakeApi, invoke: Invoke, *, as_json: bool
+) -> None:
+    job_id = api.add("train", state="queued", attempt=0)["id"]
+    whys = ("waits for 1 GPU", "never starts: A", "never starts: A", "never starts: B", "never starts: B")
+    says = [lambda why=why: api.whys.update({job_id: said(why)}) for why in whys]
+    api.happen("wait", *says, {"state": "running"}, {"state": "queued"}, ended())
+    result = invoke("wait", "train", *(["--json"] if as_json else []))
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    ends = f"; waits on, as that may change: runner cancel {job_id} ends it"
+    assert result.stderr.splitlines() == [f"train: never starts: {what}{ends}" for what in "ABB"]
+
+
+def said(why: str) -> dict[str, object]:
+    return {"why": why, "never": why.startswith("never")}
+
+
+def test_a_job_that_only_waits_is_waited_for_in_silence(api: FakeApi, invoke: Invoke) -> None:
+    api.add("train", state="queued", why="waits for 1 GPU")
+    api.happen("wait", lambda: None, ended())
+    assert invoke("wait", "train").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

@@ -513,6 +513,31 @@ def test_the_story_names_where_an_attempt_begins() -> None:
     assert story.verdict(replace(JOB, state=Queued(NOW, "img", "restart, as asked"))) == "restart, as asked"
 
 
+RESTART = RestartRequested(LATER, "ann", Start())
+NEWEST, NONE_VALID = "from the newest checkpoint", "with no valid checkpoint to begin from"
+SIGTERM = "; sending SIGTERM, 30 s of grace"
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "attempts", "saved", "said"),
+    [
+        (1, Placed(NOW, GPUS), 0, None, "attempt 1 placed on GPU-a, from the beginning"),
+        (1, Placed(NOW, GPUS), 1, None, f"attempt 2 placed on GPU-a, {NONE_VALID}"),
+        (1, Placed(NOW, GPUS), 1, 40, f"attempt 2 placed on GPU-a, {NEWEST}"),
+        (3, RESTART, 1, None, f"restart requested by ann, {NEWEST}, if there is one by then{SIGTERM}"),
+        (3, RESTART, 2, 40, f"restart requested by ann, {NEWEST}{SIGTERM}"),
+        (6, RESTART, 0, None, "restart requested by ann, from the beginning"),
+        (6, RESTART, 1, None, f"restart requested by ann, {NONE_VALID}"),
+        (6, RESTART, 1, 40, f"restart requested by ann, {NEWEST}"),
+    ],
+)
+def test_the_story_speaks_of_a_checkpoint_where_there_may_be_one(
+    state: int, event: Event, attempts: int, saved: int | None, said: str
+) -> None:
+    job, _ = advance(replace(JOB, state=STATES[state], attempts=attempts, saved=saved), event)
+    assert story.tell(event, job) == said
+
+
 RULINGS = st.sampled_from(
     [
         *(AGAIN, FINISH, ENOUGH, WAIT),

@@ -172,6 +172,10 @@ def test_the_same_dependency_twice_is_told_and_so_is_a_time_beside_a_schedule() 
     }
 
 
-def test_the_id_of_a_job_is_text() -> None:
-    with pytest.raises(ValidationError, match='must be text or a mapping, not 7; put it in quotes: "7"'):
-        Queueing.model_validate({"after": (7,)})
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(7, '7; put it in quotes: "7"'), (1.5, "1.5"), (True, "true"), (None, "nothing"), (["a"], "a list")],
+)
+def test_what_is_no_job_is_told_what_names_one(value: object, found: str) -> None:
+    said = refusal(Queueing, after=(value,))
+    assert said.endswith(f"must be the id or the name of a job, or a mapping with it, not {found}")

@@ -321,10 +321,27 @@ def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() 
     waits = planned([dead, *near, far, fine], ended=ended).waits
     reason = "job dead never starts: job gone failed, and it was to succeed"
     assert waits["dead"].why == reason.removeprefix("job dead ")
-    assert waits["a"].why == f"waits for job busy to succeed and for job dead to end; {reason}"
-    assert waits["far"].why == f"waits for jobs a, b and busy to succeed; {reason}"
+    both = "never starts: it waits for job busy to succeed and for job dead to end"
+    assert waits["a"].why == f"{both}, and {reason}"
+    assert waits["far"].why == f"never starts: it waits for jobs a, b and busy to succeed, and {reason}"
     assert waits["fine"].why == "waits for job busy to succeed"
-    assert [waits[name].never for name in ("dead", "a", "far")] == [True, False, False]
+    assert [waits[name].never for name in ("dead", "a", "far", "fine")] == [True, True, True, False]
+
+
+def test_who_waits_for_what_no_host_or_no_quota_has_never_starts_either() -> None:
+    rules = Rules(quotas=Quotas(users={"bob": Quota(devices=1)}))
+    queue = [
+        waiting("large", gpus(9)),
+        replace(waiting("later", gpus(9)), not_before_s=NOW_S + HOUR_S),
+        waiting("much", gpus(2), owner="bob"),
+        replace(waiting("own", gpus(9)), after=(After("busy"),)),
+        *(replace(waiting(f"behind {name}"), after=(After(name),)) for name in ("large", "later", "much")),
+    ]
+    waits = planned(queue, rules=rules).waits
+    assert waits["own"].why.startswith("never starts: no host has 9 GPUs")
+    for name in ("large", "later", "much"):
+        said = f"never starts: it waits for job {name} to succeed, and job {name} {waits[name].why}"
+        assert (waits[f"behind {name}"].why, waits[f"behind {name}"].never) == (said, True)
 
 
 @pytest.mark.parametrize(

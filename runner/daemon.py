@@ -22,7 +22,6 @@ from runner.core.job import (
     Finished,
     ImageMissing,
     Launched,
-    Lent,
     PrepareImage,
     RevisionApplied,
     Running,
@@ -304,7 +303,7 @@ class Daemon:
         for command in commands:
             work = partial(self._carry_out, entry.row, command, entry.imageless)
             self._put(job.id, work, self.world.builds if isinstance(command, PrepareImage) else None)
-        if isinstance(job.state, Lent):  # whoever only waits for an image is nothing to be seen
+        if isinstance(job.state, Running | Stopping):  # of nobody else there is anything to be seen
             self._observer.hint()
 
     def _put(self, job_id: str, work: Callable[[], None], lanes: Lanes | None = None) -> None:

@@ -58,6 +58,7 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
         click.echo(unit(sys.executable), nl=False)
         return
     gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a fifth of the start
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it; nothing is drawn
     from runner.app import serve as be_the_daemon  # noqa: PLC0415  loads everything
 
     socket = socket or (None if state_dir else os.environ.get("RUNNER_SOCKET"))

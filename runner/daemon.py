@@ -1,7 +1,7 @@
 """The loop: observe, advance, record, act.
 
-Level-triggered and crash-only.  One thread owns the store and calls ``advance``; the engine,
-the clock and HTTP calls only put messages on its queue.  A command that could not be carried out is
+Level-triggered and crash-only.  Whoever has the turn, the loop or somebody who asks, is the only one to
+call ``advance`` and to write the store; the engine and the clock only put messages on a queue.  A command that could not be carried out is
 given again from the state that implies it.  A daemon killed at any instruction loses nothing.
 """
 
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, repr=False)  # a traceback that shows it should not show the whole world
 class Daemon:
-    """Everything that happens to jobs, in one thread."""
+    """Everything that happens to jobs, one thing after the other."""
 
     world: World
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Daemon:
         """Let the loop look at everything again, soon; from any thread."""
         self.turns.wake()
 
-    # --- what others ask for, on the loop's thread
+    # --- what others ask for, with the turn
     def submit_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Accept jobs that belong together, all or none; the first carries the token of the submission."""
         self.world.store.add_all(rows, texts, token)

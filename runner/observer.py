@@ -151,7 +151,7 @@ class Observer:
         self._stop.set()
         self._hint.set()
 
-    # --- comparing, on the loop's thread
+    # --- comparing, with the turn
 
     def compare(self, observed: Observed) -> Iterator[Finding]:
         """Yield what a look means for the jobs that hold devices, and for what no job expects."""

@@ -295,7 +295,7 @@ class Past(Protocol):
 
 
 class Store(Protocol):
-    """What survives a crash.  One thread writes; each call is one transaction."""
+    """What survives a crash.  One thread at a time writes; each call is one transaction."""
 
     @property
     def instance(self) -> str: ...

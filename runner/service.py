@@ -314,7 +314,7 @@ class Service:
         return row
 
     def now(self, job_id: str) -> JobRow:
-        """Return a job as the loop knows it; on the loop's thread."""
+        """Return a job as the loop knows it; with the turn."""
         entry = self.daemon.entries.get(job_id)
         return entry.row if entry else self.find(job_id)
 

@@ -113,7 +113,7 @@ def of_heartbeat(heart: Heartbeat, floor_s: float) -> dict[str, object]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-# --- On the loop's thread ---------------------------------------------------------------------------------
+# --- With the turn ---------------------------------------------------------------------------------------
 
 Happen: TypeAlias = Callable[[Entry, Event, DecisionRow], None]
 

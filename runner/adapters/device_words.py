@@ -20,7 +20,7 @@ KEPT: Final = "device:"
 
 @dataclass(frozen=True, slots=True)
 class DeviceWords:
-    """Satisfies ``runner.devices.parts.Words``; written by the thread that writes the store."""
+    """Satisfies ``runner.devices.parts.Words``; written by whoever writes the store."""
 
     store: SqliteStore
     boot: str  # the monotonic clock, and whatever is in a device's memory, are of one boot

@@ -27,7 +27,7 @@ class NoticeFeed:
         return int(rows[0][0]) if rows else None
 
     def remember(self, key: str, seq: int) -> None:
-        """Write how far a rule has got; on the thread that writes."""
+        """Write how far a rule has got; by whoever writes the store."""
         with self._store.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": key, "value": str(seq)})
 

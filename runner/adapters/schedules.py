@@ -54,7 +54,7 @@ class ScheduleBooks:
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
 
-    # --- writing, on the thread that writes
+    # --- writing, by whoever writes the store
 
     def add(self, row: ScheduleRow, token: str | None) -> ScheduleRow:
         """Write a new schedule and return it with its id."""

@@ -1,6 +1,6 @@
 """What survives a crash: jobs, attempts and events in one SQLite file (WAL).
 
-One thread writes, through ``record``: the event and the state that follows from it are one
+One thread at a time writes, through ``record``: the event and the state that follows from it are one
 transaction, made durable before anything is done about them.  Other threads read over
 connections of their own.  A file of a newer version is refused before SQLite opens it.
 """
@@ -134,7 +134,7 @@ class SqliteStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Do all of what follows, durably, or nothing of it; for the thread that writes.
+        """Do all of what follows, durably, or nothing of it; for whoever has the turn.
 
         Inside of another one it is a part of that.
         """
@@ -166,7 +166,7 @@ class SqliteStore:
         known = self._value("get_meta", key="executor")
         return None if known is None else str(known)
 
-    # --- writing, from one thread
+    # --- writing, by whoever has the turn
 
     def remember_executor(self, kind: str) -> None:
         with self.transaction() as connection:

@@ -28,7 +28,7 @@ class Used:
         return tuple(_lending(row) for row in rows)
 
     def add(self, busy: Busy) -> None:
-        """Add to how busy devices were; on the thread that writes."""
+        """Add to how busy devices were; by whoever writes the store."""
         with self.store.transaction() as connection:
             for (job_id, attempt), (device_s, busy_s) in busy.items():
                 values = {"job_id": int(job_id), "attempt": attempt, "device_s": device_s, "busy_s": busy_s}

@@ -77,7 +77,7 @@ def by_uuid(service: Service) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _said(service: Service, caller: Caller, say: Callable[[Inventory, str], Shown]) -> dict[str, Any]:
-    """Return a device after an operator said something about it; on the loop's thread, which writes."""
+    """Return a device after an operator said something about it; with the turn, for it is written down."""
     if caller.uid not in {0, os.geteuid()}:
         raise Refused("devices: only root and the daemon's own user may drain and resume them")
     inventory, by = inventory_of(service), as_user.person(caller.uid, caller.gid).name

@@ -196,7 +196,7 @@ class Inventory:
                         log.warning("devices.intruder", device=uuid, job_id=job, pid=each.pid)
         self._alarmed = current
 
-    # --- on the loop's thread
+    # --- with the turn
 
     def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
         """Return the devices as the scheduler sees them, given who holds what.

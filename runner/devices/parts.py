@@ -38,7 +38,7 @@ class Watch(Protocol):
 
 
 class Words(Protocol):
-    """What was said and found out about devices and outlives the daemon; called on the loop's thread."""
+    """What was said and found out about devices and outlives the daemon; called with the turn."""
 
     def all(self) -> Mapping[str, Word]: ...
 

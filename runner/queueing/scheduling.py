@@ -57,7 +57,7 @@ SET_S: Final = 0.5
 
 @dataclass(slots=True, repr=False)
 class Scheduling:
-    """Everything that the queue knows; all but ``wait`` is for the loop's thread."""
+    """Everything that the queue knows; all but ``wait`` is for whoever has the turn."""
 
     world: World
     entries: Mapping[str, Entry]  # the daemon's own; it alone changes them

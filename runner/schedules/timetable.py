@@ -1,6 +1,6 @@
 """Submits the jobs of schedules when their time has come.
 
-``tick`` is called on the loop's thread and is cheap: it knows the next time of all schedules.  What is
+``tick`` is called with the turn and is cheap: it knows the next time of all schedules.  What is
 due is written down first and submitted afterwards, by a lane, because a job file is resolved anew each
 time, as its owner, and that may wait for a file system.  The submission carries a token made of the
 schedule and the time.  So a daemon killed anywhere between neither loses an occasion nor doubles one.
@@ -127,7 +127,7 @@ class Timetable:
             return LOOK_S
         return min(max((soonest - self.service.clock.now()).total_seconds(), 0.02), LOOK_S)
 
-    # --- on the loop's thread
+    # --- with the turn
 
     def changed(self) -> None:
         """Read the schedules again: one was made, or is another now."""
@@ -269,7 +269,7 @@ class Timetable:
 
         return draft
 
-    # --- back on the loop's thread
+    # --- back with the turn
 
     def _accepted(self, row: ScheduleRow, due: OccasionRow, draft: Callable[[str], JobRow]) -> None:
         service = self.service

@@ -1,8 +1,9 @@
 """The loop: observe, advance, record, act.
 
-Level-triggered and crash-only.  Whoever has the turn, the loop or somebody who asks, is the only one to
-call ``advance`` and to write the store; the engine and the clock only put messages on a queue.  A command that could not be carried out is
-given again from the state that implies it.  A daemon killed at any instruction loses nothing.
+Level-triggered and crash-only.  Whoever has the turn, the loop or somebody who asks, is the only
+one to call ``advance`` and to write the store; the engine and the clock only put messages on a queue.
+A command that could not be carried out is given again from the state that implies it.  A daemon killed
+at any instruction loses nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence

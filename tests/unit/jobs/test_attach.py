@@ -389,11 +389,15 @@ def test_a_lineage_that_another_process_holds_is_left_alone(
             Training(told(paths)).go()
 
 
-def test_the_lock_is_free_when_the_attempt_has_ended(paths: RunPaths) -> None:
-    job = Training(told(paths))
-    job.go()
-    with (paths.lineage_dir / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def test_the_lock_is_held_by_an_attempt_and_free_when_it_has_ended(paths: RunPaths) -> None:
+    def free() -> bool:
+        with (paths.lineage_dir / ".lock").open("w") as lock:
+            return attach._locked(lock.fileno())
+
+    seen: list[bool] = []
+    Training(told(paths), lambda *_: seen.append(free())).go()
+    assert seen == [False] * STEPS
+    assert free()
 
 
 def test_the_finished_model_is_published_before_the_end(paths: RunPaths) -> None:
@@ -493,30 +497,26 @@ from jobs.attach import attach
 
 with attach() as job:
     heard, told = os.pipe()
-    never, _ = os.pipe()
+    never, ours = os.pipe()
     child = os.fork()
     if not child:
+        os.close(ours)
         os.write(told, b"here")
         os.read(never, 1)
+        os._exit(0)
     os.read(heard, 4)
     os.kill(child, signal.SIGTERM)
+    os.close(ours)
     _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGTERM
-    assert not job.stopping
+    print("child ended by", os.WTERMSIG(status), "stopping", job.stopping)
 """
 
 
 def test_a_forked_process_is_ended_by_the_signal_as_usual(tmp_path: Path) -> None:
-    run(SCRIPT, tmp_path)
-
-
-def run(script: str, folder: Path, *options: str, **environ: str) -> None:
-    path = os.environ["PATH"]
     root = str(Path(attach.__file__).parents[1])
-    subprocess.run(
-        [sys.executable, *options, "-c", script],
-        env={"PATH": path, "PYTHONPATH": root, **environ}, cwd=folder, check=True, timeout=60,
-    )  # fmt: skip
+    script = [sys.executable, "-c", SCRIPT]
+    said = subprocess.check_output(script, env={"PYTHONPATH": root}, cwd=tmp_path, text=True, timeout=60)
+    assert "child ended by 15 stopping False\n" in said
 
 
 # --- Leaving
@@ -627,7 +627,9 @@ def test_the_words_of_the_contract_are_the_same() -> None:
 
 
 def test_it_is_written_in_the_python_of_old_scripts() -> None:
-    ast.parse(Path(attach.__file__).read_text(), feature_version=(3, 8))
+    tree = ast.parse(Path(attach.__file__).read_text(), feature_version=(3, 8))  # refuses what is newer
+    used = {getattr(node, name, None) for node in ast.walk(tree) for name in ("attr", "arg", "id")}
+    assert not used & {"removeprefix", "removesuffix", "is_relative_to", "readlink", "strict", "slots", "UTC"}
 
 
 def test_a_copy_works_without_anything_else(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 from jobs import attach, contract, randomness
 from jobs.attach import Attempt, Told
 from jobs.contract import Cause, ExitCode, Manifest, Result, RunPaths, Status, verify
+from tests.fakes.clock import FakeClock
 
 STEPS = 12
 
@@ -455,9 +457,14 @@ def test_a_save_is_due_after_a_time(paths: RunPaths) -> None:
     assert not Attempt(told(paths, save_every_steps=None, save_every_s=1e9)).wants_save()
 
 
-def test_what_a_save_costs_settles_when_the_next_one_is_due(paths: RunPaths) -> None:
+def test_what_a_save_costs_settles_when_the_next_one_is_due(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(attach, "time", SimpleNamespace(monotonic=clock.monotonic, time=time.time))
+
     def save(directory: Path) -> None:
-        threading.Event().wait(0.2)
+        clock.forward(0.25)
         (directory / "state").write_text("x")
 
     job = Attempt(told(paths, save_every_steps=None, save_every_s=0.0, mean_between_s=1e4), save)
@@ -468,8 +475,8 @@ def test_what_a_save_costs_settles_when_the_next_one_is_due(paths: RunPaths) -> 
     job.end_step(2, items=4)
     job.finish()
     known = json.loads(paths.status.read_text())
-    assert known["save_stall_s"] >= 0.2
-    assert known["save_every_s"] == pytest.approx((2 * known["save_stall_s"] * 1e4) ** 0.5, rel=0.1)
+    assert known["save_stall_s"] == 0.25
+    assert known["save_every_s"] == pytest.approx((2 * 0.25 * 1e4) ** 0.5, rel=0.1)
     assert known["items"] == 8
 
 

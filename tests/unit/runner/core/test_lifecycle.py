@@ -261,13 +261,14 @@ def test_a_start_between_two_boots_is_of_neither(at_launch: str, kept: str | Non
     assert job.state.attempt.boot == kept
 
 
-def test_news_about_an_older_attempt_is_refused() -> None:
+@pytest.mark.parametrize("number", [0, 2])
+def test_news_about_another_attempt_is_refused(number: int) -> None:
     for job, event in (
-        (running(), Exited(LATER, 7, DIED, AGAIN)),
-        (stopping(StopReason.HOLD), Exited(LATER, 7, DIED, AGAIN)),
-        (running(), Condemned(LATER, 7, "stalled", "silent")),
+        (running(), Exited(LATER, number, DIED, AGAIN)),
+        (stopping(StopReason.HOLD), Exited(LATER, number, DIED, AGAIN)),
+        (running(), Condemned(LATER, number, "stalled", "silent")),
     ):
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(IllegalTransition, match=f"job 1: {type(event).__name__} while"):
             advance(job, event)
 
 

@@ -1,6 +1,6 @@
 """JSON Schema of the policy file, for editors: made from the fact table, so it completes every fact.
 
-Looser than ``policy_file.load`` where a schema cannot say it, never stricter.
+Looser than ``files.load`` where a schema cannot say it, never stricter.
 """
 
 from collections.abc import Iterable

@@ -1,18 +1,20 @@
 """What every executor promises, played on the fake, on processes and on containers."""
 
 import json
+import os
+import select
 import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 
 import pytest
 
 from runner.errors import Refused, Unavailable
-from runner.ports import Alive, Gone, Key, LaunchRefused, Owner
+from runner.ports import Alive, Gone, Key, LaunchRefused, LaunchRequest, Owner
 from tests.contract.worlds import (
     OWNER,
     PATIENCE_S,
@@ -308,28 +310,41 @@ def test_a_plain_python_program_can_be_interrupted(real: Place, job: str) -> Non
     assert "KeyboardInterrupt" in printed(request)
 
 
+@contextmanager
+def pipe_of(request: LaunchRequest) -> Iterator[int]:
+    """Make ``home/pipe``, whose end comes when the last process that holds it open has ended."""
+    pipe = request.run_dir / "home" / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        yield reader.fileno()
+
+
+def heard(pipe: int) -> bytes:
+    """Return what comes next through a pipe; nothing at its end."""
+    assert select.select([pipe], [], [], PATIENCE_S / 4)[0], "somebody still holds it open"
+    return os.read(pipe, 100)
+
+
 def test_what_a_program_leaves_behind_ends_with_it(real: Place, job: str) -> None:
-    beat = "while :; do echo beat; sleep 0.02; done"
-    request = real.request("/bin/sh", "-c", f"({beat}) & sleep 0.2; exit 3", job=job)
+    request = real.request("/bin/sh", "-c", "exec 3>home/pipe; echo begun >&3; sleep 1000 & exit 3", job=job)
     executor = real.executor()
-    executor.launch(request)
-    assert end(executor, request.key).exit_code == 3
-    size = request.log.stat().st_size
-    assert not threading.Event().wait(0.2)
-    assert request.log.stat().st_size == size
+    with pipe_of(request) as pipe:
+        executor.launch(request)
+        assert end(executor, request.key).exit_code == 3
+        assert [heard(pipe), heard(pipe)] == [b"begun\n", b""]
 
 
 def test_sigkill_reaches_all_processes_of_an_attempt(real: Place, job: str) -> None:
-    beat = "while :; do echo ready; sleep 0.02; done"
-    request = real.request("/bin/sh", "-c", f"({beat}) & sleep 1000; echo never", job=job)
+    script = "exec 3>home/pipe; sleep 1000 & echo begun >&3; sleep 1000; echo never"
+    request = real.request("/bin/sh", "-c", script, job=job)
     executor = real.executor()
-    executor.launch(request)
-    begun(request)
-    executor.signal(request.key, SIGKILL)
-    assert end(executor, request.key).exit_code == 128 + SIGKILL
-    size = request.log.stat().st_size
-    assert not threading.Event().wait(0.2)
-    assert request.log.stat().st_size == size
+    with pipe_of(request) as pipe:
+        executor.launch(request)
+        assert heard(pipe) == b"begun\n"
+        executor.signal(request.key, SIGKILL)
+        assert end(executor, request.key).exit_code == 128 + SIGKILL
+        assert heard(pipe) == b""
 
 
 def test_a_program_that_is_not_there_is_a_clear_end(real: Place, job: str) -> None:

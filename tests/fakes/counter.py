@@ -4,7 +4,7 @@ It runs in place of ``python -m jobs`` inside a test image, with the standard li
 it also shows that a program of one's own may speak the contract.  What it is told:
 
     workload.steps, checkpoint.every_steps, resume_step     by its spec
-    PERIOD_S     seconds of one step
+    PERIOD_S     seconds of one step; a signal ends it early
     STAY_AT      wait after this step for a signal, SIGTERM or SIGUSR1; only when it began at 0
     CRASH_AT     leave with exit code 1 after this step, every time
     ON_TERM      "ignore": SIGTERM means nothing to it; "leave": it goes without saving
@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from typing import Any
 
 asked_to_stop = Event()
 asked_to_save = Event()
+heard, bell = os.pipe2(os.O_NONBLOCK)
 
 
 def say(text: str) -> None:
@@ -40,6 +42,7 @@ def listen() -> None:
     def save(*_: object) -> None:
         asked_to_save.set()
 
+    signal.set_wakeup_fd(bell)
     ignores = os.environ.get("ON_TERM") == "ignore"
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores else stop)
     signal.signal(signal.SIGUSR1, save)
@@ -47,6 +50,12 @@ def listen() -> None:
 
 def asked() -> bool:
     return asked_to_stop.is_set() or asked_to_save.is_set()
+
+
+def rest(limit_s: float | None = None) -> None:
+    """Wait for a signal, for so long at most."""
+    if select.select([heard], [], [], limit_s)[0]:
+        os.read(heard, 64)
 
 
 def publish(path: Path, content: dict[str, Any]) -> None:
@@ -117,7 +126,7 @@ def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
             if os.environ.get("ON_TERM") == "leave":
                 return 1
             return leave(spec, here, lineage, step)
-        time.sleep(period)
+        rest(period)
         step += 1
         say(f"step {step}")
         if step % every == 0 or asked_to_save.is_set():
@@ -126,7 +135,7 @@ def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
         status = {"phase": "train", "time": time.time(), "step": step, "total_steps": last}
         publish(here / "status.json", {**status, "resumed_from": began or None})
         while step == stay_at and not began and not asked():
-            time.sleep(0.02)
+            rest()
         if step == crash_at:
             say("crash")
             return 1

@@ -65,6 +65,7 @@ def test_a_policy_may_react_to_an_intruder(tmp_path: Path) -> None:
         here.host[0].say(procs=None, used=600 * 1024**2)
         here.say()
         until(lambda: here.daemon.job(job_id)["attempt"] == 2, "it is resumed", more=here.daemon.log_tail)
+        assert "attempt 1 is stopped by rule intruder of the policy" in here.daemon.told(job_id)
         here.daemon.runner("cancel", job_id)
 
 

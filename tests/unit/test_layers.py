@@ -78,7 +78,7 @@ def test_the_daemon_knows_no_adapter_and_no_third_party_behind_one() -> None:
     }
 
 
-def test_a_daemon_loads_the_engine_s_library_when_it_has_an_engine() -> None:
+def test_a_daemon_loads_no_library_of_an_engine_before_it_has_one() -> None:
     assert "docker" not in loaded("runner.app")
 
 

@@ -26,6 +26,7 @@ class Builder(ThreadingUnixStreamServer):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), Answers)
         self.hung_up = threading.Event()
+        self.has_context = threading.Event()
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -39,7 +40,9 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
+        assert isinstance(self.server, Builder)
         while size := self.rfile.readline().strip():  # the context has no line end: a chunk of it is a line
+            self.server.has_context.set()
             self.rfile.readline()
             if size == b"0":
                 self._begin()
@@ -74,6 +77,7 @@ def test_the_engine_is_hung_up_on_when_nobody_waits_any_more(engine: Builder) ->
         "classic", REQUEST, io.BytesIO(b"tar"), interest
     )
     assert next(lines) == "begun"
+    assert engine.has_context.is_set()
     interest.abandon()
     with pytest.raises(EngineUnavailable):
         list(lines)
@@ -88,3 +92,4 @@ def test_no_context_is_sent_for_nobody(engine: Builder) -> None:
     )
     with pytest.raises(BuildAbandoned):
         next(lines)
+    assert not engine.has_context.is_set()

@@ -36,9 +36,10 @@ def test_what_is_over_is_not_ended() -> None:
 
 
 def test_a_program_is_killed_when_nobody_waits_any_more(tmp_path: Path) -> None:
-    interest = Interest()
-    with BuildLog(tmp_path / "log.txt", lambda _: interest.abandon()) as log, pytest.raises(BuildAbandoned):
-        log.program(["sh", "-c", "echo begun; exec sleep 600"], interest=interest)
+    interest, path = Interest(), tmp_path / "log.txt"
+    with BuildLog(path, lambda _: interest.abandon()) as log, pytest.raises(BuildAbandoned):
+        log.program(["sh", "-c", "echo $$; exec sleep 600"], interest=interest)
+    assert not Path("/proc", path.read_text().strip()).exists()
 
 
 def test_a_program_that_is_told_of_no_interest_runs_to_its_end(tmp_path: Path) -> None:

@@ -149,8 +149,11 @@ def test_a_daemon_of_others_is_waited_for_and_never_started(
 ) -> None:
     monkeypatch.setattr(client_module, "ABSENCE_LIMIT_S", 0.02)
     monkeypatch.setattr(client_module, "ABSENCE_POLL_S", 0.01)
+    path, looks = str(tmp_path / "s"), iter((False, False))
+    monkeypatch.setattr(client_module, "answers", lambda _: next(looks))
     with pytest.raises(Absent):
-        Client(Place(str(tmp_path / "s"), None)).version()
+        Client(Place(path, None)).version()
+    assert not list(looks)
 
 
 def test_a_system_daemon_that_refuses_is_mentioned_before_the_users_own_is_tried(

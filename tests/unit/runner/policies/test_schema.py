@@ -24,14 +24,19 @@ def _lists(value: object) -> object:
     return [_lists(each) for each in value] if isinstance(value, tuple) else value
 
 
+def complaints(text: str) -> list[str]:
+    return [str(error) for error in VALIDATOR.iter_errors(plain(text))]
+
+
 def test_the_schema_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
+    of_schemas = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA)
+    assert [str(error) for error in of_schemas.iter_errors(schema())] == []
 
 
 @pytest.mark.parametrize("name", Shelf().names())
 def test_the_schema_accepts_the_shipped_policies(name: str) -> None:
-    VALIDATOR.validate(plain((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")))
-    VALIDATOR.validate(plain(dump(named(name))))
+    assert complaints((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")) == []
+    assert complaints(dump(named(name))) == []
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_the_schema_accepts_the_shipped_policies(name: str) -> None:
     ],
 )
 def test_the_schema_knows_every_kind_of_condition(when: str) -> None:
-    VALIDATOR.validate(plain(f"policy: 1\non_exit: [{{name: a, when: {when}, do: hold}}]\n"))
+    assert complaints(f"policy: 1\non_exit: [{{name: a, when: {when}, do: hold}}]\n") == []
 
 
 @pytest.mark.parametrize(
@@ -65,4 +70,4 @@ def test_the_schema_knows_every_kind_of_condition(when: str) -> None:
     ],
 )
 def test_the_schema_underlines_plain_mistakes(text: str) -> None:
-    assert not VALIDATOR.is_valid(plain(text))
+    assert complaints(text)

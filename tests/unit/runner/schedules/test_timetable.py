@@ -413,16 +413,16 @@ def test_a_schedule_whose_time_zone_has_gone_rests_and_says_why(site: Clockwork)
     )
 
 
-def test_an_idle_look_reads_nothing(site: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_look_reads_nothing(site: Clockwork) -> None:
     site.make(NIGHTLY)
-
-    def read(*_: object, **__: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(site.store, "rows", read)
-    monkeypatch.setattr(site.store, "transaction", read)
+    asked: list[str] = []
+    site.store._connection().set_trace_callback(asked.append)
     site.clock.forward(1)
     site.tick()
+    assert not asked
+    site.at("2030-01-02 01:30")
+    site.tick()
+    assert asked
 
 
 # --- the thread that knows when to look

@@ -40,6 +40,7 @@ BOUNDED = tuple(
     PriorityClass(name, rank, preempts=rank == 2, preemptible=rank == 0, bound_s=50.0)
     for rank, name in enumerate(("idle", "normal", "urgent"))
 )
+SOON_OVERDUE = tuple(replace(each, bound_s=5.0) for each in BOUNDED)
 
 NEEDS = st.one_of(
     st.builds(
@@ -287,7 +288,7 @@ def test_what_an_overdue_job_needs_does_not_go_to_later_ones(
             if each.job_id in late:
                 promised.setdefault(each.job_id, each.at_s)
 
-    classes = tuple(replace(each, preempts=False) for each in BOUNDED)
+    classes = tuple(replace(each, preempts=False) for each in SOON_OVERDUE)
     rules = Rules(classes=classes, overdue_per_owner=99, reservations=99)
     bounded = [replace(job, limit_s=job.limit_s or job.lasts_s, sweep=None) for job in trace]
     for job in play(Site(hosts, rules), bounded, remember):
@@ -305,7 +306,7 @@ def test_nobody_overdue_is_passed_over_in_any_plan(
     def judged(snapshot: Snapshot, decided: Plan) -> None:
         nobody_is_passed_over(snapshot, decided)
 
-    play(Site(hosts, fair, maintenance), trace, judged)
+    play(Site(hosts, replace(fair, classes=SOON_OVERDUE), maintenance), trace, judged)
 
 
 @FEW

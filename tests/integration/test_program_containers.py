@@ -73,7 +73,7 @@ def test_a_program_finds_what_the_contract_promises(daemon: Service) -> None:
         assert line in log.splitlines(), log
 
 
-def test_exit_0_of_a_program_is_believed_and_other_codes_are_not_success(daemon: Service) -> None:
+def test_a_program_that_leaves_with_another_code_than_0_has_failed(daemon: Service) -> None:
     job_id = daemon.submit(program(daemon, "wrong", "/bin/sh", "-c", "echo no >&2; exit 3"), end="failed")
     assert "exit code 3" in daemon.ends(job_id)["why"]
 

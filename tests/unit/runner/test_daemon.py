@@ -232,6 +232,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("outage"), st.booleans().map(int)),
     st.tuples(st.just("silence"), st.booleans().map(int)),
     st.tuples(st.just("crash"), st.just(0)),
+    *[st.tuples(st.just("settle"), st.just(0))] * 3,  # else hardly an attempt would run, or end
 )
 
 
@@ -240,6 +241,8 @@ def apply(host: Host, action: str, value: int) -> None:
     match action:
         case "submit" if host.store.count_states().get("running", 0) < 4:
             host.submit()
+        case "settle":
+            host.settle()
         case "build":
             host.builds.step(value)
         case "lane":
@@ -277,8 +280,8 @@ def ask(host: Host, action: str, row: JobRow) -> None:
         assert isinstance(row.job.state, Finished | Stopping | Preparing | Queued)
 
 
-@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(ACTIONS, max_size=70))
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ACTIONS, min_size=10, max_size=70))
 def test_whatever_happens_nothing_is_lost_leaked_or_run_twice(actions: list[tuple[str, int]]) -> None:
     with fresh_host() as host:
         first = host.submit()

@@ -262,7 +262,7 @@ def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> Non
     site.works()
     row = site.host.row(site.job)
     facts: dict[str, Known] = {"phase": "train", "heartbeat.age_over_limit": True}
-    site.host.daemon._news.put(Watched(site.job, 7, site.host.clock.now(), facts))
+    site.host.daemon._news.put(Watched(site.job, 0, site.host.clock.now(), facts))
     site.host.daemon._news.put(Watched("999", 1, site.host.clock.now(), facts))
     site.host.daemon.turn(0)
     assert site.host.row(site.job) == row

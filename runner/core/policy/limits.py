@@ -42,9 +42,9 @@ def under_ceilings(
     if verdict.verb not in STARTS:
         return verdict
     last = happened(situation.facts)
-    if after.charged >= policy.ceilings.attempts:
-        why = f"all {policy.ceilings.attempts} attempts are used; the last: {last}"
-        return _ended(verdict, Verb.GIVE_UP, why, Limit.ATTEMPTS)
+    if after.charged >= (most := policy.ceilings.attempts):
+        used = f"all {most} attempts are used" if most > 1 else "its one attempt is used"
+        return _ended(verdict, Verb.GIVE_UP, f"{used}; the last: {last}", Limit.ATTEMPTS)
     if (wall := policy.ceilings.wall) is not None and after.ran >= wall:
         why = f"{span(after.ran)} of running time are used, of {span(wall)}; the last: {last}"
         return _ended(verdict, Verb.GIVE_UP, why, Limit.WALL)

@@ -344,6 +344,9 @@ def test_the_attempts_are_those_that_were_charged() -> None:
     assert [verdict.verb for verdict in verdicts] == [Verb.RESUME, Verb.GIVE_UP]
     assert verdicts[1].reason == "all 3 attempts are used; the last: killed"
     assert verdicts[1].limit is Limit.ATTEMPTS
+    only = policy(RESUME, ceilings=Ceilings(attempts=1))
+    ruling = decide(only, Moment.EXIT, History(), last)
+    assert ruling.verdict.reason == "its one attempt is used; the last: killed"
 
 
 def test_running_time_is_counted_over_all_attempts() -> None:

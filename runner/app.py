@@ -320,7 +320,7 @@ def _listening(path: Path, settings: Settings) -> Iterator[socket.socket]:
         path.unlink(missing_ok=True)
         _bind(listener, path)
         path.chmod(0o666 if everybody else 0o600)
-        listener.listen(128)
+        listener.listen(1024)  # a crowd that waits for a daemon to start is let in
     except OSError as error:
         listener.close()
         raise Unavailable(f"{path}: cannot listen: {error.strerror or error}") from error

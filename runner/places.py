@@ -10,6 +10,7 @@ socket, meant that one: those are never started from here.
 
 import os
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SYSTEM_SOCKET: Final = "/run/runner/runner.sock"
 ROOT_STATE_DIR: Final = "/var/lib/runner"
 MAX_SOCKET_PATH: Final = 107  # bytes in sockaddr_un, the final NUL left out
-CONNECT_LIMIT_S: Final = 10.0
+CONNECT_LIMIT_S: Final = 10
 START_LIMIT_S: Final = 30.0  # for one start; whoever waits for somebody else's gives each start as long
 SLOW_START_S: Final = 1.5  # from here on the user is told what takes so long
 START_POLL_S: Final = 0.02
@@ -87,12 +88,14 @@ def connect(path: str) -> socket.socket:
         Absent: nobody listens there.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(CONNECT_LIMIT_S)
+    # Where many wait to be let in, the kernel has a socket without Python's own time limit wait, too.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_LIMIT_S, 0))
     try:
         _connect(connection, path)
     except OSError as error:
         connection.close()
         raise Absent(f"{path}: no daemon answers ({error.strerror or error})") from error
+    connection.settimeout(CONNECT_LIMIT_S)
     return connection
 
 

@@ -1,15 +1,27 @@
-"""Who is on the other end of the socket, from the kernel and not from the message."""
+"""Who is on the other end of the socket, from the kernel and not from the message.
+
+Nobody can keep others from being answered: connections of one person are limited in number, and
+the head of a request in size and time.
+"""
 
 import asyncio
+import resource
 import socket
 import struct
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Most bytes of a request before its body: nobody can have the daemon collect headers for ever."""
+HEAD_S: Final = 30.0
+"""How long a connection may take for a request's head, which clients send at once."""
+
+MAX_CONNECTIONS: Final = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+"""Of one uid at a time; each command that follows something has one."""
+
+_TOO_LARGE: Final = f"The head of a request has {MAX_HEAD_BYTES} bytes at most."
 
 _UCRED = struct.Struct("3i")
 
@@ -26,29 +38,62 @@ class Peer:
 class PeerProtocol(HttpToolsProtocol):
     """HTTP over a Unix socket; ``scope["client"]`` carries the peer as ``("uid:gid", pid)``."""
 
+    _connections: ClassVar[Counter[int]] = Counter()  # by uid
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
         sock = transport.get_extra_info("socket")
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        pid, uid, gid = _UCRED.unpack(raw)
-        self.client = (f"{uid}:{gid}", pid)
-        self._head: int | None = None  # its bytes so far, while more of them are to come
+        pid, self._uid, gid = _UCRED.unpack(raw)
+        self.client = (f"{self._uid}:{gid}", pid)
+        self._late: asyncio.TimerHandle | None = None
+        self._await_head()
+        self._connections[self._uid] += 1
+        if self._connections[self._uid] > MAX_CONNECTIONS:
+            self._turn_away()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections[self._uid] -= 1
+        self._end_head()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head = 0
+        self._await_head()
 
     def on_headers_complete(self) -> None:
+        self._end_head()
+        size = len(self.url) + sum(len(name) + len(text) for name, text in self.headers)
+        if size > MAX_HEAD_BYTES:
+            self._head = size
+            raise ValueError(_TOO_LARGE)  # for the parser, which has the request refused
         super().on_headers_complete()
-        self._head = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._head is None or self.transport.is_closing():
-            return
-        self._head += len(data)
-        if self._head > MAX_HEAD_BYTES:
-            self.send_400_response(f"The head of a request has {MAX_HEAD_BYTES} bytes at most.")
+        if self._late is not None and not self.transport.is_closing():
+            self._head += len(data)
+            if self._head > MAX_HEAD_BYTES:
+                self.send_400_response(_TOO_LARGE)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(_TOO_LARGE if self._head > MAX_HEAD_BYTES else msg)
+
+    def _await_head(self) -> None:
+        self._end_head()
+        self._head = 0  # its bytes so far
+        self._late = asyncio.get_running_loop().call_later(HEAD_S, self.transport.abort)
+
+    def _end_head(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _turn_away(self) -> None:
+        fact = f"uid {self._uid} has {MAX_CONNECTIONS} connections already; end some".encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(fact)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + fact)
+        self.transport.close()
 
 
 def peer_of(client: Any) -> Peer:  # noqa: ANN401  (starlette's Address, or None in its own tests)

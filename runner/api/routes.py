@@ -34,6 +34,10 @@ VERSION: Final = version("gpu-job-runner")
 """Of what runs here, whatever has been installed over it since."""
 
 LONGEST_WAIT_S: Final = 60.0
+MOST_LISTED: Final = 100_000
+MAX_BODY_BYTES: Final = 2 * MAX_JOB_FILE_BYTES
+"""Of any request; the largest holds a job file, as base64."""
+
 LARGEST: Final = 2**63 - 1
 """The largest whole number that the store takes."""
 
@@ -185,13 +189,13 @@ def list_jobs(  # noqa: PLR0913  (one per query parameter)
     *,
     all: bool = False,  # noqa: A002
     mine: bool = False,
-    limit: int = 1000,
+    limit: int = MOST_LISTED,
     label: str | None = None,
     sweep: str | None = None,
 ) -> Any:  # noqa: ANN401
     if sweep is not None:
         return JSONResponse({"jobs": [_summary(service, row) for row in service.sweep(caller, sweep)]})
-    known = min(max(limit, 1), 100_000)
+    known = min(max(limit, 1), MOST_LISTED)
     rows = service.recent(caller, every=all, mine=mine, limit=known, label=label)
     return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
 
@@ -343,7 +347,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 def application(service: Service, leave: Callable[[], None]) -> FastAPI:
     """Return the HTTP side of a service; ``leave`` ends the process."""
-    app = FastAPI(title="runner", version="1", docs_url=None, redoc_url=None)
+    app = FastAPI(title="runner", version="1", docs_url=None, redoc_url=None, max_body_size=MAX_BODY_BYTES)
     app.state.service, app.state.leave = service, leave
     app.state.schedules = Schedules.of(service)
     app.include_router(router)

@@ -27,6 +27,8 @@ Restart=always
 RestartSec=1
 # Only the daemon itself: jobs that are processes of this host go on without it.
 KillMode=process
+# Each command that follows something holds a connection.
+LimitNOFILE=65536
 UMask=0022
 
 [Install]

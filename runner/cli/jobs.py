@@ -10,17 +10,22 @@ from runner.cli.output import complain, on_terminal, say_json, say_row
 from runner.client import find_or_start
 
 
-def a_label(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str | None:
     """Return ``KEY`` or ``KEY=VALUE``; a value alone would find nothing, and look as if there were no job."""
-    if given is not None and not given.partition("=")[0]:
-        raise click.BadParameter(f"{given[:60]!r} has no key; write KEY or KEY=VALUE", ctx, param)
-    return given
+    if len(given) > 1:
+        raise click.BadParameter("given more than once; jobs are looked for by one label", ctx, param)
+    for label in given:
+        if not label.partition("=")[0]:
+            raise click.BadParameter(f"{label[:60]!r} has no key; write KEY or KEY=VALUE", ctx, param)
+    return next(iter(given), None)
 
 
 @click.command("list")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also what ended more than a day ago.")
 @click.option("--mine", is_flag=True, help="Only your own jobs.")
-@click.option("--label", metavar="KEY[=VALUE]", callback=a_label, help="Only jobs with this label.")
+@click.option(
+    "--label", metavar="KEY[=VALUE]", multiple=True, callback=a_label, help="Only jobs with this label."
+)
 @perhaps_a_sweep
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most this many, the newest first.")
 @as_json
@@ -33,6 +38,8 @@ def list_jobs(  # noqa: PLR0913  one per option
     attempts made, priority, step/total, since (UTC), why.  How many attempts count towards the
     policy's ceiling, "runner policy explain" says.  With --sweep, all jobs of a matrix, in order.
     """
+    if sweep is not None and (mine or label is not None or limit is not None):
+        raise click.UsageError("--sweep prints all jobs of a matrix; leave out --mine, --label and --limit")
     client = find_or_start(complain)
     if sweep is None:
         jobs = client.jobs(everything=everything, mine=mine, limit=limit, label=label)

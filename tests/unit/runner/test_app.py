@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from runner import app
+from runner.api import peer
 from runner.api.peer import PeerProtocol
 from runner.errors import Refused
 from runner.places import LEAVE_LIMIT_S
@@ -188,6 +189,29 @@ def test_a_request_of_many_headers_and_a_large_body_is_none_of_those() -> None:
     many = b"X-Filler: 1234567\r\n" * 3000
     answer, calls = told(CLOSING + many + b"Content-Length: 200000\r\n\r\n" + bytes(200_000))
     assert (answer[:13], calls) == (b"HTTP/1.1 204 ", 1)
+
+
+def test_a_head_that_comes_in_one_piece_is_no_larger() -> None:
+    answer, calls = told(CLOSING + b"X-Filler: " + b"1" * 70_000 + b"\r\n\r\n")
+    assert answer.endswith(b"The head of a request has 65536 bytes at most.")
+    assert calls == 0
+
+
+def test_who_begins_a_request_and_does_not_go_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "HEAD_S", 0.01)
+    assert told(b"GET /v1") == (b"", 0)
+    assert told(b"") == (b"", 0)
+
+
+def test_who_has_too_many_connections_is_turned_away_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "MAX_CONNECTIONS", 0)
+    answer, calls = told(b"")
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(f"uid {os.getuid()} has 0 connections already; end some".encode())
+    assert calls == 0
+    monkeypatch.setattr(peer, "MAX_CONNECTIONS", 1)
+    assert told(CLOSING + b"\r\n")[1] == 1
+    assert told(CLOSING + b"\r\n")[1] == 1  # those that have ended do not count
 
 
 def test_what_is_no_request_is_refused() -> None:

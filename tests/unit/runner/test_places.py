@@ -15,7 +15,7 @@ import pytest
 from runner import places
 from runner.client import find_or_start
 from runner.errors import Unavailable, UsageError
-from runner.places import SYSTEM_SOCKET, Absent, Place, connect, start, state_dir
+from runner.places import CONNECT_LIMIT_S, SYSTEM_SOCKET, Absent, Place, connect, start, state_dir
 from tests.fakes import api as fake_api
 from tests.fakes.api import FakeApi
 
@@ -116,6 +116,21 @@ def test_a_socket_whose_path_is_too_long_for_the_kernel_is_reached_all_the_same(
     directory.mkdir(parents=True)
     with FakeApi(directory / "runner.sock"), connect(str(directory / "runner.sock")) as connection:
         assert connection.getpeername()
+
+
+def test_who_finds_a_crowd_before_a_daemon_waits_to_be_let_in(tmp_path: Path) -> None:
+    path = str(tmp_path / "runner.sock")
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as late:
+        listener.bind(path)
+        listener.listen(0)
+        with connect(path):  # all the room there is
+            waiting = late.submit(connect, path)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.05)
+            listener.accept()[0].close()
+            with waiting.result(10) as connection:
+                assert connection.getpeername() == path
+                assert connection.gettimeout() == CONNECT_LIMIT_S
 
 
 def test_a_stale_socket_is_an_absence_with_its_reason(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from jobs.contract import Cause, FileDigest, Manifest, Phase, Result, Status, du
 from runner.adapters.clock import SystemClock
 from runner.adapters.store import SqliteStore
 from runner.api.peer import Peer, peer_of
-from runner.api.routes import application
+from runner.api.routes import MAX_BODY_BYTES, application
 from runner.daemon import Daemon
 from runner.lanes import Lanes
 from runner.ports import Device, Vitals
@@ -205,6 +205,26 @@ def test_a_wrong_request_is_refused(site: Site, body: dict[str, object], words: 
     status, _, message = error(site.ask("POST", "/jobs", body))
     assert status == 422
     assert words.lower() in message.lower()
+
+
+def test_a_body_without_end_is_not_read_to_its_end(site: Site) -> None:
+    sent = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(1000):
+            sent += 1
+            yield bytes(64 * 1024)
+
+    async def exchange() -> httpx.Response:
+        transport = httpx.ASGITransport(site.app, client=(f"{ME}:{ME}", 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://runner") as client:
+            return await client.post(
+                "/v1/jobs", content=pieces(), headers={"content-type": "application/json"}
+            )
+
+    assert asyncio.run(exchange()).status_code == 413
+    assert sent * 64 * 1024 < 2 * MAX_BODY_BYTES
 
 
 def test_the_same_submission_sent_twice_makes_one_job(site: Site) -> None:

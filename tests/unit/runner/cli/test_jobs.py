@@ -48,6 +48,26 @@ def test_a_label_without_a_key_is_refused_before_anybody_is_asked(
     assert result.stderr.endswith(f"{label!r} has no key; write KEY or KEY=VALUE; see runner list --help\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        (
+            ["--label", "seed=1", "--label", "lr"],
+            "'--label': given more than once; jobs are looked for by one label",
+        ),
+        (["--sweep", "rate", "--label", "seed=1"], "--sweep prints all jobs of a matrix; leave out --mine"),
+        (["--sweep", "rate", "--limit", "2"], "--sweep prints all jobs of a matrix; leave out --mine"),
+        (["--sweep", "rate", "--mine"], "--sweep prints all jobs of a matrix; leave out --mine"),
+    ],
+)
+def test_conditions_that_would_be_ignored_are_refused(
+    options: list[str], fact: str, api: FakeApi, invoke: Invoke
+) -> None:
+    result = invoke("list", *options)
+    assert (result.exit_code, result.stdout, api.asked) == (2, "", [])
+    assert fact in result.stderr
+
+
 def test_a_job_in_a_pipe_is_facts_and_then_attempts(api: FakeApi, invoke: Invoke) -> None:
     first = an_attempt(1, ended_at="2026-03-01T12:01:00Z", exit_code=137, cause="killed", checkpoint_step=50)
     api.add(

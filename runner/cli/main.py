@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import click
 
-from runner.cli.output import INTERRUPTED, READER_GONE, complain, complain_of
+from runner.cli.output import INTERRUPTED, READER_GONE, complain, complain_of, discard
 from runner.errors import RunnerError, Unavailable, UsageError
 
 COMMANDS: Final = {
@@ -116,7 +116,7 @@ class LazyGroup(click.Group):
             complain("interrupted")
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            _discard_output()
+            discard(sys.stdout)
             ctx.exit(READER_GONE)
 
 
@@ -169,13 +169,6 @@ def _keep_the_near(error: click.UsageError) -> None:
         error.possibilities[:] = [bare[name] for name in near]
 
 
-def _discard_output() -> None:
-    """Point stdout away from the broken pipe, which Python would complain about at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  click
     if wanted:
         from runner.cli.daemon import own_version  # noqa: PLC0415  only this option pays for it
@@ -217,7 +210,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in UNWRITTEN or error.filename is not None:
             raise
-        _discard_output()
+        discard(sys.stdout)
         complain(f"standard output: {error.strerror}; the command itself may have been done: runner list")
         sys.exit(Unavailable.exit_code)
 

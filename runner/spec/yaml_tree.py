@@ -305,6 +305,11 @@ _WORDING: Final = (  # what libyaml says begins with, what we say, whose place: 
     ("did not find expected ',' or ']'", 'the list that begins here has no "]"', "context"),
     ("did not find expected ',' or '}'", 'the mapping that begins here has no "}"', "context"),
     ("found unknown escape", "no such escape; use single quotes, or two backslashes for one", "problem"),
+    (
+        "found invalid Unicode character escape",
+        'no such character (half a surrogate pair is none); write it as it is, or whole as "\\U0001F600"',
+        "problem",
+    ),
     ("found unexpected end of stream", "the quote that begins here is not closed", "context"),
     ("did not find expected node content", "a value or a closing bracket is missing here", "problem"),
     ("block sequence entries are not allowed", 'a list item ("- ") cannot begin here', "problem"),

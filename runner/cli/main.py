@@ -67,6 +67,9 @@ EXIT_CODES: Final = {
 ALIKE: Final = 0.7
 """So alike are two options of which one may be a slip for the other: form and from, not hold and help."""
 
+TYPED: Final = "runner.typed"
+"""Where a context keeps the words from the command on."""
+
 UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """What a write to standard output can fail of; these errors name no file."""
 
@@ -95,6 +98,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command by its name."""
+        ctx.meta[TYPED] = args
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
@@ -124,14 +128,27 @@ def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
     """Say in one line what is wrong with what was typed, and where to read how it is done."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         raise error
-    at = error.ctx or ctx
+    at, path = error.ctx or ctx, _path(error, ctx)
     _keep_the_near(error)
     fact = " ".join(error.format_message().split()).rstrip(".").replace(". Did", "; did")
     fact = f"{fact[:1].lower()}{fact[1:]}"
     if isinstance(error, click.NoSuchOption) and _belongs_below(error.option_name, at):
         fact = f"no such option {error.option_name!r} before a command"
-    complain(f"{at.command_path}: {fact}{'' if fact.endswith('?') else ';'} see {at.command_path} --help")
+    complain(f"{path}: {fact}{'' if fact.endswith('?') else ';'} see {path} --help")
     ctx.exit(error.exit_code)
+
+
+def _path(error: click.UsageError, ctx: click.Context) -> str:
+    """Return the command that was typed wrong; where click does not say, as far as words lead to one."""
+    if error.ctx:
+        return error.ctx.command_path
+    command, path = ctx.command, ctx.command_path
+    for word in ctx.meta.get(TYPED, ()):
+        below = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+        if below is None:
+            break
+        command, path = below, f"{path} {word}"
+    return path
 
 
 def _belongs_below(option: str, ctx: click.Context) -> bool:

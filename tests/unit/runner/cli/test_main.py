@@ -205,6 +205,14 @@ def test_an_interrupt_exits_130(api: FakeApi) -> None:
             "runner submit: no such option '--dryrun'; did you mean '--dry-run'? see runner submit --help",
         ),
         (["--nope"], "runner: no such option '--nope'; see runner --help"),
+        (["list", "--label"], "runner list: option '--label' requires an argument; see runner list --help"),
+        (
+            ["policy", "simulate", "default", "--journal"],
+            (
+                "runner policy simulate: option '--journal' requires an argument; "
+                "see runner policy simulate --help"
+            ),
+        ),
         (["policy", "nope"], "runner policy: no such command 'nope'; see runner policy --help"),
     ],
 )

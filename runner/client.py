@@ -225,7 +225,8 @@ class Client:
             try:
                 answer = exchange(connection, method, target, body)
             except TimeoutError as error:
-                raise Unavailable(f"{self.place.socket}: no answer within {limit_s:.0f} s") from error
+                done = "" if method == "GET" else "; it may have been done: see runner list"
+                raise Unavailable(f"{self.place.socket}: no answer within {limit_s:.0f} s{done}") from error
             except OSError as error:
                 raise CutOff(
                     f"{self.place.socket}: the daemon left before it answered ({error}); see runner list"

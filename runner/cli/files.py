@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -56,11 +57,14 @@ def init(file: Path, *, force: bool) -> None:
     try:
         with open_target(file, overwrite=force) as target:
             target.write(text)
-    except FileExistsError as error:
+    except (FileExistsError, IsADirectoryError) as error:
+        if file.is_dir():
+            inside = one_line(shlex.quote(str(file / "job.yaml")))
+            raise UsageError(f"{name}: is a directory; write into it with: runner init {inside}") from error
         raise UsageError(f"{name}: exists already; --force overwrites it") from error
     except OSError as error:
         raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
-    complain(f"wrote {name}; start it with: runner submit {name} --follow")
+    complain(f"wrote {name}; start it with: runner submit {one_line(shlex.quote(str(file)))} --follow")
 
 
 commands: Final = (validate, schema, init)

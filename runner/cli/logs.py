@@ -6,6 +6,7 @@ them; what the runner has to say about them goes to stderr.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attempt may be noticed
+_NUMBERS: Final = re.compile("[0-9]+")
 
 
 @click.command()
@@ -42,8 +44,10 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
     client = find_or_start(complain)
     if follow:
         leave_with_reader()
-    shown = attempt
+    shown, told = attempt, ""
     for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
+        if follow and not build and piece.attempt is None:
+            told = _tell_wait(client, job, told)
         if follow and shown is not None and piece.attempt != shown:
             complain(f"--- attempt {piece.attempt} ---")
         shown = piece.attempt
@@ -76,6 +80,19 @@ def pieces(
             return
         else:
             wait_s = WAIT_S
+
+
+def _tell_wait(client: Client, ref: str, told: str) -> str:
+    """Say what a job waits for before its first attempt, unless that was told last; return it.
+
+    An estimate or a countdown that goes on is no news.
+    """
+    answer = client.why(ref)
+    why = str(answer["why"]) if answer["state"] in {"queued", "preparing"} else ""
+    if not why or _NUMBERS.sub("", why) == _NUMBERS.sub("", told):
+        return told
+    complain(f"{answer['name']}: has not started: {why}; runner cancel {answer['job']} ends it")
+    return why
 
 
 def _print(piece: LogPiece) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import click
 
-from runner.cli.output import INTERRUPTED, READER_GONE, complain, complain_of
+from runner.cli.output import INTERRUPTED, READER_GONE, complain, complain_of, discard
 from runner.errors import RunnerError, Unavailable, UsageError
 
 COMMANDS: Final = {
@@ -67,6 +67,9 @@ EXIT_CODES: Final = {
 ALIKE: Final = 0.7
 """So alike are two options of which one may be a slip for the other: form and from, not hold and help."""
 
+TYPED: Final = "runner.typed"
+"""Where a context keeps the words from the command on."""
+
 UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """What a write to standard output can fail of; these errors name no file."""
 
@@ -95,6 +98,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command by its name."""
+        ctx.meta[TYPED] = args
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
@@ -116,7 +120,7 @@ class LazyGroup(click.Group):
             complain("interrupted")
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            _discard_output()
+            discard(sys.stdout)
             ctx.exit(READER_GONE)
 
 
@@ -124,14 +128,27 @@ def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
     """Say in one line what is wrong with what was typed, and where to read how it is done."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         raise error
-    at = error.ctx or ctx
+    at, path = error.ctx or ctx, _path(error, ctx)
     _keep_the_near(error)
     fact = " ".join(error.format_message().split()).rstrip(".").replace(". Did", "; did")
     fact = f"{fact[:1].lower()}{fact[1:]}"
     if isinstance(error, click.NoSuchOption) and _belongs_below(error.option_name, at):
         fact = f"no such option {error.option_name!r} before a command"
-    complain(f"{at.command_path}: {fact}{'' if fact.endswith('?') else ';'} see {at.command_path} --help")
+    complain(f"{path}: {fact}{'' if fact.endswith('?') else ';'} see {path} --help")
     ctx.exit(error.exit_code)
+
+
+def _path(error: click.UsageError, ctx: click.Context) -> str:
+    """Return the command that was typed wrong; where click does not say, as far as words lead to one."""
+    if error.ctx:
+        return error.ctx.command_path
+    command, path = ctx.command, ctx.command_path
+    for word in ctx.meta.get(TYPED, ()):
+        below = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+        if below is None:
+            break
+        command, path = below, f"{path} {word}"
+    return path
 
 
 def _belongs_below(option: str, ctx: click.Context) -> bool:
@@ -167,13 +184,6 @@ def _keep_the_near(error: click.UsageError) -> None:
         bare = {each.lstrip("-"): each for each in error.possibilities}
         near = difflib.get_close_matches(error.option_name.lstrip("-"), bare, n=1, cutoff=ALIKE)
         error.possibilities[:] = [bare[name] for name in near]
-
-
-def _discard_output() -> None:
-    """Point stdout away from the broken pipe, which Python would complain about at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  click
@@ -217,7 +227,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in UNWRITTEN or error.filename is not None:
             raise
-        _discard_output()
+        discard(sys.stdout)
         complain(f"standard output: {error.strerror}; the command itself may have been done: runner list")
         sys.exit(Unavailable.exit_code)
 

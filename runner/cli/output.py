@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 import click
 
@@ -14,9 +14,22 @@ READER_GONE: Final = 141  # the same, of SIGPIPE
 
 
 def complain(*lines: str) -> None:
-    """Print lines for the user on stderr, harmless to a terminal whoever wrote them."""
-    for line in lines:
-        click.echo(harmless(line), err=True)
+    """Print lines for the user on stderr, harmless to a terminal whoever wrote them.
+
+    Where that cannot be written, the exit code has to say it alone.
+    """
+    try:
+        for line in lines:
+            click.echo(harmless(line), err=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Point a stream away from what cannot be written, which Python would complain about at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def complain_of(error: RunnerError) -> int:

@@ -37,7 +37,8 @@ def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None
     """
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout
-    codes = [wait_to_the_end(client, ref, as_json=as_json, deadline=deadline) for ref in jobs]
+    ids = [client.job(ref)["id"] for ref in jobs]  # all of them, before the first is waited for
+    codes = [wait_to_the_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
     click.get_current_context().exit(next((code for code in codes if code), 0))
 
 

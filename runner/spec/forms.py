@@ -20,6 +20,16 @@ def numbered(tree: yaml_tree.Mapping) -> Iterator[Problem]:
         yield from [Problem(written.at, "name", rules.NO_NUMBER)] if rules.is_number(written.value) else ()
 
 
+def long_arguments(tree: yaml_tree.Mapping) -> Iterator[Problem]:
+    """Yield what is too long to be an argument; not in the models either, for the same reason."""
+    command = yaml_tree.at_path(tree, ("workload", "command"))
+    for number, word in enumerate(getattr(command, "items", ())):
+        try:
+            rules.text(getattr(word, "text", ""))
+        except ValueError as error:
+            yield Problem(word.at, parsing.dotted(("workload", "command", number)), str(error))
+
+
 def known_kind(value: object) -> object:
     """Look at the kind before all else: the fields of an unknown one mean nothing."""
     if not isinstance(value, dict):

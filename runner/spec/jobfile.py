@@ -218,7 +218,7 @@ def load_all(text: bytes, path: Path, profiles: Path | None = None, name: str | 
     profiles = profiles or contract.profiles_dir()
     tree, problems = parsing.mapping(text, path)
     matrix = spec_matrix.matrix_of(tree)
-    problems += () if name else forms.numbered(tree)
+    problems += (*forms.long_arguments(tree), *(() if name else forms.numbered(tree)))
     problems += spec_matrix.problems(tree, matrix) if matrix else ()
     variants: tuple[spec_matrix.Variant, ...] = (spec_matrix.Variant(tree, {}),)
     if matrix and not problems:

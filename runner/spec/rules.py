@@ -108,7 +108,7 @@ def variable_name(value: str) -> str:
 
 
 def text(value: str) -> str:
-    """Return a value of the environment."""
+    """Return a value of the environment, or an argument of a program."""
     if len(value.encode()) > MAX_TEXT:
         raise ValueError("is longer than 32 KiB; put it in a file and mount that")
     return value

@@ -166,7 +166,7 @@ class _Composer:
     def __init__(self, following: Callable[[], _Event]) -> None:
         self.problems: list[Problem] = []
         self._next = following
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, Node | None] = {}  # None: what it stands for is being read
         self._nodes = 0
 
     def document(self) -> Node | None:
@@ -193,6 +193,8 @@ class _Composer:
             self._complain(
                 _at(event), f"tags such as {quoted(_short(event.tag))} are not supported; remove it"
             )
+        if event.anchor:
+            self._anchors.setdefault(event.anchor, None)
         node = _scalar(event) if isinstance(event, yaml.ScalarEvent) else self._collection(event, depth)
         if event.anchor:
             self._anchors[event.anchor] = node
@@ -237,7 +239,9 @@ class _Composer:
     def _aliased(self, event: _Event) -> Node:
         node = self._anchors.get(event.anchor)
         if node is None:
-            raise _Stop(_at(event), f"alias {quoted('*' + event.anchor)} refers to nothing above it")
+            inside = event.anchor in self._anchors
+            fact = "contains itself; write the value out" if inside else "refers to nothing above it"
+            raise _Stop(_at(event), f"alias {quoted('*' + event.anchor)} {fact}")
         self._count(event, node.size)
         return node
 
@@ -301,6 +305,11 @@ _WORDING: Final = (  # what libyaml says begins with, what we say, whose place: 
     ("did not find expected ',' or ']'", 'the list that begins here has no "]"', "context"),
     ("did not find expected ',' or '}'", 'the mapping that begins here has no "}"', "context"),
     ("found unknown escape", "no such escape; use single quotes, or two backslashes for one", "problem"),
+    (
+        "found invalid Unicode character escape",
+        'no such character (half a surrogate pair is none); write it as it is, or whole as "\\U0001F600"',
+        "problem",
+    ),
     ("found unexpected end of stream", "the quote that begins here is not closed", "context"),
     ("did not find expected node content", "a value or a closing bracket is missing here", "problem"),
     ("block sequence entries are not allowed", 'a list item ("- ") cannot begin here', "problem"),

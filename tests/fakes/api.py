@@ -202,7 +202,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._log(self.api.find(ref), query)
             case "GET", ["jobs", ref, "why"]:
                 job = self.api.find(ref)
-                self._json(self.api.whys.get(job["id"], {"why": job["why"], "never": False}))
+                waits = {"job": job["id"], "name": job["name"], "state": job["state"], "why": job["why"]}
+                self._json(self.api.whys.get(job["id"], {**waits, "never": False}))
             case "POST", ["jobs", ref, "cancel"]:
                 self._json(self._cancelled(self.api.find(ref)))
             case "POST", ["cancel"]:

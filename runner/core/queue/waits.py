@@ -21,7 +21,7 @@ from runner.core.queue.queueing import Capped, Standing, standings
 from runner.core.queue.snapshot import Condition, DeviceState, Maintenance, Snapshot, Waiting
 from runner.core.queue.timeline import Stay
 from runner.core.queue.unending import Unendings
-from runner.core.queue.words import clock, counted, jobs, out_of_service, scarce, size, wanted
+from runner.core.queue.words import clock, counted, jobs, out_of_service, scarce, size, wanted, zone
 
 NEVER: Final = "never starts: "
 """How the reason of a job begins that waits for ever, as things stand."""
@@ -117,7 +117,7 @@ class Waits(Mapping[str, Wait]):
         if never := self._never(job):
             return never
         if job.not_before_s is not None and job.not_before_s > now_s:
-            begins = clock(job.not_before_s, self.snapshot)
+            begins = f"{clock(job.not_before_s, self.snapshot)} {zone(self.snapshot)}"
             return Wait(job.job_id, f"not before {begins}", job.not_before_s)
         shape = self.places.shape(job.needs)
         return self._dependent(job) or self._capped(job, shape) or self._scarce(job, shape)

@@ -35,6 +35,14 @@ def clock(at_s: float, snapshot: Snapshot) -> str:
     return time if day == _day(snapshot.now_s + snapshot.utc_offset_s) else f"{_date(day)} {time}"
 
 
+def zone(snapshot: Snapshot) -> str:
+    """Return what the clock of the site is ahead of UTC: ``UTC+1``, ``UTC-03:30``."""
+    hours, minutes = divmod(round(abs(snapshot.utc_offset_s) / 60), 60)
+    sign = "-" if snapshot.utc_offset_s < 0 else "+"
+    ahead = f"{hours:02d}:{minutes:02d}" if minutes else f"{hours}"
+    return f"UTC{sign}{ahead}" if hours or minutes else "UTC"
+
+
 def _second(at_s: float) -> int:
     """Return a time as the second of a calendar."""
     return int(min(max(at_s, FIRST_S), LAST_S) // 1)

@@ -164,6 +164,20 @@ def test_init_leaves_an_existing_file_alone_unless_forced() -> None:
     assert Path("mine.yaml").read_text() != GOOD
 
 
+def test_init_quotes_what_is_to_be_typed() -> None:
+    assert call("init", "a b.yaml").stderr == (
+        "wrote a b.yaml; start it with: runner submit 'a b.yaml' --follow\n"
+    )
+
+
+@pytest.mark.parametrize("more", [(), ("--force",)])
+def test_init_says_that_a_directory_is_one(more: tuple[str, ...]) -> None:
+    Path("my jobs").mkdir()
+    refused = call("init", "my jobs", *more)
+    said = "my jobs: is a directory; write into it with: runner init 'my jobs/job.yaml'\n"
+    assert (refused.exit_code, refused.stderr) == (2, said)
+
+
 def test_init_does_not_write_through_a_link() -> None:
     Path("job.yaml").symlink_to("elsewhere.yaml")
     assert call("init").exit_code == 2

@@ -94,6 +94,29 @@ def test_following_goes_on_with_the_next_attempt_until_the_job_ends(api: FakeApi
     assert result.exit_code == 0
 
 
+@pytest.mark.parametrize("state", ["queued", "preparing"])
+def test_what_a_job_that_has_not_started_waits_for_is_said_once_on_stderr(
+    api: FakeApi, invoke: Invoke, state: str
+) -> None:
+    job = api.add("train", attempts=[], state=state, attempt=0, why="")
+    api.logs[job["id"], 1] = b"first\n"
+    whys = ["", "waits for a GPU, until about 17:05", "waits for a GPU, until about 17:06", "never: no"]
+    waiting = {"job": job["id"], "name": "train", "state": state}
+    says = [lambda why=why: api.whys.update({job["id"]: {**waiting, "why": why}}) for why in whys]
+    ends = {**ended(), "attempts": [an_attempt(1, ended_at="x")]}
+    api.happen("log", *says, lambda: None, {"state": "running", "attempts": [an_attempt(1)]}, ends)
+    result = invoke("logs", "-f", "train")
+    assert (result.exit_code, result.stdout) == (0, "first\n")
+    assert result.stderr.splitlines() == [
+        f"train: has not started: {why}; runner cancel {job['id']} ends it" for why in (whys[1], whys[3])
+    ]
+
+
+def test_only_who_follows_is_told_what_a_job_waits_for(api: FakeApi, invoke: Invoke) -> None:
+    api.add("train", attempts=[], state="queued", attempt=0, why="waits for a GPU")
+    assert invoke("logs", "train").stderr == ""
+
+
 def test_following_ends_when_a_person_is_needed_and_says_so(api: FakeApi, invoke: Invoke) -> None:
     job = api.add("train", attempts=[an_attempt(1, ended_at="x")], state="held")
     api.logs[job["id"], 1] = b"first\n"

@@ -149,6 +149,16 @@ def test_a_full_disk_under_the_output_is_one_line(api: FakeApi, job_file: Path, 
     )
 
 
+@pytest.mark.parametrize("command", [["validate", "nope.yaml"], ["show", "nope"], ["foo"], ["list", "--foo"]])
+def test_an_error_that_cannot_be_told_has_its_exit_code_all_the_same(
+    api: FakeApi, command: list[str]
+) -> None:
+    assert api.jobs == {}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*RUNNER, *command], stdout=subprocess.PIPE, stderr=full, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
 def test_without_an_output_nothing_is_done(api: FakeApi, job_file: Path) -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *RUNNER]
     done = subprocess.run([*closed, "submit", str(job_file)], stderr=subprocess.PIPE, text=True, check=False)
@@ -195,6 +205,14 @@ def test_an_interrupt_exits_130(api: FakeApi) -> None:
             "runner submit: no such option '--dryrun'; did you mean '--dry-run'? see runner submit --help",
         ),
         (["--nope"], "runner: no such option '--nope'; see runner --help"),
+        (["list", "--label"], "runner list: option '--label' requires an argument; see runner list --help"),
+        (
+            ["policy", "simulate", "default", "--journal"],
+            (
+                "runner policy simulate: option '--journal' requires an argument; "
+                "see runner policy simulate --help"
+            ),
+        ),
         (["policy", "nope"], "runner policy: no such command 'nope'; see runner policy --help"),
     ],
 )

@@ -21,6 +21,14 @@ def test_waiting_for_several_jobs_exits_with_the_first_that_did_not_succeed(
     ]
 
 
+def test_a_name_that_no_job_has_is_told_before_any_is_waited_for(api: FakeApi, invoke: Invoke) -> None:
+    api.add("train")
+    result = invoke("wait", "--timeout", "1m", "train", "nope")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "nope: there is no job of that id or name\n"
+    assert not [path for _, path, _ in api.asked if "/wait" in path]
+
+
 def test_a_timeout_exits_124_and_leaves_the_job_alone(api: FakeApi, invoke: Invoke) -> None:
     api.add("train")
     result = invoke("wait", "--timeout", "0", "train")

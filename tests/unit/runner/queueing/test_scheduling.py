@@ -245,7 +245,7 @@ def test_who_is_not_waited_for_any_more_is_forgotten(site: Host) -> None:
 def test_a_time_before_which_a_job_must_not_start_is_kept(site: Host) -> None:
     begins = site.clock.now() + timedelta(minutes=90)
     job_id = hand_in(site, Wish(terms=Terms(not_before=begins)))
-    assert site.daemon.why(job_id) == "not before 01:30"
+    assert site.daemon.why(job_id) == "not before 01:30 UTC"
     site.wait(89 * 60)
     assert site.state(job_id) == "queued"
     site.wait(60)

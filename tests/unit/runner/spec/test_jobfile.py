@@ -78,6 +78,17 @@ def test_a_long_variable_is_refused() -> None:
         job(f"environment: {{A: {'x' * 40_000}}}\n")
 
 
+def test_a_long_argument_of_a_program_is_refused_at_its_place() -> None:
+    def program(argument: str) -> JobFile:
+        text = f"workload: {{kind: program, command: [echo, {argument}]}}\n"
+        return jobfile.load(text.encode(), Path("job.yaml"))
+
+    assert program("x" * 32 * 1024).workload.kind == "program"
+    said = r"job.yaml:1:43: workload.command\[1\]: is longer than 32 KiB; put it in a file and mount that$"
+    with pytest.raises(SpecError, match=said):
+        program("x" * 140_000)
+
+
 def test_a_path_longer_than_the_kernel_allows_is_refused() -> None:
     with pytest.raises(SpecError, match="longer than a path can be"):
         job(f"secrets: {{a: {'x' * 5000}}}\n")

@@ -380,8 +380,9 @@ def test_of_many_jobs_those_that_have_ended_are_not_named() -> None:
 
 def test_a_time_is_named_with_its_date_on_another_day_of_the_sites_clock() -> None:
     job = replace(waiting("1"), not_before_s=NOW_S + 7 * HOUR_S)
-    assert planned([job]).waits["1"].why == "not before 2030-03-18 00:46"
-    assert planned([job], utc_offset_s=-2 * HOUR_S).waits["1"].why == "not before 22:46"
+    assert planned([job]).waits["1"].why == "not before 2030-03-18 00:46 UTC"
+    assert planned([job], utc_offset_s=1.5 * HOUR_S).waits["1"].why.endswith(" UTC+01:30")
+    assert planned([job], utc_offset_s=-2 * HOUR_S).waits["1"].why == "not before 22:46 UTC-2"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -215,7 +216,7 @@ def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Execut
         wanted = store.executor
     if wanted == processes.kind:
         return processes
-    docker = _docker(settings, store)
+    docker = _docker(directory, settings, store)
     if wanted != "auto":
         return docker
     try:
@@ -226,13 +227,15 @@ def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Execut
     return docker
 
 
-def _docker(settings: Settings, store: SqliteStore) -> Executor:
+def _docker(directory: Path, settings: Settings, store: SqliteStore) -> Executor:
     from runner.adapters.docker_engine import (  # noqa: PLC0415  loads the SDK
         DockerExecutor,
         DockerSettings,
+        loopback_names,
     )
 
-    return DockerExecutor(DockerSettings(_hardened(settings, store.instance), settings.engine))
+    hardened = replace(_hardened(settings, store.instance), hosts=loopback_names(directory))
+    return DockerExecutor(DockerSettings(hardened, settings.engine))
 
 
 def _hardened(settings: Settings, instance: str) -> HardenedSettings:

@@ -28,6 +28,7 @@ from runner.adapters.attempt import attempt_name
 from runner.adapters.hardened import (
     LABEL_BOOT,
     LABEL_INSTANCE,
+    LOOPBACK,
     HardenedSettings,
     Json,
     difference,
@@ -76,6 +77,22 @@ class _Turn:
     """Who launches an attempt just now; it is there for as long as anybody does."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def loopback_names(directory: Path) -> Path | None:
+    """Return the file that containers without a network have as ``/etc/hosts``; it is made if need be.
+
+    Where that cannot be, as on a full disk, there is none, and the engine makes one for each container.
+    """
+    path = directory / "hosts"
+    try:
+        if not path.exists() or path.read_bytes() != LOOPBACK:
+            path.write_bytes(LOOPBACK)
+            path.chmod(0o644)  # for whoever a job runs as, whatever the umask
+    except OSError as error:
+        log.warning("engine.no_hosts_file", path=str(path), problem=str(error))
+        return None
+    return path
 
 
 class DockerExecutor:

@@ -39,6 +39,15 @@ IMAGE_FORBIDDEN: Final = re.compile(r"LD_.*|NVIDIA_.*|AMD_VISIBLE_DEVICES")
 MERGED: Final = frozenset({"HostConfig", "Env", "Labels", "Healthcheck"})
 """Fields into which an engine mixes what the image says; each has a comparison of its own."""
 
+WAIVED: Final = frozenset({"NetworkDisabled"})
+"""Fields that an engine may pass over: the wall is ``HostConfig.NetworkMode``, which is compared."""
+
+LOOPBACK: Final = b"""\
+127.0.0.1 localhost
+::1 localhost ip6-localhost ip6-loopback
+"""
+"""What ``HardenedSettings.hosts`` holds: all that there is to be named without a network."""
+
 
 @dataclass(frozen=True, slots=True)
 class HardenedSettings:
@@ -56,6 +65,9 @@ class HardenedSettings:
     """Pinned memory without a limit; fails at start where the engine may not raise limits itself."""
     open_files: int = 16384
     """Must not exceed the engine's own hard limit."""
+    hosts: Path | None = None
+    """A file with ``LOOPBACK``.  Where there is one, a container without a network has the kernel's empty
+    namespace, and the engine is spared making one of its own: that takes half of the time of a start."""
     boot_id: str = ""
     """Of this boot of the host; tells an exit that was seen from one that a power cut invented."""
 
@@ -75,6 +87,7 @@ def engine_arguments(
     """
     admit(request)
     owner = request.owner
+    hosts = settings.hosts if request.network is None else None
     return {
         "name": attempt_name(request.key),
         "config": {
@@ -89,12 +102,14 @@ def engine_arguments(
             "Healthcheck": {"Test": ["NONE"]},  # an image's own would run beside the job
             "Tty": False,
             "OpenStdin": False,
+            "NetworkDisabled": hosts is not None,
             "HostConfig": {
                 **_walls(request, settings),
                 **_limits(request.limits, settings),
                 **_devices(request.devices, settings, device_gids),
                 "Mounts": [_bind(Mount(request.run_dir, Path(JOB_DIR), read_only=False))]
-                + [_bind(_checked(mount)) for mount in request.mounts],
+                + [_bind(_checked(mount)) for mount in request.mounts]
+                + ([] if hosts is None else [_bind(Mount(hosts, Path("/etc/hosts")))]),
             },
         },
     }
@@ -112,7 +127,7 @@ def difference(asked: Json, inspected: Json) -> list[str]:
     found += [
         f"{field} is {inspected['Config'].get(field)!r} where {value!r} was asked"
         for field, value in config.items()
-        if field not in MERGED and not _same(value, inspected["Config"].get(field))
+        if field not in MERGED | WAIVED and not _same(value, inspected["Config"].get(field))
     ]
     if "MaskedPaths" in host and not (host["MaskedPaths"] and host.get("ReadonlyPaths")):
         found.append("kernel paths are not masked")

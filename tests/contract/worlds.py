@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobs.contract import RunPaths
 from runner.adapters.clock import boot_id
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings, loopback_names
 from runner.adapters.hardened import HardenedSettings
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.ports import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation, Owner
@@ -148,7 +148,8 @@ def process_place() -> "Iterator[Place]":
 @contextmanager
 def docker_place(url: str, image: str) -> "Iterator[Place]":
     def make(instance: str) -> DockerExecutor:
-        return DockerExecutor(DockerSettings(HardenedSettings(instance, boot_id=boot_id()), url))
+        hardened = HardenedSettings(instance, hosts=loopback_names(root), boot_id=boot_id())
+        return DockerExecutor(DockerSettings(hardened, url))
 
     with _root() as root:
         place = Place(f"contract{os.getpid()}", make, root, image, Path("/job"))

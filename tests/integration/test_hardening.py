@@ -21,7 +21,7 @@ MIB = 1024**2
 LIMITS = Limits(cpus=0.5, memory_bytes=128 * MIB, shm_bytes=24 * MIB, pids=50, tmp_bytes=8 * MIB)
 
 LOOK = """
-import json, os, resource, subprocess
+import json, os, resource, socket, subprocess
 
 def attempt(action):
     try:
@@ -42,6 +42,7 @@ with open(script, "w") as file:
     file.write("#!/bin/sh\\n")
 os.chmod(script, 0o700)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+listening = socket.create_server(("localhost", 0))
 print(json.dumps({
     "status": {name: value.strip() for name, value in status.items()},
     "root": attempt(lambda: open("/file", "w")),
@@ -51,6 +52,10 @@ print(json.dumps({
     "mknod": attempt(lambda: os.mknod("/tmp/node", 0o60600, os.makedev(8, 0))),
     "run from tmp": attempt(lambda: subprocess.run([script], check=True)),
     "interfaces": sorted(os.listdir("/sys/class/net")),
+    "network": os.readlink("/proc/self/ns/net"),
+    "localhost": attempt(lambda: socket.create_connection(listening.getsockname())),
+    "names": sorted({found[4][0] for found in socket.getaddrinfo("localhost", 1)}),
+    "outside": attempt(lambda: socket.create_connection(("192.0.2.1", 80), timeout=5)),
     "shm": size("/dev/shm"), "tmp": size("/tmp"),
     "core": resource.getrlimit(resource.RLIMIT_CORE),
     "memory": first("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -133,6 +138,13 @@ def test_the_root_is_read_only_and_only_the_leaves_of_the_run_directory_are_not(
 def test_there_is_no_network_but_the_loopback(inside: tuple[dict[str, Any], str]) -> None:
     assert set(inside[0]["interfaces"]) <= {"lo", "tunl0", "sit0", "ip6tnl0", "erspan0", "gre0", "gretap0"}
     assert "eth0" not in inside[0]["interfaces"]
+    assert inside[0]["network"] != str(Path("/proc/self/ns/net").readlink())
+    assert inside[0]["outside"] == "Network is unreachable"
+
+
+def test_the_loopback_works_and_has_a_name(inside: tuple[dict[str, Any], str]) -> None:
+    assert inside[0]["localhost"] == "done"
+    assert set(inside[0]["names"]) == {"127.0.0.1", "::1"}
 
 
 def test_limits_are_in_force(inside: tuple[dict[str, Any], str]) -> None:

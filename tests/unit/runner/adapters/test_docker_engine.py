@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runner.adapters import docker_engine
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings, gone
-from runner.adapters.hardened import HardenedSettings
+from runner.adapters.docker_engine import DockerExecutor, DockerSettings, gone, loopback_names
+from runner.adapters.hardened import LOOPBACK, HardenedSettings
 from runner.errors import Unavailable
 from runner.ports import Device, Gone, Key, LaunchRefused, LaunchRequest, Limits, Owner
 
@@ -118,3 +118,17 @@ def test_launches_at_the_same_time_do_not_start_twice_what_ends_at_once(
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: executor.launch(_request()), range(4)))
     assert (engine.starts, engine.looks) == (1, ["created", "exited", "exited", "exited"])
+
+
+def test_the_names_of_the_loopback_are_kept_and_mended(tmp_path: Path) -> None:
+    hosts = loopback_names(tmp_path)
+    assert hosts is not None
+    assert (hosts.read_bytes(), hosts.stat().st_mode & 0o777) == (LOOPBACK, 0o644)
+    inode = hosts.stat().st_ino
+    hosts.write_bytes(b"127.0.0.1 elsewh")  # torn by a full disk
+    assert loopback_names(tmp_path) == hosts
+    assert (hosts.read_bytes(), hosts.stat().st_ino) == (LOOPBACK, inode)  # what runs has this very file
+
+
+def test_where_no_names_can_be_kept_there_are_none(tmp_path: Path) -> None:
+    assert loopback_names(tmp_path / "missing") is None

@@ -156,6 +156,30 @@ def test_there_is_no_network_unless_the_site_names_one() -> None:
     assert _host(replace(REQUEST, network="lab"))["NetworkMode"] == "lab"
 
 
+def test_without_a_network_the_engine_makes_none_where_the_loopback_has_its_names() -> None:
+    hosts = Path("/state/hosts")
+    named = replace(SETTINGS, hosts=hosts)
+    bind = {"Source": "/state/hosts", "Target": "/etc/hosts", "ReadOnly": True}
+    for request, settings, spared in (
+        (REQUEST, named, True),
+        (REQUEST, SETTINGS, False),
+        (replace(REQUEST, network="lab"), named, False),
+    ):
+        config = engine_arguments(request, settings)["config"]
+        assert config["NetworkDisabled"] is spared
+        mounts = config["HostConfig"]["Mounts"]
+        assert [mount for mount in mounts if bind.items() <= mount.items()] == mounts[1:] * spared
+
+
+def test_an_engine_may_make_a_network_that_leads_nowhere_all_the_same() -> None:
+    asked = engine_arguments(REQUEST, replace(SETTINGS, hosts=Path("/state/hosts")))
+    inspected = _obeyed(asked)
+    del inspected["Config"]["NetworkDisabled"]
+    assert not difference(asked, inspected)
+    inspected["HostConfig"]["NetworkMode"] = "bridge"
+    assert difference(asked, inspected)
+
+
 @pytest.mark.parametrize("network", ["host", "container:x", "default"])
 def test_a_network_that_is_no_wall_is_refused(network: str) -> None:
     with pytest.raises(Refused, match="network"):

@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := .make/venv.stamp
 PYTEST := $(BIN)/pytest
-# Much of the suite waits, for engines above all: four files at a time, the longest directories first.
-AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
+# Unit tests compute, and note which lines run: as many files at a time as there are cores.
+UNITS := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering tests/unit
+# The others wait, for engines above all: four files at a time, the longest directories first.
+OTHERS := $(BY_FILE) -n 4 tests/chaos tests/contract tests/integration tests/gpu
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -48,8 +51,8 @@ test: check engine
 	rm -rf .coverage
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch" $(BIN)/python -m pytest -p scripts.covering -q $(AT_ONCE)
-	$(BIN)/python scripts/covered.py
+	export DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch"; \
+	$(BIN)/python -m pytest -q $(UNITS) && $(BIN)/python scripts/covered.py && $(BIN)/python -m pytest -q $(OTHERS)
 
 check: venv
 	$(BIN)/ruff format --check --quiet .

@@ -11,13 +11,13 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -26,15 +26,16 @@ import docker
 from jobs.contract import RunPaths
 from runner.client import Client
 from runner.places import Place, answers
+from tests.fakes import nursery
 from tests.fakes.counter_image import docker_client
 from tests.fakes.job_files import JobFiles
+from tests.fakes.nursery import RUNNER
 
 T = TypeVar("T")
 Json = dict[str, Any]
 
 PATIENCE_S: Final = 60.0
 POLL_S: Final = (0.02, 0.1)  # at first, and after some looks: to ask a daemon costs it 5 ms
-RUNNER: Final = (sys.executable, "-P", "-m", "runner.cli.main")
 PATIENT: Final = ("starting the daemon of ", "waiting for the daemon of ")
 LENDABLE_BYTES: Final = 64 * 1024**3  # more than this host may have: containers reserve nothing
 
@@ -63,7 +64,7 @@ class Service(JobFiles):
     engine: str = "unix:///var/run/docker.sock"  # the real one, whatever door the daemon uses
     state_name: str = "state"
     jobs: dict[str, str] = field(default_factory=dict)  # every job submitted here, and how it shall end
-    _child: subprocess.Popen[bytes] | None = None
+    _child: BaseProcess | None = None
 
     def __post_init__(self) -> None:
         self.settings_file.write_text(json.dumps(self.settings))
@@ -90,24 +91,15 @@ class Service(JobFiles):
     # --- the daemon
 
     def start(self) -> "Service":
-        """Start the daemon as a child of ours and return when it answers."""
+        """Start the daemon as a process of ours and return when it answers."""
         self.state.mkdir(exist_ok=True)
-        with (self.state / "daemon.log").open("ab") as log:
-            self._child = subprocess.Popen(
-                [*RUNNER, "serve", "--state-dir", str(self.state)],
-                cwd="/",
-                env=self.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._child = nursery.born(self.state, self.environ)
         until(self._answers, "the daemon answers", more=self.log_tail)
         return self
 
     def _answers(self) -> bool:
-        if self._child is not None and self._child.poll() is not None:
-            raise AssertionError(f"the daemon left with {self._child.returncode}: {self.log_tail()}")
+        if self._child is not None and self._child.exitcode is not None:
+            raise AssertionError(f"the daemon left with {self._child.exitcode}: {self.log_tail()}")
         return answers(str(self.socket))
 
     def pid(self) -> int | None:
@@ -154,7 +146,8 @@ class Service(JobFiles):
 
     def _reap(self) -> None:
         if self._child is not None:
-            self._child.wait(PATIENCE_S)
+            self._child.join(PATIENCE_S)
+            self._child.close()
             self._child = None
 
     def daemon_log(self) -> str:

@@ -16,6 +16,11 @@ from runner.world import Findings, Glance, Pinned, Terms
 
 
 @cache
+def pinned(policy: Policy) -> Pinned:
+    return Pinned(policy, digest(policy))
+
+
+@cache
 def steady() -> Policy:
     """Return the default policy without chance: every wait is known beforehand."""
     policy = files.named("default")
@@ -74,8 +79,7 @@ class FakeWorkshop:
         """Nothing is held for a launch."""
 
     def policy(self, row: JobRow) -> Pinned:
-        policy = self.policies.get(row.job.id, steady())
-        return Pinned(policy, digest(policy))
+        return pinned(self.policies.get(row.job.id, steady()))
 
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
         self._err()

@@ -11,8 +11,6 @@ from signal import SIGKILL, SIGTERM
 import docker
 import pytest
 
-from runner.adapters.clock import boot_id
-from runner.adapters.hardened import HardenedSettings, engine_arguments
 from runner.ports import Created, Gone, ImageGone, LaunchRefused
 from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen
 
@@ -97,11 +95,11 @@ def test_what_the_engine_refuses_is_refused_in_one_line_and_leaves_nothing(
 
 def test_a_container_that_was_created_and_never_started_is_not_running(place: Place, engine: str) -> None:
     request = place.request("echo", "started", job="created")
-    arguments = engine_arguments(request, HardenedSettings(place.instance, boot_id=boot_id()))
-    client = docker.APIClient(engine, version="auto")
-    client.create_container_from_config(arguments["config"], arguments["name"])  # type: ignore[no-untyped-call]
-    client.close()
     executor = place.executor()
+    asked = executor.plan(request)
+    client = docker.APIClient(engine, version="auto")
+    client.create_container_from_config(asked["config"], asked["name"])  # type: ignore[no-untyped-call]
+    client.close()
     assert seen(executor, request.key) == Created(request.key)
     executor.signal(request.key, SIGTERM)
     executor.launch(request)  # the daemon died between the two calls: the next one starts it

@@ -356,7 +356,7 @@ def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
-        loop="asyncio",
+        loop="uvloop",
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -7,16 +7,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event as Flag
 from typing import Final
 
 from runner.adapters.process_books import Books
+from tests.fakes import nursery
 from tests.fakes.day_script import CALM, HOUR_S, NIGHT_S, SPEED, Fate, Kind, fates
 from tests.fakes.fast_clock import FastClock, start
 from tests.fakes.hosts import GIB, compile_nvml
@@ -55,7 +56,7 @@ class Machine:
     _open: list[Fate] = field(default_factory=list)  # what has begun and not ended
     _said: str = ""
     _strangers: dict[float, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _daemon: subprocess.Popen[bytes] | None = None
+    _daemon: BaseProcess | None = None
 
     def __post_init__(self) -> None:
         (self.place / "state").mkdir(mode=0o755)
@@ -75,7 +76,7 @@ class Machine:
         pause, deadline = Flag(), time.monotonic() + patience_s
         self._start()
         try:
-            while self._daemon is not None and self._daemon.poll() is None and time.monotonic() < deadline:
+            while self._daemon is not None and self._daemon.exitcode is None and time.monotonic() < deadline:
                 self._meet()
                 self.look()
                 pause.wait(LOOK_S)
@@ -84,12 +85,10 @@ class Machine:
 
     def _start(self) -> None:
         told = {"LD_LIBRARY_PATH": str(self.library), "FAKE_NVML": str(self.place / "host")}
-        with (self.place / "daemon.log").open("ab") as log:
-            self._daemon = subprocess.Popen(
-                [sys.executable, "-m", "tests.fakes.day_daemon", str(self.place)],
-                env={**os.environ, **told}, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+        log = self.place / "daemon.log"
+        self._daemon = nursery.born(
+            "tests.fakes.day_daemon", str(self.place), environ={**os.environ, **told}, log=log
+        )
 
     def _end(self) -> None:
         """End whatever is left of the day."""
@@ -98,7 +97,7 @@ class Machine:
             each.wait()
         if self._daemon is not None:
             self._daemon.kill()
-            self._daemon.wait()
+            self._daemon.join()
         for program in self.programs():
             with suppress(ProcessLookupError):  # it has ended by itself just now
                 os.killpg(program.pid, signal.SIGKILL)
@@ -173,12 +172,12 @@ class Machine:
     def _kill_the_daemon(self) -> None:
         """kill -9 the daemon, and bring it back."""
         assert self._daemon is not None
-        if self._daemon.poll() is None:
+        if self._daemon.exitcode is None:
             for fate in [each for each in self._open if each.what == "hang"]:
                 self._open.remove(fate)
                 self._over(fate)
             self._daemon.kill()
-            self._daemon.wait()
+            self._daemon.join()
             self.killed += 1
             self.look()
             self._start()

@@ -11,6 +11,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -29,13 +30,13 @@ from runner.places import Place, answers
 from tests.fakes import nursery
 from tests.fakes.counter_image import docker_client
 from tests.fakes.job_files import JobFiles
-from tests.fakes.nursery import RUNNER
 
 T = TypeVar("T")
 Json = dict[str, Any]
 
 PATIENCE_S: Final = 60.0
 POLL_S: Final = (0.02, 0.1)  # at first, and after some looks: to ask a daemon costs it 5 ms
+RUNNER: Final = (sys.executable, "-P", "-m", "runner.cli.main")
 PATIENT: Final = ("starting the daemon of ", "waiting for the daemon of ")
 LENDABLE_BYTES: Final = 64 * 1024**3  # more than this host may have: containers reserve nothing
 
@@ -93,7 +94,10 @@ class Service(JobFiles):
     def start(self) -> "Service":
         """Start the daemon as a process of ours and return when it answers."""
         self.state.mkdir(exist_ok=True)
-        self._child = nursery.born(self.state, self.environ)
+        self._child = nursery.born(
+            "runner.cli.main", "serve", "--state-dir", str(self.state),
+            environ=self.environ, log=self.state / "daemon.log",
+        )  # fmt: skip
         until(self._answers, "the daemon answers", more=self.log_tail)
         return self
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, Result, RunPaths, Status, checkpoints, verify
-from jobs.snapshot import digest
 from runner.programs import variables
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +71,10 @@ class Job:
 
     def digests(self) -> dict[str, str]:
         """Return the step of the newest checkpoint and the digests of all bits of the training in it."""
+        import torch  # noqa: PLC0415  a second, for each worker that only collects
+
+        from jobs.snapshot import digest  # noqa: PLC0415
+
         step, directory = next(checkpoints(self.paths.lineage_dir))
         files = verify(directory).files
         if FILE in files:  # it counts restarts, too: compare what was trained

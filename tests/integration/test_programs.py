@@ -71,9 +71,9 @@ class Job:
 
     def digests(self) -> dict[str, str]:
         """Return the step of the newest checkpoint and the digests of all bits of the training in it."""
-        import torch  # noqa: PLC0415  a second, for each worker that only collects
+        import torch  # takes a second, which a worker that only collects is spared
 
-        from jobs.snapshot import digest  # noqa: PLC0415
+        from jobs.snapshot import digest
 
         step, directory = next(checkpoints(self.paths.lineage_dir))
         files = verify(directory).files

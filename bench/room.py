@@ -23,7 +23,7 @@ class Effort:
     posts: int = 100
     waiting: int = 300
     first_lines: int = 12
-    resumes: int = 4
+    resumes: int = 8
     backoffs_s: tuple[int, ...] = (0, 1)
     starts: int = 7
     lists: int = 15

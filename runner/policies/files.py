@@ -4,6 +4,7 @@
 replaced), its ceilings can be made lower and not higher.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -67,6 +68,11 @@ class Shelf:
     def names(self) -> tuple[str, ...]:
         """Return the names of the policies there, without their cases."""
         return tuple(sorted(filter(NAME.fullmatch, yaml_stems(self.directory))))
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a policy of this name."""
+        found = f"{self.directory}/{name}.yaml"
+        return NAME.fullmatch(name) is not None and os.path.exists(found)  # noqa: PTH110  at each submission
 
     def text(self, path: Path) -> bytes:
         """Return the text of a policy.

@@ -34,7 +34,7 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
     shelf = Shelf(reader=reader)
     if is_path_of_policy(job.policy):
         policy = _own(job, base / job.policy, shelf)
-    elif job.policy in shelf.names():
+    elif shelf.has(job.policy):
         policy = _shipped(job.policy)
     else:
         hint = did_you_mean(job.policy, shelf.names()) or f"; there are {', '.join(shelf.names())}"

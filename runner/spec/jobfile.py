@@ -173,7 +173,7 @@ class JobFile(contract.Spec):
         timedelta(seconds=30), description="Time to save and leave when asked to stop; then it is killed."
     )
 
-    _origin: Origin = PrivateAttr(Origin())
+    _origin: Origin = PrivateAttr(default_factory=Origin)
 
     @property
     def origin(self) -> Origin:

@@ -5,6 +5,7 @@ some switches.  What comes out is a ``jobs.contract.Profile``, which knows nothi
 and beside it where each value was said, so that two that contradict each other can be shown.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -85,6 +86,15 @@ def profile_names(profiles: Path) -> tuple[str, ...]:
     return tuple(sorted(filter(_is_name, yaml_stems(profiles))))
 
 
+def is_profile(name: str, profiles: Path) -> bool:
+    """Return whether a profile of this name is in a directory."""
+    return _is_name(name) and os.path.exists(_place(name, profiles))  # noqa: PTH110  asked at each submission
+
+
+def _place(name: str, profiles: Path) -> str:
+    return f"{profiles}/{name}.yaml"
+
+
 def _is_name(name: str) -> bool:
     return name != AUTO and _FILE_NAME.fullmatch(name) is not None
 
@@ -97,9 +107,9 @@ def unknown_profile(tree: yaml_tree.Mapping, profiles: Path) -> list[Problem]:
         path, node = ("profile", "extends"), node.entries.get("extends")
     if not isinstance(node, yaml_tree.Scalar) or not isinstance(node.value, str):
         return []
-    names = (AUTO, *profile_names(profiles))
-    if node.value in names:
+    if node.value == AUTO or is_profile(node.value, profiles):
         return []
+    names = (AUTO, *profile_names(profiles))
     hint = parsing.did_you_mean(node.value, names) or f"; there are {', '.join(names)}"
     return [Problem(node.at, parsing.dotted(path), f"there is no profile {quoted(node.value)}{hint}")]
 
@@ -185,17 +195,18 @@ def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer,
 
 
 def _layer(name: str, profiles: Path) -> _Layer:
-    path = profiles / f"{name}.yaml"
+    place = _place(name, profiles)
     try:
-        found = path.stat()
+        found = os.stat(place)  # noqa: PTH116  several times at each submission
     except OSError as error:
         raise _missing(name, profiles) from error
-    return _read(name, path, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _read(name, place, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(maxsize=64)
-def _read(name: str, path: Path, _version: tuple[int, int, int]) -> _Layer:
+def _read(name: str, place: str, _version: tuple[int, int, int]) -> _Layer:
     """Return what a file says, read again when it has been written again."""
+    path = Path(place)
     return _load(name, path, read_source(path, "profile"))
 
 

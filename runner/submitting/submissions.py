@@ -81,7 +81,7 @@ class Submission:
             changes["priority"] = _priority(priority)
         if said:
             changes["queue"] = job.queue.model_copy(update=_queueing(said))
-        return job.model_copy(update=changes)
+        return job.model_copy(update=changes) if changes else job
 
     def problem(self, job: JobFile, path: tuple[Part, ...], fact: str) -> Problem:
         """Return something that is wrong with a field of a job, wherever it was said."""

@@ -5,14 +5,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runner.cli import simulate as command
-from runner.cli.simulate import COLUMNS, ORDERS, USER_COLUMNS, simulate
+from runner.cli.main import cli
+from runner.cli.simulate import COLUMNS, ORDERS, USER_COLUMNS
 from runner.core.queue.rules import Order
-from runner.errors import UsageError
 from runner.queueing.traces import read
 
 
 def call(*arguments: str) -> Result:
-    return CliRunner().invoke(simulate, arguments)
+    return CliRunner().invoke(cli, ["simulate", *arguments])
 
 
 MADE = ("--synthetic", "1", "--jobs", "60", "--hosts", "1x8", "--tick", "300")
@@ -78,4 +78,6 @@ def test_exactly_one_trace_must_be_given(arguments: tuple[str, ...]) -> None:
 
 
 def test_what_is_wrong_with_hosts_comes_as_an_error_of_the_house() -> None:
-    assert isinstance(call("--synthetic", "1", "--hosts", "lots").exception, UsageError)
+    result = call("--synthetic", "1", "--hosts", "lots")
+    assert result.exit_code == 2
+    assert '"lots": is no number of hosts and devices' in result.stderr

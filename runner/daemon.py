@@ -174,7 +174,7 @@ class Daemon:
         while not self._stop.is_set():
             try:
                 self.turn(self._patience_s())
-            except Exception:  # the one broad except of the daemon: it must outlive any single mistake
+            except Exception:  # the outermost frame of the loop, which must outlive any single mistake
                 log.exception("daemon.turn_failed")
                 self._stop.wait(1)
 

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from socket import AF_UNIX, socket
@@ -24,7 +24,7 @@ import structlog
 from docker import APIClient
 from docker.errors import APIError, DockerException, NotFound
 
-from runner.adapters.attempt import attempt_name
+from runner.adapters.attempt import OOM_WORD, attempt_name
 from runner.adapters.hardened import (
     LABEL_BOOT,
     LABEL_INSTANCE,
@@ -241,16 +241,22 @@ class DockerExecutor:
     def _gone(self, key: Key, container: str) -> Gone | None:
         try:
             inspected = self._client().inspect_container(container)
+            seen = gone(key, inspected, self.settings.hardened.boot_id, _booted_at())
+            said = "" if seen.oom_seen else self._last_words(container)
         except NotFound:
             return None
-        seen = gone(key, inspected, self.settings.hardened.boot_id, _booted_at())
-        if seen.exit_code not in SHELL_FAILED or seen.error:
-            return seen
-        return Gone(key, seen.exit_code, seen.oom_seen, self._last_words(container), seen.at)
+        if OOM_WORD.fullmatch(said):  # of the engine's own word, one in twenty comes too late or never
+            return replace(seen, oom_seen=True)
+        return replace(seen, error=said) if seen.exit_code in SHELL_FAILED and not seen.error else seen
 
     def _last_words(self, container: str) -> str:
-        """Return the last line that did not go to the log, because the shell could not open it."""
-        said = self._client().logs(container, stdout=False, stderr=True, tail=1)
+        """Return the last line that did not go to the log: what the kernel counted, or why it is not open."""
+        try:
+            said = self._client().logs(container, stdout=False, stderr=True, tail=1)
+        except APIError as error:
+            if error.status_code == 409:  # half removed, which the engine calls dead: it says nothing more
+                return ""
+            raise
         return _one_line(said.decode(errors="replace"))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
 
-from runner.adapters.attempt import admit, attempt_name, entry, environment
+from runner.adapters.attempt import admit, attempt_name, environment, watched_entry
 from runner.errors import Refused
 from runner.ports import Device, Key, LaunchRequest, Limits, Mount
 
@@ -92,7 +92,7 @@ def engine_arguments(
         "name": attempt_name(request.key),
         "config": {
             "Image": request.image,
-            "Entrypoint": list(entry(request.directory or JOB_DIR, _log(request), ())),
+            "Entrypoint": list(watched_entry(request.directory or JOB_DIR, _log(request))),
             "Cmd": list(request.argv),
             "WorkingDir": str(JOB_DIR),
             "User": f"{owner.uid}:{owner.gid}",  # one number alone takes groups from the image

@@ -304,9 +304,10 @@ class Service(JobFiles):
         return int(found["State"]["Pid"])
 
     def program_pid(self, job_id: str) -> int:
-        """Return the program below the container's init."""
-        init = self.container_pid(job_id)
-        [pid] = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+        """Return the program below the container's init and the shell that waits for it."""
+        pid = str(self.container_pid(job_id))
+        for _ in ("the shell", "the program"):
+            [pid] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(pid)
 
     def signal_container(self, job_id: str, number: int) -> None:

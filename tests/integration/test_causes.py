@@ -4,14 +4,16 @@ The exit code and the kernel's word about memory are separate facts: 137 has man
 and a job whose child was killed for memory may well exit with 0.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL, SIGTERM, SIGUSR1
 
 import docker
 import pytest
 
-from runner.ports import Created, Gone, ImageGone, LaunchRefused
+from runner.adapters.attempt import attempt_name
+from runner.ports import Created, Gone, ImageGone, LaunchRefused, LaunchRequest
 from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine
@@ -50,6 +52,54 @@ def test_the_exit_code_and_the_kernels_word_are_reported_apart(
 ) -> None:
     gone = _run(place, job, *argv)
     assert (gone.exit_code, gone.oom_seen, gone.error) == (*ending, "")
+
+
+def _words(engine: str, request: LaunchRequest) -> str:
+    """Return what is in the engine's own log, which the program's output does not go to."""
+    client = docker.APIClient(engine, version="auto")
+    try:
+        said: bytes = client.logs(attempt_name(request.key))
+    finally:
+        client.close()
+    return said.decode()
+
+
+@pytest.mark.parametrize("end_of_it", ["", "; exit 0"])
+def test_the_container_says_itself_what_the_kernel_counted(place: Place, engine: str, end_of_it: str) -> None:
+    """The engine's own word comes too late in a few of a hundred ends, and is lost while it is down."""
+    job = f"counted-{len(end_of_it)}"
+    request = place.request("/bin/sh", "-c", f'python3 -c "$1"{end_of_it}', "sh", HOG, job=job)
+    request = replace(request, limits=replace(LIMITS, memory_bytes=48 * 1024**2))
+    executor = place.executor()
+    executor.launch(request)
+    end(executor, request.key)
+    assert re.fullmatch("oom_kill [1-9]\n", _words(engine, request))
+
+
+def test_an_env_that_is_older_costs_the_second_source_and_nothing_else(place: Place, engine: str) -> None:
+    request = place.request("python3", "-c", "import os; print(os.getpid() < 9, os.getppid())", job="old-env")
+    request = replace(request, environment={"PATH": "/job/old:/usr/bin:/bin"})
+    old = request.run_dir / "old" / "env"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\nexit 125\n")
+    old.chmod(0o755)
+    old.parent.chmod(0o755)
+    executor = place.executor()
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    assert printed(request) == "True 1\n"  # a child of the init: no shell stays
+    assert _words(engine, request) == ""
+
+
+def test_a_signal_that_comes_in_a_hail_ends_it_once_and_as_the_program_says(place: Place) -> None:
+    program = "trap 'exit 75' TERM; trap : USR1; echo ready; while :; do sleep 0.01; done"
+    request = place.request("/bin/sh", "-c", program, job="hail")
+    executor = place.executor()
+    executor.launch(request)
+    begun(request)
+    for number in (SIGUSR1, SIGUSR1, SIGTERM, SIGUSR1, SIGTERM):
+        executor.signal(request.key, number)
+    assert end(executor, request.key).exit_code == 75
 
 
 @pytest.mark.parametrize(

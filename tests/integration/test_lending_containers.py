@@ -242,7 +242,7 @@ def test_the_processes_of_a_container_are_its_jobs_and_strangers_are_named(
         [first, second], [third] = here.runs(job_id), here.runs(neighbour)
         [last] = [card.uuid for card in here.host.cards if card.uuid not in {first, second, third}]
         own = here.pids(job_id)
-        assert len(own) == 3  # init, the program, and what has a session and no parent of its own
+        assert len(own) == 4  # init, its shell, the program, and what has a session and no parent of its own
         group = Path(f"/proc/{own[-1]}/cgroup").read_text()
         assert here.container(job_id)["Id"] in group
         here.use(first, *own)

@@ -79,7 +79,7 @@ EXIT_FACTS: Final = (
         Kind.TRUTH,
         _EXIT,
         "the kernel killed a process of it for memory",
-        "cgroup memory.events oom_kill, or the engine's OOMKilled",
+        "oom_kill as the container's cgroup counted it, or the engine's OOMKilled",
     ),
     Fact(
         "oom.device",

@@ -1,7 +1,8 @@
-"""Daemons that need load nothing: forked from one process for each test worker, which has loaded it all.
+"""Daemons and commands that need load nothing: forked from one process for each test worker.
 
-To load is most of what the start of a daemon costs, and the same each time.  What follows is what
-``python -m MODULE`` does.  A daemon that a command brings back is started as its user's would be.
+To load is most of what their start costs, and the same each time.  What follows is what
+``python -m MODULE`` does.  A daemon that a command brings back is started as its user's would be,
+and so is the first command of each kind.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+import time
 from collections.abc import Mapping
 from functools import cache
 from multiprocessing.context import ForkServerContext
@@ -26,21 +28,35 @@ def _nursery() -> ForkServerContext:
     return context
 
 
-def born(module: str, *arguments: str, environ: Mapping[str, str], log: Path) -> BaseProcess:
-    """Return a process, leader of a session, that has begun to run a module; ``log`` gets all it says."""
-    process = _nursery().Process(target=_live, args=(module, arguments, dict(environ), str(log)))
+def born(
+    module: str,
+    *arguments: str,
+    environ: Mapping[str, str],
+    log: Path,
+    errors: Path | None = None,
+    where: Path = Path("/"),
+) -> BaseProcess:
+    """Return a process, leader of a session, that has begun to run a module.
+
+    ``log`` gets all it says, without what it says on standard error if that has a file of its own.
+    """
+    said = (str(log), str(errors or log))
+    process = _nursery().Process(target=_live, args=(module, arguments, dict(environ), said, str(where)))
     process.start()
     return process
 
 
-def _live(module: str, arguments: tuple[str, ...], environ: dict[str, str], log: str) -> None:
+def _live(
+    module: str, arguments: tuple[str, ...], environ: dict[str, str], said: tuple[str, str], where: str
+) -> None:
     os.setsid()
-    os.chdir("/")
+    os.chdir(where)
     os.environ.clear()
     os.environ.update(environ)
-    said = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
-    for stream, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, said), (2, said)):
-        os.dup2(file, stream)
+    time.tzset()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for stream, name in enumerate(said, start=1):
+        os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644), stream)
     for library in Path(environ.get("LD_LIBRARY_PATH", os.devnull)).glob("*.so*"):
         ctypes.CDLL(str(library))  # where they are is read when a program starts; what is there has its name
     sys.argv = [module, *arguments]

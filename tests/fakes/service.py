@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import docker
 
@@ -33,11 +33,14 @@ from tests.fakes.job_files import JobFiles
 
 T = TypeVar("T")
 Json = dict[str, Any]
+Arguments: TypeAlias = tuple[str, ...]
+Typed: TypeAlias = tuple[int, str, str]
 
 PATIENCE_S: Final = 60.0
 POLL_S: Final = (0.02, 0.1)  # at first, and after some looks: to ask a daemon costs it 5 ms
 RUNNER: Final = (sys.executable, "-P", "-m", "runner.cli.main")
 PATIENT: Final = ("starting the daemon of ", "waiting for the daemon of ")
+_TYPED: Final[set[str]] = set()  # commands that this process has typed as programs
 LENDABLE_BYTES: Final = 64 * 1024**3  # more than this host may have: containers reserve nothing
 
 
@@ -54,6 +57,38 @@ def until(
         pause.wait(poll_s)
         poll_s = min(poll_s * 1.2, longest_s)
     raise AssertionError(f"not within {patience_s:g} s: {what}\n{more()}")
+
+
+def _program(arguments: Arguments, where: Path, environ: Mapping[str, str], *, apart: bool) -> Typed:
+    """Type a command; return its exit code, what it printed, and what it said beside that if kept apart."""
+    done = subprocess.run(
+        [*RUNNER, *arguments],
+        check=False,
+        cwd=where,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if apart else subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_S * 2,
+    )
+    return done.returncode, done.stdout, done.stderr or ""
+
+
+def _forked(arguments: Arguments, where: Path, environ: Mapping[str, str], *, apart: bool) -> Typed:
+    """Do the same with a process that has loaded what commands load."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        child = nursery.born(
+            RUNNER[-1], *arguments, environ=environ, log=out, errors=err if apart else out, where=where
+        )
+        child.join(PATIENCE_S * 2)
+        if child.exitcode is None:
+            child.kill()
+            raise AssertionError(f"runner {' '.join(arguments)}: still runs: {out.read_text()}")
+        ended = child.exitcode
+        child.close()
+        return ended, out.read_text(), err.read_text() if apart else ""
 
 
 @dataclass
@@ -192,31 +227,21 @@ class Service(JobFiles):
 
         Without the words of a command that waits for its daemon: whether it says them is a matter of time.
         """
-        printed = self._type(*arguments, code=code, errors=subprocess.STDOUT).stdout
+        printed = self._type(*arguments, code=code, apart=False)
         return "".join(line for line in printed.splitlines(keepends=True) if not line.startswith(PATIENT))
 
     def answer(self, *arguments: str) -> Json:
         """Type a command that answers in JSON, and return that; what it says beside it is not read."""
-        return dict(json.loads(self._type(*arguments, errors=subprocess.PIPE).stdout))
+        return dict(json.loads(self._type(*arguments, apart=True)))
 
-    def _type(
-        self, *arguments: str, errors: int, code: int | set[int] = 0
-    ) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            [*RUNNER, *arguments],
-            check=False,
-            cwd=self.root,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            timeout=PATIENCE_S * 2,
-        )
-        told = f"{done.stdout}{done.stderr or ''}\n{self.log_tail()}"
-        said = f"runner {' '.join(arguments)}: exit {done.returncode}: {told}"
-        assert done.returncode in ({code} if isinstance(code, int) else code), said
-        return done
+    def _type(self, *arguments: str, apart: bool, code: int | set[int] = 0) -> str:
+        """Type a command, the first of its kind as a program, and return what it prints."""
+        begin = _forked if arguments[0] in _TYPED else _program
+        _TYPED.add(arguments[0])
+        ended, printed, beside = begin(arguments, self.root, self.environ, apart=apart)
+        said = f"runner {' '.join(arguments)}: exit {ended}: {printed}{beside}\n{self.log_tail()}"
+        assert ended in ({code} if isinstance(code, int) else code), said
+        return printed
 
     def submit(self, file: Path, *options: str, end: str = "succeeded") -> str:
         """Submit a job file that shall end like this, and return the job's id."""

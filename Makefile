@@ -7,9 +7,10 @@ STAMP := .make/venv.stamp
 PYTEST := $(BIN)/pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Unit tests compute, and note which lines run: as many files at a time as there are cores.
-UNITS := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering tests/unit
-# The others wait, for engines above all: four files at a time, the longest directories first.
-OTHERS := $(BY_FILE) -n 4 tests/chaos tests/contract tests/integration tests/gpu
+UNITS := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering $(wildcard tests/unit/test_*.py) tests/unit
+# The others wait, for engines above all: four files at a time, those first that take longest.
+LONG := watching_live applying_live programs bench devices compile policy_live lending_containers end_to_end scripted_days
+OTHERS := $(BY_FILE) -n 4 $(LONG:%=tests/integration/test_%.py) tests/chaos tests/contract tests/integration tests/gpu
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=

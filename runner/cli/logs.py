@@ -46,8 +46,8 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
         leave_with_reader()
     shown, told = attempt, ""
     for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
-        if follow and not build and piece.attempt is None:
-            told = _tell_wait(client, job, told)
+        if follow and not build and _waits(piece, attempt):
+            told = _tell_wait(client, job, told, piece.attempt)
         if follow and shown is not None and piece.attempt != shown:
             complain(f"--- attempt {piece.attempt} ---")
         shown = piece.attempt
@@ -82,8 +82,16 @@ def pieces(
             wait_s = WAIT_S
 
 
-def _tell_wait(client: Client, ref: str, told: str) -> str:
-    """Say what a job waits for before its first attempt, unless that was told last; return it.
+def _waits(piece: LogPiece, asked: int | None) -> bool:
+    """Tell whether nothing can come before the first attempt begins, or the next one."""
+    if piece.attempt is None:
+        return True
+    done = piece.attempt_ended and not piece.body and piece.next_attempt is None
+    return done and not piece.job_ended and asked is None
+
+
+def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
+    """Say what a job waits for before an attempt, unless that was told last; return it.
 
     An estimate or a countdown that goes on is no news.
     """
@@ -91,7 +99,8 @@ def _tell_wait(client: Client, ref: str, told: str) -> str:
     why = str(answer["why"]) if answer["state"] in {"queued", "preparing"} else ""
     if not why or _NUMBERS.sub("", why) == _NUMBERS.sub("", told):
         return told
-    complain(f"{answer['name']}: has not started: {why}; runner cancel {answer['job']} ends it")
+    so_far = "has not started" if attempt is None else f"attempt {attempt} has ended, the next has not begun"
+    complain(f"{answer['name']}: {so_far}: {why}; runner cancel {answer['job']} ends it")
     return why
 
 

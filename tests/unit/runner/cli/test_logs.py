@@ -112,6 +112,24 @@ def test_what_a_job_that_has_not_started_waits_for_is_said_once_on_stderr(
     ]
 
 
+def test_what_a_job_waits_for_between_two_attempts_is_said_once_on_stderr(
+    api: FakeApi, invoke: Invoke
+) -> None:
+    one, two = an_attempt(1, ended_at="x"), an_attempt(2, ended_at="x")
+    job = api.add("train", attempts=[one], state="queued")
+    api.logs.update({(job["id"], 1): b"first\n", (job["id"], 2): b"second\n"})
+    why = "after a pause; not before 17:05:10"
+    api.whys[job["id"]] = {"job": job["id"], "name": "train", "state": "queued", "why": why}
+    runs = {"state": "running", "attempts": [one, {**two, "ended_at": None}]}
+    api.happen("log", *[lambda: None] * 5, runs, lambda: None, {**ended(), "attempts": [one, two]})
+    result = invoke("logs", "-f", "train")
+    assert (result.exit_code, result.stdout) == (0, "first\nsecond\n")
+    assert result.stderr.splitlines() == [
+        f"train: attempt 1 has ended, the next has not begun: {why}; runner cancel {job['id']} ends it",
+        "--- attempt 2 ---",
+    ]
+
+
 def test_only_who_follows_is_told_what_a_job_waits_for(api: FakeApi, invoke: Invoke) -> None:
     api.add("train", attempts=[], state="queued", attempt=0, why="waits for a GPU")
     assert invoke("logs", "train").stderr == ""

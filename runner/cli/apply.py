@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from runner.cli.options import as_json, check_optional_ref, complete_names, the_job
+from runner.cli.options import as_json, check_optional_ref, complete_names, count_from, the_job
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
 from runner.cli.submit import read
 from runner.client import find_or_start
@@ -215,7 +215,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 @click.command()
 @the_job
-@click.argument("revision", metavar="[REVISION]", type=click.IntRange(1), required=False)
+@click.argument("revision", metavar="[REVISION]", callback=count_from(1), required=False)
 @as_json
 def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
     """Return a job to an earlier revision of its file, and to the lineage that it had then.

@@ -47,6 +47,8 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
     You need not call this: the other commands start your own daemon when none answers.
     It keeps its state in $RUNNER_STATE_DIR, else $XDG_STATE_HOME/runner or
     ~/.local/state/runner (root: /var/lib/runner), its socket and its log beside it.
+    What such a daemon obeys stands in $RUNNER_SETTINGS, else in ~/.config/runner/settings.yaml
+    (root: /etc/runner/settings.yaml): it does not know what --settings once named.
 
     A daemon for all users of a machine listens on /run/runner/runner.sock, where every
     command looks first.  As root, with systemd:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli.options import as_json, perhaps_a_job
+from runner.cli.options import as_json, count_from, perhaps_a_job
 from runner.cli.output import complain, harmless, leave_with_reader, on_terminal, say, say_json, say_row
 from runner.client import Client, find_or_start
 
@@ -22,7 +22,7 @@ WAIT_S: Final = 30.0
 @click.command()
 @perhaps_a_job
 @click.option("-f", "--follow", is_flag=True, help="Go on until interrupted.")
-@click.option("--after", default=0, type=click.IntRange(0), metavar="SEQ", help="Only what came later.")
+@click.option("--after", default="0", callback=count_from(0), metavar="SEQ", help="Only what came later.")
 @as_json
 def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
     """Print what happened to one job, or to all of them, the oldest first.

@@ -5,7 +5,7 @@ import time
 import click
 
 from runner.cli import render
-from runner.cli.options import as_json, perhaps_a_sweep, the_job
+from runner.cli.options import as_json, count_from, perhaps_a_sweep, the_job
 from runner.cli.output import complain, on_terminal, say_json, say_row
 from runner.client import find_or_start
 
@@ -27,7 +27,7 @@ def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) 
     "--label", metavar="KEY[=VALUE]", multiple=True, callback=a_label, help="Only jobs with this label."
 )
 @perhaps_a_sweep
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most this many, the newest first.")
+@click.option("--limit", callback=count_from(1), metavar="N", help="At most this many, the newest first.")
 @as_json
 def list_jobs(  # noqa: PLR0913  one per option
     *, everything: bool, mine: bool, label: str | None, sweep: str | None, limit: int | None, as_json: bool

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli.options import as_json, the_job
+from runner.cli.options import as_json, count_from, the_job
 from runner.cli.output import complain, leave_with_reader, say_json
 from runner.client import Client, LogPiece, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from runner.answers import Summary
 
 WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attempt may be noticed
 _NUMBERS: Final = re.compile("[0-9]+")
@@ -29,7 +31,7 @@ _NUMBERS: Final = re.compile("[0-9]+")
     "-f", "--follow", is_flag=True, help="Go on until the job ends or is held, across its attempts."
 )
 @click.option(
-    "--attempt", type=click.IntRange(1), metavar="N", help="The log of this attempt instead of the newest."
+    "--attempt", callback=count_from(1), metavar="N", help="The log of this attempt instead of the newest."
 )
 @click.option("--build", is_flag=True, help="The log of the image build instead.")
 @as_json
@@ -55,8 +57,8 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
             _print_json(piece)
         else:
             _print(piece)
-    if follow and not build and not attempt and client.job(job)["state"] == "held":
-        complain(f"{job}: is held; runner release {job} lets it go on, and runner policy explain says why")
+    if follow and not build and not attempt:
+        _tell_end(client.job(job), job)
 
 
 def pieces(
@@ -80,6 +82,16 @@ def pieces(
             return
         else:
             wait_s = WAIT_S
+
+
+def _tell_end(job: Summary, ref: str) -> None:
+    """Say how a job ended that did not succeed, which its own words may not, or that it needs somebody."""
+    if job["state"] == "held":
+        complain(f"{ref}: is held; runner release {ref} lets it go on, and runner policy explain says why")
+    elif job["outcome"] not in {None, "succeeded"}:
+        from runner.cli.render import state_line  # noqa: PLC0415  most logs are not followed to such an end
+
+        complain(state_line(job))
 
 
 def _waits(piece: LogPiece, asked: int | None) -> bool:

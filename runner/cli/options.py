@@ -1,6 +1,7 @@
 """What several commands take: a JOB, a duration, ``--json``."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import click
@@ -10,11 +11,27 @@ UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _ONE_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)")
 COMPLETION_LIMIT_S: Final = 0.5
 LONGEST_SHOWN: Final = 60  # characters of what was typed wrong
+LARGEST: Final = 2**63 - 1  # what the store counts with
+
+
+def count_from(least: int) -> Callable[[click.Context, click.Parameter, object], int | None]:
+    """Return a callback for a whole number from ``least`` on that is small enough for the store."""
+
+    def check(ctx: click.Context, param: click.Parameter, given: object) -> int | None:
+        if given is None:
+            return None
+        if not re.fullmatch(r"-?[0-9]{1,40}", str(given)):
+            raise click.BadParameter(f"{str(given)[:LONGEST_SHOWN]!r} is not a whole number", ctx, param)
+        if not least <= int(str(given)) <= LARGEST:
+            raise click.BadParameter(f"{given} is not from {least} to {LARGEST}", ctx, param)
+        return int(str(given))
+
+    return check
 
 
 def check_ref(ctx: click.Context, param: click.Parameter, given: str) -> str:
     """Return what may be an id, the beginning of one, or a name; the daemon knows which."""
-    if not re.fullmatch(r"[^\s/\x00-\x1f\x7f]{1,200}", given):
+    if not re.fullmatch(r"[^\s/\x00-\x1f\x7f\ud800-\udfff]{1,200}", given):
         short = given if len(given) <= LONGEST_SHOWN else f"{given[: LONGEST_SHOWN - 1]}…"
         raise click.BadParameter(f"{short!r} is neither an id nor a name of a job", ctx, param)
     return given
@@ -22,6 +39,13 @@ def check_ref(ctx: click.Context, param: click.Parameter, given: str) -> str:
 
 def check_optional_ref(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
     return None if given is None else check_ref(ctx, param, given)
+
+
+def check_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    """Return what was typed; what is not UTF-8 comes in as halves of surrogates."""
+    if given is not None and re.search(r"[\ud800-\udfff]", given):
+        raise click.BadParameter(f"{given[:LONGEST_SHOWN]!r} is not UTF-8 text", ctx, param)
+    return given
 
 
 def check_refs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:

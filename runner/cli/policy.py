@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.options import as_json, check_ref, check_refs
+from runner.cli.options import as_json, check_ref, check_refs, count_from
 from runner.cli.output import complain, complain_of, say, say_json, say_row
 from runner.client import find_or_start
 from runner.errors import UsageError
@@ -101,7 +101,7 @@ def schema() -> None:
 
 @policy.command()
 @click.argument("job", callback=check_ref)
-@click.argument("attempt", required=False, type=click.IntRange(1))
+@click.argument("attempt", required=False, callback=count_from(1))
 @click.option("--journal", "journals", multiple=True, type=FILE, metavar="FILE",
               help="Records of decisions, one JSON object per line; - is standard input; "
               "default: ask the daemon.")  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from runner.cli import render
-from runner.cli.options import as_json, perhaps_a_sweep, perhaps_jobs, the_job
+from runner.cli.options import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.cli.output import complain, complain_of, say, say_json
 from runner.client import Client, find_or_start
 from runner.errors import RunnerError, Unavailable
@@ -28,7 +28,7 @@ def starting_point(ctx: click.Context, param: click.Parameter, given: str) -> st
         return given
     if not (given.isascii() and given.isdecimal()):
         raise click.BadParameter(f"{given!r} is neither checkpoint, scratch nor a step", ctx, param)
-    return int(given)
+    return count_from(0)(ctx, param, given) or 0
 
 
 @click.command()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from runner.cli.options import as_json, check_ref
+from runner.cli.options import as_json, check_ref, check_text
 from runner.cli.output import (
     INTERRUPTED,
     complain,
@@ -41,7 +41,7 @@ def dependencies(
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
-@click.option("--name", help="Call the job this instead of what its file says.")
+@click.option("--name", callback=check_text, help="Call the job this instead of what its file says.")
 @click.option("-f", "--follow", is_flag=True, help="Show the job's progress until it ends.")
 @click.option(
     "--wait",

@@ -5,7 +5,7 @@ program's own choice), so the kernel's counter and the program's own result come
 """
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -46,8 +46,24 @@ BY_CODE: Final = {
 }
 
 
+SENT: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
+"""Signals that somebody sends; no kernel that wants memory, and no program that lost a child to one."""
+
+
 def explain(evidence: Evidence) -> tuple[str, str]:
     """Return (cause, message) of an ended attempt."""
+    if not (evidence.oom_seen and _speaks(evidence.exit_code)):
+        return _explain(evidence)
+    cause, message = _explain(replace(evidence, oom_seen=False))
+    return cause, f"{message}; a child process had been killed for memory"
+
+
+def _speaks(code: int | None) -> bool:
+    """Return whether an exit code tells another story than a kill for memory, whatever the kernel did."""
+    return code is not None and (code in BY_CODE or code - 128 in SENT)
+
+
+def _explain(evidence: Evidence) -> tuple[str, str]:
     match evidence:
         case Evidence(exit_code=None):
             return "vanished", evidence.engine_error or "the attempt is gone and left no exit code"
@@ -61,8 +77,10 @@ def explain(evidence: Evidence) -> tuple[str, str]:
             cause, message = BY_CODE[code]
             known = evidence.reports or code == 75
             return cause, evidence.result_message or (message if known else f"{message} (exit code {code})")
-        case Evidence(exit_code=int(code)) if code > 128 and code - 128 in BY_SIGNAL:
+        case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:
             return BY_SIGNAL[code - 128]
+        case Evidence(exit_code=int(code), result_cause=None, result_message="") if code - 128 in SENT:
+            return "exception", f"exit code {code} ({signal.Signals(code - 128).name})"
         case _:
             said = evidence.result_cause if evidence.result_cause != "completed" else None
             words = evidence.result_message or evidence.engine_error or f"exit code {evidence.exit_code}"

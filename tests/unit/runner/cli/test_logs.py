@@ -86,11 +86,11 @@ def test_following_goes_on_with_the_next_attempt_until_the_job_ends(api: FakeApi
         {"state": "running", "attempts": [{**one, **gone}, two]},
         lambda: None,
         lambda: None,
-        {**ended("failed"), "attempts": [{**one, **gone}, {**two, **gone}]},
+        {**ended("failed", "exception: no"), "attempts": [{**one, **gone}, {**two, **gone}]},
     )
     result = invoke("logs", "-f", "train")
     assert result.stdout == "first\nsecond\n"
-    assert result.stderr == "--- attempt 2 ---\n"
+    assert result.stderr == "--- attempt 2 ---\ntrain: failed: exception: no\n"
     assert result.exit_code == 0
 
 

@@ -245,3 +245,24 @@ def test_a_file_that_is_missing_is_no_directory_that_has_gone(
     monkeypatch.setattr("runner.cli.jobs.find_or_start", lost)
     with pytest.raises(FileNotFoundError, match=r"settings\.yaml"):
         invoke("list")
+
+
+@pytest.mark.parametrize(
+    ("typed", "fact"),
+    [
+        (("events", "--after", str(2**63)), f"{2**63} is not from 0 to {2**63 - 1}"),
+        (("events", "--after", "soon"), "'soon' is not a whole number"),
+        (("list", "--limit", "0"), f"0 is not from 1 to {2**63 - 1}"),
+        (("logs", "x", "--attempt", "9" * 5000), f"'{'9' * 60}' is not a whole number"),
+        (("restart", "x", "--from", str(2**64)), f"{2**64} is not from 0 to {2**63 - 1}"),
+        (("show", "a\udcff"), "'a\\udcff' is neither an id nor a name of a job"),
+        (("submit", "x.yaml", "--name", "a\udcff"), "'a\\udcff' is not UTF-8 text"),
+    ],
+)
+def test_what_no_daemon_could_read_is_told_of_its_option(
+    typed: tuple[str, ...], fact: str, invoke: Invoke
+) -> None:
+    result = invoke(*typed)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert fact in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -18,6 +18,9 @@ def evidence(exit_code: int | None, **known: object) -> Evidence:
         pytest.param(evidence(0, reports=False), "completed", id="zero-of-a-program"),
         pytest.param(evidence(137, oom_seen=True), "host_oom", id="kernel"),
         pytest.param(evidence(1, oom_seen=True), "host_oom", id="child-of-a-failure"),
+        pytest.param(evidence(143, oom_seen=True), "terminated", id="told-to-stop-after-a-child-was-killed"),
+        pytest.param(evidence(75, oom_seen=True), "stopped", id="saved-after-a-child-was-killed"),
+        pytest.param(evidence(134, oom_seen=True), "host_oom", id="gave-up-for-a-child"),
         pytest.param(evidence(137), "killed", id="from-outside"),
         pytest.param(evidence(143), "terminated", id="sigterm"),
         pytest.param(evidence(139), "segfault", id="sigsegv"),
@@ -34,6 +37,13 @@ def test_the_cause_is(what: Evidence, cause: str) -> None:
     found, message = explain(what)
     assert found == cause
     assert "\n" not in message
+
+
+def test_what_somebody_sent_is_told_and_that_a_child_had_been_killed_beside_it() -> None:
+    assert explain(evidence(130)) == ("exception", "exit code 130 (SIGINT)")
+    assert explain(evidence(138, result_message="why")) == ("exception", "why")
+    told = "terminated from outside (SIGTERM); a child process had been killed for memory"
+    assert explain(evidence(143, oom_seen=True)) == ("terminated", told)
 
 
 def test_the_programs_own_words_explain_its_own_codes() -> None:

@@ -19,57 +19,10 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from runner.source import Problem, SpecError, one_line, quoted, shown
 from runner.spec import shell, yaml_tree
+from runner.spec.elsewhere import ENGINE_OPTIONS, MEANT
 from runner.spec.yaml_tree import Node, Part, Scalar
 
 M = TypeVar("M", bound=BaseModel)
-
-MEANT: Final[Mapping[str, str]] = {
-    "amp": "profile.precision",
-    "amp_dtype": "profile.precision",
-    "use_amp": "profile.precision",
-    "tf32": "profile.tf32_matmul",
-    "num_workers": "profile.loader_workers",
-    "prefetch_factor": "profile.loader_prefetch",
-    "persistent_workers": "profile.loader_persistent",
-    "pin_memory": "profile.placement",
-    "stream_buffer_size": "profile.stream_buffer",
-    "gradient_checkpointing": "profile.activation_checkpointing",
-    "accumulate_grad_batches": "profile.micro_batch",
-    "gradient_accumulation_steps": "profile.micro_batch",
-    "detect_anomaly": "profile.anomaly_detection",
-    "fused_optimizer": "profile.optimizer",
-    "env": "environment",
-    "volumes": "mounts",
-    "tags": "labels",
-    "model": "workload",
-    "retries": "retry.max_attempts",
-    "restart": "retry",
-    "timeout": "resources.time_limit",
-    "walltime": "resources.time_limit",
-    "ram": "resources.memory",
-    "shm_size": "resources.shm",
-    "device": "accelerator",
-    "grace_period": "stop_grace",
-    "depends_on": "queue.after",
-    "dependency": "queue.after",
-    "begin": "queue.not_before",
-    "partition": "queue.priority_class",
-    "qos": "queue.priority_class",
-    "gpu_type": "devices.model",
-    "gpu_model": "devices.model",
-    "gpu_memory": "devices.memory",
-    "array": "matrix",
-    "sweep": "matrix",
-    "cron": "schedule.cron",
-}
-"""What other tools call a field; the rest is guessed from the spelling."""
-
-ENGINE_OPTIONS: Final = frozenset((
-    "cap_add", "cap_drop", "cgroup_parent", "device_requests", "devices", "dns", "entrypoint", "extra_hosts",
-    "group_add", "hostname", "ipc", "links", "network", "network_mode", "pid", "ports", "privileged",
-    "publish", "runtime", "security_opt", "sysctls", "ulimits", "user", "userns_mode", "uts",
-))  # fmt: skip
-"""Known from elsewhere, and refused with the reason instead of a guess."""
 
 
 def below(path: tuple[Part, ...], fact: str) -> PydanticCustomError:
@@ -121,7 +74,9 @@ def validated(
         return model.model_validate(written, strict=True), []
     except ValidationError as error:
         found = error.errors(include_url=False)
-        return None, [_problem(_Complaint(model, tree, detail, of_a_job)) for detail in found]
+        lists = {detail["loc"][:-1] for detail in found}  # what is wrong with their entries is told of each
+        heard = [detail for detail in found if detail["type"] != "too_short" or detail["loc"] not in lists]
+        return None, [_problem(_Complaint(model, tree, detail, of_a_job)) for detail in heard]
 
 
 # --- One complaint ------------------------------------------------------------------------------------
@@ -207,6 +162,8 @@ def _unknown(complaint: _Complaint) -> str:
     elsewhere = [
         dotted((*path, word)) for path, fields in _sections(complaint.model, complaint.tree) if word in fields
     ]
+    if elsewhere and complaint.path[:-1] == ("matrix",):
+        return f"unknown field; did you mean {quoted(elsewhere[0])} in matrix.values?"
     return f"unknown field{f'; did you mean {quoted(elsewhere[0])}?' if elsewhere else ''}"
 
 

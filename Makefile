@@ -9,8 +9,9 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 # Unit tests compute, and note which lines run: as many files at a time as there are cores.
 UNITS := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering $(wildcard tests/unit/test_*.py) tests/unit
 # The others wait, for engines above all: four files at a time, those first that take longest.
-LONG := watching_live applying_live programs bench devices compile policy_live lending_containers end_to_end scripted_days
-OTHERS := $(BY_FILE) -n 4 $(LONG:%=tests/integration/test_%.py) tests/chaos tests/contract tests/integration tests/gpu
+LONG := integration/applying_live chaos/daemon_killed integration/programs chaos/bitwise_processes integration/bench \
+	integration/watching_live chaos/attach_killed integration/devices chaos/engine_gone integration/compile integration/scripted_days
+OTHERS := $(BY_FILE) -n 4 $(foreach file,$(LONG),tests/$(subst /,/test_,$(file)).py) tests/chaos tests/integration tests/contract tests/gpu
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=

@@ -357,7 +357,6 @@ def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
         app,
         http=PeerProtocol,
         loop="uvloop",
-        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -245,7 +245,7 @@ class DockerExecutor:
             said = "" if seen.oom_seen else self._last_words(container)
         except NotFound:
             return None
-        if OOM_WORD.fullmatch(said):  # of the engine's own word, one in twenty comes too late or never
+        if OOM_WORD.fullmatch(said):  # up to once in twenty times the engine misses it
             return replace(seen, oom_seen=True)
         return replace(seen, error=said) if seen.exit_code in SHELL_FAILED and not seen.error else seen
 

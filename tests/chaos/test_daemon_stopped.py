@@ -49,5 +49,5 @@ def test_a_submission_right_after_a_stop_makes_its_job_while_others_wait(quiet: 
     with quiet.typing("wait", first):
         quiet.runner("stop")
         second = quiet.submit(quiet.training("second", 3), *LATER, end="cancelled")
-        quiet.reaches(second, "queued")
+        assert quiet.reaches(second, "queued")["name"] == "second"
         quiet.runner("cancel", first, second)

@@ -7,11 +7,9 @@ STAMP := .make/venv.stamp
 PYTEST := $(BIN)/pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Unit tests compute, and note which lines run: as many files at a time as there are cores.
-UNITS := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering $(wildcard tests/unit/test_*.py) tests/unit
-# The others wait, for engines above all: four files at a time, those first that take longest.
-LONG := integration/applying_live chaos/daemon_killed integration/programs chaos/bitwise_processes integration/bench \
-	integration/watching_live chaos/attach_killed integration/devices chaos/engine_gone integration/compile integration/scripted_days
-OTHERS := $(BY_FILE) -n 4 $(foreach file,$(LONG),tests/$(subst /,/test_,$(file)).py) tests/chaos tests/integration tests/contract tests/gpu
+UNITS := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering tests/unit
+# The others wait, for engines above all: four files at a time.  tests/conftest.py puts the longest first.
+OTHERS := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract tests/gpu
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=

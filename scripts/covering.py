@@ -7,6 +7,7 @@ run the same lines.
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +18,32 @@ ROOT: Final = Path(__file__).parent.parent
 FOLDER: Final = ROOT / ".coverage"
 SOURCES: Final = ("runner", "jobs", "images")
 
+PAUSE: Final = 0.5
+"""Seconds between two rounds in which what has been seen is no longer watched."""
+
+
+class _Seen(Slipcover):  # type: ignore[misc]  # which says nothing of its types
+    """Each round looks for every function of every module: with short tests, that is most of the cost."""
+
+    _next = 0.0
+
+    def deinstrument_seen(self) -> None:
+        """Begin a round; what is left out now belongs to the next one."""
+        if time.monotonic() >= self._next:
+            super().deinstrument_seen()
+            self._next = time.monotonic() + PAUSE
+
+
 _matcher = FileMatcher(sources=[str(ROOT / each) for each in SOURCES])
-_seen = Slipcover(branch=True, source=[str(ROOT / each) for each in SOURCES])
+_seen = _Seen(branch=True, source=[str(ROOT / each) for each in SOURCES])
 ImportManager(_seen, _matcher).__enter__()  # as early as this plugin: what is imported before is not seen
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish() -> None:
-    """Leave what was seen."""
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave what was seen; a process that only hands tests to workers has seen nothing."""
+    if session.config.getoption("numprocesses", None):
+        return
     FOLDER.mkdir(exist_ok=True)
     name = os.environ.get("PYTEST_XDIST_WORKER", "alone")
     (FOLDER / f"{name}.json").write_text(json.dumps(_seen.get_coverage()))

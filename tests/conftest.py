@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import docker
 import hypothesis
@@ -17,6 +18,40 @@ from images import bases
 from images.build import DockerEngine
 from images.log import BuildLog
 from images.settings import ImageSettings
+
+TESTS: Final = Path(__file__).parent
+LONGEST: Final = (
+    "integration/test_applying_live.py",
+    "integration/test_compile.py",
+    "chaos/test_daemon_killed.py",
+    "integration/test_bench.py",
+    "chaos/test_bitwise_processes.py",
+    "integration/test_programs.py",
+    "integration/test_watching_live.py",
+    "integration/test_devices.py",
+    "integration/test_lending_containers.py",
+    "integration/test_end_to_end.py",
+    "chaos/test_engine_gone.py",
+    "chaos/test_attach_killed.py",
+    "chaos/test_checkpoints_damaged.py",
+    "integration/test_scripted_days.py",
+    "integration/test_policy_live.py",
+    "chaos/test_bitwise_containers.py",
+    "contract/test_executor.py",
+    "chaos/test_state_directory.py",
+    "unit/test_layers.py",
+    "unit/jobs/integrations/test_huggingface.py",
+    "unit/runner/test_daemon.py",
+    "unit/jobs/test_compilation.py",
+    "unit/runner/test_lent_once.py",
+)
+"""Files that take long, the longest first: begun last, they would leave the other workers idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest; the order of arguments is lost where one holds the other."""
+    turns = {TESTS / name: turn for turn, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))
 
 
 def pytest_configure() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from threading import Event as Flag
 from threading import Thread
 from typing import Final
@@ -60,7 +61,6 @@ class Counts:
     rulings: Counter[tuple[str, str]] = field(default_factory=Counter)  # decisions by moment and rule
     _event: int | None = None
     _ruling: int | None = None
-    _rules: frozenset[str] = field(default_factory=lambda: frozenset(_shipped_rules()))
 
     def catch_up(self, service: Service) -> None:
         """Count what is new; from then on, when it is asked for the first time."""
@@ -75,16 +75,18 @@ class Counts:
             self._ruling = rows[-1]["seq"]
             self.rulings.update((row["moment"], self._rule(row["rule"])) for row in rows)
 
-    def _rule(self, name: str | None) -> str:
+    @staticmethod
+    def _rule(name: str | None) -> str:
         """Return the name of a rule that comes with the runner; all others are one."""
-        return "none" if not name else name if name in self._rules else UNHEARD_OF
+        return "none" if not name else name if name in _shipped_rules() else UNHEARD_OF
 
 
-def _shipped_rules() -> list[str]:
+@cache
+def _shipped_rules() -> frozenset[str]:
     policies = [named(name) for name in Shelf().names()]
-    return [
+    return frozenset(
         rule.name for policy in policies for rule in (*policy.on_exit, *policy.on_watch, *policy.on_change)
-    ]
+    )
 
 
 @dataclass(slots=True)

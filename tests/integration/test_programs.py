@@ -2,36 +2,48 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, Result, RunPaths, Status, checkpoints, verify
 from runner.programs import variables
+from tests.fakes.preloaded import Forked, Preloaded, preloaded
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "examples" / "programs"
 PATIENCE_S = 240
 FILE = "lightning.ckpt"
-FRAMEWORKS = {"plain.py": "torch", "with_lightning.py": "lightning", "with_huggingface.py": "transformers"}
+LIBRARIES = {
+    "plain.py": ("torch",),
+    "with_lightning.py": ("lightning.pytorch",),
+    "with_huggingface.py": ("transformers.trainer", "transformers.models.gpt2.modeling_gpt2"),
+}
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "PATH": os.environ["PATH"],
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONHASHSEED": "0",
+}
 
 
 @dataclass
 class Job:
     """One job whose attempts are processes, as an executor would start them."""
 
+    parent: Preloaded
     root: Path
     command: tuple[str, ...]
     save_every: int
     attempt: int = 0
     paths: RunPaths = field(init=False)
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self) -> Forked:
         self.attempt += 1
         self.paths = RunPaths(self.root, self.attempt, 1)
         for leaf in (self.paths.attempt_dir, self.paths.lineage_dir, self.paths.home):
@@ -39,18 +51,11 @@ class Job:
         plan = Program(command=self.command)
         saving = CheckpointPlan(every_steps=self.save_every, keep=3)
         spec = AttemptSpec(job_id="j", attempt=self.attempt, lineage=1, workload=plan, checkpoint=saving)
-        with self.paths.log.open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, *self.command],
-                cwd=PROGRAMS, env={**self._environment(), **variables(spec, plan, self.paths)},
-                stdout=log, stderr=log,
-            )  # fmt: skip
+        environ = {**ENVIRONMENT, "HOME": str(self.paths.home), **variables(spec, plan, self.paths)}
+        name, *arguments = self.command
+        return self.parent.start(PROGRAMS / name, *arguments, environ=environ, log=self.paths.log)
 
-    def _environment(self) -> dict[str, str]:
-        known = {"PYTHONPATH": str(ROOT), "HOME": str(self.paths.home), "PATH": os.environ["PATH"]}
-        return {**known, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
-
-    def end(self, process: "subprocess.Popen[bytes]") -> int:
+    def end(self, process: Forked) -> int:
         code = process.wait(PATIENCE_S)
         assert code in {0, 75, -signal.SIGKILL}, self.paths.log.read_text()
         return code
@@ -58,7 +63,7 @@ class Job:
     def newest(self) -> int:
         return next((step for step, _ in checkpoints(self.paths.lineage_dir)), 0)
 
-    def wait_for(self, process: "subprocess.Popen[bytes]", step: int) -> None:
+    def wait_for(self, process: Forked, step: int) -> None:
         """Return when a checkpoint of ``step`` or later is there."""
         for _ in range(PATIENCE_S * 100):
             if self.newest() >= step or process.poll() is not None:
@@ -85,31 +90,39 @@ class Job:
         return {f"{step} {name}": file.sha256 for name, file in files.items() if name not in skipped}
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(params=LIBRARIES)
 def program(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip(FRAMEWORKS[request.param])
+    framework = LIBRARIES[request.param][0].partition(".")[0]
+    if find_spec(framework) is None:  # not imported here: that takes seconds
+        pytest.skip(f"{framework} is not installed")
     return str(request.param)
+
+
+@pytest.fixture
+def parent(program: str) -> Iterator[Preloaded]:
+    with preloaded(*LIBRARIES[program], environ=ENVIRONMENT) as made:
+        yield made
 
 
 ARGUMENTS = {"plain.py": ("240", 20), "with_lightning.py": ("5", 10), "with_huggingface.py": ("60", 4)}
 
 
-def job(program: str, root: Path) -> Job:
+@pytest.fixture
+def job(parent: Preloaded, program: str, tmp_path: Path) -> Callable[[str], Job]:
     amount, save_every = ARGUMENTS[program]
-    return Job(root, (program, amount), save_every)
+    return lambda name: Job(parent, tmp_path / name, (program, amount), save_every)
 
 
 @pytest.fixture
-def running(program: str, tmp_path: Path) -> Iterator[tuple[Job, "subprocess.Popen[bytes]"]]:
-    made = job(program, tmp_path / "killed")
+def running(job: Callable[[str], Job]) -> Iterator[tuple[Job, Forked]]:
+    made = job("killed")
     process = made.start()
     yield made, process
     process.kill()
-    process.wait()
 
 
 def test_a_program_that_was_killed_ends_with_the_bits_of_one_that_was_not(
-    program: str, running: tuple[Job, "subprocess.Popen[bytes]"], tmp_path: Path
+    program: str, running: tuple[Job, Forked], job: Callable[[str], Job]
 ) -> None:
     killed, process = running
     killed.wait_for(process, 1)
@@ -121,7 +134,7 @@ def test_a_program_that_was_killed_ends_with_the_bits_of_one_that_was_not(
     assert killed.end(killed.start()) == 0
     assert (killed.result().cause, killed.result().resumed_from) == ("completed", newest)
 
-    whole = job(program, tmp_path / "whole")
+    whole = job("whole")
     assert whole.end(whole.start()) == 0
     assert killed.digests() == whole.digests()
     status = Status.model_validate_json(whole.paths.status.read_bytes())

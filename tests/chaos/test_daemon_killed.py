@@ -1,7 +1,8 @@
 """kill -9 of a real daemon around every command of a job's life: nothing lost, nothing doubled.
 
 A door before the engine tells the moments apart to the request: *before* means recorded and
-never done, *after* means done and never recorded.
+never done, *after* means done and never recorded.  The next daemon is mostly one that is forked;
+where a command brings it back, the test says so.
 """
 
 import json
@@ -81,7 +82,8 @@ def test_a_daemon_killed_around_any_command_loses_and_doubles_nothing(
         shared.runner(*moment.ask, job_id)
     assert caught(PATIENCE_S)
     shared.kill()
-    assert moment.id in shared.runner("list", "--all")  # and with that it is there again
+    shared.start()
+    assert moment.id in shared.runner("list", "--all")
     assert shared.ends(job_id)["attempt"] == moment.attempts
     for attempt in range(1, moment.attempts + 1):
         assert_consecutive(shared.log(job_id, attempt))
@@ -129,7 +131,7 @@ def test_a_daemon_killed_while_the_image_is_prepared_prepares_it_again(
     assert caught.wait(PATIENCE_S)
     assert behind_proxy.state_of(job_id) == "preparing"
     behind_proxy.kill()
-    behind_proxy.runner("list")
+    behind_proxy.start()
     assert behind_proxy.ends(job_id)["attempt"] == 1
     assert behind_proxy.job(job_id)["result"]["step"] == 4
     del trainer_image
@@ -181,7 +183,7 @@ def test_a_job_cancelled_while_its_launch_hangs_never_starts(
     behind_proxy.runner("cancel", job_id)
     assert behind_proxy.state_of(job_id) == "stopping"
     behind_proxy.kill()
-    behind_proxy.runner("list")
+    behind_proxy.start()
     assert behind_proxy.ends(job_id)["outcome"] == "cancelled"
     assert behind_proxy.log(job_id) == ""
     behind_proxy.assert_whole()
@@ -205,7 +207,7 @@ def test_an_end_that_no_daemon_saw_is_found_by_the_next_one(daemon: Service) -> 
     daemon.kill()
     daemon.signal_container(dies, 9)
     daemon.prints(fine, "end")
-    daemon.runner("list")
+    daemon.start()
     assert daemon.ends(fine)["attempt"] == 1
     ended = daemon.ends(dies)
     assert [(a["cause"], a["exit_code"]) for a in ended["attempts"]] == [("killed", 137), ("completed", 0)]
@@ -226,7 +228,7 @@ def test_a_daemon_killed_again_and_again_brings_every_job_to_its_end(daemon: Ser
     for step in sorted(draw.sample(range(1, 100), 5)):
         daemon.prints(steady, f"step {step}")
         daemon.kill()
-        daemon.runner("list")
+        daemon.start()
     assert daemon.ends(steady)["attempt"] == 1
     assert_consecutive(daemon.log(steady))
     daemon.assert_whole()

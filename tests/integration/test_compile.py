@@ -25,7 +25,7 @@ def daemon(engine: str, base_image: str, tmp_path: Path) -> Iterator[Service]:
 def test_a_compiled_step_really_compiles_behind_all_walls(daemon: Service) -> None:
     profile = {"extends": "cpu", "compile": True, "threads": 1}
     resources = {"cpus": 2, "memory": "4GiB"}
-    scalar = {"TORCHINDUCTOR_VEC_ISA_OK": "0"}  # or it compiles six times more to find out what the processor can
+    scalar = {"TORCHINDUCTOR_VEC_ISA_OK": "0"}  # else it compiles to find out what the processor can
     file = daemon.training("compiled", 4, profile=profile, resources=resources, environment=scalar)
     job_id = daemon.submit(file)
     assert daemon.ends(job_id, 500)["outcome"] == "succeeded", daemon.log(job_id)

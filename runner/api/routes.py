@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -37,6 +38,9 @@ LONGEST_WAIT_S: Final = 60.0
 MOST_LISTED: Final = 100_000
 MAX_BODY_BYTES: Final = 2 * MAX_JOB_FILE_BYTES
 """Of any request; the largest holds a job file, as base64."""
+
+UNTOLD: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""Nobody is told of requests, whatever the daemon's environment says: they hold names and paths of users."""
 
 LARGEST: Final = 2**63 - 1
 """The largest whole number that the store takes."""
@@ -347,7 +351,10 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 def application(service: Service, leave: Callable[[], None]) -> FastAPI:
     """Return the HTTP side of a service; ``leave`` ends the process."""
-    app = FastAPI(title="runner", version="1", docs_url=None, redoc_url=None, max_body_size=MAX_BODY_BYTES)
+    app = FastAPI(
+        title="runner", version="1", docs_url=None, redoc_url=None,
+        max_body_size=MAX_BODY_BYTES, telemetry=UNTOLD,
+    )  # fmt: skip
     app.state.service, app.state.leave = service, leave
     app.state.schedules = Schedules.of(service)
     app.include_router(router)

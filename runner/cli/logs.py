@@ -48,7 +48,7 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
         leave_with_reader()
     shown, told = attempt, ""
     for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
-        if follow and not build and _waits(piece, attempt):
+        if not build and (follow or piece.attempt is None) and _waits(piece, attempt):
             told = _tell_wait(client, job, told, piece.attempt)
         if follow and shown is not None and piece.attempt != shown:
             complain(f"--- attempt {piece.attempt} ---")
@@ -59,6 +59,8 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
             _print(piece)
     if follow and not build and not attempt:
         _tell_end(client.job(job), job)
+    elif shown is None and not build and not told:
+        complain(f"{job}: no attempt was started, so nothing was written; runner show {job} says why")
 
 
 def pieces(

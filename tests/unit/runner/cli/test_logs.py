@@ -95,6 +95,26 @@ def test_following_goes_on_with_the_next_attempt_until_the_job_ends(api: FakeApi
 
 
 @pytest.mark.parametrize("state", ["queued", "preparing"])
+def test_an_empty_log_of_a_job_that_has_not_started_is_explained(
+    api: FakeApi, invoke: Invoke, state: str
+) -> None:
+    job = api.add("train", attempts=[], state=state, attempt=0, why="waits for a GPU")
+    api.whys[job["id"]] = {"job": job["id"], "name": "train", "state": state, "why": "waits for a GPU"}
+    result = invoke("logs", "train")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"train: has not started: waits for a GPU; runner cancel {job['id']} ends it\n"
+
+
+def test_an_empty_log_of_a_job_that_never_started_is_explained(api: FakeApi, invoke: Invoke) -> None:
+    api.add("train", attempts=[], attempt=0, **ended("cancelled"))
+    result = invoke("logs", "train")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == (
+        "train: no attempt was started, so nothing was written; runner show train says why\n"
+    )
+
+
+@pytest.mark.parametrize("state", ["queued", "preparing"])
 def test_what_a_job_that_has_not_started_waits_for_is_said_once_on_stderr(
     api: FakeApi, invoke: Invoke, state: str
 ) -> None:
@@ -128,11 +148,6 @@ def test_what_a_job_waits_for_between_two_attempts_is_said_once_on_stderr(
         f"train: attempt 1 has ended, the next has not begun: {why}; runner cancel {job['id']} ends it",
         "--- attempt 2 ---",
     ]
-
-
-def test_only_who_follows_is_told_what_a_job_waits_for(api: FakeApi, invoke: Invoke) -> None:
-    api.add("train", attempts=[], state="queued", attempt=0, why="waits for a GPU")
-    assert invoke("logs", "train").stderr == ""
 
 
 def test_following_ends_when_a_person_is_needed_and_says_so(api: FakeApi, invoke: Invoke) -> None:

@@ -7,6 +7,7 @@ client repeats, and the build log is read by offset, so nothing is missed or tol
 from __future__ import annotations
 
 import codecs
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from runner.cli import render
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from runner.client import Client
 
 LOOK_S: Final = 0.5
+QUIET_S: Final = 10.0
+"""A program that has run for so long and has not said how far it is may never say it."""
+
 PLAIN_EVERY_S: Final = 5.0  # between progress lines in a pipe, on the program's clock
 
 
@@ -102,6 +106,8 @@ class Told:
         self.build_offset = 0
         self.build_open = True
         self.pace = render.Pace()
+        self._quiet_since: float | None = None
+        self._hinted = False
         self._rest = ""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
@@ -119,7 +125,18 @@ class Told:
         if self.state is None or state[1] != self.state[1]:
             self.pace = render.Pace()
         self.state = state
-        return lines
+        return lines + self._hint(job)
+
+    def _hint(self, job: Detail) -> list[str]:
+        """Say once where the output is, of a program that does not say how far it is."""
+        if job["state"] != "running" or job["progress"] is not None or self._hinted:
+            self._quiet_since = None
+            return []
+        now = time.monotonic()
+        self._quiet_since = now if self._quiet_since is None else self._quiet_since
+        self._hinted = now - self._quiet_since >= QUIET_S
+        hint = f"{job['name']}: has not said how far it is; runner logs -f {job['id']} shows what it prints"
+        return [hint] if self._hinted else []
 
     def eta_s(self, job: Detail) -> float | None:
         """Return the seconds to go, by the steps seen so far."""

@@ -1,11 +1,13 @@
 import json
 import os
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from runner.cli import follow
 from runner.cli.main import cli
 from runner.client import Client
 from tests.fakes.api import FakeApi, Problem, Vanish, an_attempt, ended
@@ -263,6 +265,25 @@ def test_following_tells_the_whole_story_once_although_the_daemon_is_killed_twic
         "train: queued: killed: resuming",
         "train: running (attempt 2 on cpu)",
         f"train: succeeded after 2 attempts: completed; weights sha256 {'ef' * 32}",
+    ]
+
+
+def test_who_follows_a_program_that_does_not_say_how_far_it_is_hears_once_where_its_output_is(
+    api: FakeApi, invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "QUIET_S", 0.0)
+    begun = {"state": "running", "why": "", "attempt": 1, "attempts": [an_attempt(1)], "progress": None}
+    done = {**ended(), "attempts": [an_attempt(1, ended_at="x")]}
+
+    def become(facts: dict[str, object]) -> None:
+        api.jobs["000001"].update(facts)
+
+    api.turns["wait"].extend(partial(become, facts) for facts in (begun, begun, begun, done))
+    result = invoke("submit", "--follow", str(job_file))
+    assert result.stdout.splitlines()[1:4] == [
+        "train: running (attempt 1 on cpu)",
+        "train: has not said how far it is; runner logs -f 000001 shows what it prints",
+        "train: succeeded: completed",
     ]
 
 

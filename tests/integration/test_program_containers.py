@@ -87,7 +87,7 @@ def test_a_program_that_is_not_there_is_said_to_be_missing(daemon: Service) -> N
 def test_a_script_with_attach_that_was_killed_ends_with_the_bits_of_one_that_was_not(
     daemon: Service,
 ) -> None:
-    command = ("python", "plain.py", "1500")
+    command = ("python", "plain.py", "900")
     killed, quiet = (
         daemon.submit(
             program(daemon, name, *command, image="auto", checkpoint={"every_steps": 25, "keep": 3})
@@ -102,9 +102,9 @@ def test_a_script_with_attach_that_was_killed_ends_with_the_bits_of_one_that_was
     assert ended["attempts"][1]["resumed_from"] == ended["attempts"][0]["checkpoint_step"]
     daemon.ends(quiet, 240)
     states = [
-        verify(daemon.paths(job_id).lineage_dir / "step-00001500").files["state.pt"].sha256
+        verify(daemon.paths(job_id).lineage_dir / "step-00000900").files["state.pt"].sha256
         for job_id in (killed, quiet)
     ]
     assert states[0] == states[1]
     status = json.loads(daemon.paths(killed, 2).status.read_text())
-    assert (status["step"], status["resumed_from"]) == (1500, ended["attempts"][1]["resumed_from"])
+    assert (status["step"], status["resumed_from"]) == (900, ended["attempts"][1]["resumed_from"])

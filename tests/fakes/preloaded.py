@@ -1,6 +1,7 @@
 """Programs whose libraries take seconds to load: forked from one process that has loaded them.
 
-What follows in a child is what ``python PROGRAM`` does, and its end is an interpreter's.
+What follows in a child is what ``python PROGRAM`` does, and its end is an interpreter's.  The nursery
+cannot do it: it is one for each test process, and has loaded what daemons need.
 """
 
 import json

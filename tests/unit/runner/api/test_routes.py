@@ -148,6 +148,14 @@ def test_a_job_is_accepted_runs_and_succeeds(site: Site) -> None:
     assert found["revision"]["job"]["workload"]["data"] == "stdlib"
 
 
+def test_nobody_is_told_of_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for kind, name in (("trace", "tracer"), ("metrics", "meter"), ("_logs", "logger")):
+        monkeypatch.setattr(f"opentelemetry.{kind}.get_{name}_provider", lambda name=name: asked.append(name))
+    assert site.ask("GET", "/version").status_code == 200
+    assert asked == []
+
+
 def test_all_errors_of_a_job_file_come_back_with_their_places(site: Site) -> None:
     response = site.submit("workload: {kind: causal_lm, data: stdlib, stepz: 3}\nnam: x\n", shown="job.yaml")
     assert response.status_code == 422

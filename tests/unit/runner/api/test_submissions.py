@@ -191,6 +191,7 @@ def test_a_change_after_which_a_job_could_never_start_is_refused_as_a_submission
     site.ask("POST", "/jobs/broken/cancel", {})
     site.until("finished")
     site.submit(name="runs")
+    site.until("running", "runs")
     hopeless = JOB + "queue:\n  after: [broken]"
     fact = 'job 1 (broken) has been cancelled already, and ok waits for success; "1:any" would be met'
     for dry_run in (False, True):

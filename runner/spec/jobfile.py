@@ -221,8 +221,8 @@ def load_all(text: bytes, path: Path, profiles: Path | None = None, name: str | 
     problems += (*forms.long_arguments(tree), *(() if name else forms.numbered(tree)))
     problems += spec_matrix.problems(tree, matrix) if matrix else ()
     variants: tuple[spec_matrix.Variant, ...] = (spec_matrix.Variant(tree, {}),)
-    if matrix and not problems:
-        variants = spec_matrix.variants(tree, matrix, name or _name(tree, path))
+    if matrix:
+        variants = spec_matrix.variants(tree, matrix, name or _name(tree, path), {p.field for p in problems})
     jobs = []
     for variant in variants:
         job, found = _read(variant, path, profiles)

@@ -4,9 +4,9 @@ Each of them is then read like any other file.  The values keep the places at wh
 written, so whatever is wrong with one is told where it stands: in the matrix.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from jobs import contract
 from runner.source import Position, Problem, quoted
@@ -30,6 +30,8 @@ ONCE: Final = {
 }
 """What cannot differ between the jobs of a matrix, and why."""
 
+
+T = TypeVar("T")
 
 Combination: TypeAlias = dict[str, Setting]
 
@@ -76,7 +78,7 @@ def problems(tree: Mapping, matrix: Matrix) -> Iterator[Problem]:
         except _NoMapping as error:
             fact = fact or f"cannot be varied: {error}"
         if fact:
-            yield Problem(yaml_tree.key_place(tree, path), parsing.dotted(path), fact)
+            yield Problem(yaml_tree.key_place(tree, path), _shown(name), fact)
 
 
 def _inside_another(name: str, matrix: Matrix) -> str | None:
@@ -85,8 +87,12 @@ def _inside_another(name: str, matrix: Matrix) -> str | None:
     return next((f"is part of {quoted(other)}, which is varied too" for other in others), None)
 
 
-def variants(tree: Mapping, matrix: Matrix, name: str) -> tuple[Variant, ...]:
-    """Return the files that a matrix stands for; ``name`` is that of the whole, and each has a number."""
+def variants(tree: Mapping, matrix: Matrix, name: str, wrong: Collection[str] = ()) -> tuple[Variant, ...]:
+    """Return the files that a matrix stands for; ``name`` is that of the whole, and each has a number.
+
+    The fields ``wrong``, by their paths, are left as the file has them: what else is not right can
+    be told together with what is wrong with those.
+    """
     values = yaml_tree.at_path(tree, ("matrix", "values"))
     assert isinstance(values, Mapping)  # noqa: S101  (the matrix was made from it)
     nodes = {
@@ -94,10 +100,28 @@ def variants(tree: Mapping, matrix: Matrix, name: str) -> tuple[Variant, ...]:
         for field, items in values.entries.items()
         for node in getattr(items, "items", ())
     }
-    return tuple(
+    varied = _without(matrix, {each for each in matrix.values if _shown(each) in wrong})
+    found = tuple(
         Variant(_variant(tree, values, chosen, nodes, f"{name}-{number}"), _arriving(chosen, nodes))
-        for number, chosen in enumerate(map(dict, combinations(matrix)), start=1)
+        for number, chosen in enumerate(map(dict, combinations(varied)), start=1)
     )
+    return found if any(each.values for each in found) else (Variant(tree, {}),)
+
+
+def _without(matrix: Matrix, names: Collection[str]) -> Matrix:
+    """Return a matrix that varies some fields less, and nothing that it has left out with them."""
+    if not names:
+        return matrix
+
+    def kept(fields: Iterable[tuple[str, T]]) -> dict[str, T]:
+        return {name: value for name, value in fields if name not in names}
+
+    left_out = [kept(each.items()) for each in matrix.exclude]
+    return matrix.model_copy(update={"values": kept(matrix.values.items()), "exclude": left_out})
+
+
+def _shown(name: str) -> str:
+    return parsing.dotted(("matrix", "values", name))
 
 
 def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], Scalar]) -> Combination:

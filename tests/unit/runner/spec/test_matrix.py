@@ -111,8 +111,30 @@ def test_a_matrix_has_no_schedule_beside_it() -> None:
 )
 def test_fields_that_cannot_be_varied_are_told_at_their_names(matrix: str, fact: str) -> None:
     found = complaints(matrix, "accelerator: cpu\n")
-    assert len(found) == 1
-    assert found[0].endswith(fact)
+    assert [each.endswith(fact) for each in found].count(True) == 1
+
+
+def test_values_are_looked_at_beside_fields_that_cannot_be_varied() -> None:
+    varied = "    name: [a, b]\n    seed: [1, x, y]\n    resources.cpus: [2, many]\n"
+    assert [each.rpartition(", not ")[2] for each in complaints(varied)] == [
+        "4:5: matrix.values.name: is made from that of the file and a number in each job of a matrix",
+        '"x"',
+        '"y"',
+        '"many"',
+    ]
+
+
+def test_what_is_left_out_with_a_field_that_cannot_be_varied_is_not_looked_at() -> None:
+    varied, excluded = "    name: [a]\n    seed: [1, x]\n", "  exclude: [{name: a, seed: x}]\n"
+    found = complaints(varied + excluded)
+    assert [each.endswith("each job of a matrix") for each in found] == [True]
+
+
+def test_the_rest_of_a_file_is_looked_at_where_no_field_of_the_matrix_can_be_varied() -> None:
+    assert [each.partition(" ")[0] for each in complaints("    name: [a]\n", "colour: red\n")] == [
+        "2:1:",
+        "5:5:",
+    ]
 
 
 def test_another_name_is_that_of_the_whole_matrix() -> None:

@@ -34,6 +34,7 @@ from runner.core.policy.table import at, known
 from runner.core.policy.turned import Turned, turn
 from runner.core.policy.verdict import Decision, Limit, Situation, Verdict
 from runner.core.policy.wording import span
+from runner.notes import SIGNALLED, about
 from runner.ports import DecisionRow, Gone, JobRow
 from runner.queueing.lending import as_begun, fit
 from runner.world import Examined, Findings, Pinned, Unstarted, World
@@ -62,10 +63,21 @@ def looked_into(world: World, row: JobRow, attempt: Attempt, gone: Gone) -> Find
     """
     begun = as_begun(world, row)
     found = world.workshop.examine(begun, attempt, gone)
+    found = replace(found, ended=_with_sender(world, row.job.id, attempt, found.ended))
     if begun.revision == row.revision:
         return found
     facts = {name: value for name, value in found.facts.items() if name != "checkpoint.compatible"}
     return replace(found, pinned=world.workshop.policy(row), facts=facts)
+
+
+def _with_sender(world: World, job_id: str, attempt: Attempt, ended: Ended) -> Ended:
+    """Return an end with who has asked for the signal that may have brought it about, where somebody has."""
+    prefix = about(attempt.number)
+    for note in reversed(world.store.noted(job_id, SIGNALLED)):
+        sent = note.removeprefix(prefix)
+        if note.startswith(prefix) and (sent.split()[0] in ended.message or ended.cause == "stopped"):
+            return replace(ended, message=f"{ended.message}; {sent}")
+    return ended
 
 
 def judged(world: World, row: JobRow, news: Examined | Unstarted) -> Judgement | None:

@@ -317,6 +317,9 @@ class Store(Protocol):
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
         """Write something that users care about and that changes no state."""
 
+    def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
+        """Return the lines of one kind that were written about a job, the oldest first."""
+
     def unfinished(self) -> tuple[JobRow, ...]: ...
 
     def revision(self, job_id: str, number: int) -> str | None:

@@ -29,6 +29,7 @@ from runner.core.job import (
 )
 from runner.daemon import Daemon
 from runner.errors import Refused, RunnerError
+from runner.notes import ADVISED, SIGNALLED, about
 from runner.ports import AttemptRow, Clock, DecisionRow, JobRow, Owner
 from runner.pulse import Pulse
 from runner.settings import Settings
@@ -38,7 +39,6 @@ from runner.submitting.admission import queue_full, refusal
 from runner.submitting.resolved import Resolved
 from runner.submitting.resolving import Resolution, Resolver
 from runner.submitting.submissions import Submission
-from runner.watching import ADVISED, about
 from runner.workshop import JobWorkshop, parse_revision
 
 __all__ = ["MAX_JOB_FILE_BYTES", "Caller", "NotFound", "Service", "Submission"]
@@ -270,7 +270,7 @@ class Service:
     def _signal(self, job_id: str, number: int, text: str) -> JobRow:
         row = self.now(job_id)
         self.daemon.signal(row, number)
-        self.store.note(row.job.id, self.clock.now(), "signal_requested", text)
+        self.store.note(job_id, self.clock.now(), SIGNALLED, about(row.job.attempts) + text)
         return row
 
     def _happen(self, job_id: str, event: Event) -> JobRow:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event as Flag
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
@@ -24,21 +24,14 @@ from runner.core.policy.table import at, known
 from runner.core.policy.verdict import Advice, Situation
 from runner.deciding import recorded
 from runner.errors import Unavailable
+from runner.notes import ADVISED, about
 from runner.ports import DecisionRow, JobRow
 from runner.queueing.lending import as_begun
 from runner.world import Entry, Watched, World
 
 log = structlog.get_logger()
 
-ADVISED: Final = "advised"
-"""What the store calls a line of advice."""
-
 _Key = tuple[str, int]  # job and attempt
-
-
-def about(attempt: int) -> str:
-    """Return how a line of advice begins."""
-    return f"attempt {attempt}: "
 
 
 @dataclass(slots=True)

@@ -23,11 +23,11 @@ from runner.core.diagnosis import Alarm, Look, Setup, Spell, alarm, kind_of
 from runner.core.job import Running
 from runner.core.policy.facts import Known
 from runner.errors import Unavailable
+from runner.notes import about
 from runner.policies.files import Shelf, named
 from runner.ports import JobRow
 from runner.recording import ANSWER_S
 from runner.service import Service
-from runner.watching import about
 
 log = structlog.get_logger()
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final, get_args
 
 from runner.core.job import Event, State
+from runner.notes import ADVISED, SIGNALLED
 from runner.source import one_line
 
 VERSION: Final = 1
@@ -20,10 +21,10 @@ OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 DECISIONS: Final = frozenset({"exited", "launch_failed", "condemned"})
 """Events that a policy was asked about."""
 
-ALARMS: Final = frozenset({"alarm", "advised"})
+ALARMS: Final = frozenset({"alarm", ADVISED})
 """Events that say that something about a running job is not as it should be."""
 
-NOTED: Final = frozenset({"submitted", "signal_requested", "change_delivered", *ALARMS})
+NOTED: Final = frozenset({"submitted", SIGNALLED, "change_delivered", *ALARMS})
 """Events that change no state."""
 
 

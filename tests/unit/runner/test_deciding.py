@@ -335,3 +335,53 @@ def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
         replace(case.world, workshop=workshop), row, case.attempt, Gone(case.host.key("1"), 1)
     )
     assert (workshop.seen.pop(), found.facts.get("checkpoint.compatible")) == (seen, fits)
+
+
+# --- Signals that somebody has asked for
+
+
+@pytest.mark.parametrize(
+    ("notes", "cause", "message", "told"),
+    [
+        (
+            ("attempt 1: SIGKILL requested by ann",),
+            "killed",
+            "killed (SIGKILL)",
+            "; SIGKILL requested by ann",
+        ),
+        (
+            ("attempt 1: SIGTERM requested by ann",),
+            "stopped",
+            "stopped after saving",
+            "; SIGTERM requested by ann",
+        ),
+        (("attempt 1: SIGUSR1 requested by ann",), "killed", "killed (SIGKILL)", ""),
+        (("attempt 2: SIGKILL requested by ann",), "killed", "killed (SIGKILL)", ""),
+        (
+            (
+                "attempt 1: SIGINT requested by ann",
+                "attempt 1: SIGKILL requested by bob",
+                "attempt 1: SIGUSR1 requested by ann",
+            ),
+            "killed",
+            "killed (SIGKILL)",
+            "; SIGKILL requested by bob",
+        ),
+        ((), "killed", "killed (SIGKILL)", ""),
+    ],
+)
+def test_an_end_says_who_has_asked_for_the_signal_that_brought_it_about(
+    case: Case, notes: tuple[str, ...], cause: str, message: str, told: str
+) -> None:
+    class Signalled(FakeWorkshop):
+        def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
+            found = super().examine(row, attempt, gone)
+            return replace(found, ended=replace(found.ended, cause=cause, message=message))
+
+    row = case.row(replace(case.job, state=Running(NOW, "img", case.attempt, Allocation())))
+    case.host.store.add(row, "submitted")
+    for note in notes:
+        case.host.store.note("1", NOW, "signal_requested", note)
+    world = replace(case.world, workshop=Signalled("i1"))
+    found = looked_into(world, row, case.attempt, Gone(case.host.key("1"), 137))
+    assert found.ended.message == message + told

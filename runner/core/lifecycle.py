@@ -20,7 +20,7 @@ those states and of no other, so it cannot leak.
 """
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from runner.core.job import (
@@ -68,7 +68,7 @@ from runner.core.job import (
 from runner.core.policy.rules import STARTS, Verb
 from runner.core.policy.turned import Turned
 from runner.core.policy.wording import span
-from runner.core.revising import again, revised, waiting
+from runner.core.revising import again, deadline_of, revised, waiting
 
 Step: TypeAlias = tuple[Job, tuple[Command, ...]]
 """A job as it is now, and what to do about it."""
@@ -173,6 +173,8 @@ def _place(job: Job, state: Queued, event: Placed) -> Step:
     began = None if fresh else start.step if start.source is From.STEP else job.saved
     attempt = Attempt(job.attempts + 1, lineage, start, job.turned, began, event.boot, job.revision)
     made = max(job.lineages, lineage)
+    if fresh:  # what an older lineage has saved is nothing that this one could lose
+        job = replace(job, history=replace(job.history, had_checkpoint=False))
     job = replace(job, attempts=attempt.number, lineage=lineage, lineages=made, saved=began)
     starting = Starting(event.at, state.image, attempt, event.allocation)
     return _to(job, starting), (Launch(attempt, state.image, event.allocation),)
@@ -180,10 +182,9 @@ def _place(job: Job, state: Queued, event: Placed) -> Step:
 
 def _running(job: Job, state: Starting, event: Launched) -> Running:
     """Return the state of an attempt that has started; where that was between two boots, nobody knows."""
-    at, limit = event.at, job.time_limit
-    deadline = None if limit is None else at + max(limit - job.history.ran, timedelta())
     boot = state.attempt.boot if state.attempt.boot == event.boot else None
-    return Running(at, state.image, replace(state.attempt, boot=boot), state.allocation, deadline)
+    attempt = replace(state.attempt, boot=boot)
+    return Running(event.at, state.image, attempt, state.allocation, deadline_of(job, event.at))
 
 
 def _stop(
@@ -229,7 +230,7 @@ def _after_exit(job: Job, state: Lent, at: datetime, ended: Ended, ruling: Rulin
     verdict = ruling.verdict
     if verdict.verb in STARTS:
         job = replace(job, next_start=ruling.start, turned=ruling.turned, preempted=_gave_way(job, state))
-        why = verdict.reason + _skipped(ended)
+        why = verdict.reason + _refused(ended) + _skipped(ended)
         after: State = Queued(at, state.image, why, not_before=at + verdict.delay)
     elif verdict.verb is Verb.FINISH:
         after = Finished(at, Outcome.SUCCEEDED, _completed(state, ended))
@@ -293,6 +294,11 @@ def _completed(state: Lent, ended: Ended) -> str:
     if isinstance(state, Stopping):
         return "completed while it was asked to stop"
     return "completed, although a child process was killed for memory" if ended.oom_seen else "completed"
+
+
+def _refused(ended: Ended) -> str:
+    """Return why an attempt could not be started: the reason to wait for another one is in that alone."""
+    return f": {ended.message}" if ended.cause == "launch_failed" and ended.message else ""
 
 
 def _skipped(ended: Ended) -> str:

@@ -6,6 +6,7 @@ that is left keeps its lineage, and a rollback goes back to it.
 """
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from runner.core.job import (
@@ -42,8 +43,18 @@ def revised(job: Job, event: RevisionApplied) -> tuple[Job, bool]:
     if event.verb in STARTS:
         after = replace(after, next_start=event.start)
     if event.lineage is not None:
-        after = replace(after, lineage=event.lineage, saved=event.saved)
+        history = replace(after.history, had_checkpoint=event.saved is not None)
+        after = replace(after, lineage=event.lineage, saved=event.saved, history=history)
+    if isinstance(after.state, Running):
+        after = replace(after, state=replace(after.state, deadline=deadline_of(after, after.state.since)))
     return after, stops
+
+
+def deadline_of(job: Job, since: datetime) -> datetime | None:
+    """Return when an attempt that runs ``since`` then has used up the time limit of its job."""
+    if job.time_limit is None:
+        return None
+    return since + max(job.time_limit - job.history.ran, timedelta())
 
 
 def waiting(job: Job) -> Step:

@@ -421,6 +421,21 @@ def test_the_policy_can_say_where_the_next_attempt_begins() -> None:
     assert commands == (Launch(Attempt(2, 1, Start(From.STEP, 30), began=30), "img", GPUS),)
 
 
+@pytest.mark.parametrize(("start", "missed"), [(Start(From.SCRATCH), False), (Start(), True)])
+def test_a_new_lineage_misses_no_checkpoint_that_an_older_one_had(start: Start, *, missed: bool) -> None:
+    """Else its first accident would hold the job, for checkpoints that are gone."""
+    waits = replace(JOB, state=Queued(NOW, "img"), attempts=1, lineages=1, lineage=1, next_start=start)
+    waits = replace(waits, history=History(attempts=1, had_checkpoint=True))
+    assert advance(waits, Placed(LATER, GPUS))[0].history == History(attempts=1, had_checkpoint=missed)
+
+
+def test_the_reason_of_a_wait_says_why_a_launch_was_refused() -> None:
+    refused = Ended(None, "launch_failed", "/data: no such file or directory")
+    job, _ = advance(running(), Exited(LATER, 1, refused, ruling(Verb.RESUME)))
+    assert isinstance(job.state, Queued)
+    assert job.state.why.endswith(": /data: no such file or directory")
+
+
 def test_a_finished_job_can_be_restarted_and_is_pardoned() -> None:
     history = History(attempts=5, charged=5, ran=timedelta(hours=3), had_checkpoint=True)
     job = replace(JOB, state=STATES[6], history=history)

@@ -9,6 +9,7 @@ from runner.core import story
 from runner.core.job import (
     Allocation,
     Attempt,
+    DeadlinePassed,
     Ended,
     Exited,
     Finished,
@@ -32,7 +33,7 @@ from runner.core.job import (
     StopReason,
     Terminate,
 )
-from runner.core.lifecycle import advance
+from runner.core.lifecycle import advance, due
 from runner.core.policy.history import History
 from runner.core.policy.rules import Verb
 from runner.core.policy.turned import Turned
@@ -59,13 +60,39 @@ def revision(verb: Verb, **more: object) -> RevisionApplied:
 
 def test_what_is_kept_goes_on_and_the_next_attempt_is_of_the_new_revision() -> None:
     kept, commands = advance(job(RUNS), revision(Verb.KEEP))
-    assert (kept.state, commands) == (RUNS, ())
+    assert (kept.state, commands) == (replace(RUNS, deadline=NOW + HURRY * 2), ())
     assert (kept.revision, kept.grace, kept.time_limit, kept.attempts_max) == (2, HURRY, HURRY * 2, 9)
     assert (kept.history, kept.turned) == (SWAPPED, Turned())
     waits, _ = advance(kept, Exited(LATER, 1, Ended(1, "killed"), AGAIN))
     [launch] = advance(waits, Placed(LATER, GPUS))[1]
     assert isinstance(launch, Launch)
     assert launch.attempt.revision == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "deadline"),
+    [
+        (timedelta(hours=1), NOW + timedelta(minutes=40)),
+        (timedelta(minutes=10), NOW),
+        (None, None),
+    ],
+)
+def test_a_new_time_limit_holds_at_once_also_for_what_runs(
+    limit: timedelta | None, deadline: datetime | None
+) -> None:
+    history = replace(SWAPPED, ran=timedelta(minutes=20))
+    before = job(replace(RUNS, deadline=NOW + timedelta(minutes=5)))
+    kept, commands = advance(before, revision(Verb.KEEP, time_limit=limit, history=history))
+    assert isinstance(kept.state, Running)
+    assert (kept.state.deadline, commands) == (deadline, ())
+    assert due(kept, LATER) == (DeadlinePassed(LATER) if deadline == NOW else None)
+
+
+@pytest.mark.parametrize("saved", [None, 40])
+def test_a_rollback_misses_no_checkpoint_that_its_lineage_never_had(saved: int | None) -> None:
+    missed = replace(SWAPPED, had_checkpoint=True)
+    back, _ = advance(job(WAITING), revision(Verb.KEEP, lineage=1, saved=saved, history=missed))
+    assert back.history.had_checkpoint is (saved is not None)
 
 
 @pytest.mark.parametrize(

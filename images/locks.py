@@ -48,4 +48,6 @@ def _taken(file: IO[str]) -> bool:
 def _file(cache_dir: Path, name: str) -> Path:
     place = cache_dir / "locks"
     place.mkdir(parents=True, exist_ok=True)
+    if place.stat().st_mode & 0o077:  # whoever can open a file for reading can hold its lock
+        place.chmod(0o700)
     return place / name

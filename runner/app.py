@@ -37,6 +37,7 @@ from runner.adapters.lendings import Lendings
 from runner.adapters.local_process import ProcessExecutor, ProcessSettings
 from runner.adapters.occupants import Occupants
 from runner.adapters.pins import Pins
+from runner.adapters.run_directory import highest
 from runner.adapters.store import SqliteStore
 from runner.api import cancelling, changes, devices, schedules, seeing
 from runner.api.peer import PeerProtocol
@@ -49,7 +50,7 @@ from runner.devices.inventory import Inventory
 from runner.devices.parts import Present, Rules
 from runner.errors import Refused, Unavailable
 from runner.lanes import Lanes
-from runner.places import LEAVE_LIMIT_S
+from runner.places import LEAVE_LIMIT_S, SYSTEM_SOCKET
 from runner.places import state_dir as default_state_dir
 from runner.ports import Clock, DeviceHealth, DeviceProbe, Executor
 from runner.pulse import Pulse
@@ -142,6 +143,8 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
 def build(directory: Path, settings: Settings) -> Service:
     """Return the service of one state directory, not started yet."""
     store = SqliteStore(directory / "store.db")
+    if store.skip(used := highest(directory / "jobs")):
+        log.warning("store.older_than_jobs", next_job=used + 1)
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
     clock, pulse = SystemClock(), Pulse()
@@ -331,7 +334,8 @@ def _listening(path: Path, settings: Settings) -> Iterator[socket.socket]:
         try:
             yield listener
         finally:
-            path.unlink(missing_ok=True)
+            if str(path) != SYSTEM_SOCKET:  # that one says that there is a daemon of all users
+                path.unlink(missing_ok=True)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runner.errors import RunnerError, Unavailable
-from runner.places import Absent, answers, connect, places, reap, start
+from runner.places import SYSTEM_SOCKET, Absent, answers, connect, places, reap, start
 from runner.wire import exchange, query_string, quote, refuse
 
 if TYPE_CHECKING:
@@ -267,21 +267,27 @@ def find(tell: Tell = _silent) -> Client:
         try:
             connect(place.socket).close()
             return Client(place, tell)
-        except Absent as absent:
-            if not isinstance(absent.__cause__, FileNotFoundError):
-                tell(f"{absent}; trying {last.socket}")
+        except Absent:
+            continue
     connect(last.socket).close()
     return Client(last, tell)
 
 
 def find_or_start(tell: Tell = _silent) -> Client:
-    """Return a client of the first daemon that answers, or of the user's own, started for it."""
+    """Return a client of the first daemon that answers, or of the user's own, started for it.
+
+    The daemon of all users is waited for where it is away.
+    """
     try:
         return find(tell)
-    except Absent:
-        own = places(os.environ, os.geteuid())[-1]
-        start(own, tell)
-        return Client(own, tell)
+    except Absent as absent:
+        last = places(os.environ, os.geteuid())[-1]
+        if last.socket == SYSTEM_SOCKET:
+            tell(f"{absent}; waiting for the daemon of all users")
+            _await_others(last.socket)
+        else:
+            start(last, tell)
+        return Client(last, tell)
 
 
 def names(limit_s: float) -> list[str]:

@@ -70,7 +70,11 @@ def state_dir(environ: Mapping[str, str], uid: int) -> str:
 
 
 def places(environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:
-    """Return where to look for a daemon, in order; only the user's own may be started."""
+    """Return where to look for a daemon, in order; only the user's own may be started.
+
+    A daemon of all users leaves its socket where it is when it is away: then nobody starts one of
+    their own, whose jobs nobody else would see, and root none that takes the state away from it.
+    """
     directory = state_dir(environ, uid)
     own = Place(os.path.join(directory, "runner.sock"), directory)
     if chosen := environ.get("RUNNER_SOCKET"):
@@ -78,7 +82,8 @@ def places(environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:
         return (own if chosen == own.socket else Place(chosen, None),)
     if environ.get("RUNNER_STATE_DIR"):
         return (own,)
-    return Place(SYSTEM_SOCKET, None), own
+    of_all = Place(SYSTEM_SOCKET, None)
+    return (of_all,) if os.path.lexists(SYSTEM_SOCKET) else (of_all, own)
 
 
 def connect(path: str) -> socket.socket:

@@ -28,6 +28,7 @@ from runner.adapters.attempt import OOM_WORD, attempt_name
 from runner.adapters.hardened import (
     LABEL_BOOT,
     LABEL_INSTANCE,
+    LABEL_UID,
     LOOPBACK,
     HardenedSettings,
     Json,
@@ -116,7 +117,9 @@ class DockerExecutor:
         with self._turn(name), _engine(f"launch {name}"):
             self._create(asked)
             inspected = self._client().inspect_container(name)
-            if key_of(inspected["Config"]["Labels"] or {}, name) != request.key:
+            labels = inspected["Config"]["Labels"] or {}
+            ours = key_of(labels, name) == request.key and labels.get(LABEL_UID) == str(request.owner.uid)
+            if not ours:
                 raise LaunchRefused(f"{name}: a container of this name exists and is not ours; remove it")
             if inspected["State"]["Status"] == "created":
                 self._start(asked, inspected)

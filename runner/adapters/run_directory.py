@@ -34,7 +34,7 @@ from jobs.contract import (
     read_manifest,
     verify,
 )
-from runner.errors import Unavailable
+from runner.errors import Refused, Unavailable
 from runner.ports import Owner
 
 R = TypeVar("R", bound=Report)
@@ -59,6 +59,15 @@ class Saved:
         return next(iter(self.steps), None)
 
 
+def highest(jobs: Path) -> int:
+    """Return the highest id of a job that has a run directory, 0 where none has."""
+    try:
+        names = os.listdir(jobs)  # noqa: PTH208
+        return max((int(name) for name in names if name.isdecimal() and len(name) < 19), default=0)
+    except FileNotFoundError:
+        return 0
+
+
 class RunDirectory:
     """``<state>/jobs/<id>`` of one job."""
 
@@ -77,6 +86,7 @@ class RunDirectory:
         """Make the directory of the job; what is there already stays.
 
         Raises:
+            Refused: it is somebody else's.
             Unavailable: the file system says no.
         """
         try:
@@ -90,6 +100,7 @@ class RunDirectory:
         """Make the leaves of one attempt, with its spec in place; idempotent.
 
         Raises:
+            Refused: what is there already is somebody else's.
             Unavailable: the file system says no, for instance because it is full.
         """
         paths = self.paths(spec.attempt, spec.lineage)
@@ -106,6 +117,7 @@ class RunDirectory:
         """Publish a directory that belongs to the job: complete, or not there."""
         place = str(path)  # paths are text here: this is done twice for each attempt, with many files
         if os.path.isdir(place):  # noqa: PTH112
+            self._ours(place)
             return
         parent, _, name = place.rpartition("/")
         draft = f"{parent}/.{name}.draft"
@@ -115,6 +127,12 @@ class RunDirectory:
         if os.geteuid() == 0:
             os.chown(draft, self._owner.uid, self._owner.gid, follow_symlinks=False)
         os.rename(draft, place)  # noqa: PTH104
+
+    def _ours(self, place: str) -> None:
+        """Refuse what belongs to somebody else: no job gets that, whatever the store says."""
+        uid = os.stat(place, follow_symlinks=False).st_uid  # noqa: PTH116
+        if os.geteuid() == 0 and uid != self._owner.uid:
+            raise Refused(f"{place}: belongs to uid {uid}, not to {self._owner.name}; move it away")
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         """Publish a lineage that is not empty: ``fill`` works where the job cannot reach yet."""

@@ -72,6 +72,7 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._local = threading.local()
+        self._used = 0
         self._open()
         self.instance = str(self._value("get_meta", key="instance"))
 
@@ -174,7 +175,16 @@ class SqliteStore:
 
     def next_id(self) -> str:
         """Return the id of the next job; ids are small numbers because people type them."""
-        return str(self._value("next_id"))
+        return str(max(int(str(self._value("next_id"))), self._used + 1))
+
+    def skip(self, used: int) -> bool:
+        """Give out ids beyond ``used`` alone; return whether the store knows of no job with that one.
+
+        A store that is older than the run directories beside it would else give a new job the
+        directory, and the containers, of another one: of somebody else's, too.
+        """
+        self._used = used
+        return used >= int(str(self._value("next_id")))
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None:
         """Write a new job and the event of its submission; ``token`` names the submission itself."""

@@ -22,6 +22,8 @@ Wants=docker.service
 Type=exec
 ExecStart={command} serve --socket {socket} --state-dir {state_dir}
 RuntimeDirectory=runner
+# The socket stays while the daemon is away: commands wait for it instead of starting one of their own.
+RuntimeDirectoryPreserve=yes
 StateDirectory=runner
 Restart=always
 RestartSec=1

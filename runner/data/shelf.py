@@ -217,7 +217,8 @@ def _lock(folder: Path, command: str) -> Iterator[Path]:
         folder.parent.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)  # jobs look in here as somebody else, whatever the umask says
-        file = (folder / ".lock").open("w")
+        file = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "w")
+        os.fchmod(file.fileno(), 0o600)  # whoever can open it for reading can hold the lock
     except PermissionError as error:
         raise Refused(
             f"{folder}: belongs to the daemon of all users; ask the administrator to type: {command}"

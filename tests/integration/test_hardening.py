@@ -218,6 +218,15 @@ def test_attack_3_groups_that_the_image_lists_are_not_given(place: Place, sneaky
     assert said in {f"{OWNER.gid} []\n", f"{OWNER.gid} [{OWNER.gid}]\n"}
 
 
+def test_a_container_of_somebody_else_is_not_adopted(place: Place) -> None:
+    """As where an older store was put back, and an id is given out twice."""
+    request = place.request("/bin/sh", "-c", "exec sleep 60", job="adopted")
+    place.executor().launch(request)
+    theirs = replace(request, owner=replace(request.owner, uid=request.owner.uid + 1))
+    with pytest.raises(LaunchRefused, match="a container of this name exists and is not ours"):
+        place.executor().launch(theirs)
+
+
 def test_attack_6_a_missing_mount_source_is_refused_and_not_made(place: Place) -> None:
     source = place.root / "not there"
     mounts = (Mount(source, Path("/data/x")),)

@@ -20,6 +20,7 @@ from runner.api.peer import PeerProtocol
 from runner.errors import Refused
 from runner.places import LEAVE_LIMIT_S
 from runner.pulse import Pulse
+from runner.settings import Settings
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -33,6 +34,20 @@ def holder(directory: Path, words: str) -> Iterator[IO[str]]:
         file.write(words)
         file.flush()
         yield file
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_only_a_daemon_of_all_users_leaves_its_socket_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, of_all: bool
+) -> None:
+    """That tells the commands to wait for it, rather than to start others."""
+    path = tmp_path / "runner.sock"
+    if of_all:
+        monkeypatch.setattr(app, "SYSTEM_SOCKET", str(path))
+    for _ in range(2):  # the one that was left gives way
+        with app._listening(path, Settings()):
+            assert path.is_socket()
+        assert path.exists() is of_all
 
 
 def test_a_daemon_that_leaves_is_waited_for_and_its_state_is_taken_over(tmp_path: Path) -> None:

@@ -159,27 +159,55 @@ def test_a_daemon_of_others_is_waited_for_and_never_started(
     assert not list(looks)
 
 
-def test_a_system_daemon_that_refuses_is_mentioned_before_the_users_own_is_tried(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stale = tmp_path / "system.sock"
+@pytest.fixture
+def of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of the daemon of all users, where nobody listens yet."""
+    for variable in ("RUNNER_SOCKET", "RUNNER_STATE_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for module in (client_module, places):
+        monkeypatch.setattr(module, "SYSTEM_SOCKET", str(tmp_path / "all.sock"))
+    monkeypatch.setattr(client_module, "ABSENCE_POLL_S", 0.01)
+    monkeypatch.setattr(client_module, "start", lambda *_: pytest.fail("a daemon was started"))
+    return tmp_path / "all.sock"
+
+
+def left_behind(path: Path) -> None:
+    """Leave the socket of a daemon that is away."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(stale))
-    own = Place(str(api.socket_path), str(tmp_path))
-    monkeypatch.setattr(client_module, "places", lambda *_: (Place(str(stale), None), own))
+        listener.bind(str(path))
+
+
+def test_where_a_daemon_of_all_users_is_away_it_is_waited_for_and_nobody_starts_another(of_all: Path) -> None:
+    left_behind(of_all)
     told: list[str] = []
-    assert find(told.append).place == own
-    assert told == [f"{stale}: no daemon answers (Connection refused); trying {api.socket_path}"]
+    with FakeApi(of_all.with_suffix(".new")) as api:
+
+        def back(line: str) -> None:
+            told.append(line)
+            api.socket_path.rename(of_all)
+
+        assert client_module.find_or_start(back).version()["api"] == 1
+        of_all.rename(api.socket_path)
+    assert told == [f"{of_all}: no daemon answers (Connection refused); waiting for the daemon of all users"]
 
 
-def test_a_system_daemon_that_was_never_there_is_not_mentioned(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_daemon_of_all_users_that_does_not_come_back_is_given_up(
+    of_all: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = Place(str(api.socket_path), str(tmp_path))
-    monkeypatch.setattr(client_module, "places", lambda *_: (Place("/nowhere/s", None), own))
-    told: list[str] = []
-    find(told.append)
-    assert told == []
+    monkeypatch.setattr(client_module, "ABSENCE_LIMIT_S", 0.02)
+    left_behind(of_all)
+    with pytest.raises(Absent, match=r"all\.sock: no daemon answers"):
+        client_module.find_or_start()
+
+
+def test_where_no_daemon_of_all_users_ever_was_the_users_own_is_tried(
+    of_all: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(client_module, "places", lambda *_: (Place(str(of_all), None), own))
+    with FakeApi(tmp_path / "own.sock") as api:
+        own = Place(str(api.socket_path), str(tmp_path))
+        assert find().place == own
 
 
 def test_names_for_completion_come_quickly_or_not_at_all(

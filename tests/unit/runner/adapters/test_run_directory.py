@@ -17,8 +17,8 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from runner.adapters.run_directory import RunDirectory, Saved, read_report
-from runner.errors import Unavailable
+from runner.adapters.run_directory import RunDirectory, Saved, highest, read_report
+from runner.errors import Refused, Unavailable
 from runner.ports import Owner
 
 ROOT = os.geteuid() == 0
@@ -53,6 +53,24 @@ def test_preparing_twice_changes_nothing_that_the_job_has_written(directory: Run
     paths.log.write_text("step 1\n")
     directory.prepare(SPEC, {})
     assert paths.log.read_text() == "step 1\n"
+
+
+@pytest.mark.skipif(not ROOT, reason="only root gives directories to somebody else")
+def test_what_belongs_to_somebody_else_is_refused(directory: RunDirectory) -> None:
+    """As where an older store was put back, and an id is given out twice."""
+    directory.prepare(SPEC, {})
+    bob = RunDirectory(directory.root, Owner(60001, 60001, "bob"))
+    with pytest.raises(Refused, match=f"belongs to uid {OWNER.uid}, not to bob; move it away"):
+        bob.create()
+    with pytest.raises(Refused, match="lineages/1: belongs to uid"):
+        bob.prepare(SPEC, {})
+
+
+def test_the_highest_id_is_told_by_the_directories(tmp_path: Path) -> None:
+    assert highest(tmp_path / "jobs") == 0
+    for name in ("3", "12", ".13.draft", "canary", "9" * 30):
+        (tmp_path / "jobs" / name).mkdir(parents=True)
+    assert highest(tmp_path / "jobs") == 12
 
 
 def test_a_draft_left_by_a_crash_is_no_obstacle(directory: RunDirectory) -> None:

@@ -68,6 +68,12 @@ def test_ids_are_small_numbers_in_order(store: SqliteStore) -> None:
     assert [add(store).id for _ in range(3)] == ["1", "2", "3"]
 
 
+def test_an_older_store_gives_out_no_id_that_has_been_used(store: SqliteStore) -> None:
+    add(store)
+    assert [store.skip(used) for used in (0, 1, 7)] == [False, False, True]
+    assert [add(store).id for _ in range(2)] == ["8", "9"]
+
+
 def test_a_name_finds_the_newest_job_of_that_name_and_an_id_its_job(store: SqliteStore) -> None:
     for _ in range(2):
         add(store)

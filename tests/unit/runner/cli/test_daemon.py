@@ -73,3 +73,4 @@ def test_the_unit_file_leaves_jobs_alone_when_the_daemon_is_stopped(invoke: Invo
         " --socket /run/runner/runner.sock --state-dir /var/lib/runner"
     )
     assert (service["RuntimeDirectory"], service["StateDirectory"]) == ("runner", "runner")
+    assert service["RuntimeDirectoryPreserve"] == "yes"

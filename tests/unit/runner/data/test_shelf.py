@@ -46,6 +46,7 @@ def test_a_prepared_data_set_says_where_it_comes_from_and_what_it_holds(
     manifest = verify(location(state, "sp500-stocks"))
     assert (location(state, "sp500-stocks") / "prices.csv").read_bytes() == PRICES.replace(b"Date", b"date")
     assert set(manifest["files"]) == {"prices.csv"}
+    assert (state / "data" / ".lock").stat().st_mode & 0o777 == 0o600  # nobody else can hold it
     assert (manifest["licence"], manifest["note"]) == (stocks.licence, "example data, not for trading")
     assert everything(state / "data") == [
         "sp500-stocks", "sp500-stocks/manifest.json", "sp500-stocks/prices.csv",

@@ -145,6 +145,8 @@ def build(directory: Path, settings: Settings) -> Service:
     store = SqliteStore(directory / "store.db")
     if store.skip(used := highest(directory / "jobs")):
         log.warning("store.older_than_jobs", next_job=used + 1)
+    if not store.reserve():
+        log.warning("store.no_reserve")  # the disk is full already
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
     clock, pulse = SystemClock(), Pulse()

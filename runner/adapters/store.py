@@ -38,6 +38,10 @@ def statements(text: str) -> dict[str, str]:
 
 SQL: Final = statements((Path(__file__).parent / "store.sql").read_text())
 
+RESERVED_PAGES: Final = 512
+RESERVED_BYTES: Final = 2 * 1024 * 1024
+"""What of a reserve must be left in the store and in its log, or there is another one."""
+
 MOST_ROWS: Final = 64
 """Rows that one statement writes: SQLite knows so many variables, and keeps so many statements."""
 
@@ -119,6 +123,24 @@ class SqliteStore:
         for row in connection.execute(SQL["all_jobs"]).fetchall():
             job = store_rows.since_version_1(row["job"])
             connection.execute(SQL["rewrite_job"], {"id": row["id"], "job": job})
+
+    def reserve(self) -> bool:
+        """See to it that what is said and done on a full disk can be written down; return whether it can.
+
+        Pages that are free in the file and in its log are written again before either grows.
+        """
+        log, connection = self._path.with_name(f"{self._path.name}-wal"), self._connection()
+        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        if free >= RESERVED_PAGES and log.exists() and log.stat().st_size >= RESERVED_BYTES:
+            return True
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;{SQL['reserve']}COMMIT")
+            connection.execute("PRAGMA wal_checkpoint")
+        except sqlite3.OperationalError:
+            if connection.in_transaction:
+                connection.rollback()
+            return False
+        return True
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)

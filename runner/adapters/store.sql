@@ -159,6 +159,11 @@ INSERT OR REPLACE INTO meta (key, value) VALUES (:key, :value);
 -- name: get_meta
 SELECT value FROM meta WHERE key = :key;
 
+-- name: reserve
+CREATE TABLE reserve (room BLOB);
+INSERT INTO reserve VALUES (zeroblob(4194304));
+DROP TABLE reserve;
+
 -- name: next_id
 SELECT coalesce(max(id), 0) + 1 FROM jobs;
 

@@ -68,6 +68,33 @@ def test_ids_are_small_numbers_in_order(store: SqliteStore) -> None:
     assert [add(store).id for _ in range(3)] == ["1", "2", "3"]
 
 
+def test_what_happens_on_a_full_disk_is_written_where_room_was_kept(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    def fill() -> None:
+        """Let the file take no page more."""
+        (pages,) = store._connection().execute("PRAGMA page_count").fetchone()
+        store._connection().execute(f"PRAGMA max_page_count = {pages}")
+
+    def write(count: int) -> None:
+        for number in range(count):
+            store.note("1", NOW, "noted", f"{number}" * 1000)
+
+    add(store)
+    fill()
+    with pytest.raises(Unavailable, match="full"):
+        write(200)
+    assert not store.reserve()
+    store._connection().execute("PRAGMA max_page_count = 1000000")
+    assert store.reserve()
+    log = tmp_path / "store.db-wal"
+    room = log.stat().st_size
+    assert store.reserve()  # once is enough
+    fill()
+    write(200)
+    assert log.stat().st_size == room
+
+
 def test_an_older_store_gives_out_no_id_that_has_been_used(store: SqliteStore) -> None:
     add(store)
     assert [store.skip(used) for used in (0, 1, 7)] == [False, False, True]

@@ -204,9 +204,9 @@ def test_a_daemon_of_all_users_that_does_not_come_back_is_given_up(
 def test_where_no_daemon_of_all_users_ever_was_the_users_own_is_tried(
     of_all: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    own = Place(str(tmp_path / "own.sock"), str(tmp_path))
     monkeypatch.setattr(client_module, "places", lambda *_: (Place(str(of_all), None), own))
-    with FakeApi(tmp_path / "own.sock") as api:
-        own = Place(str(api.socket_path), str(tmp_path))
+    with FakeApi(Path(own.socket)):
         assert find().place == own
 
 

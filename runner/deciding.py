@@ -60,8 +60,10 @@ def looked_into(world: World, row: JobRow, attempt: Attempt, gone: Gone) -> Find
     """Return what is found out about an end; blocks, and is called in a lane.
 
     An attempt ran in the revision that it began with; what follows is for the newest one's policy to say.
+    Its log is cut once more, before the end is on record: nobody else cuts what it gained last.
     """
     begun = as_begun(world, row)
+    world.workshop.tend(begun, attempt)
     found = world.workshop.examine(begun, attempt, gone)
     found = replace(found, ended=_with_sender(world, row.job.id, attempt, found.ended))
     if begun.revision == row.revision:

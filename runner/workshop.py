@@ -324,7 +324,7 @@ class JobWorkshop:
         self.directory(row).keep(decision.attempt, f"{decision.moment}.json", decision.body + "\n")
 
     def tend(self, row: JobRow, attempt: Attempt) -> None:
-        """Keep the log of a running attempt within its quota."""
+        """Keep the log of an attempt within its quota: now and then while it runs, and once it has ended."""
         quota = self._shop.log_quota_bytes
         log = self.paths(row, attempt.number, attempt.lineage).log
         log_quota.enforce(log, quota, quota // LOG_HEAD_SHARE, quota // 2)

@@ -119,7 +119,7 @@ class Workshop(Protocol):
         """Leave a copy of a decision beside its attempt."""
 
     def tend(self, row: JobRow, attempt: Attempt) -> None:
-        """Look after a running attempt: keep its log within the quota."""
+        """Look after an attempt that runs or has just ended: keep its log within the quota."""
 
     def retire(self, row: JobRow) -> None:
         """Take back what a job must not keep once it has ended."""

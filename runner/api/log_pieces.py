@@ -87,13 +87,20 @@ def _cut(path: Path, offset: int, blank: Piece) -> Piece:
     except OSError:
         return blank
     with file:
+        content = _read(file.fileno(), offset)  # first: what is cut from now on is no zeros in it
         for start, end in log_quota.segments(file.fileno()):
             if offset < start:
                 return _with(blank, b"", start, (offset, start))
             if offset < end:
-                content = os.pread(file.fileno(), min(MAX_PIECE_BYTES, end - offset), offset)
+                content = content[: end - offset]
                 return _with(blank, content, offset + len(content), None)
     return blank
+
+
+def _read(descriptor: int, offset: int) -> bytes:
+    """Return what is at ``offset``, holes as zeros; nothing beyond the end, however far."""
+    there = os.fstat(descriptor).st_size - offset
+    return os.pread(descriptor, min(MAX_PIECE_BYTES, there), offset) if there > 0 else b""
 
 
 def _with(blank: Piece, content: bytes, next_offset: int, cut: tuple[int, int] | None) -> Piece:

@@ -97,7 +97,7 @@ def attach(
     ``more`` tells about devices what their vitals do not, ``starts`` when a waiting job will start.
 
     Raises:
-        UsageError: nobody can listen where ``metrics.listen`` says.
+        UsageError: nobody can ever listen where ``metrics.listen`` says.
     """
     meter = Meter(service)
     app.state.overviews = overviews = Overviews(service, more, starts, meter)

@@ -1,10 +1,7 @@
 """What was used and the figures, as the socket and a TCP port give them."""
 
-import http.client
-import socket
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,6 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runner.api import seeing
-from runner.api.figures_port import over_tcp
-from runner.errors import UsageError
 from runner.telling.exposition import CONTENT_TYPE, METRICS
 from tests.unit.runner.api.test_overview import GPU_JOB, Place
 from tests.unit.runner.api.test_routes import JOB
@@ -163,85 +157,3 @@ def test_a_scrape_does_not_wait_for_the_loop(place: Watched) -> None:
     place.service.daemon.stop()  # nobody would answer
     assert place.figures()["runner_alarms",] == 0
     assert time.monotonic() - began < 10
-
-
-# --- over TCP
-
-
-def get(address: tuple[str, int], path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(*address, timeout=10)
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    body = answer.read().decode()
-    connection.close()
-    return answer.status, body
-
-
-def test_a_port_gives_the_figures_and_nothing_else(place: Watched) -> None:
-    server = over_tcp(place.app.state.figures, "127.0.0.1:0")
-    server.start()
-    try:
-        status, text = get(server.address, "/metrics")
-        assert (status, read(text)["runner_devices", "free"]) == (200, 2)
-        assert [get(server.address, path)[0] for path in ("/", "/v1/jobs", "/metrics/x")] == [404] * 3
-    finally:
-        server.stop()
-
-
-def test_a_port_may_be_of_the_newer_protocol(place: Watched) -> None:
-    if not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
-    try:
-        server = over_tcp(place.app.state.figures, "[::1]:0")
-    except UsageError as error:
-        pytest.skip(str(error))
-    server.start()
-    try:
-        assert get(server.address, "/metrics")[0] == 200
-    finally:
-        server.stop()
-
-
-def test_who_hangs_up_disturbs_nobody(place: Watched, capsys: pytest.CaptureFixture[str]) -> None:
-    server = over_tcp(place.app.state.figures, "127.0.0.1:0")
-    server.start()
-    try:
-        for rude in (b"", b"\x00\xff\r\n\r\n", b"GET /metrics HTTP/1.0\r\n"):
-            connection = http.client.HTTPConnection(*server.address, timeout=10)
-            connection.connect()
-            connection.sock.sendall(rude)
-            connection.close()
-        assert get(server.address, "/metrics")[0] == 200
-    finally:
-        server.stop()
-    assert "Traceback" not in capsys.readouterr().err
-
-
-def test_a_port_that_is_taken_is_said_at_the_start(place: Watched) -> None:
-    first = over_tcp(place.app.state.figures, "127.0.0.1:0")
-    listen = f"127.0.0.1:{first.address[1]}"
-    settings = place.service.settings.model_copy(
-        update={"metrics": place.service.settings.metrics.model_copy(update={"listen": listen})}
-    )
-    with pytest.raises(UsageError, match=r"metrics\.listen: 127\.0\.0\.1:\d+: cannot listen"):
-        seeing.attach(place.app, replace(place.service, settings=settings))
-    first.server.server_close()
-
-
-def test_everything_that_looks_starts_and_stops_together(place: Watched) -> None:
-    settings = place.service.settings.model_copy(
-        update={
-            "metrics": place.service.settings.metrics.model_copy(update={"listen": "127.0.0.1:0"}),
-            "watch_every_s": 0.05,
-        }
-    )
-    looks = seeing.attach(place.app, replace(place.service, settings=settings))
-    looks.start()
-    assert looks.tcp is not None
-    deadline = time.monotonic() + 10
-    while len(looks.meter.lags) < 3:
-        assert time.monotonic() < deadline
-        assert get(looks.tcp.address, "/metrics")[0] == 200
-    looks.stop()
-    with pytest.raises(ConnectionError):
-        get(looks.tcp.address, "/metrics")

@@ -22,12 +22,11 @@ from jobs.contract import open_regular
 from runner.errors import Unavailable, UsageError
 from runner.source import one_line
 from runner.spec import paths
-from runner.spec.paths import Kind
+from runner.spec.paths import MAX_SECRET_BYTES, Kind
 
 T = TypeVar("T")
 
 LIMIT_S: Final = 10.0
-MAX_SECRET_BYTES: Final = 1024**2
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 # The C library's setgroups would change every thread; the kernel's own changes this one.

@@ -17,7 +17,7 @@ from runner.spec.jobfile import JobFile
 from runner.spec.parsing import did_you_mean
 from runner.spec.yaml_tree import Part
 
-Kind: TypeAlias = Literal["directory", "file", "either", "writable"]
+Kind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
 Look: TypeAlias = Callable[[Path, Kind], str | None]
 
 SYSTEM: Final = tuple(
@@ -25,6 +25,8 @@ SYSTEM: Final = tuple(
 )
 """What is never shown to a job, wherever a link points from."""
 
+MAX_SECRET_BYTES: Final = 1024**2
+"""A secret is copied for each job; what is larger than this is data, and data are mounted."""
 
 SYNTHETIC: Final = "synthetic-"
 """Begins the name of data that a workload makes up, and says so."""
@@ -53,7 +55,7 @@ def paths(job: JobFile) -> Iterator[tuple[tuple[Part, ...], str, Kind]]:
     for i, mount in enumerate(job.mounts):
         yield ("mounts", i, "source"), mount.source, "either" if mount.read_only else "writable"
     for name, source in job.secrets.items():
-        yield ("secrets", name), source, "file"
+        yield ("secrets", name), source, "secret"
 
 
 def check_paths(job: JobFile, base: Path, look: Look | None = None) -> None:
@@ -85,11 +87,14 @@ def problem_with(path: Path, kind: Kind) -> str | None:
     shown = one_line(str(path))
     try:
         real = path.resolve(strict=True)
-        mode = real.stat().st_mode
+        found = real.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         return f"{shown}: {_words(error)}"
     return (
-        _of_the_system(shown, real) or _wrong_kind(shown, mode, kind) or _no_access(shown, real, mode, kind)
+        _of_the_system(shown, real)
+        or _wrong_kind(shown, found.st_mode, kind)
+        or _no_access(shown, real, found.st_mode, kind)
+        or _too_large(shown, found.st_size, kind)
     )
 
 
@@ -109,7 +114,7 @@ def _wrong_kind(shown: str, mode: int, kind: Kind) -> str | None:
     is_directory, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
     if kind == "directory" and not is_directory:
         return f"{shown}: is not a directory"
-    if kind == "file" and not is_file:
+    if kind in {"file", "secret"} and not is_file:
         return f"{shown}: is not a file"
     if not (is_directory or is_file):
         return f"{shown}: is neither a file nor a directory"
@@ -123,6 +128,14 @@ def _no_access(shown: str, real: Path, mode: int, kind: Kind) -> str | None:
     if kind == "writable" and not os.access(real, os.W_OK, effective_ids=True):
         return f"{shown}: you may not write to it; add read_only: true"
     return None
+
+
+def _too_large(shown: str, size: int, kind: Kind) -> str | None:
+    if kind != "secret" or size <= MAX_SECRET_BYTES:
+        return None
+    return (
+        f"{shown}: is larger than {MAX_SECRET_BYTES} bytes, the most for a secret; mounts show larger files"
+    )
 
 
 def _words(error: OSError | RuntimeError) -> str:

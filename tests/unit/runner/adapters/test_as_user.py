@@ -11,7 +11,7 @@ import pytest
 from runner.adapters import as_user
 from runner.adapters.as_user import Person
 from runner.errors import Unavailable, UsageError
-from runner.spec.paths import Kind
+from runner.spec.paths import MAX_SECRET_BYTES, Kind
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")
@@ -95,7 +95,7 @@ def test_nobody_reads_what_is_roots(open_path: Path) -> None:
 
 
 def test_a_secret_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "big").write_bytes(bytes(as_user.MAX_SECRET_BYTES + 1))
+    (tmp_path / "big").write_bytes(bytes(MAX_SECRET_BYTES + 1))
     with pytest.raises(UsageError, match="is larger than"):
         as_user.read(ME, tmp_path / "big")
 

@@ -53,6 +53,7 @@ def test_a_path_of_the_right_kind_is_no_problem(place: Path, name: str, kind: Ki
         ("folder", "file", "is not a file"),
         ("pipe", "either", "is neither a file nor a directory"),
         ("pipe", "file", "is not a file"),
+        ("folder", "secret", "is not a file"),
         ("password", "file", "leads to /etc/passwd, which belongs to the system and is never shown to a job"),
     ],
 )
@@ -135,7 +136,7 @@ def test_every_path_of_a_job_is_asked_about_and_told_with_its_place(tmp_path: Pa
         (tmp_path / "corpus", "directory"),
         (Path("/a b"), "either"),
         (tmp_path / "c", "writable"),
-        (tmp_path / "d", "file"),
+        (tmp_path / "d", "secret"),
     ]
     assert caught.value.lines == (
         "job.yaml:1:35: workload.data: no",
@@ -143,6 +144,16 @@ def test_every_path_of_a_job_is_asked_about_and_told_with_its_place(tmp_path: Pa
         "job.yaml:4:14: mounts[1].source: no",
         "job.yaml:5:16: secrets.key: no",
     )
+
+
+def test_a_secret_has_at_most_a_mebibyte_and_is_refused_at_its_place_beyond(tmp_path: Path) -> None:
+    (tmp_path / "most").write_bytes(bytes(paths.MAX_SECRET_BYTES))
+    (tmp_path / "more").write_bytes(bytes(paths.MAX_SECRET_BYTES + 1))
+    text = "workload: {kind: causal_lm, data: stdlib}\nsecrets:\n  a: most\n  b: more\n"
+    with pytest.raises(SpecError) as caught:
+        paths.check_paths(jobfile.load(text.encode(), Path("job.yaml")), tmp_path)
+    fact = "is larger than 1048576 bytes, the most for a secret; mounts show larger files"
+    assert caught.value.lines == (f"job.yaml:4:6: secrets.b: {tmp_path}/more: {fact}",)
 
 
 def test_the_standard_library_is_no_path() -> None:

@@ -46,21 +46,21 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
     client = find_or_start(complain)
     if follow:
         leave_with_reader()
-    shown, told = attempt, ""
+    shown, told, empty = attempt, "", True
     for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
         if not build and (follow or piece.attempt is None) and _waits(piece, attempt):
             told = _tell_wait(client, job, told, piece.attempt)
         if follow and shown is not None and piece.attempt != shown:
             complain(f"--- attempt {piece.attempt} ---")
-        shown = piece.attempt
+        shown, empty = piece.attempt, empty and not piece.body and piece.cut is None
         if as_json:
             _print_json(piece)
         else:
             _print(piece)
     if follow and not build and not attempt:
         _tell_end(client.job(job), job)
-    elif shown is None and not build and not told:
-        complain(f"{job}: no attempt was started, so nothing was written; runner show {job} says why")
+    elif empty and not build and not told:
+        _tell_empty(client, job, shown)
 
 
 def pieces(
@@ -94,6 +94,18 @@ def _tell_end(job: Summary, ref: str) -> None:
         from runner.cli.render import state_line  # noqa: PLC0415  most logs are not followed to such an end
 
         complain(state_line(job))
+
+
+def _tell_empty(client: Client, ref: str, number: int | None) -> None:
+    """Say that no attempt was started, or that the one asked about was not; a program may be silent, too."""
+    if number is None:
+        complain(f"{ref}: no attempt was started, so nothing was written; runner show {ref} says why")
+        return
+    for attempt in client.job(ref)["attempts"]:
+        began = attempt["launched_at"] or attempt["exit_code"] is not None  # which tells it, too
+        if attempt["number"] == number and attempt["ended_at"] and not began:
+            why = attempt["message"] or attempt["cause"] or f"runner show {ref} says why"
+            complain(f"{ref}: attempt {number} was never started, so nothing was written: {why}")
 
 
 def _waits(piece: LogPiece, asked: int | None) -> bool:

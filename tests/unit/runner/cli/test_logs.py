@@ -114,6 +114,29 @@ def test_an_empty_log_of_a_job_that_never_started_is_explained(api: FakeApi, inv
     )
 
 
+@pytest.mark.parametrize("options", [(), ("--attempt", "1"), ("--attempt", "1", "--follow"), ("--json",)])
+def test_an_empty_log_of_an_attempt_that_never_started_is_explained(
+    api: FakeApi, invoke: Invoke, options: tuple[str, ...]
+) -> None:
+    failed = an_attempt(1, launched_at=None, ended_at="x", cause="launch_failed", message="no such data")
+    api.add("train", attempts=[failed], **ended("failed", "launch_failed: no such data"))
+    result = invoke("logs", "train", *options)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == ("train: attempt 1 was never started, so nothing was written: no such data\n")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{}, {"ended_at": "x"}, {"launched_at": None}, {"launched_at": None, "ended_at": "x", "exit_code": 0}],
+)
+def test_an_attempt_that_has_started_or_may_yet_start_can_be_silent(
+    api: FakeApi, invoke: Invoke, facts: dict[str, str | int | None]
+) -> None:
+    api.add("train", attempts=[an_attempt(1, **facts)])
+    result = invoke("logs", "train")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("state", ["queued", "preparing"])
 def test_what_a_job_that_has_not_started_waits_for_is_said_once_on_stderr(
     api: FakeApi, invoke: Invoke, state: str

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.fakes.api import FakeApi
+from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 SAID = {
@@ -25,6 +25,16 @@ def _a_job(api: FakeApi) -> None:
 
 def test_in_a_pipe_it_is_one_line_between_tabs(invoke: Invoke) -> None:
     assert invoke("why", "train").stdout == f"000001\tqueued\t{SAID['starts_at']}\t{SAID['why']}\n"
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
+def test_in_a_pipe_a_finished_job_is_told_by_its_outcome_as_in_a_list(
+    api: FakeApi, invoke: Invoke, outcome: str
+) -> None:
+    job = api.add("done", **ended(outcome))
+    api.whys[job["id"]] = SAID | {"job": job["id"], "state": "finished", "starts_at": None, "why": "so it is"}
+    assert invoke("why", "done").stdout.split("\t")[:2] == [job["id"], outcome]
+    assert json.loads(invoke("why", "done", "--json").stdout)["state"] == "finished"
 
 
 def test_as_json_it_is_what_the_daemon_answered(invoke: Invoke) -> None:

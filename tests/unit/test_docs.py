@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import product
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, get_args
 
 import pytest
@@ -64,6 +64,8 @@ from runner.policies import files
 from runner.ports import Key, LaunchRequest, Limits, Owner
 from runner.settings import Settings
 from runner.spec import rules
+from runner.submitting.environment import environment
+from runner.workshop import CONTAINER_SCRATCH
 from tests.fakes import rulings
 
 ROOT = Path(__file__).parents[2]
@@ -294,16 +296,18 @@ REQUEST = LaunchRequest(
 )
 
 
-def container() -> dict[str, Any]:
-    made = hardened.engine_arguments(REQUEST, hardened.HardenedSettings("abcd"))
+def container(request: LaunchRequest = REQUEST) -> dict[str, Any]:
+    made = hardened.engine_arguments(request, hardened.HardenedSettings("abcd"))
     config: dict[str, Any] = made["config"]
     return config
 
 
 def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) -> None:
     rows = {row[0].strip("`"): row for row in table(page("contract"), "Environment")}
-    in_container = dict(variable.split("=", 1) for variable in container()["Env"])
-    process = ProcessExecutor(ProcessSettings("abcd", tmp_path / "books")).plan(REQUEST)["environment"]
+    profile = environment(contract.Profile(), "cpu", 2, PurePath(contract.JOB_DIR, "home"), CONTAINER_SCRATCH)
+    request = replace(REQUEST, environment={name: profile[name] for name in profile if name in rows})
+    in_container = dict(variable.split("=", 1) for variable in container(request)["Env"])
+    process = ProcessExecutor(ProcessSettings("abcd", tmp_path / "books")).plan(request)["environment"]
     assert isinstance(process, dict)
     assert set(rows) == set(in_container) | set(process)
     told = {name: row[1] != "-" for name, row in rows.items()}

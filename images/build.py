@@ -22,7 +22,7 @@ from docker.types import CancellableStream, Mount
 
 from images import buildx
 from images.engine import BuildRequest, Image, Step, StepEnd
-from images.errors import BuildFailed, EngineUnavailable
+from images.errors import BuildFailed, EngineForbidden, EngineUnavailable
 from images.interest import Interest
 from images.settings import BuilderKind
 from images.trace import Trace
@@ -176,6 +176,8 @@ def _knock(path: str) -> None:
         with socket(AF_UNIX) as door:
             door.settimeout(DEFAULT_TIMEOUT_SECONDS)
             door.connect(path)
+    except PermissionError as error:
+        raise EngineForbidden(f"{path}: you may not use the container engine") from error
     except OSError as error:
         raise _silent(f"{path}: {error.strerror or error}") from error
 

@@ -9,6 +9,10 @@ class EngineUnavailable(Exception):
     """The container engine does not answer; nothing is known about the image."""
 
 
+class EngineForbidden(EngineUnavailable):
+    """Whoever asks may not use the container engine; whether it answers others is not known."""
+
+
 class BuildFailed(Exception):
     """The image cannot be built as asked; the text is the last lines of the build's log."""
 

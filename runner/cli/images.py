@@ -122,14 +122,17 @@ def _engine(settings: ImageSettings) -> Engine:
 @contextmanager
 def _explained(thing: str, log: Path | None = None) -> Iterator[None]:
     """Turn the errors of ``images`` into lines for the user."""
-    from images.errors import BuildFailed, EngineUnavailable  # noqa: PLC0415  as above
-    from runner.errors import Unavailable  # noqa: PLC0415
+    from images.errors import BuildFailed, EngineForbidden, EngineUnavailable  # noqa: PLC0415  as above
+    from runner.errors import Refused, Unavailable  # noqa: PLC0415
 
     try:
         yield
     except BuildFailed as error:
         where = f"; see {log}" if log else ""
         raise Unavailable(f"{thing}: {str(error).splitlines()[-1]}{where}") from error
+    except EngineForbidden as error:
+        fact = "which belongs to root and the daemon; runner submit needs no access to it"
+        raise Refused(f"{error}, {fact}") from error
     except EngineUnavailable as error:
         raise Unavailable(f"{error}; scripts/engine starts one") from error
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -12,7 +13,7 @@ import pytest
 
 from images.build import DockerEngine
 from images.engine import BuildRequest
-from images.errors import BuildAbandoned, EngineUnavailable
+from images.errors import BuildAbandoned, EngineForbidden, EngineUnavailable
 from images.interest import Interest
 
 REQUEST = BuildRequest("runner-test:1", {}, {})
@@ -93,3 +94,15 @@ def test_no_context_is_sent_for_nobody(engine: Builder) -> None:
     with pytest.raises(BuildAbandoned):
         next(lines)
     assert not engine.has_context.is_set()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_engine_that_one_may_not_use_is_not_said_to_be_down(engine: Builder) -> None:
+    path = str(engine.server_address)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(EngineForbidden) as caught:
+            DockerEngine(f"unix://{path}").images("label")
+    finally:
+        os.seteuid(0)
+    assert str(caught.value) == f"{path}: you may not use the container engine"

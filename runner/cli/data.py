@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -71,9 +72,8 @@ def prepare(*, names: tuple[str, ...]) -> None:
 
     home, fetch = _state_dir(), Fetch(sys.executable, load_settings(None).ca_file)
     for chosen in (DATA_SETS[name] for name in dict.fromkeys(names)):
-        if not is_prepared(home, chosen.name):
-            complain(f"{chosen.name}: fetching {chosen.requirement} ({_megabytes(chosen)})")
-        made = make(home, chosen, fetch)
+        said = f"{chosen.name}: fetching {chosen.requirement} ({_megabytes(chosen)})"
+        made = make(home, chosen, fetch, partial(complain, said))
         say(
             f"{chosen.name}: {'prepared' if made else 'is prepared, verified'}: {location(home, chosen.name)}"
         )

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +81,12 @@ def _last_words(complaints: str) -> str:
     return [*lines[-1:], *errors][-1] if lines else "it said nothing"
 
 
-def prepare(state_dir: Path, chosen: DataSet, fetch: Fetch) -> bool:
+def prepare(
+    state_dir: Path, chosen: DataSet, fetch: Fetch, begins: Callable[[], object] = lambda: None
+) -> bool:
     """Make a data set lie in its place; return False if it did already and is what it should be.
+
+    ``begins`` is called before it is fetched, once nothing stands against it any more.
 
     Raises:
         Refused: the package holds other content than was recorded, or the place may not be written.
@@ -92,6 +96,7 @@ def prepare(state_dir: Path, chosen: DataSet, fetch: Fetch) -> bool:
     with _lock(root(state_dir), f"runner data prepare {chosen.name}"):
         if _is_whole(place):
             return False
+        begins()
         _make(place, chosen, fetch)
     return True
 

@@ -61,6 +61,14 @@ def test_prepare_fetches_with_this_interpreters_pip(
     assert not catalogue.is_prepared(state, "sp500-stocks")
 
 
+def test_what_cannot_be_written_is_not_said_to_be_fetched(state: Path, invoke: Invoke) -> None:
+    state.mkdir()
+    (state / "data").write_text("in the way of a directory")
+    result = invoke("data", "prepare", "sp500-stocks")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr == f"{state / 'data'}: File exists\n"
+
+
 @pytest.mark.usefixtures("prepared")
 def test_show_prints_source_licence_and_place(invoke: Invoke) -> None:
     text = invoke("data", "show", "sp500-stocks").stdout

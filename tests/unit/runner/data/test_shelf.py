@@ -187,8 +187,10 @@ def test_who_may_not_write_is_told_what_to_ask_the_administrator(
 ) -> None:
     state.mkdir(mode=0o555)
     request.getfixturevalue("somebody_else")
+    begun: list[bool] = []
     with pytest.raises(Refused, match="ask the administrator to type: runner data prepare sp500-stocks"):
-        prepare(state, stocks, Fetch("never started"))
+        prepare(state, stocks, Fetch("never started"), lambda: begun.append(True))
+    assert begun == []
 
 
 def test_a_removed_data_set_is_gone_as_a_whole(index: FakeIndex, stocks: DataSet, state: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from jobs.contract import Result, Status
 from runner.adapters import as_user
-from runner.adapters.schedules import ScheduleBooks
 from runner.adapters.store import SqliteStore
 from runner.core.job import (
     Attempt,
@@ -307,10 +306,9 @@ class Service:
         """
         row = self.store.find(reference, None if caller is None else self._name(caller))
         if row is None:
-            name, fact = one_line(reference), "there is no job of that id or name; runner list --all"
-            if caller is not None and ScheduleBooks(self.store).named(reference, caller.uid):
-                fact = f"is a schedule, and no job has that name; runner schedule show {name}"
-            raise NotFound(f"{name}: {fact}")
+            fact = caller and predecessors.named_else(reference, self._name(caller), caller.uid, self.store)
+            none = "there is no job of that id or name; runner list --all"
+            raise NotFound(f"{one_line(reference)}: {fact or none}")
         return row
 
     def now(self, job_id: str) -> JobRow:

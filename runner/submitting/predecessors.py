@@ -6,6 +6,7 @@ An id may be anybody's: to wait for a job tells nothing that a list does not.
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from runner.adapters.schedules import ScheduleBooks
 from runner.adapters.store import SqliteStore
 from runner.core.job import Finished, Outcome
 from runner.core.queue.dependencies import CircularDependency, Readiness, refuse_circles, satisfied
@@ -13,7 +14,7 @@ from runner.core.queue.snapshot import After as Dependency
 from runner.core.queue.snapshot import Condition, Ended
 from runner.errors import Refused
 from runner.ports import JobRow
-from runner.source import Problem, SpecError, quoted
+from runner.source import Problem, SpecError, one_line, quoted
 from runner.spec.jobfile import JobFile
 from runner.submitting.resolved import Resolved
 from runner.submitting.submissions import Submission
@@ -73,6 +74,17 @@ def meant(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
         yield row.job.id
     elif first is not None:
         yield from (each.job.id for each in members(first, store))
+
+
+def named_else(reference: str, owner: str, uid: int, store: SqliteStore) -> str | None:
+    """Return what somebody has of a name that none of their jobs has, and where it is shown."""
+    name = one_line(reference)
+    if ScheduleBooks(store).named(reference, uid):
+        return f"is a schedule, and no job has that name; runner schedule show {name}"
+    first = store.newest_of(owner, f"{reference}-1")
+    if first is not None and (jobs := members(first, store)):
+        return f"is a matrix of {len(jobs)} jobs, and no job has that name; runner list --sweep {name}"
+    return None
 
 
 def members(row: JobRow, store: SqliteStore) -> tuple[JobRow, ...]:

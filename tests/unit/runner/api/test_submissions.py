@@ -111,6 +111,18 @@ def test_the_jobs_of_a_matrix_are_found_by_any_of_them_by_its_name_and_by_label(
     assert (listed(site, "label=seed%3D2"), listed(site, "label=seed%3D9")) == (["rate-2"], [])
 
 
+@pytest.mark.parametrize("question", ["", "/wait", "/log", "/why"])
+def test_who_asks_for_one_job_by_the_name_of_a_matrix_is_told_what_it_is(site: Site, question: str) -> None:
+    site.submit(MATRIX, name="rate")
+    said = "rate: is a matrix of 3 jobs, and no job has that name; runner list --sweep rate"
+    assert error(site.ask("GET", f"/jobs/rate{question}")) == (404, "not_found", said)
+
+
+def test_a_name_that_only_looks_like_that_of_a_matrix_is_none(site: Site) -> None:
+    site.submit(name="rate-1")
+    assert "there is no job of that id or name" in error(site.ask("GET", "/jobs/rate"))[2]
+
+
 def test_a_dry_run_names_every_job_of_a_matrix(site: Site) -> None:
     said = site.submit(MATRIX, dry_run=True).json()
     assert said["jobs"] == [{"name": f"job-{n}", "values": {"seed": n}} for n in (1, 2, 3)]

@@ -15,6 +15,8 @@ from runner.errors import UsageError
 from runner.source import Problem, SpecError, one_line, open_target, read_source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from runner.spec.jobfile import JobFile
 
 TEMPLATE: Final = Path(__file__).parent.parent / "templates" / "job.yaml"
@@ -131,12 +133,17 @@ def _checked(path: Path, text: bytes) -> tuple[JobFile, ...]:
     from runner.policies import of_job  # noqa: PLC0415  pydantic: only this command pays for it
     from runner.spec import jobfile, paths  # noqa: PLC0415  pydantic: only this command pays for it
 
-    written = jobfile.load_all(text, path)
-    look = cache(paths.problem_with)
-    for job in written.jobs:
-        paths.check_paths(job, path.parent, look)
+    look, policies = cache(paths.problem_with), set[str]()
+
+    def named(job: JobFile) -> Iterator[Problem]:
+        yield from paths.unusable(job, path.parent, look)
+        if job.policy not in policies:
+            policies.add(job.policy)
+            yield from of_job.unknown(job, path.parent)
+
+    written = jobfile.load_all(text, path, besides=named)
     for job in {job.policy: job for job in written.jobs}.values():
-        of_job.find(job, path.parent)
+        of_job.find(job, path.parent)  # its own file may be wrong
     return written.jobs
 
 

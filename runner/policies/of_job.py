@@ -44,6 +44,15 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
     return policy
 
 
+def unknown(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.source) -> tuple[Problem, ...]:
+    """Return what is wrong with the policy as the job file names it; mistakes in its own file are not."""
+    try:
+        find(job, base, reader)
+    except SpecError as error:
+        return error.problems if error.path == job.origin.path else ()
+    return ()
+
+
 def _own(job: JobFile, path: Path, shelf: Shelf) -> Policy:
     """Return the policy in a file of the user's; one that cannot be read is a mistake of the job file."""
     try:

@@ -5,12 +5,12 @@ here: whether paths exist (``spec_paths``: that must be asked as the job's owner
 which images and devices the operator offers (the settings).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import combinations
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
@@ -188,6 +188,9 @@ class JobFile(contract.Spec):
 # --- In -----------------------------------------------------------------------------------------------
 
 
+Besides: TypeAlias = Callable[[JobFile], Iterable[Problem]] | None  # what looks at paths and policies
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """What one file asks for: a job, or one for each combination of its matrix."""
@@ -209,8 +212,12 @@ def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
     return written.jobs[0].model_copy(update={"matrix": written.matrix})
 
 
-def load_all(text: bytes, path: Path, profiles: Path | None = None, name: str | None = None) -> Written:
+def load_all(
+    text: bytes, path: Path, profiles: Path | None = None, name: str | None = None, besides: Besides = None
+) -> Written:
     """Return all the jobs that a YAML text describes; ``name`` is another one than the file gives them.
+
+    ``besides`` tells what is wrong with what a job names, where all its fields can be understood.
 
     Raises:
         SpecError: with every problem at once, each at its place; those of a matrix's value in the matrix.
@@ -227,6 +234,7 @@ def load_all(text: bytes, path: Path, profiles: Path | None = None, name: str | 
     for variant in variants:
         job, found = _read(variant, path, profiles)
         problems += found
+        problems += besides(job) if job and besides else ()
         jobs += [job] if job else []
     if problems:
         raise SpecError(path, problems)
@@ -259,15 +267,6 @@ def read(path: Path, profiles: Path | None = None) -> JobFile:
         SpecError: it cannot be read, is too large or is not right.
     """
     return load(read_source(path), path, profiles)
-
-
-def read_all(path: Path, profiles: Path | None = None) -> Written:
-    """Return all the jobs in a file.
-
-    Raises:
-        SpecError: it cannot be read, is too large or is not right.
-    """
-    return load_all(read_source(path), path, profiles)
 
 
 def dump(job: JobFile) -> str:

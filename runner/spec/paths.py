@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from jobs.contract import STDLIB, CausalLm, Plan, Program
 from runner.data.catalogue import NAMES
-from runner.source import SpecError, one_line
+from runner.source import Problem, SpecError, one_line
 from runner.spec.jobfile import JobFile
 from runner.spec.parsing import did_you_mean
 from runner.spec.yaml_tree import Part
@@ -66,14 +66,15 @@ def check_paths(job: JobFile, base: Path, look: Look | None = None) -> None:
     Raises:
         SpecError: with every path that cannot.
     """
-    ask = look or problem_with
-    found = [
-        job.origin.problem(field, fact + _meant(field, written))
-        for field, written, kind in paths(job)
-        if (fact := ask(base / written, kind)) is not None
-    ]
-    if found:
+    if found := tuple(unusable(job, base, look or problem_with)):
         raise SpecError(job.origin.path, found)
+
+
+def unusable(job: JobFile, base: Path, look: Look) -> Iterator[Problem]:
+    """Yield what is wrong with the paths of a job; see ``check_paths``."""
+    for field, written, kind in paths(job):
+        if (fact := look(base / written, kind)) is not None:
+            yield job.origin.problem(field, fact + _meant(field, written))
 
 
 def _meant(field: tuple[Part, ...], written: str) -> str:

@@ -21,10 +21,10 @@ from runner.ports import Device, Owner
 from runner.settings import Settings
 from runner.source import Problem, SpecError, one_line
 from runner.spec.jobfile import JobFile, Written, clashes, resolve_profile
-from runner.spec.paths import Look, check_paths
+from runner.spec.paths import Look, unusable
 from runner.submitting import predecessors
 from runner.submitting.admission import Admission, admission, refusal
-from runner.submitting.resolved import Resolved, Sweep, find_data
+from runner.submitting.resolved import Data, Resolved, Sweep, find_data
 from runner.submitting.submissions import Submission
 
 
@@ -53,11 +53,11 @@ class Resolver:
             UsageError: what was given besides it is.
             Refused: the owner has too much already.
         """
-        submission.place  # noqa: B018  (raises before anything is read)
-        written = submission.read()
+        named = _Named(who, submission.place.parent)
+        written = submission.read(named.problems)
         snapshot = self.daemon.turns.peek(self.daemon.picture)
         gate = admission(submission, self.daemon.world.capacity, snapshot, owner.name, len(written.jobs))
-        reading = _Reading(self, who, owner, submission, gate)
+        reading = _Reading(self, who, owner, submission, gate, named)
         found: list[Resolved] = []
         problems: list[Problem] = []
         for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
@@ -90,6 +90,34 @@ def _sweeps(written: Written) -> Iterator[Sweep | None]:
         )
 
 
+class _Named:
+    """What the jobs of a submission name, seen by who submits; what they share is looked at once."""
+
+    def __init__(self, who: as_user.Person, base: Path) -> None:
+        self.base = base
+        self.look: Look = cache(partial(as_user.problem, who))
+        self._read = partial(_read_policy, who)
+        self._asked: set[str] = set()
+        self._policies: dict[str, Policy] = {}
+
+    def problems(self, job: JobFile) -> Iterator[Problem]:
+        """Yield what is wrong with the paths of a job, and with the name of its policy."""
+        yield from unusable(job, self.base, self.look)
+        if job.policy not in self._asked:
+            self._asked.add(job.policy)
+            yield from of_job.unknown(job, self.base, self._read)
+
+    def policy(self, job: JobFile) -> Policy:
+        """Return the policy of a job.
+
+        Raises:
+            SpecError: its own file is not right.
+        """
+        if job.policy not in self._policies:
+            self._policies[job.policy] = of_job.find(job, self.base, self._read)
+        return self._policies[job.policy]
+
+
 @dataclass(slots=True)
 class _Reading:
     """The jobs of one submission, looked at one after the other; what they share is looked at once."""
@@ -99,13 +127,11 @@ class _Reading:
     owner: Owner
     submission: Submission
     gate: Admission
+    named: _Named
     refused: dict[str, None] = field(default_factory=dict)
-    _policies: dict[str, Policy] = field(default_factory=dict)
-    _look: Look = field(init=False)
     _team: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self._look = cache(partial(as_user.problem, self.who))
         self._team = team(self.who.gid)
 
     def revision(self, job: JobFile, sweep: Sweep | None) -> Resolved:
@@ -114,9 +140,8 @@ class _Reading:
         Raises:
             SpecError: with everything that is wrong with it.
         """
-        base = self.submission.place.parent
-        check_paths(job, base, self._look)
         accelerator = accelerator_of(job, self.resolver.daemon.world.capacity.devices)
+        data, unprepared = self._data(job)
         made = Resolved(
             job=job,
             path=self.submission.path,
@@ -125,23 +150,26 @@ class _Reading:
             gid=self.who.gid,
             groups=self.who.groups,
             user=self.who.name,
-            data=find_data(job, base, self.resolver.state_dir, self._look),
-            policy=of_job.pinned(self._policy(job, base)),
+            data=data,
+            policy=of_job.pinned(self.named.policy(job)),
             team=self._team,
             sweep=sweep,
         )
         found = self.gate.found(made)
         self.refused.update(dict.fromkeys(found.refused))
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
-        problems = [*found.problems, *missing, *self._unoffered(job), *self._clashes(job, accelerator)]
+        problems = [*unprepared, *found.problems, *missing]
+        problems += (*self._unoffered(job), *self._clashes(job, accelerator))
         if problems:
             raise SpecError(job.origin.path, problems)
         return made.model_copy(update={"after": after, "settings": resolve_profile(job, accelerator)})
 
-    def _policy(self, job: JobFile, base: Path) -> Policy:
-        if job.policy not in self._policies:
-            self._policies[job.policy] = of_job.find(job, base, partial(_read_policy, self.who))
-        return self._policies[job.policy]
+    def _data(self, job: JobFile) -> tuple[Data | None, tuple[Problem, ...]]:
+        """Return where the data of a job lie, and what stands against it, told with the rest."""
+        try:
+            return find_data(job, self.named.base, self.resolver.state_dir, self.named.look), ()
+        except SpecError as error:
+            return None, error.problems
 
     @staticmethod
     def _clashes(job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> Iterable[Problem]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from runner.errors import UsageError
 from runner.source import Problem, one_line, shown
 from runner.spec import rules
-from runner.spec.jobfile import JobFile, Written, load_all
+from runner.spec.jobfile import Besides, JobFile, Written, load_all
 from runner.spec.queueing import Queueing, repeated
 from runner.spec.yaml_tree import Part
 
@@ -55,8 +55,8 @@ class Submission:
             raise UsageError(f"path: must be absolute, not {one_line(self.path)!r}")
         return path
 
-    def read(self) -> Written:
-        """Return the jobs that are asked for.
+    def read(self, besides: Besides) -> Written:
+        """Return the jobs that are asked for; ``besides`` looks at what they name.
 
         Raises:
             SpecError: the file is wrong; all its errors at once.
@@ -64,7 +64,7 @@ class Submission:
         """
         if self.name is not None:
             _checked("--name", lambda: rules.new_name(str(self.name)))
-        written = load_all(self.text, Path(self.shown or self.place), name=self.name)
+        written = load_all(self.text, Path(self.shown or self.place), name=self.name, besides=besides)
         jobs = tuple(self._instead(job) for job in written.jobs)
         if self.name is not None and written.matrix is None:
             jobs = tuple(job.model_copy(update={"name": self.name}) for job in jobs)

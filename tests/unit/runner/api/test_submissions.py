@@ -56,6 +56,27 @@ def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None
     monkeypatch.setattr(type(site.service.daemon), "picture", with_quotas)
 
 
+# --- what a job file names
+
+
+def test_what_a_job_file_names_and_is_not_there_is_told_together(site: Site) -> None:
+    text = JOB + "profile: none-such\nmounts: [{source: gone, target: /data/x}]\npolicy: none-such\n"
+    assert [line.split("; ")[0] for line in lines(site, text)] == [
+        'job.yaml:3:10: profile: there is no profile "none-such"',
+        f"job.yaml:4:19: mounts[0].source: {site.directory}/gone: does not exist",
+        'job.yaml:5:9: policy: there is no policy "none-such"',
+    ]
+
+
+def test_what_this_machine_has_not_is_told_together(site: Site) -> None:
+    text = "workload: {kind: imu_stream, data: watch}\nresources: {cpus: 99}\nimage: none-such\n"
+    assert [line.split("; ")[0] for line in lines(site, text)] == [
+        'job.yaml:1:36: workload.data: the data set "watch" is not prepared',
+        "job.yaml:2:19: resources.cpus: asks for 99",
+        "job.yaml:3:8: image.name: 'none-such' is not offered here",
+    ]
+
+
 # --- matrices
 
 

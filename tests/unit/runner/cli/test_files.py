@@ -51,6 +51,42 @@ def test_a_missing_path_is_told_with_its_place() -> None:
     assert call("validate", "job.yaml").stderr == "job.yaml:1:35: workload.data: corpus: does not exist\n"
 
 
+def test_what_a_file_names_and_is_not_there_is_told_together_and_with_fields_that_contradict_each_other() -> (
+    None
+):
+    Path("job.yaml").write_text(
+        GOOD + "profile: none-such\nmounts: [{source: gone, target: /data/x}]\npolicy: none-such\n"
+        "resources: {memory: 1GiB, shm: 2GiB}\n"
+    )
+    result = call("validate", "job.yaml")
+    assert result.exit_code == 2
+    assert [line.split("; ")[0] for line in result.stderr.splitlines()] == [
+        'job.yaml:2:10: profile: there is no profile "none-such"',
+        "job.yaml:3:19: mounts[0].source: gone: does not exist",
+        'job.yaml:4:9: policy: there is no policy "none-such"',
+        "job.yaml:5:32: resources.shm: 2GiB does not fit into the memory limit of 1GiB, of which it is part",
+    ]
+
+
+def test_mistakes_in_a_policys_own_file_are_told_once_the_job_file_is_right() -> None:
+    Path("mine.yaml").write_text("policy: 1\nceilings: {attempts: 0}\n")
+    Path("job.yaml").write_text(GOOD + "policy: mine.yaml\nmounts: [{source: gone, target: /data/x}]\n")
+    assert call("validate", "job.yaml").stderr == "job.yaml:3:19: mounts[0].source: gone: does not exist\n"
+    Path("gone").mkdir()
+    assert call("validate", "job.yaml").stderr.startswith("mine.yaml:2:")
+
+
+def test_a_policy_that_many_jobs_of_a_matrix_name_is_told_once_and_each_value_at_its_place() -> None:
+    Path("job.yaml").write_text(
+        GOOD + "matrix: {values: {policy: [strict, none-such, nor-this], seed: [1, 2]}}\n"
+    )
+    result = call("validate", "job.yaml")
+    assert [line.split("; ")[0] for line in result.stderr.splitlines()] == [
+        'job.yaml:2:36: policy: there is no policy "none-such"',
+        'job.yaml:2:47: policy: there is no policy "nor-this"',
+    ]
+
+
 NO_FILE = "is not a regular file; pipes and devices are not read"
 
 

@@ -116,7 +116,10 @@ def text(value: str) -> str:
 
 def label_key(value: str) -> str:
     if not _LABEL.fullmatch(value):
-        raise ValueError("is no label: at most 63 letters, digits, dots, dashes, slashes or underscores")
+        raise ValueError(
+            "is no label: at most 63 ASCII letters, digits, dots, dashes, slashes or underscores, "
+            "first and last a letter or digit"
+        )
     if re.match(r"runner([./]|$)", value, re.IGNORECASE):
         raise ValueError('labels that begin with "runner" belong to the runner')
     return value

@@ -7,6 +7,7 @@ connections of their own.  A file of a newer version is refused before SQLite op
 
 import re
 import secrets
+import shutil
 import sqlite3
 import struct
 import threading
@@ -41,6 +42,9 @@ SQL: Final = statements((Path(__file__).parent / "store.sql").read_text())
 RESERVED_PAGES: Final = 512
 RESERVED_BYTES: Final = 2 * 1024 * 1024
 """What of a reserve must be left in the store and in its log, or there is another one."""
+
+ROOM_BYTES: Final = 32 * 1024 * 1024
+"""Room on the disk of which a reserve may take its part; a smaller rest is left to the jobs."""
 
 MOST_ROWS: Final = 64
 """Rows that one statement writes: SQLite knows so many variables, and keeps so many statements."""
@@ -133,6 +137,8 @@ class SqliteStore:
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
         if free >= RESERVED_PAGES and log.exists() and log.stat().st_size >= RESERVED_BYTES:
             return True
+        if shutil.disk_usage(self._path.parent).free < ROOM_BYTES:  # a log that has grown stays as long
+            return False
         try:
             connection.executescript(f"BEGIN IMMEDIATE;{SQL['reserve']}COMMIT")
             connection.execute("PRAGMA wal_checkpoint")

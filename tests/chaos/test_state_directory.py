@@ -68,14 +68,17 @@ def test_something_that_is_no_store_is_refused_and_kept(quiet: Service) -> None:
     (quiet.state / "store.db").unlink()
 
 
-@pytest.fixture
-def small_state(counter: str) -> Iterator[Service]:
-    """A daemon whose whole state lies on a file system of a few MiB."""
+@pytest.fixture(params=["4m"])
+def small_state(counter: str, request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A daemon whose whole state lies on a small file system."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a file system")
     with service(executor="docker", allowed_images={"counter": counter}) as daemon:
         daemon.state.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=755", "tmpfs", daemon.state], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={request.param},mode=755", "tmpfs", daemon.state],
+            check=True,
+        )
         yield daemon.start()
 
 
@@ -95,6 +98,25 @@ def test_a_full_state_directory_refuses_what_is_new_and_loses_nothing_that_was_t
     ended = small_state.ends(job_id)
     assert (ended["outcome"], ended["attempt"]) == ("succeeded", 2)
     assert ended["result"]["resumed_from"] >= 10
+    small_state.assert_whole()
+
+
+@pytest.mark.parametrize("small_state", ["64m"], indirect=True)
+def test_on_a_full_disk_jobs_are_cancelled_and_daemons_started_with_the_room_that_was_kept(
+    small_state: Service,
+) -> None:
+    """Or nobody could stop what fills it."""
+    job_id = small_state.submit(small_state.counting("count", 6000), end="cancelled")
+    small_state.prints(job_id, "step 2")
+    filler = fill(small_state.state, leaving=0)
+    late = small_state.submit(small_state.counting("late", 3))
+    until(lambda: "No space left on device" in small_state.job(late)["why"], "a reason")
+    small_state.kill()
+    small_state.runner("list")
+    small_state.runner("cancel", job_id)
+    filler.unlink()
+    assert small_state.ends(job_id)["outcome"] == "cancelled"
+    assert small_state.ends(late)["outcome"] == "succeeded"
     small_state.assert_whole()
 
 

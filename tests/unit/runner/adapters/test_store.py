@@ -1,12 +1,14 @@
 """The store: one transaction per event, other threads may read, a newer file is left alone."""
 
 import json
+import shutil
 import sqlite3
 import threading
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,7 +71,7 @@ def test_ids_are_small_numbers_in_order(store: SqliteStore) -> None:
 
 
 def test_what_happens_on_a_full_disk_is_written_where_room_was_kept(
-    store: SqliteStore, tmp_path: Path
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill() -> None:
         """Let the file take no page more."""
@@ -86,6 +88,9 @@ def test_what_happens_on_a_full_disk_is_written_where_room_was_kept(
         write(200)
     assert not store.reserve()
     store._connection().execute("PRAGMA max_page_count = 1000000")
+    with monkeypatch.context() as scarce:
+        scarce.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**24))
+        assert not store.reserve()
     assert store.reserve()
     log = tmp_path / "store.db-wal"
     room = log.stat().st_size

@@ -44,13 +44,18 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
     return policy
 
 
-def unknown(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.source) -> tuple[Problem, ...]:
+def unknown(job: JobFile, base: Path) -> tuple[Problem, ...]:
     """Return what is wrong with the policy as the job file names it; mistakes in its own file are not."""
     try:
-        find(job, base, reader)
+        find(job, base)
     except SpecError as error:
-        return error.problems if error.path == job.origin.path else ()
+        return of_the_job_file(error, job)
     return ()
+
+
+def of_the_job_file(error: SpecError, job: JobFile) -> tuple[Problem, ...]:
+    """Return the problems with a policy that have their places in the job file."""
+    return error.problems if error.path == job.origin.path else ()
 
 
 def _own(job: JobFile, path: Path, shelf: Shelf) -> Policy:

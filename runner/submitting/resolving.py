@@ -105,7 +105,10 @@ class _Named:
         yield from unusable(job, self.base, self.look)
         if job.policy not in self._asked:
             self._asked.add(job.policy)
-            yield from of_job.unknown(job, self.base, self._read)
+            try:
+                self.policy(job)
+            except SpecError as error:
+                yield from of_job.of_the_job_file(error, job)
 
     def policy(self, job: JobFile) -> Policy:
         """Return the policy of a job.

@@ -77,17 +77,18 @@ def _validate(file: str, *, as_json: bool) -> int:
     path = Path(file or "''")  # an empty one would be the directory that we are in
     try:
         jobs = _checked(path, _read(file))
+        warnings = _warnings(jobs, path.parent)
     except SpecError as error:
         if as_json:
             say_json({"file": file, "ok": False, "problems": [_entry(each) for each in error.problems]})
             return error.exit_code
         return complain_of(error)
     if as_json:
-        found = {"name": jobs[0].name, "jobs": len(jobs), "warnings": _warnings(jobs), "problems": []}
+        found = {"name": jobs[0].name, "jobs": len(jobs), "warnings": warnings, "problems": []}
         say_json({"file": file, "ok": True, **found})
         return 0
     name = one_line(str(path))
-    complain(*(f"warning: {name}: {each}" for each in _warnings(jobs)))
+    complain(*(f"warning: {name}: {each}" for each in warnings))
     say(f"{name}: ok{f', {len(jobs)} jobs' if len(jobs) > 1 else ''}")
     if any(map(_leaves_open, jobs)):
         complain(
@@ -96,12 +97,17 @@ def _validate(file: str, *, as_json: bool) -> int:
     return 0
 
 
-def _warnings(jobs: tuple[JobFile, ...]) -> list[str]:
+def _warnings(jobs: tuple[JobFile, ...], base: Path) -> list[str]:
     """Return what is allowed and hardly meant."""
-    from runner.spec import shell  # noqa: PLC0415  as the rest of what reads job files
+    from runner.policies import of_job  # noqa: PLC0415  as the rest of what reads job files
+    from runner.spec import shell  # noqa: PLC0415  as above
 
-    commands = (getattr(job.workload, "command", ()) for job in jobs)
-    return list(dict.fromkeys(warning for command in commands for warning in shell.warnings(command)))
+    found = dict.fromkeys(
+        warning for job in jobs for warning in shell.warnings(getattr(job.workload, "command", ()))
+    )
+    for job in {(job.policy, job.retry): job for job in jobs}.values():
+        found |= dict.fromkeys(of_job.in_vain(job.retry, of_job.find(job, base)))
+    return list(found)
 
 
 def _leaves_open(job: JobFile) -> bool:

@@ -128,6 +128,17 @@ def in_force(job: JobFile, policy: Policy) -> Policy:
     return held(policy, job.retry, job.resources.time_limit)
 
 
+def in_vain(retry: Retry, policy: Policy) -> Iterator[str]:
+    """Yield what a job file allows itself and its policy does not: it can only tighten."""
+    most = policy.ceilings
+    for name, wish, held_at in (
+        ("max_attempts", retry.max_attempts, most.attempts),
+        ("no_progress", retry.no_progress, most.no_progress),
+    ):
+        if wish is not None and wish > held_at:
+            yield f"retry.{name}: has no effect: its policy allows {held_at}, and no job file more"
+
+
 def held(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
     """Return a policy under the ceilings of a job file, and with its waits."""
     ceilings, backoff = _ceilings(policy.ceilings, retry, wall), _backoff(policy.backoff, retry)

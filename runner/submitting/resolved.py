@@ -167,6 +167,7 @@ class Resolved(BaseModel):
         idle = switches.unused(self.profile(), self.job.workload.kind, self.accelerator)
         asked = self.job.profile.changes
         vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
+        vain += of_job.in_vain(self.job.retry, of_job.unpinned(self.policy))
         plan = self.job.workload
         return (*vain, *(shell.warnings(plan.command) if isinstance(plan, Program) else ()))
 

@@ -275,6 +275,13 @@ def test_what_only_the_daemon_knows_is_said_to_be_open(text: str, told: str) -> 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "job.yaml: ok\n", told)
 
 
+def test_a_retry_that_its_policy_does_not_allow_is_warned_about() -> None:
+    Path("job.yaml").write_text("workload: {kind: program, command: [train]}\nretry: {no_progress: 9}\n")
+    assert call("validate", "job.yaml").stderr == (
+        "warning: job.yaml: retry.no_progress: has no effect: its policy allows 3, and no job file more\n"
+    )
+
+
 def test_a_pipe_between_words_of_a_command_is_warned_about() -> None:
     Path("job.yaml").write_text("workload: {kind: program, command: [train, '>', log]}\n")
     result = call("validate", "job.yaml")

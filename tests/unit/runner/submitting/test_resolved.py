@@ -14,7 +14,7 @@ from runner.data import catalogue
 from runner.policies import files, of_job
 from runner.source import SpecError
 from runner.spec import paths
-from runner.spec.jobfile import JobFile, load
+from runner.spec.jobfile import JobFile, Retry, load
 from runner.submitting.resolved import Data, Resolved, find_data
 
 ROOT = PurePosixPath("/job")
@@ -243,6 +243,23 @@ def test_the_policy_is_kept_with_the_revision(tmp_path: Path) -> None:
     again = Resolved.model_validate_json(kept.model_dump_json())
     assert (again.policy_in_force().name, again.policy_in_force().ceilings.attempts) == ("strict", 2)
     assert one.policy_in_force().name == "default"
+
+
+def test_a_retry_that_its_policy_does_not_allow_is_warned_about(tmp_path: Path) -> None:
+    """A job file can only tighten; whoever writes more waits for attempts that never come."""
+    one = resolved("{kind: program, command: [train]}", tmp_path)
+    for retry, warnings in (
+        (Retry(max_attempts=20, no_progress=3), ()),
+        (
+            Retry(max_attempts=21, no_progress=9),
+            (
+                "retry.max_attempts: has no effect: its policy allows 20, and no job file more",
+                "retry.no_progress: has no effect: its policy allows 3, and no job file more",
+            ),
+        ),
+    ):
+        asked = one.model_copy(update={"job": one.job.model_copy(update={"retry": retry})})
+        assert asked.warnings == warnings
 
 
 def test_a_pipe_between_words_of_a_command_is_warned_about(tmp_path: Path) -> None:

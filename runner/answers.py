@@ -3,7 +3,7 @@
 Imported by the type checker alone: making these classes takes longer than a submission.
 """
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class Progress(TypedDict, total=False):
@@ -37,6 +37,7 @@ class Summary(TypedDict):
     priority: int
     gpus: list[str]
     progress: Progress | None
+    saved_step: NotRequired[int | None]  # of the newest checkpoint; an older daemon does not say
     labels: dict[str, str]
 
 

@@ -29,6 +29,7 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "priority": row.priority,
         "gpus": list(_devices(row.job)),
         "progress": None if progress is None else progress.model_dump(mode="json"),
+        "saved_step": row.job.saved,
         "labels": dict(row.labels),
     }
 

@@ -35,8 +35,9 @@ def list_jobs(  # noqa: PLR0913  one per option
     """Print the jobs that have not ended, and those that ended in the last 24 hours.
 
     In a pipe: one job per line, no header, between tabs: id, name, owner, state,
-    attempts made, priority, step/total, since (UTC), why.  How many attempts count towards the
-    policy's ceiling, "runner policy explain" says.  With --sweep, all jobs of a matrix, in order.
+    attempts made, priority, step/total, since (UTC), why.  Where no program says how far it
+    is, the step is the one that is saved.  How many attempts count towards the policy's
+    ceiling, "runner policy explain" says.  With --sweep, all jobs of a matrix, in order.
     """
     if sweep is not None and (mine or label is not None or limit is not None):
         raise click.UsageError("--sweep prints all jobs of a matrix; leave out --mine, --label and --limit")

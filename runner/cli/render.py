@@ -88,6 +88,12 @@ def steps(progress: Progress | None) -> str:
     return f"{progress.get('step', 0)}" + (f"/{total}" if total is not None else "")
 
 
+def how_far(job: Summary) -> str:
+    """Return the step that a job has reached: the saved one, where no program says another."""
+    saved = job.get("saved_step")
+    return steps(job["progress"]) if job["progress"] or saved is None else str(saved)
+
+
 def progress_line(progress: Progress, eta_s: float | None) -> str:
     """Return phase, step, throughput, loss and time to go, leaving out what is not known."""
     phase = progress.get("phase", "train")
@@ -141,7 +147,6 @@ def weights(job: Detail) -> str | None:
 
 def list_cells(job: Summary) -> tuple[object, ...]:
     """Return the columns of ``runner list`` in a pipe, as docs/cli.md promises them."""
-    progress = job["progress"]
     return (
         job["id"],
         job["name"],
@@ -149,7 +154,7 @@ def list_cells(job: Summary) -> tuple[object, ...]:
         state_word(job),
         job["attempt"],
         job["priority"],
-        steps(progress),
+        how_far(job),
         job["since"],
         job["why"],
     )
@@ -174,7 +179,7 @@ def facts(job: Detail) -> list[tuple[str, object]]:
         ("labels", ", ".join(f"{key}={text}" for key, text in job["labels"].items())),
         ("after", after(job)),
         ("matrix", of_matrix(job)),
-        ("step", steps(job["progress"])),
+        ("step", how_far(job)),
         ("image", job["image"]),
         ("run_dir", job["run_dir"]),
         ("final_step", result.get("step")),

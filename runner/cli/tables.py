@@ -122,7 +122,7 @@ def _job_cells(job: Summary, now: float) -> list[Text]:
         _cell(job["owner"]),
         Text(word, COLOURS.get(word, "")),
         _cell(job["attempt"]),
-        _cell(render.steps(job["progress"])),
+        _cell(render.how_far(job)),
         _cell(render.age(job["since"], now)),
         Text(harmless(job["why"], keep="\n")),
     ]

@@ -120,6 +120,21 @@ def test_the_columns_of_the_list_are_those_that_are_promised() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("facts", "step"),
+    [
+        ({"progress": None, "saved_step": 50}, "50"),
+        ({"progress": None, "saved_step": None}, "-"),
+        ({"progress": None}, "-"),  # of an older daemon
+        ({"saved_step": 5}, "10/100"),
+    ],
+)
+def test_where_nobody_says_how_far_a_job_is_the_step_is_the_saved_one(
+    facts: dict[str, object], step: str
+) -> None:
+    assert render.list_cells(job(**facts))[6] == step
+
+
 def test_facts_leave_out_what_is_empty_and_keep_a_zero() -> None:
     facts = dict(render.facts(job(labels={"team": "nlp"}, progress=None)))
     assert facts["priority"] == 0

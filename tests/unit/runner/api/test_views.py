@@ -1,0 +1,21 @@
+"""What the API shows of a job, as plain values."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from runner.api import views
+from runner.core.job import Finished, Job, Outcome, Queued, State
+from runner.ports import JobRow, Owner
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("state", [Queued(NOW, "img"), Finished(NOW, Outcome.SUCCEEDED, "completed")])
+@pytest.mark.parametrize("saved", [None, 40])
+def test_the_saved_step_of_a_job_is_shown_whatever_its_state(state: State, saved: int | None) -> None:
+    row = JobRow(Job("1", state, saved=saved), "train", Owner(1000, 1000, "ann"), NOW, 50, "{}")
+    shown = views.summary(row, "", None)
+    assert (shown["saved_step"], shown["progress"]) == (saved, None)
+    assert views.summary(replace(row, priority=9), "", None)["priority"] == 9

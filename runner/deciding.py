@@ -74,6 +74,8 @@ def looked_into(world: World, row: JobRow, attempt: Attempt, gone: Gone) -> Find
 
 def _with_sender(world: World, job_id: str, attempt: Attempt, ended: Ended) -> Ended:
     """Return an end with who has asked for the signal that may have brought it about, where somebody has."""
+    if ended.cause != "stopped" and "SIG" not in ended.message:
+        return ended  # most have ended by themselves, and need no look into the store
     prefix = about(attempt.number)
     for note in reversed(world.store.noted(job_id, SIGNALLED)):
         sent = note.removeprefix(prefix)

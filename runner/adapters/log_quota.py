@@ -35,7 +35,7 @@ def enforce(path: Path, quota_bytes: int, keep_head: int, keep_tail: int) -> int
     a file that is small enough, missing, or not a log that a job could have written.
     """
     try:
-        if os.lstat(path).st_blocks * 512 <= quota_bytes:  # noqa: PTH116  most of them, at every end
+        if os.lstat(path).st_blocks * _SECTOR <= quota_bytes:  # most of them, at every end
             return 0
         owner = path.parent.stat().st_uid
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

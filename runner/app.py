@@ -146,7 +146,7 @@ def build(directory: Path, settings: Settings) -> Service:
     if store.skip(used := highest(directory / "jobs")):
         log.warning("store.older_than_jobs", next_job=used + 1)
     if not store.reserve():
-        log.warning("store.no_reserve")  # the disk is full already
+        log.warning("store.no_reserve")
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
     clock, pulse = SystemClock(), Pulse()

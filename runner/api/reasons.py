@@ -26,6 +26,7 @@ def reason(daemon: Daemon, row: JobRow) -> Json:
         "job": job_id,
         "name": row.name,
         "state": row.job.state.kind,
+        "outcome": str(row.job.state.outcome) if isinstance(row.job.state, Finished) else None,
         "why": _words(row, daemon.why(job_id), ends_s, at),
         "starts_at": None if wait is None else _moment(wait.starts_s),
         "never": wait is not None and wait.never,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +14,6 @@ from runner.errors import UsageError
 from runner.source import Problem, SpecError, one_line, open_target, read_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from runner.spec.jobfile import JobFile
 
 TEMPLATE: Final = Path(__file__).parent.parent / "templates" / "job.yaml"
@@ -76,8 +73,7 @@ def _validate(file: str, *, as_json: bool) -> int:
     """Report on one file, and return the exit code for it."""
     path = Path(file or "''")  # an empty one would be the directory that we are in
     try:
-        jobs = _checked(path, _read(file))
-        warnings = _warnings(jobs, path.parent)
+        jobs, warnings = _checked(path, _read(file))
     except SpecError as error:
         if as_json:
             say_json({"file": file, "ok": False, "problems": [_entry(each) for each in error.problems]})
@@ -95,19 +91,6 @@ def _validate(file: str, *, as_json: bool) -> int:
             f"{name}: users, jobs that it waits for, devices and data are looked at when it is submitted"
         )
     return 0
-
-
-def _warnings(jobs: tuple[JobFile, ...], base: Path) -> list[str]:
-    """Return what is allowed and hardly meant."""
-    from runner.policies import of_job  # noqa: PLC0415  as the rest of what reads job files
-    from runner.spec import shell  # noqa: PLC0415  as above
-
-    found = dict.fromkeys(
-        warning for job in jobs for warning in shell.warnings(getattr(job.workload, "command", ()))
-    )
-    for job in {(job.policy, job.retry): job for job in jobs}.values():
-        found |= dict.fromkeys(of_job.in_vain(job.retry, of_job.find(job, base)))
-    return list(found)
 
 
 def _leaves_open(job: JobFile) -> bool:
@@ -130,27 +113,23 @@ def _read(file: str) -> bytes:
     return read(file) if file == STANDARD_INPUT else read_source(Path(file))
 
 
-def _checked(path: Path, text: bytes) -> tuple[JobFile, ...]:
-    """Return the jobs that a file stands for.
+def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
+    """Return the jobs that a file stands for, and what in them is allowed and hardly meant.
 
     Raises:
         SpecError: the file, a path in it, or the policy that it names is not right.
     """
     from runner.policies import of_job  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.spec import jobfile, paths  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.spec import jobfile, paths, shell  # noqa: PLC0415  pydantic: only this command pays for it
 
-    look, policies = cache(paths.problem_with), set[str]()
-
-    def named(job: JobFile) -> Iterator[Problem]:
-        yield from paths.unusable(job, path.parent, look)
-        if job.policy not in policies:
-            policies.add(job.policy)
-            yield from of_job.unknown(job, path.parent)
-
-    written = jobfile.load_all(text, path, besides=named)
-    for job in {job.policy: job for job in written.jobs}.values():
-        of_job.find(job, path.parent)  # its own file may be wrong
-    return written.jobs
+    named = of_job.Named(path.parent, paths.problem_with)
+    jobs = jobfile.load_all(text, path, besides=named.problems).jobs
+    warnings: dict[str, None] = {}
+    for job in jobs:
+        policy = named.policy(job)  # its own file may be wrong
+        warnings |= dict.fromkeys(shell.warnings(getattr(job.workload, "command", ())))
+        warnings |= dict.fromkeys(of_job.in_vain(job.retry, policy))
+    return jobs, list(warnings)
 
 
 def _entry(problem: Problem) -> dict[str, Any]:

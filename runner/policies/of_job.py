@@ -7,7 +7,7 @@ What is kept is the policy written out, so that a later edit of a file changes n
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from runner.policies.files import Shelf
 from runner.source import Problem, SpecError, one_line, quoted
 from runner.spec.jobfile import JobFile, Retry
 from runner.spec.parsing import did_you_mean
+from runner.spec.paths import Look, unusable
 from runner.spec.profiles import profile_names
 from runner.spec.rules import is_path_of_policy
 
@@ -44,18 +45,33 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
     return policy
 
 
-def unknown(job: JobFile, base: Path) -> tuple[Problem, ...]:
-    """Return what is wrong with the policy as the job file names it; mistakes in its own file are not."""
-    try:
-        find(job, base)
-    except SpecError as error:
-        return of_the_job_file(error, job)
-    return ()
+class Named:
+    """What the jobs of a file name, seen by ``look`` and ``reader``; what they share is looked at once."""
 
+    def __init__(self, base: Path, look: Look, reader: Callable[[Path], bytes] = files.source) -> None:
+        self.base, self.look, self._reader = base, cache(look), reader
+        self._asked: set[str] = set()
+        self._policies: dict[str, Policy] = {}
 
-def of_the_job_file(error: SpecError, job: JobFile) -> tuple[Problem, ...]:
-    """Return the problems with a policy that have their places in the job file."""
-    return error.problems if error.path == job.origin.path else ()
+    def problems(self, job: JobFile) -> Iterator[Problem]:
+        """Yield what is wrong with the paths of a job, and with its policy as the job file names it."""
+        yield from unusable(job, self.base, self.look)
+        if job.policy not in self._asked:
+            self._asked.add(job.policy)
+            try:
+                self.policy(job)
+            except SpecError as error:
+                yield from error.problems if error.path == job.origin.path else ()
+
+    def policy(self, job: JobFile) -> Policy:
+        """Return the policy of a job.
+
+        Raises:
+            SpecError: its own file is not right.
+        """
+        if job.policy not in self._policies:
+            self._policies[job.policy] = find(job, self.base, self._reader)
+        return self._policies[job.policy]
 
 
 def _own(job: JobFile, path: Path, shelf: Shelf) -> Policy:

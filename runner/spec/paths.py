@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from jobs.contract import STDLIB, CausalLm, Plan, Program
 from runner.data.catalogue import NAMES
-from runner.source import Problem, SpecError, one_line
+from runner.source import Problem, one_line
 from runner.spec.jobfile import JobFile
 from runner.spec.parsing import did_you_mean
 from runner.spec.yaml_tree import Part
@@ -58,20 +58,11 @@ def paths(job: JobFile) -> Iterator[tuple[tuple[Part, ...], str, Kind]]:
         yield ("secrets", name), source, "secret"
 
 
-def check_paths(job: JobFile, base: Path, look: Look | None = None) -> None:
-    """Return if every path of a job can be used; ``base`` is the directory of the job file.
-
-    ``look`` answers for one path; by default ``problem_with``, as the current user.
-
-    Raises:
-        SpecError: with every path that cannot.
-    """
-    if found := tuple(unusable(job, base, look or problem_with)):
-        raise SpecError(job.origin.path, found)
-
-
 def unusable(job: JobFile, base: Path, look: Look) -> Iterator[Problem]:
-    """Yield what is wrong with the paths of a job; see ``check_paths``."""
+    """Yield what is wrong with the paths of a job; ``base`` is the directory of the job file.
+
+    ``look`` answers for one path, as ``problem_with`` does for the current user.
+    """
     for field, written, kind in paths(job):
         if (fact := look(base / written, kind)) is not None:
             yield job.origin.problem(field, fact + _meant(field, written))

@@ -56,7 +56,7 @@ class Shown:
 def find_data(job: JobFile, base: Path, state_dir: Path, look: paths.Look) -> Data | None:
     """Return where the data of a job lie, None when they come with the image or are made up.
 
-    ``look`` answers for one path, as in ``spec_paths.check_paths``.
+    ``look`` answers for one path, as in ``spec_paths.unusable``.
 
     Raises:
         SpecError: they are a set that has not been prepared.

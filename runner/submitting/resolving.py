@@ -7,13 +7,12 @@ looked at as the person who submits, devices and quotas in the daemon's own pict
 import grp
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from runner.adapters import as_user
 from runner.adapters.store import SqliteStore
-from runner.core.policy.rules import Policy
 from runner.daemon import Daemon
 from runner.errors import Refused, UsageError
 from runner.policies import of_job
@@ -21,7 +20,6 @@ from runner.ports import Device, Owner
 from runner.settings import Settings
 from runner.source import Problem, SpecError, one_line
 from runner.spec.jobfile import JobFile, Written, clashes, resolve_profile
-from runner.spec.paths import Look, unusable
 from runner.submitting import predecessors
 from runner.submitting.admission import Admission, admission, refusal
 from runner.submitting.resolved import Data, Resolved, Sweep, find_data
@@ -53,7 +51,8 @@ class Resolver:
             UsageError: what was given besides it is.
             Refused: the owner has too much already.
         """
-        named = _Named(who, submission.place.parent)
+        look, reader = partial(as_user.problem, who), partial(_read_policy, who)
+        named = of_job.Named(submission.place.parent, look, reader)
         written = submission.read(named.problems)
         snapshot = self.daemon.turns.peek(self.daemon.picture)
         gate = admission(submission, self.daemon.world.capacity, snapshot, owner.name, len(written.jobs))
@@ -90,37 +89,6 @@ def _sweeps(written: Written) -> Iterator[Sweep | None]:
         )
 
 
-class _Named:
-    """What the jobs of a submission name, seen by who submits; what they share is looked at once."""
-
-    def __init__(self, who: as_user.Person, base: Path) -> None:
-        self.base = base
-        self.look: Look = cache(partial(as_user.problem, who))
-        self._read = partial(_read_policy, who)
-        self._asked: set[str] = set()
-        self._policies: dict[str, Policy] = {}
-
-    def problems(self, job: JobFile) -> Iterator[Problem]:
-        """Yield what is wrong with the paths of a job, and with the name of its policy."""
-        yield from unusable(job, self.base, self.look)
-        if job.policy not in self._asked:
-            self._asked.add(job.policy)
-            try:
-                self.policy(job)
-            except SpecError as error:
-                yield from of_job.of_the_job_file(error, job)
-
-    def policy(self, job: JobFile) -> Policy:
-        """Return the policy of a job.
-
-        Raises:
-            SpecError: its own file is not right.
-        """
-        if job.policy not in self._policies:
-            self._policies[job.policy] = of_job.find(job, self.base, self._read)
-        return self._policies[job.policy]
-
-
 @dataclass(slots=True)
 class _Reading:
     """The jobs of one submission, looked at one after the other; what they share is looked at once."""
@@ -130,7 +98,7 @@ class _Reading:
     owner: Owner
     submission: Submission
     gate: Admission
-    named: _Named
+    named: of_job.Named
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
 

@@ -113,11 +113,9 @@ def test_an_address_that_nobody_could_ever_have_is_refused_at_the_start(place: W
         seeing.attach(place.app, listening(place.service, "..:9835"))
 
 
-@pytest.mark.parametrize("errno", [EADDRINUSE, EADDRNOTAVAIL])
-def test_an_address_that_cannot_be_had_now_is_said_once_and_had_as_soon_as_it_can(
-    place: Watched, monkeypatch: pytest.MonkeyPatch, errno: int
-) -> None:
-    real, refusals = figures_port._listening, iter([OSError(errno, "not now")] * 3)
+def refuse(monkeypatch: pytest.MonkeyPatch, *problems: OSError) -> None:
+    """Let the port be had only after these."""
+    real, refusals = figures_port._listening, iter(problems)
 
     def slowly(*asked: Any) -> figures_port._Server:  # noqa: ANN401
         if refusal := next(refusals, None):
@@ -125,6 +123,13 @@ def test_an_address_that_cannot_be_had_now_is_said_once_and_had_as_soon_as_it_ca
         return real(*asked)
 
     monkeypatch.setattr(figures_port, "_listening", slowly)
+
+
+@pytest.mark.parametrize("errno", [EADDRINUSE, EADDRNOTAVAIL])
+def test_an_address_that_cannot_be_had_now_is_said_once_and_had_as_soon_as_it_can(
+    place: Watched, monkeypatch: pytest.MonkeyPatch, errno: int
+) -> None:
+    refuse(monkeypatch, *[OSError(errno, "not now")] * 3)
     with capture_logs() as lines, started(place, "127.0.0.1:0") as server:
         assert get_when_it_listens(server) == 200
     said = [(line["log_level"], line["event"]) for line in lines if line["event"].startswith("metrics.")]
@@ -164,15 +169,7 @@ def test_an_address_that_is_not_there_yet_keeps_nobody_from_starting(place: Watc
 def test_whatever_it_is_later_that_keeps_the_port_from_being_had_it_is_tried_again(
     place: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = figures_port._listening
-    refusals = iter([OSError(EADDRINUSE, "taken"), OSError("no files left"), OSError("no files left")])
-
-    def slowly(*asked: Any) -> figures_port._Server:  # noqa: ANN401
-        if refusal := next(refusals, None):
-            raise refusal
-        return real(*asked)
-
-    monkeypatch.setattr(figures_port, "_listening", slowly)
+    refuse(monkeypatch, OSError(EADDRINUSE, "taken"), OSError("no files left"), OSError("no files left"))
     with capture_logs() as lines, started(place, "127.0.0.1:0") as server:
         assert get_when_it_listens(server) == 200
     problems = [line["problem"] for line in lines if line["event"] == "metrics.cannot_listen"]

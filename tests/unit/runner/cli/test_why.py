@@ -32,7 +32,13 @@ def test_in_a_pipe_a_finished_job_is_told_by_its_outcome_as_in_a_list(
     api: FakeApi, invoke: Invoke, outcome: str
 ) -> None:
     job = api.add("done", **ended(outcome))
-    api.whys[job["id"]] = SAID | {"job": job["id"], "state": "finished", "starts_at": None, "why": "so it is"}
+    api.whys[job["id"]] = SAID | {
+        "job": job["id"],
+        "state": "finished",
+        "outcome": outcome,
+        "starts_at": None,
+        "why": "so it is",
+    }
     assert invoke("why", "done").stdout.split("\t")[:2] == [job["id"], outcome]
     assert json.loads(invoke("why", "done", "--json").stdout)["state"] == "finished"
 

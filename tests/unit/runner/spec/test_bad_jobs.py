@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.source import SpecError
-from runner.spec import jobfile, paths
+from runner.policies.of_job import Named
+from runner.source import SpecError, read_source
+from runner.spec import jobfile
+from runner.spec.paths import problem_with
 
 HERE = Path(__file__).parent / "bad_jobs"
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
@@ -13,7 +15,7 @@ NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 
 def complaints(path: Path) -> tuple[str, ...]:
     with pytest.raises(SpecError) as caught:
-        paths.check_paths(jobfile.read(path), path.parent)
+        jobfile.load_all(read_source(path), path, besides=Named(path.parent, problem_with).problems)
     return caught.value.lines
 
 

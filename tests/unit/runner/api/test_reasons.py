@@ -118,6 +118,8 @@ def test_a_job_that_has_ended_says_how(host: Host) -> None:
     host.daemon.happen(host.row(cancelled), CancelRequested(host.clock.now(), "ann"))
     assert why(host, done) == "succeeded: completed"
     assert why(host, cancelled) == "cancelled by ann"
+    outcomes = [reason(host.daemon, host.row(each))["outcome"] for each in (done, cancelled)]
+    assert outcomes == ["succeeded", "cancelled"]
 
 
 def test_what_brought_a_job_back_into_the_queue_is_said_too(host: Host) -> None:

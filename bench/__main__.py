@@ -34,7 +34,7 @@ from bench.machine import Machine, this_machine
 from bench.result import CannotMeasure, Line, NotMeasured, Result, as_json
 from bench.room import QUICK, Effort, Room, opened
 from bench.table import render
-from runner.errors import RunnerError
+from runner.base.errors import RunnerError
 
 BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
     submit.BENCH: submit.measure,

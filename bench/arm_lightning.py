@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.arms import Gated, Prepared, prepared
 from bench.lockstep import Ended, Gate, Setup
-from jobs.batches import Batch
+from jobs.training.batches import Batch
 
 
 class Steps(Dataset[Batch]):

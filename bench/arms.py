@@ -16,19 +16,19 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from bench.lockstep import Ended, Gate, Setup
-from jobs.batches import Batch
-from jobs.checkpoint import Checkpoints
+from jobs.checkpoint.directory import Stamp
+from jobs.checkpoint.manager import Checkpoints
+from jobs.checkpoint.state import Plain, weights_sha256
 from jobs.contract import CausalLm, RunPaths
-from jobs.device import Device, prepare
-from jobs.lineage import Stamp
-from jobs.optimizer import BETAS
-from jobs.report import Reporter
-from jobs.schedule import learning_rate
-from jobs.signals import Requests
-from jobs.snapshot import Plain, weights_sha256
-from jobs.switches import Switches
-from jobs.trainer import train
-from jobs.training import Training
+from jobs.training.batches import Batch
+from jobs.training.device import Device, prepare
+from jobs.training.loop import train
+from jobs.training.lr_schedule import learning_rate
+from jobs.training.optimizer import BETAS
+from jobs.training.report import Reporter
+from jobs.training.signals import Requests
+from jobs.training.step import Training
+from jobs.training.switches import Switches
 from jobs.workloads import Setting
 from jobs.workloads.causal_lm import CausalLanguageModel
 

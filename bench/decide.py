@@ -18,13 +18,13 @@ from bench import rounds
 from bench.result import Aim, Line, Result, in_milliseconds
 from bench.room import Room
 from bench.stats import percentile
-from runner.core.policy.decide import decide
+from runner.core.policy.decision import Situation
+from runner.core.policy.evaluate import decide
+from runner.core.policy.explain import About, record
 from runner.core.policy.facts import Facts, Moment
 from runner.core.policy.history import History
-from runner.core.policy.records import About, record
-from runner.core.policy.rules import Policy
-from runner.core.policy.verdict import Situation
-from runner.policies.files import load, named
+from runner.core.policy.model import Policy
+from runner.files.policy.load import load, named
 
 BENCH: Final = "decide"
 RULES: Final = 100

@@ -25,20 +25,20 @@ from bench import rounds
 from bench.finished import OWNER
 from bench.result import Aim, CannotMeasure, Line, Result, Series
 from bench.room import Room
-from runner import logs
-from runner.adapters.attempt import attempt_name
-from runner.adapters.clock import SystemClock
-from runner.adapters.store import SqliteStore
-from runner.app import SWITCH_S
-from runner.core.job import Job, Preparing, Queued, Running
-from runner.daemon import Daemon
-from runner.lanes import Lanes
-from runner.policies import of_job
-from runner.ports import Alive, BuildFailed, Gone, JobRow, Key, LaunchRequest, Observation
-from runner.spec.jobfile import load, resolve_profile
-from runner.submitting.resolved import Resolved
-from runner.workshop import JobWorkshop, Shop
-from runner.world import Capacity, World
+from runner.adapters.host.clock import SystemClock
+from runner.adapters.launch import attempt_name
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base import logging as logs
+from runner.base.keyed_executor import Lanes
+from runner.control.context import Capacity, World
+from runner.control.loop import Daemon
+from runner.core.job.model import Job, Preparing, Queued, Running
+from runner.core.ports.all import Alive, BuildFailed, Gone, JobRow, Key, LaunchRequest, Observation
+from runner.files.job.model import load, resolve_profile
+from runner.files.policy import of_job
+from runner.server.main import SWITCH_S
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.submission.revision import Resolved
 
 BENCH: Final = "dispatch"
 SLOTS: Final = 8  # jobs at a time: as many as a server has GPUs
@@ -103,7 +103,7 @@ def logged(directory: Path) -> Iterator[None]:
 
 
 class AtOnce:
-    """Satisfies ``runner.ports.Executor``: what is launched has ended, but for what holds up the rest."""
+    """Satisfies ``runner.core.ports.all.Executor``: what is launched has ended, but for what holds up the rest."""
 
     kind: Final = "memory"
 
@@ -144,7 +144,7 @@ class AtOnce:
 
 
 class NoImages:
-    """Satisfies ``runner.ports.Images`` where programs run without any."""
+    """Satisfies ``runner.core.ports.all.Images`` where programs run without any."""
 
     def ensure(self, accelerator: str, log: Path, job_id: str) -> str:
         raise BuildFailed(f"job {job_id}: {log} is of no image for {accelerator}")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.jobfile import job_text
-from runner.adapters.store import SqliteStore
-from runner.core.job import (
+from runner.adapters.sqlite.store import SqliteStore
+from runner.core.job.lifecycle import advance
+from runner.core.job.model import (
     Allocation,
     Ended,
     Event,
@@ -25,13 +26,12 @@ from runner.core.job import (
     Preparing,
     Ruling,
 )
-from runner.core.lifecycle import advance
+from runner.core.policy.decision import Verdict
 from runner.core.policy.history import History
-from runner.core.policy.rules import Verb
-from runner.core.policy.verdict import Verdict
-from runner.ports import JobRow, Owner, Recorded
-from runner.spec.jobfile import load
-from runner.submitting.resolved import Resolved
+from runner.core.policy.model import Verb
+from runner.core.ports.all import JobRow, Owner, Recorded
+from runner.files.job.model import load
+from runner.services.submission.revision import Resolved
 
 SPAN: Final = timedelta(days=30)
 OWNER: Final = Owner(65532, 65532, "nobody")

@@ -136,7 +136,7 @@ class Lane:
 def side_by_side(trainings: Mapping[str, Setup]) -> Iterator[dict[str, Lane | Missing]]:
     """Give the trainings, ready for their first turn."""
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["jobs.trainer"])  # torch is imported once for all
+    processes.set_forkserver_preload(["jobs.training.loop"])  # torch is imported once for all
     lanes = {name: _started(processes, setup) for name, setup in trainings.items()}
     try:
         yield {name: _ready(lane) for name, lane in lanes.items()}

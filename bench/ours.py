@@ -11,7 +11,7 @@ from bench import rounds
 from bench.jobfile import CPUS
 from bench.queues import REST_LIMIT_S, Queue, answer
 from bench.stage import Stage, command, stage
-from runner.client import Client
+from runner.client.client import Client
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from typing import Final
 from bench import rounds
 from bench.result import Aim, Line, Result, in_milliseconds
 from bench.room import Room
-from runner.core.queue.plan import plan
-from runner.core.queue.rules import Quota, Quotas, Rules
-from runner.core.queue.snapshot import GIB, Device, Host, Needs, Running, Snapshot, Waiting
+from runner.core.scheduler.backfill import plan
+from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.snapshot import GIB, Device, Host, Needs, Running, Snapshot, Waiting
 
 BENCH: Final = "placement"
 WAITING: Final = 10_000

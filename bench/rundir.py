@@ -4,8 +4,8 @@ from pathlib import Path
 
 from bench.container import Plan
 from jobs.contract import AttemptSpec
-from runner.adapters.run_directory import RunDirectory
-from runner.ports import Owner
+from runner.adapters.host.run_directory import RunDirectory
+from runner.core.ports.all import Owner
 
 
 def prepared(directory: Path, plan: Plan) -> Path:

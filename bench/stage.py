@@ -14,12 +14,12 @@ from bench import container
 from bench.jobfile import CPUS, job_text
 from bench.result import CannotMeasure
 from bench.rounds import wait_for
-from runner.adapters.attempt import attempt_name
-from runner.answers import Detail, Event
-from runner.client import Client
-from runner.errors import RunnerError
-from runner.places import Absent, Place, connect
-from runner.ports import Key
+from runner.adapters.launch import attempt_name
+from runner.base.errors import RunnerError
+from runner.client.autostart import Absent, Place, connect
+from runner.client.client import Client
+from runner.client.types import Detail, Event
+from runner.core.ports.all import Key
 
 START_LIMIT_S: Final = 60.0
 STATE_LIMIT_S: Final = 900.0  # the first job may have to wait for its image

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from images.bootstrap import Bootstrap, bootstrap
-from images.engine import Engine, Image, Step
 from images.errors import BuildFailed
 from images.log import BuildLog
+from images.ports import Engine, Image, Step
 from images.recipe import Base
 from images.settings import LOCAL_BASE, ImageSettings
 

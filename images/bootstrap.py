@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from images.engine import Engine
 from images.errors import BuildFailed
 from images.log import BuildLog
+from images.ports import Engine
 from images.settings import LOCAL_BASE
 
 PACKAGES: Final = (

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Final
 
-from images.engine import BuildRequest
+from images.cancellation import Interest
 from images.errors import BuildFailed
-from images.interest import Interest
+from images.ports import BuildRequest
 
 _PASSED_ON: Final = (
     "PATH",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from images.interest import Interest
+from images.cancellation import Interest
 
 _LOOK_S: Final = 0.2  # between two tries; the kernel's own waiting could not be given up
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from images.cancellation import Interest
 from images.errors import BuildFailed
-from images.interest import Interest
 
 LAST_LINES: Final = 20
 

@@ -17,13 +17,13 @@ from typing import Final
 
 from images import bases, wheels
 from images.bootstrap import Bootstrap, bootstrap
+from images.cancellation import Interest
 from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
-from images.engine import BuildRequest, Engine, Image
 from images.errors import BuildAbandoned, BuildFailed, EngineUnavailable
-from images.interest import Interest
 from images.locks import locked
 from images.log import BuildLog
+from images.ports import BuildRequest, Engine, Image
 from images.recipe import Base, Entry, Recipe, last_stage, without_last_stage
 from images.settings import ACCELERATORS, Accelerator, BuilderKind, ImageSettings
 
@@ -45,7 +45,7 @@ class Plan:
 
 
 class ImageStore:
-    """Answers with image ids, building what is not there; satisfies ``runner.ports.Images``."""
+    """Answers with image ids, building what is not there; satisfies ``runner.core.ports.all.Images``."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ImageStore:
     def _engine(self) -> Engine:
         if self._given is not None:
             return self._given
-        from images.build import DockerEngine  # noqa: PLC0415  loads the SDK: whoever builds nothing needs none
+        from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK: whoever builds nothing needs none
 
         return DockerEngine(self._settings.engine_url)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RunPaths, read_limited
-from jobs.failures import UNEXPECTED, Failure, InvalidSpec, NoValidCheckpoint, is_disk_full
-from jobs.report import Reporter, complain, say
-from jobs.signals import Requests, listen
+from jobs.training.failures import UNEXPECTED, Failure, InvalidSpec, NoValidCheckpoint, is_disk_full
+from jobs.training.report import Reporter, complain, say
+from jobs.training.signals import Requests, listen
 
 MAX_SPEC_BYTES = 1024 * 1024
 
@@ -62,7 +62,7 @@ def _attempt(paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
     # (2 cores, one busy neighbour: 24 s spinning, 2.4 s sleeping; one thread 2.1 s; alone: 1.3 s, 1.8 s).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded
     gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a tenth of loading torch
-    from jobs import trainer  # noqa: PLC0415 - torch takes seconds: first the spec, then torch
+    from jobs.training import loop as trainer  # noqa: PLC0415 - torch takes seconds: first the spec, then torch
 
     gc.freeze()
     gc.enable()

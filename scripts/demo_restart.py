@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from runner.client import find_or_start
+from runner.client.client import find_or_start
 
 ROOT: Final = Path(__file__).parent.parent
 RUNNER: Final = str(Path(sys.executable).with_name("runner"))

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from runner.cli.main import COMMANDS
-from runner.client import Client
-from runner.places import Place
+from runner.client.autostart import Place
+from runner.client.client import Client
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 IMAGES: Final = ROOT / "docs/images"

@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from images import bases
-from images.build import DockerEngine
+from images.docker_engine import DockerEngine
 from images.log import BuildLog
 from images.settings import ImageSettings
 

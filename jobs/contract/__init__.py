@@ -11,7 +11,7 @@ size, ignores keys that it does not know and lets it influence its own job only.
 
 from jobs.contract.attempt import AttemptSpec, CheckpointPlan
 from jobs.contract.base import BILLION, CONTRACT_VERSION, Report, Spec
-from jobs.contract.ends import Cause, ExitCode, Phase
+from jobs.contract.exit import Cause, ExitCode, Phase
 from jobs.contract.paths import (
     CHECKPOINT_NAME,
     JOB_DIR,

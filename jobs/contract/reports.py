@@ -6,7 +6,7 @@ All of it comes from an untrusted party: every text and every list has a limit.
 from pydantic import Field
 
 from jobs.contract.base import Report
-from jobs.contract.ends import Cause, Phase
+from jobs.contract.exit import Cause, Phase
 
 
 class Status(Report):

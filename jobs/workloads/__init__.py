@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from jobs.batches import Batch
 from jobs.contract import BuiltIn, CausalLm, GraphForecast, ImuStream, PairClassifier, ResidentTransformer
-from jobs.switches import Switches
+from jobs.training.batches import Batch
+from jobs.training.switches import Switches
 
 
 class Source(Protocol):
@@ -78,7 +78,7 @@ class Workload(Protocol):
 
     @property
     def signatures(self) -> Mapping[str, str]:
-        """The aspects of ``jobs.signatures`` that the workload decides."""
+        """The aspects of ``jobs.checkpoint.signatures`` that the workload decides."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the optimiser's parameter groups with their hyper-parameters, parameters by name."""
@@ -118,15 +118,15 @@ def build(plan: BuiltIn, setting: Setting) -> Workload:
 
             return CausalLanguageModel(plan, setting)
         case ImuStream():
-            from jobs.workloads.imu_stream import StreamedPoses  # noqa: PLC0415
+            from jobs.workloads.imu_stream.workload import StreamedPoses  # noqa: PLC0415
 
             return StreamedPoses(plan, setting)
         case GraphForecast():
-            from jobs.workloads.graph_forecast import GraphForecaster  # noqa: PLC0415
+            from jobs.workloads.graph_forecast.workload import GraphForecaster  # noqa: PLC0415
 
             return GraphForecaster(plan, setting)
         case ResidentTransformer():
-            from jobs.workloads.resident_transformer import CandleTransformer  # noqa: PLC0415
+            from jobs.workloads.resident_transformer.workload import CandleTransformer  # noqa: PLC0415
 
             return CandleTransformer(plan, setting)
         case PairClassifier():

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
 from torch.utils.checkpoint import checkpoint
 
-from jobs.batches import Batch
+from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract import CausalLm, Profile
-from jobs.randomness import seed_all
-from jobs.readers.text import Corpus, corpus_directory, read_corpus, unigram_nats, windows
-from jobs.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
+from jobs.data.text import Corpus, corpus_directory, read_corpus, unigram_nats, windows
+from jobs.training.batches import Batch
+from jobs.training.randomness import seed_all
 from jobs.workloads import Evaluation, Setting
-from jobs.workloads.parts import decayed_matrices
+from jobs.workloads.common.parameters import decayed_matrices
 
 VOCABULARY = 256
 

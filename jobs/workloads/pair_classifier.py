@@ -28,18 +28,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
 
-from jobs import batches
-from jobs.batches import Batch
+from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract import PairClassifier, Profile
-from jobs.failures import InvalidSpec
-from jobs.randomness import derive, seed_all
-from jobs.readers.molecules import Molecules, read_molecules
-from jobs.report import say
-from jobs.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
-from jobs.switches import Switches
+from jobs.data.molecules import Molecules, read_molecules
+from jobs.training import batches
+from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
+from jobs.training.randomness import derive, seed_all
+from jobs.training.report import say
+from jobs.training.switches import Switches
 from jobs.workloads import Evaluation, Setting
-from jobs.workloads.encoder import Block, initialise, tell_recomputing, through
-from jobs.workloads.parts import decayed_matrices
+from jobs.workloads.common.encoder import Block, initialise, tell_recomputing, through
+from jobs.workloads.common.parameters import decayed_matrices
 
 FIRST, SECOND, SIMILAR = range(3)
 

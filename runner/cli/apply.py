@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from runner.base.errors import Unavailable, UsageError
+from runner.base.textfile import one_line
 from runner.cli.options import as_json, check_optional_ref, complete_names, count_from, the_job
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
 from runner.cli.submit import read
-from runner.client import find_or_start
-from runner.errors import Unavailable, UsageError
-from runner.source import one_line
-from runner.wire import quote
+from runner.client.client import find_or_start
+from runner.client.http import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from runner.client import Client
+    from runner.client.client import Client
 
 DECLINED: Final = 3
 MAX_ID: Final = 20

@@ -9,8 +9,8 @@ import click
 
 from runner.cli.options import as_json
 from runner.cli.output import complain, say, say_json
-from runner.client import find
-from runner.places import ROOT_STATE_DIR, SYSTEM_SOCKET, Absent, await_gone
+from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, Absent, await_gone
+from runner.client.client import find
 
 UNIT: Final = """\
 [Unit]
@@ -65,7 +65,7 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
         return
     gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a fifth of the start
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it; nothing is drawn
-    from runner.app import serve as be_the_daemon  # noqa: PLC0415  loads everything
+    from runner.server.main import serve as be_the_daemon  # noqa: PLC0415  loads everything
 
     socket = socket or (None if state_dir else os.environ.get("RUNNER_SOCKET"))
     click.get_current_context().exit(be_the_daemon(socket, state_dir, settings))

@@ -14,12 +14,12 @@ from typing import Final
 
 import click
 
+from runner.base.errors import UsageError
 from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
-from runner.client import find
-from runner.data.catalogue import DATA_SETS, NAMES, DataSet, is_prepared, location
-from runner.errors import UsageError
-from runner.places import Absent, state_dir
+from runner.client.autostart import Absent, state_dir
+from runner.client.client import find
+from runner.files.datasets import DATA_SETS, NAMES, DataSet, is_prepared, location
 
 COLUMNS: Final = ("NAME", "PREPARED", "DOWNLOAD", "TITLE")
 MB: Final = 1_000_000
@@ -66,9 +66,9 @@ def prepare(*, names: tuple[str, ...]) -> None:
     Prints where each comes from and its licence.  Whatever interrupts it, a data set is there
     as a whole or not at all.
     """
-    from runner.data.shelf import Fetch  # noqa: PLC0415  only this command pays for it
-    from runner.data.shelf import prepare as make  # noqa: PLC0415
-    from runner.settings import load_settings  # noqa: PLC0415
+    from runner.adapters.datasets.store import Fetch  # noqa: PLC0415  only this command pays for it
+    from runner.adapters.datasets.store import prepare as make  # noqa: PLC0415
+    from runner.files.settings.model import load_settings  # noqa: PLC0415
 
     home, fetch = _state_dir(), Fetch(sys.executable, load_settings(None).ca_file)
     for chosen in (DATA_SETS[name] for name in dict.fromkeys(names)):
@@ -101,7 +101,7 @@ def show(*, name: str, as_json: bool) -> None:
 @the_names
 def remove(*, names: tuple[str, ...]) -> None:
     """Remove prepared data sets; jobs that name them fail until they are prepared again."""
-    from runner.data.shelf import remove as take_away  # noqa: PLC0415  only this command pays for it
+    from runner.adapters.datasets.store import remove as take_away  # noqa: PLC0415  only this command pays for it
 
     home = _state_dir()
     missing = [name for name in dict.fromkeys(names) if not take_away(home, name)]

@@ -8,12 +8,12 @@ import click
 
 from runner.cli.options import as_json, count_from, perhaps_a_job
 from runner.cli.output import complain, harmless, leave_with_reader, on_terminal, say, say_json, say_row
-from runner.client import Client, find_or_start
+from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runner.answers import Event
+    from runner.client.types import Event
 
 PAGE: Final = 1000
 WAIT_S: Final = 30.0

@@ -10,16 +10,16 @@ import codecs
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from runner.cli import render
+from runner.cli import text as render
 from runner.cli.output import say, say_json, takes_escapes
-from runner.wire import ErrorAnswer
+from runner.client.http import ErrorAnswer
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from runner.answers import Detail
-    from runner.client import Client
+    from runner.client.client import Client
+    from runner.client.types import Detail
 
 LOOK_S: Final = 0.5
 QUIET_S: Final = 10.0

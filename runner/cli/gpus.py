@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from runner.cli import render
+from runner.cli import text as render
 from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
-from runner.client import find_or_start
-from runner.wire import quote
+from runner.client.client import find_or_start
+from runner.client.http import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

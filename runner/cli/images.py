@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from images.engine import Engine
+    from images.ports import Engine
+    from images.prune import Row
     from images.settings import ImageSettings
-    from images.upkeep import Row
 
 ACCELERATORS: Final = ("cpu", "cuda", "rocm")
 COLUMNS: Final = ("IMAGE", "KIND", "FOR", "SIZE", "MADE", "CURRENT", "TAG")
@@ -77,7 +77,7 @@ def list_images(*, as_json: bool) -> None:
 
     In a pipe, between tabs: id, kind, accelerator, bytes, made (UTC), current or -, tags.
     """
-    from images.upkeep import listed  # noqa: PLC0415  only this command pays for it
+    from images.prune import listed  # noqa: PLC0415  only this command pays for it
 
     with _explained("images"):
         rows = listed(_engine(_settings()))
@@ -94,7 +94,7 @@ def prune(*, as_json: bool) -> None:
 
     Base images stay; so do wheels and logs, in a directory that may be deleted at any time.
     """
-    from images.upkeep import prune as remove_unneeded  # noqa: PLC0415  only this command pays for it
+    from images.prune import prune as remove_unneeded  # noqa: PLC0415  only this command pays for it
 
     settings = _settings()
     with _explained("images"):
@@ -106,15 +106,15 @@ def _settings() -> ImageSettings:
     """Return what the daemon of this user would use, its directory included: the two exclude each other."""
     from pathlib import Path  # noqa: PLC0415  as above
 
-    from runner.app import image_settings  # noqa: PLC0415
-    from runner.places import state_dir  # noqa: PLC0415
-    from runner.settings import load_settings  # noqa: PLC0415
+    from runner.client.autostart import state_dir  # noqa: PLC0415
+    from runner.files.settings.model import load_settings  # noqa: PLC0415
+    from runner.server.main import image_settings  # noqa: PLC0415
 
     return image_settings(Path(state_dir(os.environ, os.geteuid())), load_settings(None))
 
 
 def _engine(settings: ImageSettings) -> Engine:
-    from images.build import DockerEngine  # noqa: PLC0415  loads the SDK
+    from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK
 
     return DockerEngine(settings.engine_url)
 
@@ -123,7 +123,7 @@ def _engine(settings: ImageSettings) -> Engine:
 def _explained(thing: str, log: Path | None = None) -> Iterator[None]:
     """Turn the errors of ``images`` into lines for the user."""
     from images.errors import BuildFailed, EngineForbidden, EngineUnavailable  # noqa: PLC0415  as above
-    from runner.errors import Refused, Unavailable  # noqa: PLC0415
+    from runner.base.errors import Refused, Unavailable  # noqa: PLC0415
 
     try:
         yield

@@ -4,10 +4,10 @@ import time
 
 import click
 
-from runner.cli import render
+from runner.cli import text as render
 from runner.cli.options import as_json, count_from, perhaps_a_sweep, the_job
 from runner.cli.output import complain, on_terminal, say_json, say_row
-from runner.client import find_or_start
+from runner.client.client import find_or_start
 
 
 def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str | None:

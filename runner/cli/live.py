@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from runner.cli import render
+from runner.cli import text as render
 from runner.cli.output import harmless
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from runner.answers import Detail
+    from runner.client.types import Detail
 
 
 class LiveView:

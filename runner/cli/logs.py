@@ -14,12 +14,12 @@ import click
 
 from runner.cli.options import as_json, count_from, the_job
 from runner.cli.output import complain, leave_with_reader, say_json
-from runner.client import Client, LogPiece, find_or_start
+from runner.client.client import Client, LogPiece, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runner.answers import Summary
+    from runner.client.types import Summary
 
 WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attempt may be noticed
 _NUMBERS: Final = re.compile("[0-9]+")
@@ -91,7 +91,7 @@ def _tell_end(job: Summary, ref: str) -> None:
     if job["state"] == "held":
         complain(f"{ref}: is held; runner release {ref} lets it go on, and runner policy explain says why")
     elif job["outcome"] not in {None, "succeeded"}:
-        from runner.cli.render import state_line  # noqa: PLC0415  most logs are not followed to such an end
+        from runner.cli.text import state_line  # noqa: PLC0415  most logs are not followed to such an end
 
         complain(state_line(job))
 

@@ -12,8 +12,8 @@ from typing import Final, NoReturn
 
 import click
 
+from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.cli.output import INTERRUPTED, READER_GONE, complain, complain_of, discard
-from runner.errors import RunnerError, Unavailable, UsageError
 
 COMMANDS: Final = {
     "submit": "runner.cli.submit:submit",
@@ -24,24 +24,24 @@ COMMANDS: Final = {
     "logs": "runner.cli.logs:logs",
     "events": "runner.cli.events:events",
     "wait": "runner.cli.wait:wait",
-    "cancel": "runner.cli.steer:cancel",
-    "kill": "runner.cli.steer:kill",
-    "restart": "runner.cli.steer:restart",
+    "cancel": "runner.cli.control:cancel",
+    "kill": "runner.cli.control:kill",
+    "restart": "runner.cli.control:restart",
     "apply": "runner.cli.apply:apply",
     "rollback": "runner.cli.apply:rollback",
     "revisions": "runner.cli.apply:revisions",
-    "hold": "runner.cli.steer:hold",
-    "release": "runner.cli.steer:release",
+    "hold": "runner.cli.control:hold",
+    "release": "runner.cli.control:release",
     "schedule": "runner.cli.schedule:schedule",
-    "validate": "runner.cli.files:commands",
-    "schema": "runner.cli.files:commands",
-    "init": "runner.cli.files:commands",
+    "validate": "runner.cli.jobfile:commands",
+    "schema": "runner.cli.jobfile:commands",
+    "init": "runner.cli.jobfile:commands",
     "policy": "runner.cli.policy:policy",
     "gpus": "runner.cli.gpus:gpus",
     "images": "runner.cli.images:images",
     "data": "runner.cli.data:data",
     "profiles": "runner.cli.profiles:profiles",
-    "bench": "runner.cli.bench:bench",
+    "bench": "runner.cli.bench.command:bench",
     "usage": "runner.cli.usage:usage",
     "simulate": "runner.cli.simulate:simulate",
     "serve": "runner.cli.daemon:serve",

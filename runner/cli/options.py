@@ -54,7 +54,7 @@ def check_refs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 
 def complete_names(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the names of jobs that a running daemon knows; none is started for this."""
-    from runner.client import names  # noqa: PLC0415  options are made without a client too
+    from runner.client.client import names  # noqa: PLC0415  options are made without a client too
 
     return [CompletionItem(name) for name in names(COMPLETION_LIMIT_S) if name.startswith(begun)]
 
@@ -65,7 +65,7 @@ def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> fl
         return None
     if match := _ONE_UNIT.fullmatch(given):
         return float(match[1]) * UNIT_S[match[2]]
-    from runner.quantities import parse_duration  # noqa: PLC0415  what most people write has one unit
+    from runner.base.units import parse_duration  # noqa: PLC0415  what most people write has one unit
 
     try:
         return parse_duration(given).total_seconds()

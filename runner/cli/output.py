@@ -6,8 +6,8 @@ from typing import Final, TextIO
 
 import click
 
-from runner.errors import RunnerError
-from runner.wire import ErrorAnswer
+from runner.base.errors import RunnerError
+from runner.client.http import ErrorAnswer
 
 INTERRUPTED: Final = 130  # exit code, as a shell reports SIGINT
 READER_GONE: Final = 141  # the same, of SIGPIPE

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner.base.errors import UsageError
+from runner.base.textfile import SpecError, one_line
 from runner.cli.options import as_json, check_ref, check_refs, count_from
 from runner.cli.output import complain, complain_of, say, say_json, say_row
-from runner.client import find_or_start
-from runner.errors import UsageError
-from runner.source import SpecError, one_line
+from runner.client.client import find_or_start
 
 if TYPE_CHECKING:
-    from runner.answers import Detail
-    from runner.core.policy.records import Record
-    from runner.core.policy.rules import Policy
-    from runner.core.policy.simulate import Replay
+    from runner.client.types import Detail
+    from runner.core.policy.explain import Record
+    from runner.core.policy.model import Policy
+    from runner.core.policy.replay import Replay
 
 FILE = click.Path(path_type=Path)
 
@@ -48,7 +48,8 @@ def check(policies: tuple[str, ...], *, as_json: bool) -> None:
 @click.option("--merged", is_flag=True, help="Write out what it extends, in the order in which it is asked.")
 def show(policy_: str, *, merged: bool) -> None:
     """Print a policy with its comments, "default" by default: what one's own can begin with."""
-    from runner.policies import files, text  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy import dump as text  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy import load as files  # noqa: PLC0415  pydantic: only this command pays for it
 
     found = _policy(policy_)
     if merged:
@@ -79,7 +80,7 @@ def facts(*, as_json: bool) -> None:
     In a pipe and on a terminal, between tabs: name, values, when it is known (E at the end of
     an attempt, W while it runs, C when a change is offered), meaning, source.
     """
-    from runner.policies.reference import rows  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy.reference import rows  # noqa: PLC0415  only this command pays for it
 
     for name, values, moments, meaning, source in rows():
         if as_json:
@@ -94,7 +95,7 @@ def schema() -> None:
     """Print the JSON Schema of the policy file, for editors."""
     import json  # noqa: PLC0415  not every command needs it
 
-    from runner.policies import schema as policy_schema  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy import schema as policy_schema  # noqa: PLC0415  pydantic: only this command pays for it
 
     say(json.dumps(policy_schema.schema(), indent=2))
 
@@ -111,7 +112,7 @@ def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_jso
 
     Every rule is there: true, false or unknown, with the fact that decided.
     """
-    from runner.policies import journal as policy_journal  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy import journal as policy_journal  # noqa: PLC0415  only this command pays for it
 
     records = policy_journal.read(journals) if journals else _decided(job)
     known_as = job if journals else str(records[0]["job"])
@@ -168,7 +169,7 @@ def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None
     seconds lost, reason.  "-" is an attempt that it would not have made.  Then a line per job on
     stderr.  After a first different verdict that starts an attempt, the rest is marked "?".
     """
-    from runner.policies import journal as policy_journal  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy import journal as policy_journal  # noqa: PLC0415  only this command pays for it
 
     for replay in policy_journal.simulate(_policy(policy_), policy_journal.read(journals)):
         if as_json:
@@ -182,27 +183,27 @@ def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None
 
 def _path(given: str) -> Path:
     """Return the file of a policy by its name or path; what lies here comes before what is shipped."""
-    from runner.policies.files import Shelf  # noqa: PLC0415  as above
+    from runner.files.policy.load import Shelf  # noqa: PLC0415  as above
 
     path, shelf = Path(given), Shelf()
     if given in shelf.names() and not path.is_file():
         return shelf.directory / f"{given}.yaml"
     if not path.exists() and "/" not in given and "." not in given:
-        from runner.policies.files import unknown  # noqa: PLC0415  as above
+        from runner.files.policy.load import unknown  # noqa: PLC0415  as above
 
         raise unknown(given, shelf)
     return path
 
 
 def _policy(given: str) -> Policy:
-    from runner.policies import files  # noqa: PLC0415  as above
+    from runner.files.policy import load as files  # noqa: PLC0415  as above
 
     return files.read(_path(given))
 
 
 def _check(given: str, *, as_json: bool) -> int:
     """Report on one policy, and return the exit code for it."""
-    from runner.policies.of_job import kept_digest  # noqa: PLC0415  as above
+    from runner.files.policy.of_job import kept_digest  # noqa: PLC0415  as above
 
     try:
         found = _policy(given)
@@ -222,7 +223,7 @@ def _check(given: str, *, as_json: bool) -> int:
 
 def _test(found: Policy, path: Path, *, as_json: bool) -> int:
     """Report on one file of cases, and return the exit code for it."""
-    from runner.policies import cases as policy_cases  # noqa: PLC0415  as above
+    from runner.files.policy import cases as policy_cases  # noqa: PLC0415  as above
 
     cases = policy_cases.read(path)
     problems = [case.problem(fact) for case in cases for fact in policy_cases.run(found, case)]

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from runner.spec.profiles import Said
+    from runner.files.profiles.load import Said
 
 COLUMNS: Final = ("SWITCH", "VALUE", "FROM", "WHY")
 
 
 def _complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    from runner.spec.profiles import profile_names  # noqa: PLC0415  pydantic: only a shell that completes pays
+    from runner.files.profiles.load import profile_names  # noqa: PLC0415  pydantic: only a shell that completes pays
 
     return [CompletionItem(name) for name in profile_names(_directory()) if name.startswith(begun)]
 
@@ -41,7 +41,7 @@ def list_profiles(*, as_json: bool) -> None:
 
     In a pipe, between tabs: name, the profiles that it extends or -, what it is for.
     """
-    from runner.spec.profiles import chain, introduction, profile_names  # noqa: PLC0415  as above
+    from runner.files.profiles.load import chain, introduction, profile_names  # noqa: PLC0415  as above
 
     directory = _directory()
     rows = [
@@ -121,10 +121,10 @@ def _named(name: str) -> Mapping[str, Said]:
     Raises:
         UsageError: there is none of that name, or its files are not right.
     """
-    from runner.errors import UsageError  # noqa: PLC0415  as above
-    from runner.source import quoted  # noqa: PLC0415
-    from runner.spec.parsing import did_you_mean  # noqa: PLC0415
-    from runner.spec.profiles import ACCELERATORS, AUTO, named, profile_names  # noqa: PLC0415
+    from runner.base.errors import UsageError  # noqa: PLC0415  as above
+    from runner.base.textfile import quoted  # noqa: PLC0415
+    from runner.files.profiles.load import ACCELERATORS, AUTO, named, profile_names  # noqa: PLC0415
+    from runner.files.validation import did_you_mean  # noqa: PLC0415
 
     names = profile_names(_directory())
     if name == AUTO:

@@ -13,9 +13,9 @@ from runner.cli.output import complain, on_terminal, say_json, say_row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from runner.core.queue.report import Report
-    from runner.core.queue.simulate import Arrival, Site
-    from runner.queueing.simulation import Contestant
+    from runner.core.scheduler.simulator import Arrival, Site
+    from runner.core.scheduler.simulator_report import Report
+    from runner.services.simulation.run import Contestant
 
 FILE = click.Path(path_type=Path)
 ORDERS: Final = ("fair", "fifo", "priority", "sjf")
@@ -62,8 +62,9 @@ def simulate(  # noqa: PLR0913  one for each option
     Between tabs, a line per order: mean wait and its percentiles in hours, bounded slowdown,
     preemptions, and two indices of fairness between users, 1 being the best.
     """
-    from runner.core.queue.simulate import Site  # noqa: PLC0415  as above
-    from runner.queueing import simulation, traces  # noqa: PLC0415  only this command pays for it
+    from runner.core.scheduler.simulator import Site  # noqa: PLC0415  as above
+    from runner.services.simulation import run as simulation  # noqa: PLC0415  only this command pays for it
+    from runner.services.simulation import trace as traces  # noqa: PLC0415  as above
 
     if (trace is None) == (seed is None):
         raise click.UsageError("give either --trace FILE or --synthetic SEED")
@@ -76,7 +77,7 @@ def simulate(  # noqa: PLR0913  one for each option
 
 
 def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]:
-    from runner.queueing.simulation import Recipe, synthetic  # noqa: PLC0415  as above
+    from runner.services.simulation.run import Recipe, synthetic  # noqa: PLC0415  as above
 
     devices = sum(len(host.devices) for host in site.hosts)
     largest = max(len(host.devices) for host in site.hosts)
@@ -84,8 +85,8 @@ def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]
 
 
 def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[Contestant]:
-    from runner.core.queue.rules import Order  # noqa: PLC0415  as above
-    from runner.queueing.simulation import CONTESTANTS, Contestant  # noqa: PLC0415  as above
+    from runner.core.scheduler.config import Order  # noqa: PLC0415  as above
+    from runner.services.simulation.run import CONTESTANTS, Contestant  # noqa: PLC0415  as above
 
     if not orders and not no_backfill:
         return CONTESTANTS
@@ -101,7 +102,7 @@ def _play(
     as_json: bool,
 ) -> None:
     """Print each report as soon as it is there."""
-    from runner.queueing import simulation  # noqa: PLC0415  as above
+    from runner.services.simulation import run as simulation  # noqa: PLC0415  as above
 
     if on_terminal() and not as_json:
         say_row(*(USER_COLUMNS if by_user else COLUMNS))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from runner.base.errors import RunnerError, UsageError
 from runner.cli.options import as_json, check_ref, check_text
 from runner.cli.output import (
     INTERRUPTED,
@@ -17,8 +18,7 @@ from runner.cli.output import (
     say_json,
     say_row,
 )
-from runner.client import Client, find_or_start
-from runner.errors import RunnerError, UsageError
+from runner.client.client import Client, find_or_start
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 STANDARD_INPUT: Final = "-"
@@ -119,7 +119,7 @@ def read(file: str) -> bytes:
         UsageError: it cannot be read, is too large to be one, or its path is not UTF-8.
     """
     if file == STANDARD_INPUT:
-        from runner.source import standard_input  # noqa: PLC0415  its imports cost more than a submission
+        from runner.base.textfile import standard_input  # noqa: PLC0415  its imports cost more than a submission
 
         text = standard_input().read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:
@@ -149,7 +149,7 @@ def _explain(file: str) -> bytes:
         raise UsageError("'': no file has an empty name; name a job file")
     from pathlib import Path  # noqa: PLC0415
 
-    from runner.source import read_source  # noqa: PLC0415
+    from runner.base.textfile import read_source  # noqa: PLC0415
 
     return read_source(Path(file))
 

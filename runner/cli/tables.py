@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runner.cli import render
+from runner.cli import text as render
 from runner.cli.output import harmless, takes_escapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from runner.answers import Detail, Summary
+    from runner.client.types import Detail, Summary
 
 COLOURS: Final = {
     "running": "green", "starting": "green", "succeeded": "green", "failed": "red", "held": "yellow",

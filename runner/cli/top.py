@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from runner.cli import frames
+from runner.base.errors import RunnerError
+from runner.cli import table as frames
 from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say_json, takes_escapes
-from runner.cli.render import Pace
-from runner.client import Client, find_or_start
-from runner.errors import RunnerError
+from runner.cli.text import Pace
+from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import click
 
-from runner.cli import frames
-from runner.cli.frames import Cell, Section
+from runner.cli import table as frames
 from runner.cli.options import as_json, seconds_of_unit
 from runner.cli.output import complain, harmless, on_terminal, say_json, say_row
+from runner.cli.table import Cell, Section
 from runner.cli.top import style
-from runner.client import find_or_start
+from runner.client.client import find_or_start
 
 Json = dict[str, Any]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli import render
+from runner.cli import text as render
 from runner.cli.options import as_json, seconds, the_jobs
 from runner.cli.output import complain, say, say_json
-from runner.client import Client, find_or_start
+from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
-    from runner.answers import Detail
+    from runner.client.types import Detail
 
 FIRST_LOOK_S: Final = 1.0  # of the first question: what never starts is told soon
 LOOK_S: Final = 30.0  # of one question; asked again and again

@@ -4,7 +4,7 @@ import click
 
 from runner.cli.options import as_json, the_job
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
-from runner.client import find_or_start
+from runner.client.client import find_or_start
 
 
 @click.command()

@@ -24,9 +24,12 @@ from typing import Any
 
 import torch
 
-from jobs import checkpoint, files, lineage, trainer
 from jobs.__main__ import main as train
+from jobs.checkpoint import directory as lineage
+from jobs.checkpoint import durable as files
+from jobs.checkpoint import manager as checkpoint
 from jobs.contract import AttemptSpec, RunPaths, checkpoints, read_manifest
+from jobs.training import loop as trainer
 
 PROTOCOL = frozenset(module.__file__ for module in (checkpoint, files, lineage))
 """Where a kill can fall between two halves of a save or of a resume."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.client import Client
+from runner.client.client import Client
 from tests.fakes.people import with_uid
 from tests.fakes.service import Json, Service, service, until
 

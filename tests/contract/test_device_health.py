@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 import pytest
 
-from runner.adapters.amd import AmdHealth
-from runner.ports import Device, DeviceProcess, Health
+from runner.adapters.gpu.amd import AmdHealth
+from runner.core.ports.all import Device, DeviceProcess, Health
 from tests.fakes.vitals import FakeHealth
 
 SOURCE = Path(__file__).parents[1] / "fakes/nvml/nvml.c"
 LOOK = """
 import dataclasses, json, sys
-from runner.adapters.nvidia import NvidiaHealth
-from runner.ports import Device
+from runner.adapters.gpu.nvidia import NvidiaHealth
+from runner.core.ports.all import Device
 devices = tuple(Device(uuid, "nvidia", "L4") for uuid in sys.argv[1:])
 print(json.dumps({uuid: dataclasses.asdict(h) for uuid, h in NvidiaHealth().look(devices).items()}))
 """

@@ -13,8 +13,8 @@ from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 
 import pytest
 
-from runner.errors import Refused, Unavailable
-from runner.ports import Alive, Gone, Key, LaunchRefused, LaunchRequest, Owner
+from runner.base.errors import Refused, Unavailable
+from runner.core.ports.all import Alive, Gone, Key, LaunchRefused, LaunchRequest, Owner
 from tests.contract.worlds import (
     OWNER,
     PATIENCE_S,

@@ -15,11 +15,11 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobs.contract import RunPaths
-from runner.adapters.clock import boot_id
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings, loopback_names
-from runner.adapters.hardened import HardenedSettings
-from runner.adapters.local_process import ProcessExecutor, ProcessSettings
-from runner.ports import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation, Owner
+from runner.adapters.docker.executor import DockerExecutor, DockerSettings, loopback_names
+from runner.adapters.docker.hardening import HardenedSettings
+from runner.adapters.host.clock import boot_id
+from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
+from runner.core.ports.all import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation, Owner
 from tests.fakes.executor import FakeExecutor, Program
 from tests.fakes.executor import World as FakeWorld
 

@@ -18,19 +18,20 @@ from typing import Any, Final
 
 import pytest
 
-from runner import app, logs
-from runner.adapters.device_health import STALE_LOOKS, DeviceWatch
-from runner.core.inventory import Care
-from runner.core.job import Finished, Held, Lent, Running
-from runner.core.queue.plan import Plan, plan
-from runner.core.queue.snapshot import DeviceState, Snapshot
-from runner.devices.inventory import Inventory
-from runner.errors import Refused, RunnerError
-from runner.ports import JobRow
-from runner.queueing import scheduling
-from runner.service import Caller, Service, Submission
-from runner.settings import Settings
-from runner.world import Moment
+from runner.adapters.gpu.health import STALE_LOOKS, DeviceWatch
+from runner.base import logging as logs
+from runner.base.errors import Refused, RunnerError
+from runner.control import scheduler as scheduling
+from runner.control.context import Moment
+from runner.control.inventory import Inventory
+from runner.core.devices.state import Care
+from runner.core.job.model import Finished, Held, Lent, Running
+from runner.core.ports.all import JobRow
+from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.snapshot import DeviceState, Snapshot
+from runner.files.settings.model import Settings
+from runner.server import main as app
+from runner.services.jobs import Caller, Service, Submission
 from tests.fakes import day_rules
 from tests.fakes.day_machine import CLOCK, HOLD_S, counted
 from tests.fakes.day_rules import Holding

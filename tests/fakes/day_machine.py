@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Final
 
-from runner.adapters.process_books import Books
+from runner.adapters.process.records import Books
 from tests.fakes import nursery
 from tests.fakes.day_script import CALM, HOUR_S, NIGHT_S, SPEED, Fate, Kind, fates
 from tests.fakes.fast_clock import FastClock, start

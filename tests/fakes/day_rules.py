@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runner.core.queue.book import Book, Cap
-from runner.core.queue.fairshare import Shares
-from runner.core.queue.order import Eligible
-from runner.core.queue.plan import Plan, Start, plan
-from runner.core.queue.pool import Places
-from runner.core.queue.rules import Quota, Quotas
-from runner.core.queue.snapshot import DeviceState, Kind, Running, Snapshot, Waiting
-from runner.core.queue.timeline import Stay
-from runner.core.queue.waits import Waits
-from runner.ports import Device
+from runner.core.ports.all import Device
+from runner.core.scheduler.backfill import Plan, Start, plan
+from runner.core.scheduler.calendar import Book, Cap
+from runner.core.scheduler.config import Quota, Quotas
+from runner.core.scheduler.fairshare import Shares
+from runner.core.scheduler.pending import Waits
+from runner.core.scheduler.placement import Places
+from runner.core.scheduler.priority import Eligible
+from runner.core.scheduler.snapshot import DeviceState, Kind, Running, Snapshot, Waiting
+from runner.core.scheduler.timeline import Stay
 
 EARLY_S = 1.0
 """Two plans of the same promise may differ by the time between them."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
-from runner.core.queue.snapshot import DeviceState
+from runner.core.scheduler.snapshot import DeviceState
 from tests.fakes.fast_clock import MORNING
 from tests.fakes.hosts import NvidiaHost, h100s, mixed, sliced_a100s
 

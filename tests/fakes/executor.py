@@ -9,9 +9,18 @@ from signal import SIGKILL
 from threading import Lock
 from typing import Final
 
-from runner.adapters.attempt import admit, attempt_name
-from runner.errors import Unavailable
-from runner.ports import Alive, Created, Gone, ImageGone, Key, LaunchRefused, LaunchRequest, Observation
+from runner.adapters.launch import admit, attempt_name
+from runner.base.errors import Unavailable
+from runner.core.ports.all import (
+    Alive,
+    Created,
+    Gone,
+    ImageGone,
+    Key,
+    LaunchRefused,
+    LaunchRequest,
+    Observation,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class World:
 
 
 class FakeExecutor:
-    """Satisfies ``runner.ports.Executor``."""
+    """Satisfies ``runner.core.ports.all.Executor``."""
 
     kind: Final = "fake"
 

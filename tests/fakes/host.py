@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runner.adapters.lendings import Lendings
-from runner.adapters.store import SqliteStore
-from runner.core.job import Job, Preparing
-from runner.core.policy.rules import Policy
-from runner.daemon import Daemon
-from runner.ports import Device, JobRow, Key, Owner
-from runner.world import Capacity, Site
-from runner.world import World as Parts
+from runner.adapters.sqlite.accounting import Lendings
+from runner.adapters.sqlite.store import SqliteStore
+from runner.control.context import Capacity, Site
+from runner.control.context import World as Parts
+from runner.control.loop import Daemon
+from runner.core.job.model import Job, Preparing
+from runner.core.policy.model import Policy
+from runner.core.ports.all import Device, JobRow, Key, Owner
 from tests.fakes.clock import FakeClock
 from tests.fakes.executor import FakeExecutor, World
 from tests.fakes.lanes import ManualLanes

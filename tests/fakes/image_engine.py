@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import IO
 
-from images.engine import BuildRequest, Image, Step, StepEnd
+from images.cancellation import Interest
 from images.errors import BuildFailed, EngineUnavailable
-from images.interest import Interest
+from images.ports import BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
 
 FACTS = {
@@ -33,7 +33,7 @@ class Built:
 
 @dataclass
 class FakeEngine:
-    """Satisfies ``images.engine.Engine``; every image gets the next number as its id."""
+    """Satisfies ``images.ports.Engine``; every image gets the next number as its id."""
 
     registry: set[str] = field(default_factory=set)
     facts: dict[str, object] = field(default_factory=lambda: dict(FACTS))

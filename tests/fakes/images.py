@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from runner.ports import Accelerator, BuildFailed
+from runner.core.ports.all import Accelerator, BuildFailed
 
 
 class FakeImages:
-    """Satisfies ``runner.ports.Images``."""
+    """Satisfies ``runner.core.ports.all.Images``."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

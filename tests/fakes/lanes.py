@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 class ManualLanes:
-    """Satisfies ``runner.world.Lanes``."""
+    """Satisfies ``runner.control.context.Lanes``."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, deque[Callable[[], None]]] = {}

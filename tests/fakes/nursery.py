@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
-LOADED: Final = ("pytest", "runner.cli.daemon", "runner.app", "runner.adapters.docker_engine")
+LOADED: Final = ("pytest", "runner.cli.daemon", "runner.server.main", "runner.adapters.docker.executor")
 
 
 @cache

@@ -4,8 +4,8 @@ import json
 import os
 from collections.abc import Callable
 
-from runner.errors import RunnerError
-from runner.wire import ErrorAnswer
+from runner.base.errors import RunnerError
+from runner.client.http import ErrorAnswer
 
 
 def with_uid(uid: int, work: Callable[[], object]) -> tuple[int, object]:

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from runner.core.job import Ruling, Start
+from runner.core.job.model import Ruling, Start
+from runner.core.policy.decision import Verdict
 from runner.core.policy.history import History
-from runner.core.policy.rules import Verb
+from runner.core.policy.model import Verb
 from runner.core.policy.turned import Turned
-from runner.core.policy.verdict import Verdict
 
 ONCE = History(attempts=1, charged=1)
 

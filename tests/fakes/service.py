@@ -25,8 +25,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import docker
 
 from jobs.contract import RunPaths
-from runner.client import Client
-from runner.places import Place, answers
+from runner.client.autostart import Place, answers
+from runner.client.client import Client
 from tests.fakes import nursery
 from tests.fakes.counter_image import docker_client
 from tests.fakes.job_files import JobFiles

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
-from runner.core.queue.plan import Plan, plan
-from runner.core.queue.rules import Rules
-from runner.core.queue.snapshot import (
+from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.config import Rules
+from runner.core.scheduler.snapshot import (
     GIB,
     Device,
     DeviceState,

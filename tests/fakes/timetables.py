@@ -7,20 +7,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from runner.adapters.schedules import OccasionRow, ScheduleBooks, ScheduleRow
-from runner.adapters.store import SqliteStore
-from runner.core.job import CancelRequested
-from runner.daemon import Daemon
-from runner.ports import Device, JobRow
-from runner.pulse import Pulse
-from runner.recording import question
-from runner.schedules.orders import Schedules
-from runner.schedules.timetable import Timetable
-from runner.service import Caller, Service, Submission
-from runner.settings import Settings
-from runner.workshop import JobWorkshop, Shop
-from runner.world import Capacity
-from runner.world import World as Parts
+from runner.adapters.sqlite.schedules import OccasionRow, ScheduleBooks, ScheduleRow
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.broadcast import Pulse
+from runner.control.context import Capacity
+from runner.control.context import World as Parts
+from runner.control.loop import Daemon
+from runner.control.transitions import question
+from runner.core.job.model import CancelRequested
+from runner.core.ports.all import Device, JobRow
+from runner.files.settings.model import Settings
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.jobs import Caller, Service, Submission
+from runner.services.schedules.service import Schedules
+from runner.services.schedules.trigger import Timetable
 from tests.fakes.clock import FakeClock
 from tests.fakes.executor import FakeExecutor, World
 from tests.fakes.images import FakeImages

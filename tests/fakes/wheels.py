@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.data.catalogue import DataSet, Member
-from runner.data.shelf import Fetch
+from runner.adapters.datasets.store import Fetch
+from runner.files.datasets import DataSet, Member
 
 PIP = """\
 #!{python} -I

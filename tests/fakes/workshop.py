@@ -4,15 +4,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from runner.core.causes import Evidence, completed, explain
-from runner.core.job import Attempt, Ended
+from runner.base.errors import Unavailable
+from runner.control.context import Findings, Glance, Pinned, Terms
+from runner.core.job.exit_cause import Evidence, completed, explain
+from runner.core.job.model import Attempt, Ended
 from runner.core.policy.facts import Known
-from runner.core.policy.rules import Policy, digest
-from runner.core.queue.snapshot import Needs
-from runner.errors import Unavailable
-from runner.policies import files
-from runner.ports import BuildFailed, DecisionRow, Device, Gone, JobRow, Key, LaunchRequest, Limits
-from runner.world import Findings, Glance, Pinned, Terms
+from runner.core.policy.model import Policy, digest
+from runner.core.ports.all import BuildFailed, DecisionRow, Device, Gone, JobRow, Key, LaunchRequest, Limits
+from runner.core.scheduler.snapshot import Needs
+from runner.files.policy import load as files
 
 
 @cache
@@ -29,7 +29,7 @@ def steady() -> Policy:
 
 @dataclass
 class FakeWorkshop:
-    """Satisfies ``runner.world.Workshop``."""
+    """Satisfies ``runner.control.context.Workshop``."""
 
     instance: str
     needs_of: dict[str, Needs] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from signal import SIGKILL, SIGTERM, SIGUSR1
 import docker
 import pytest
 
-from runner.adapters.attempt import attempt_name
-from runner.ports import Created, Gone, ImageGone, LaunchRefused, LaunchRequest
+from runner.adapters.launch import attempt_name
+from runner.core.ports.all import Created, Gone, ImageGone, LaunchRefused, LaunchRequest
 from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine

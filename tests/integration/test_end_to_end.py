@@ -9,7 +9,7 @@ import pytest
 
 from images.store import ImageStore
 from jobs.contract import Effective, Result, checkpoints, verify
-from runner.adapters.hardened import difference
+from runner.adapters.docker.hardening import difference
 from tests.fakes.counter_image import counter_image
 from tests.fakes.service import Json, Service, service, until
 

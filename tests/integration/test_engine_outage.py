@@ -7,11 +7,11 @@ from signal import SIGTERM
 
 import pytest
 
-from runner.adapters.clock import boot_id
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings
-from runner.adapters.hardened import HardenedSettings
-from runner.errors import Unavailable
-from runner.ports import Alive, Gone
+from runner.adapters.docker.executor import DockerExecutor, DockerSettings
+from runner.adapters.docker.hardening import HardenedSettings
+from runner.adapters.host.clock import boot_id
+from runner.base.errors import Unavailable
+from runner.core.ports.all import Alive, Gone
 from tests.contract.worlds import PATIENCE_S, Place, begun, docker_place, end, eventually, printed, seen
 from tests.fakes.engine_proxy import EngineProxy
 

@@ -10,8 +10,8 @@ from typing import Any
 import docker
 import pytest
 
-from runner.adapters.attempt import attempt_name
-from runner.ports import LaunchRefused, Limits, Mount
+from runner.adapters.launch import attempt_name
+from runner.core.ports.all import LaunchRefused, Limits, Mount
 from tests.contract.worlds import OWNER, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine

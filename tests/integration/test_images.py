@@ -15,11 +15,11 @@ import docker
 import pytest
 from click.testing import CliRunner
 
-from images.build import DockerEngine
+from images.cancellation import Interest
 from images.context import text_entry, write_tar
-from images.engine import BuildRequest, Step
+from images.docker_engine import DockerEngine
 from images.errors import BuildFailed, EngineUnavailable
-from images.interest import Interest
+from images.ports import BuildRequest, Step
 from images.settings import BuilderKind, ImageSettings
 from images.store import ImageStore
 from runner.cli.main import cli

@@ -131,7 +131,7 @@ OUT_OF_MEMORY = """
     from jobs import __main__ as trainer
     from jobs import training
     from jobs.contract import CausalLm
-    from jobs.failures import DeviceOutOfMemory
+    from jobs.training.failures import DeviceOutOfMemory
 
     FITS = int(os.environ["FITS"])
     real, read = training.Training._gradients, trainer.read_spec

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, Result, RunPaths, Status, checkpoints, verify
-from runner.programs import variables
+from runner.services.attempts.program import variables
 from tests.fakes.preloaded import Forked, Preloaded, preloaded
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ class Job:
         """Return the step of the newest checkpoint and the digests of all bits of the training in it."""
         import torch  # takes a second, which a worker that only collects is spared
 
-        from jobs.snapshot import digest
+        from jobs.checkpoint.state import digest
 
         step, directory = next(checkpoints(self.paths.lineage_dir))
         files = verify(directory).files

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.queue.plan import Start, plan
-from runner.core.queue.rules import Quota, Quotas, Rules
-from runner.core.queue.snapshot import DeviceState, Maintenance, Snapshot
-from runner.ports import Device
+from runner.core.ports.all import Device
+from runner.core.scheduler.backfill import Start, plan
+from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.snapshot import DeviceState, Maintenance, Snapshot
 from tests.fakes import day_rules
 from tests.fakes.day_machine import Machine, counted
 from tests.fakes.day_rules import Holding

@@ -11,18 +11,18 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from runner.adapters.attempt import attempt_name
-from runner.adapters.local_process import ProcessExecutor, ProcessSettings
-from runner.adapters.process_books import Books
-from runner.errors import Unavailable
-from runner.ports import Alive, LaunchRequest
+from runner.adapters.launch import attempt_name
+from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
+from runner.adapters.process.records import Books
+from runner.base.errors import Unavailable
+from runner.core.ports.all import Alive, LaunchRequest
 from tests.contract.worlds import Place, begun, end, eventually, printed, process_place, seen
 
 SAVES = ("/bin/sh", "-c", "trap 'exit 75' TERM; echo ready; while :; do sleep 0.02; done")
 
 LAUNCH_AND_DIE = """
 import os, pickle, signal, sys
-from runner.adapters.local_process import ProcessExecutor
+from runner.adapters.process.executor import ProcessExecutor
 settings, request = pickle.load(sys.stdin.buffer)
 ProcessExecutor(settings).launch(request)
 os.killpg(0, signal.SIGKILL)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from images.store import ImageStore
+from jobs.checkpoint.interval import interval_s
 from jobs.contract import AttemptSpec, Phase, Status, verify
-from jobs.interval import interval_s
 from tests.fakes.counter_image import counter_image
 from tests.fakes.service import Json, Service, service, until
 

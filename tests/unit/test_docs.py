@@ -15,13 +15,16 @@ import pytest
 from pydantic import BaseModel
 
 from jobs import contract
-from runner.adapters import attempt, hardened
-from runner.adapters.docker_engine import DockerExecutor
-from runner.adapters.local_process import ProcessExecutor, ProcessSettings
+from runner.adapters import launch as attempt
+from runner.adapters.docker import hardening as hardened
+from runner.adapters.docker.executor import DockerExecutor
+from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
+from runner.base.retry import RETRY_S
 from runner.cli.daemon import unit
 from runner.cli.main import EXIT_CODES
-from runner.core import causes
-from runner.core.job import (
+from runner.core.job import exit_cause as causes
+from runner.core.job.lifecycle import IllegalTransition, advance
+from runner.core.job.model import (
     Allocation,
     Attempt,
     CancelRequested,
@@ -56,16 +59,14 @@ from runner.core.job import (
     Stopping,
     StopReason,
 )
-from runner.core.lifecycle import IllegalTransition, advance
 from runner.core.policy.history import History
-from runner.core.policy.rules import Verb
-from runner.patience import RETRY_S
-from runner.policies import files
-from runner.ports import Key, LaunchRequest, Limits, Owner
-from runner.settings import Settings
-from runner.spec import rules
-from runner.submitting.environment import environment
-from runner.workshop import CONTAINER_SCRATCH
+from runner.core.policy.model import Verb
+from runner.core.ports.all import Key, LaunchRequest, Limits, Owner
+from runner.files import validators as rules
+from runner.files.policy import load as files
+from runner.files.profiles.environment import environment
+from runner.files.settings.model import Settings
+from runner.services.attempts.prepare import CONTAINER_SCRATCH
 from tests.fakes import rulings
 
 ROOT = Path(__file__).parents[2]

@@ -42,11 +42,11 @@ def modules_of(package: str) -> list[str]:
 
 
 def test_the_core_loads_the_standard_library_alone() -> None:
-    assert loaded(*modules_of("runner/core"), "runner.ports", "runner.errors") == {"runner"}
+    assert loaded(*modules_of("runner/core"), "runner.core.ports.all", "runner.base.errors") == {"runner"}
 
 
 def test_the_client_loads_the_standard_library_alone() -> None:
-    assert loaded("runner.client", "runner.places", "runner.wire") == {"runner"}
+    assert loaded("runner.client.client", "runner.client.autostart", "runner.client.http") == {"runner"}
 
 
 def test_the_command_line_loads_click_and_nothing_else_before_a_command_is_called() -> None:
@@ -67,7 +67,7 @@ def test_the_spec_is_read_before_torch_is_loaded() -> None:
 
 
 def test_the_daemon_knows_no_adapter_and_no_third_party_behind_one() -> None:
-    assert not loaded("runner.daemon") & {
+    assert not loaded("runner.control.loop") & {
         "docker",
         "fastapi",
         "pydantic",
@@ -79,7 +79,7 @@ def test_the_daemon_knows_no_adapter_and_no_third_party_behind_one() -> None:
 
 
 def test_a_daemon_loads_no_library_of_an_engine_before_it_has_one() -> None:
-    assert "docker" not in loaded("runner.app")
+    assert "docker" not in loaded("runner.server.main")
 
 
 def test_images_stand_alone() -> None:
@@ -90,11 +90,11 @@ def test_the_host_never_loads_torch() -> None:
     assert not loaded(*modules_of("runner"), *modules_of("images")) & {"numpy", "torch"}
 
 
-OWNERS = {"docker": "runner.adapters.docker_engine", "pynvml": "runner.adapters.nvidia"}
+OWNERS = {"docker": "runner.adapters.docker.executor", "pynvml": "runner.adapters.gpu.nvidia"}
 
 
 def test_nobody_loads_a_third_party_but_its_adapter() -> None:
-    others = set(modules_of("runner")) - {*OWNERS.values(), "runner.app"}
+    others = set(modules_of("runner")) - {*OWNERS.values(), "runner.server.main"}
     assert not loaded(*sorted(others)) & OWNERS.keys()
 
 
@@ -105,6 +105,8 @@ def test_an_adapter_loads_its_third_party_and_no_others(third_party: str) -> Non
 
 def test_the_trainer_runs_where_the_host_side_is_not_installed() -> None:
     absent = ("runner", "images", "docker", "pynvml", "click", "fastapi")
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import jobs.__main__, jobs.trainer"
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent})); import jobs.__main__, jobs.training.loop"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

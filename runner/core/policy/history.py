@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from runner.core.policy.rules import Rule
+from runner.core.policy.model import Rule
 
 KEPT_STARTS: Final = 100
 """Starts that are remembered; the ceiling of a storm cannot be higher."""

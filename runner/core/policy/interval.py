@@ -1,6 +1,6 @@
 """How often this host interrupts jobs, which a Gamma prior keeps sober while little has been observed.
 
-The trainer settles from it how often to save (``jobs.interval``): it alone knows what a save costs.
+The trainer settles from it how often to save (``jobs.checkpoint.interval``): only it knows what a save costs.
 """
 
 from typing import Final

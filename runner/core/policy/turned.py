@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from runner.core.policy.catalog_environment import PRECISIONS
 from runner.core.policy.facts import Facts
-from runner.core.policy.rules import Adjustment, Knob
-from runner.core.policy.surroundings import PRECISIONS
+from runner.core.policy.model import Adjustment, Knob
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Final
 
+from runner.core.policy.adjustments import changed
 from runner.core.policy.facts import Facts
-from runner.core.policy.remedies import changed
-from runner.core.policy.rules import Adjustment, Rule, Source, Start, Verb
+from runner.core.policy.model import Adjustment, Rule, Source, Start, Verb
 
 OUT_OF_DEVICE_MEMORY: Final = (
     "ran out of device memory; make its batches smaller, or ask for a larger device (devices.memory)"

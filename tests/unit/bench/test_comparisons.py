@@ -9,11 +9,11 @@ from bench import burst, container, finished, first_line, packages, resume, roun
 from bench.jobfile import CPUS, job_text
 from bench.result import CannotMeasure
 from bench.slurm import Plan, Ports, configuration
-from runner.adapters.hardened import HardenedSettings, engine_arguments
-from runner.core.job import Finished, Job, Outcome, Preparing
-from runner.core.lifecycle import advance
-from runner.ports import Key, LaunchRequest, Limits, Owner
-from runner.spec.jobfile import load
+from runner.adapters.docker.hardening import HardenedSettings, engine_arguments
+from runner.core.job.lifecycle import advance
+from runner.core.job.model import Finished, Job, Outcome, Preparing
+from runner.core.ports.all import Key, LaunchRequest, Limits, Owner
+from runner.files.job.model import load
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ARGV = ("python", "-P", "-m", "jobs", "--root", "/job", "--attempt", "1", "--lineage", "1")

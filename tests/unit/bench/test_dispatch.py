@@ -6,9 +6,9 @@ from pathlib import Path
 from bench import dispatch, finished
 from bench.result import Result
 from bench.room import QUICK, opened
-from runner.adapters.store import SqliteStore
-from runner.core.job import Finished, Outcome, Queued, Running
-from runner.ports import Alive, Gone, Key, LaunchRequest, Limits, Owner
+from runner.adapters.sqlite.store import SqliteStore
+from runner.core.job.model import Finished, Outcome, Queued, Running
+from runner.core.ports.all import Alive, Gone, Key, LaunchRequest, Limits, Owner
 
 
 def request(name: str) -> LaunchRequest:

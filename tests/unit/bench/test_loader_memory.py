@@ -7,9 +7,9 @@ from bench.loader_memory import by_epoch, lines_of, record, spec_of
 from bench.process import Held
 from bench.result import CannotMeasure, NotMeasured, Result
 from jobs.contract import ImuStream
-from jobs.switches import Switches
+from jobs.training.switches import Switches
 from jobs.workloads import Setting
-from jobs.workloads.imu_stream import StreamedPoses
+from jobs.workloads.imu_stream.workload import StreamedPoses
 
 
 def test_the_recordings_are_as_many_as_an_epoch_takes(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bench.queues import Gate, answer
 from bench.result import CannotMeasure, NotMeasured
 from bench.room import Effort, opened
 from jobs.contract import Program
-from runner.spec.jobfile import load
+from runner.files.job.model import load
 
 
 def test_the_program_at_the_gate_ends_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:

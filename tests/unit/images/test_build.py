@@ -11,10 +11,10 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from images.build import DockerEngine
-from images.engine import BuildRequest
+from images.cancellation import Interest
+from images.docker_engine import DockerEngine
 from images.errors import BuildAbandoned, EngineForbidden, EngineUnavailable
-from images.interest import Interest
+from images.ports import BuildRequest
 
 REQUEST = BuildRequest("runner-test:1", {}, {})
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from images import buildx
-from images.engine import BuildRequest
+from images.cancellation import Interest
 from images.errors import BuildFailed
-from images.interest import Interest
+from images.ports import BuildRequest
 
 REQUEST = BuildRequest("runner-cpu:h-1", {"BASE": "b; echo gotcha"}, {"runner.digest": "1"})
 

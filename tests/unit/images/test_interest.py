@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from images.cancellation import Interest
 from images.errors import BuildAbandoned, BuildFailed
-from images.interest import Interest
 from images.locks import if_free, locked
 from images.log import BuildLog
 

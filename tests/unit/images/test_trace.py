@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from images.trace import Trace, fields
+from images.buildkit_progress import Trace, fields
 
 
 def number(value: int) -> bytes:

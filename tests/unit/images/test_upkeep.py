@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from images.locks import locked
-from images.upkeep import listed, prune
+from images.prune import listed, prune
 from tests.fakes.image_engine import FakeEngine
 
 

@@ -13,8 +13,8 @@ import torch
 
 from jobs.__main__ import main
 from jobs.contract import AttemptSpec, Result, RunPaths, Status, verify
-from jobs.phases import StepTime
-from jobs.training import Training
+from jobs.training.phases import StepTime
+from jobs.training.step import Training
 
 TINY = {
     "kind": "causal_lm",

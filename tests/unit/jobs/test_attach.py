@@ -19,9 +19,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from jobs import attach, contract, randomness
+from jobs import attach, contract
 from jobs.attach import Attempt, Told
 from jobs.contract import Cause, ExitCode, Manifest, Result, RunPaths, Status, verify
+from jobs.training import randomness
 from tests.fakes.clock import FakeClock
 
 STEPS = 12

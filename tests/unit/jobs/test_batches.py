@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from jobs import batches
-from jobs.batches import Batch
+from jobs.training import batches
+from jobs.training.batches import Batch
 
 
 def batch(rows: int) -> Batch:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from jobs import lineage
+from jobs.checkpoint import directory as lineage
+from jobs.checkpoint.state import weights_sha256
 from jobs.contract import ExitCode
-from jobs.signals import Requests
-from jobs.snapshot import weights_sha256
-from jobs.training import Training
+from jobs.training.signals import Requests
+from jobs.training.step import Training
 from jobs.workloads import Evaluation
 from jobs.workloads.causal_lm import CausalLanguageModel
 from tests.unit.jobs.conftest import JobDir

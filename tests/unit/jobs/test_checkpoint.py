@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from jobs import checkpoint, lineage
-from jobs.checkpoint import Checkpoints
+from jobs.checkpoint import directory as lineage
+from jobs.checkpoint import manager as checkpoint
+from jobs.checkpoint.directory import Snapshot, Stamp, load
+from jobs.checkpoint.manager import Checkpoints
 from jobs.contract import CheckpointPlan, RunPaths, verify
-from jobs.lineage import Snapshot, Stamp, load
-from jobs.report import Reporter
+from jobs.training.report import Reporter
 from tests.fakes.clock import FakeClock
 
 STAMP = Stamp("j1", 1, 1, 1, {"model": "m"}, {"torch": "t"})

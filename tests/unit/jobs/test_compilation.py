@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.training import Training
+from jobs.training.step import Training
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.test_training import make
 
@@ -27,7 +27,7 @@ def _eager_again() -> Iterator[None]:
 
 
 def compile_now(training: Training, model: nn.Module) -> None:
-    from jobs.compilation import compile_model
+    from jobs.training.compilation import compile_model
 
     compile_model(model, training.switches, training.device, training.rehearse)
 

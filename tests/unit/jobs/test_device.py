@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from jobs import device
 from jobs.contract import ExitCode, Profile
-from jobs.device import Device, is_out_of_memory, out_of_memory_named
-from jobs.failures import DeviceOutOfMemory
-from jobs.switches import Switches
+from jobs.training import device
+from jobs.training.device import Device, is_out_of_memory, out_of_memory_named
+from jobs.training.failures import DeviceOutOfMemory
+from jobs.training.switches import Switches
 from tests.unit.jobs.conftest import JobDir
 
 Card = Callable[[tuple[int, int]], Device]

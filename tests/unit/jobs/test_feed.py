@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from jobs import batches
-from jobs.batches import Batch
 from jobs.contract import ExitCode, Profile
-from jobs.device import Device
-from jobs.feed import Feed, outlive_signals
-from jobs.switches import Switches
+from jobs.training import batches
+from jobs.training.batches import Batch
+from jobs.training.device import Device
+from jobs.training.feed import Feed, outlive_signals
+from jobs.training.switches import Switches
 from tests.unit.jobs.conftest import JobDir
 
 CPU = Device(torch.device("cpu"), "a CPU", 1)

@@ -12,9 +12,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from jobs import graph_cache
-from jobs.graph_cache import Counts, GraphSource, Market, Prebuilt, Rebuilt, Shelf, block_key, prebuild
-from jobs.graphs import Graphs, LongTable, Rule, whole_returns
+from jobs.workloads.graph_forecast import cache as graph_cache
+from jobs.workloads.graph_forecast.cache import (
+    Counts,
+    GraphSource,
+    Market,
+    Prebuilt,
+    Rebuilt,
+    Shelf,
+    block_key,
+    prebuild,
+)
+from jobs.workloads.graph_forecast.graphs import Graphs, LongTable, Rule, whole_returns
 
 RULE = Rule(neighbours=2, lookback=10, half_life=5.0, shrinkage=0.1, threshold=0.1)
 

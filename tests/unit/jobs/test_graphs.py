@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from jobs.graphs import Graphs, LongTable, Rule, build_days, rebuild_day, whole_returns
+from jobs.workloads.graph_forecast.graphs import (
+    Graphs,
+    LongTable,
+    Rule,
+    build_days,
+    rebuild_day,
+    whole_returns,
+)
 
 RULE = Rule(neighbours=3, lookback=20, half_life=10.0, shrinkage=0.1, threshold=0.1)
 
@@ -60,7 +67,7 @@ def test_assets_that_never_move_or_move_together_are_no_trouble_to_either_builde
 def test_edges_do_not_depend_on_how_many_days_are_built_together(monkeypatch: pytest.MonkeyPatch) -> None:
     returns = whole_returns(prices(60, 8))
     whole = build_days(returns, range(25, 60), RULE)
-    monkeypatch.setattr("jobs.graphs.CHUNK_BYTES", 8 * 8 * 20 * 3)
+    monkeypatch.setattr("jobs.workloads.graph_forecast.graphs.CHUNK_BYTES", 8 * 8 * 20 * 3)
     assert equal(build_days(returns, range(25, 60), RULE), whole)
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import attach
+from jobs.checkpoint.interval import LONGEST_S, REMEMBERED, SHORTEST_S, Cadence, interval_s
 from jobs.contract import CheckpointPlan
-from jobs.interval import LONGEST_S, REMEMBERED, SHORTEST_S, Cadence, interval_s
 
 HALF_DAY = 12 * 3600.0
 

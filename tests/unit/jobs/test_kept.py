@@ -2,7 +2,7 @@
 
 import pickle
 
-from jobs.kept import Kept
+from jobs.training.lru import Kept
 
 
 def test_a_value_is_made_once_while_it_is_kept() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jobs.checkpoint.directory import load
+from jobs.checkpoint.state import weights_sha256
 from jobs.contract import Cause, Effective, ExitCode, Phase, RunPaths, verify
-from jobs.lineage import load
-from jobs.snapshot import weights_sha256
 from tests.unit.jobs.conftest import JobDir
 
 REPOSITORY = Path(__file__).parents[3]
@@ -137,7 +137,7 @@ def test_a_defect_is_recorded_and_its_traceback_is_left_to_python(
     def broken(*_: object) -> None:
         raise KeyError("a defect\nof two lines")
 
-    monkeypatch.setattr("jobs.trainer.prepare", broken)
+    monkeypatch.setattr("jobs.training.loop.prepare", broken)
     with pytest.raises(KeyError):
         job.train()
     result = job.result()
@@ -152,7 +152,7 @@ def test_a_full_disk_outside_of_a_save_has_its_cause_too(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("jobs.trainer.prepare", full)
+    monkeypatch.setattr("jobs.training.loop.prepare", full)
     assert job.train() == 1
     assert job.result().cause is Cause.DISK_FULL
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from jobs.contract import Profile, RunPaths
-from jobs.memory import M_TRIM_THRESHOLD, MIB, OWN_WORDS, MemoryLog, keep_freed_memory, memory
-from jobs.report import Reporter
+from jobs.training.memory import M_TRIM_THRESHOLD, MIB, OWN_WORDS, MemoryLog, keep_freed_memory, memory
+from jobs.training.report import Reporter
 from tests.unit.jobs.conftest import JobDir
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from jobs.batches import Batch
+from jobs.checkpoint.directory import load
+from jobs.checkpoint.state import clone, digest
 from jobs.contract import ExitCode
-from jobs.failures import NonFinite
-from jobs.lineage import load
-from jobs.snapshot import clone, digest
-from jobs.training import MAX_SKIPPED, Training
+from jobs.training.batches import Batch
+from jobs.training.failures import NonFinite
+from jobs.training.step import MAX_SKIPPED, Training
 from jobs.workloads.causal_lm import CausalLanguageModel
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.test_training import make

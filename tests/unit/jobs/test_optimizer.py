@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from jobs.contract import AttemptSpec, Profile, RunPaths
-from jobs.optimizer import AdamW, adamw
-from jobs.switches import Switches
+from jobs.training.optimizer import AdamW, adamw
+from jobs.training.switches import Switches
 from tests.fakes.small_sets import small_plan
 
 IMPLEMENTATIONS = ("loop", "foreach", "fused")

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from jobs import training
-from jobs.batches import Batch, rows
+from jobs.checkpoint.directory import load
+from jobs.checkpoint.state import clone, digest
 from jobs.contract import Cause, Effective, ExitCode, RunPaths, verify
-from jobs.failures import DeviceOutOfMemory
-from jobs.lineage import load
-from jobs.snapshot import clone, digest
+from jobs.training import step as training
+from jobs.training.batches import Batch, rows
+from jobs.training.failures import DeviceOutOfMemory
 from jobs.workloads.causal_lm import CausalLanguageModel
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.test_training import make

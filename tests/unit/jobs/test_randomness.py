@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from jobs.randomness import derive, draw, seed_all
+from jobs.training.randomness import derive, draw, seed_all
 
 
 def drawn(seed: int, *purpose: str | int) -> tuple[float, float]:

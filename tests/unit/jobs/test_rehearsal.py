@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from jobs.batches import Batch
+from jobs.checkpoint.state import clone, digest
 from jobs.contract import Cause, ExitCode
-from jobs.failures import InvalidSpec
-from jobs.snapshot import clone, digest
+from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
 from jobs.workloads.causal_lm import CausalLanguageModel
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.test_training import make

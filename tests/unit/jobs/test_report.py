@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import files
+from jobs.checkpoint import durable as files
 from jobs.contract import MAX_REPORT_BYTES, Cause, Phase, Rejected, Result, RunPaths, Status
-from jobs.phases import Pace, Phases, StepTime
-from jobs.report import Progress, Reporter, say
+from jobs.training.phases import Pace, Phases, StepTime
+from jobs.training.report import Progress, Reporter, say
 
 
 class Clock:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import lineage
+from jobs.checkpoint import directory as lineage
 from jobs.contract import MANIFEST, Cause, ExitCode
-from jobs.failures import LineageBusy, Stopped
-from jobs.signals import Requests
+from jobs.training.failures import LineageBusy, Stopped
+from jobs.training.signals import Requests
 from tests.unit.jobs.conftest import JobDir
 
 Arrange = Callable[[dict[int, Callable[[], None]]], None]

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from jobs.contract import CausalLm
-from jobs.schedule import learning_rate
+from jobs.training.lr_schedule import learning_rate
 
 
 def rates(**changes: object) -> list[float]:

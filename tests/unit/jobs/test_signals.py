@@ -3,7 +3,7 @@
 import os
 import signal
 
-from jobs.signals import listen
+from jobs.training.signals import listen
 
 
 def test_signals_set_flags() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobs.failures import InvalidSpec
-from jobs.signatures import differences, same_training, signature
+from jobs.checkpoint.signatures import differences, same_training, signature
+from jobs.training.failures import InvalidSpec
 
 SAVED = {"model": "m", "optimizer": "o", "data": "d", "schedule": "s", "seed": "1", "numerics": "n"}
 

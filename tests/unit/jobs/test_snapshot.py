@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from jobs.snapshot import clone, digest, size_bytes, weights_sha256
+from jobs.checkpoint.state import clone, digest, size_bytes, weights_sha256
 
 
 def nested() -> dict[Any, Any]:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from jobs import stopwatch
-from jobs.stopwatch import DeviceWatch, HostWatch
+from jobs.training import timing as stopwatch
+from jobs.training.timing import DeviceWatch, HostWatch
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.test_training import make
 
@@ -13,7 +13,7 @@ from tests.unit.jobs.test_training import make
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which every look takes a second."""
     seconds = iter(range(1000))
-    monkeypatch.setattr("jobs.stopwatch.time.perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr("jobs.training.timing.time.perf_counter", lambda: float(next(seconds)))
 
 
 class QueuedEvent:

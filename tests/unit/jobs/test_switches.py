@@ -1,7 +1,7 @@
 """Every switch is accounted for: in force, replaced by something else, or of no use here."""
 
 from jobs.contract import SWITCHES, Profile
-from jobs.switches import Switches
+from jobs.training.switches import Switches
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.test_training import make
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from jobs.batches import Batch
+from jobs.checkpoint.directory import load
+from jobs.checkpoint.state import Plain
 from jobs.contract import Cause, ExitCode, Phase
-from jobs.lineage import load
-from jobs.signals import Requests
-from jobs.snapshot import Plain
-from jobs.training import Training
+from jobs.training.batches import Batch
+from jobs.training.signals import Requests
+from jobs.training.step import Training
 from tests.unit.jobs.conftest import JobDir
 
 Arrange = Callable[[dict[int, Callable[[], None]]], None]

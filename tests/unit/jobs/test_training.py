@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from jobs.checkpoint.state import clone, digest
 from jobs.contract import Program
-from jobs.device import Device, prepare
-from jobs.signals import Requests
-from jobs.snapshot import clone, digest
-from jobs.switches import Switches
-from jobs.training import Training
+from jobs.training.device import Device, prepare
+from jobs.training.signals import Requests
+from jobs.training.step import Training
+from jobs.training.switches import Switches
 from jobs.workloads import Setting, build
 from tests.unit.jobs.conftest import JobDir
 

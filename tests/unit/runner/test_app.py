@@ -14,13 +14,13 @@ from typing import IO, Any
 import pytest
 import uvicorn
 
-from runner import app
-from runner.api import peer
-from runner.api.peer import PeerProtocol
-from runner.errors import Refused
-from runner.places import LEAVE_LIMIT_S
-from runner.pulse import Pulse
-from runner.settings import Settings
+from runner.base.broadcast import Pulse
+from runner.base.errors import Refused
+from runner.client.autostart import LEAVE_LIMIT_S
+from runner.files.settings.model import Settings
+from runner.server import main as app
+from runner.server.api import peer
+from runner.server.api.peer import PeerProtocol
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]

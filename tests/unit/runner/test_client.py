@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from runner import client as client_module
-from runner import places
-from runner.client import Client, CutOff, find, log_piece, names
-from runner.errors import Unavailable
-from runner.places import Absent, Place
-from runner.wire import Answer, ErrorAnswer
+from runner.base.errors import Unavailable
+from runner.client import autostart as places
+from runner.client import client as client_module
+from runner.client.autostart import Absent, Place
+from runner.client.client import Client, CutOff, find, log_piece, names
+from runner.client.http import Answer, ErrorAnswer
 from tests.fakes.api import FakeApi, Problem, Vanish, ended
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import compact
+from runner.base import jsontext as compact
 
 
 def test_what_is_written_reads_as_before() -> None:

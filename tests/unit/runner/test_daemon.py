@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.core.job import (
+from runner.base.errors import Refused
+from runner.core.job.model import (
     CancelRequested,
     Finished,
     From,
@@ -21,9 +22,8 @@ from runner.core.job import (
     Starting,
     Stopping,
 )
-from runner.core.queue.snapshot import Needs
-from runner.errors import Refused
-from runner.ports import Alive, JobRow
+from runner.core.ports.all import Alive, JobRow
+from runner.core.scheduler.snapshot import Needs
 from tests.fakes.amount import examples
 from tests.fakes.executor import Program
 from tests.fakes.host import Host, fresh_host

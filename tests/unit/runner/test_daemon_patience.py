@@ -2,8 +2,8 @@
 
 import pytest
 
-from runner.core.job import CancelRequested
-from runner.ports import Gone
+from runner.core.job.model import CancelRequested
+from runner.core.ports.all import Gone
 from tests.fakes.executor import Program
 from tests.fakes.host import Host
 

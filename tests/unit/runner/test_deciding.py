@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import pytest
 
-from runner.core.job import (
+from runner.control.context import Capacity, Examined, Findings, Pinned, Unstarted, World
+from runner.control.decisions import judged, looked_into
+from runner.core.job.model import (
     Allocation,
     Attempt,
     Ended,
@@ -24,17 +26,15 @@ from runner.core.job import (
     StopReason,
 )
 from runner.core.policy.conditions import ALWAYS
+from runner.core.policy.decision import Limit
+from runner.core.policy.explain import explained
 from runner.core.policy.facts import Known
 from runner.core.policy.history import History
-from runner.core.policy.records import explained
-from runner.core.policy.rules import Adjustment, Knob, Policy, Rule, Source, Verb, digest
-from runner.core.policy.rules import Start as Origin
+from runner.core.policy.model import Adjustment, Knob, Policy, Rule, Source, Verb, digest
+from runner.core.policy.model import Start as Origin
 from runner.core.policy.turned import Turned
-from runner.core.policy.verdict import Limit
-from runner.core.queue.snapshot import Needs
-from runner.deciding import judged, looked_into
-from runner.ports import DecisionRow, Gone, JobRow
-from runner.world import Capacity, Examined, Findings, Pinned, Unstarted, World
+from runner.core.ports.all import DecisionRow, Gone, JobRow
+from runner.core.scheduler.snapshot import Needs
 from tests.fakes.clock import FakeClock
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.host import ANN, GPUS, Host

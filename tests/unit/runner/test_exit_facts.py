@@ -25,20 +25,20 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from runner import exit_facts
-from runner.core.job import Allocation, Attempt, Job, Preparing, Stopping, StopReason
-from runner.core.policy.decide import decide
+from runner.control.context import Findings
+from runner.core.job.model import Allocation, Attempt, Job, Preparing, Stopping, StopReason
+from runner.core.policy.decision import Situation
+from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import Known, Moment
 from runner.core.policy.history import History
-from runner.core.policy.rules import Verb
+from runner.core.policy.model import Verb
 from runner.core.policy.turned import Turned
-from runner.core.policy.verdict import Situation
 from runner.core.policy.wording import OUT_OF_DEVICE_MEMORY
-from runner.ports import DecisionRow, Gone, JobRow, Key, Owner
-from runner.spec.jobfile import load
-from runner.submitting.resolved import Resolved
-from runner.workshop import JobWorkshop, Shop
-from runner.world import Findings
+from runner.core.ports.all import DecisionRow, Gone, JobRow, Key, Owner
+from runner.files.job.model import load
+from runner.services.attempts import facts as exit_facts
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.submission.revision import Resolved
 from tests.fakes.clock import FakeClock
 from tests.fakes.images import FakeImages
 

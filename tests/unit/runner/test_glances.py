@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec, Effective, Phase, Status, dump
-from runner.core.job import Attempt, Job, Preparing
+from runner.core.job.model import Attempt, Job, Preparing
 from runner.core.policy.heartbeat import Sign
-from runner.ports import JobRow, Owner
-from runner.spec.jobfile import load
-from runner.submitting.resolved import Resolved
-from runner.workshop import JobWorkshop, Shop
+from runner.core.ports.all import JobRow, Owner
+from runner.files.job.model import load
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.submission.revision import Resolved
 from tests.fakes.clock import FakeClock
 from tests.fakes.images import FakeImages
 

@@ -6,11 +6,11 @@ from threading import Thread
 
 import pytest
 
-from runner import inbox
-from runner.core.job import ImageReady
-from runner.inbox import Inbox
-from runner.recording import runs
-from runner.world import Asked, Happened, Message, Observed
+from runner.control import inbox
+from runner.control.context import Asked, Happened, Message, Observed
+from runner.control.inbox import Inbox
+from runner.control.transitions import runs
+from runner.core.job.model import ImageReady
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_S = 10.0

@@ -3,8 +3,8 @@ from threading import Barrier, Event, Lock
 
 import pytest
 
-from runner import lanes as lanes_module
-from runner.lanes import IN_A_ROW, Lanes
+from runner.base import keyed_executor as lanes_module
+from runner.base.keyed_executor import IN_A_ROW, Lanes
 
 
 def test_one_lane_keeps_its_order_while_others_go_on() -> None:

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runner.adapters.store import SqliteStore
-from runner.core.queue.snapshot import DeviceState
-from runner.errors import Refused
-from runner.ports import Device
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.errors import Refused
+from runner.core.ports.all import Device
+from runner.core.scheduler.snapshot import DeviceState
 from tests.fakes.amount import examples
 from tests.unit.runner.devices.test_inventory import GIB, Site, running, submitted
 

@@ -5,15 +5,15 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from runner.adapters.notifiers import LIMIT_S, PROGRAM_LIMIT_S
-from runner.adapters.schedules import SHOWN
-from runner.core.schedules import ON_TIME
-from runner.schedules.orders import EACH
-from runner.schedules.timetable import AGAIN_S, LABEL
-from runner.settings import Settings
-from runner.settings_notify import SENDMAIL, Notification
-from runner.telling.notices import ALARMS, DECISIONS, FIELDS, WORDS
-from runner.telling.notify import KEEP, LOOK_S, TRIES, WAIT_MAX_S
+from runner.adapters.notify import LIMIT_S, PROGRAM_LIMIT_S
+from runner.adapters.sqlite.schedules import SHOWN
+from runner.core.notification import ALARMS, DECISIONS, FIELDS, WORDS
+from runner.core.schedule import ON_TIME
+from runner.files.settings.model import Settings
+from runner.files.settings.notify import SENDMAIL, Notification
+from runner.services.notifications import KEEP, LOOK_S, TRIES, WAIT_MAX_S
+from runner.services.schedules.service import EACH
+from runner.services.schedules.trigger import AGAIN_S, LABEL
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "notifications.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def test_every_field_of_a_rule_and_of_a_notice_is_on_the_page() -> None:
 
 
 def test_the_example_is_right(tmp_path: Path) -> None:
-    from runner.settings import load_settings
+    from runner.files.settings.model import load_settings
 
     [example] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "settings.yaml"

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runner.core.job import Allocation, Attempt, Job, Preparing, Running, State
-from runner.observer import Finding, Leftover, Observer, Over
-from runner.ports import Alive, Created, Gone, JobRow, Observation
-from runner.world import Entry, Observed
+from runner.control.context import Entry, Observed
+from runner.control.observer import Finding, Leftover, Observer, Over
+from runner.core.job.model import Allocation, Attempt, Job, Preparing, Running, State
+from runner.core.ports.all import Alive, Created, Gone, JobRow, Observation
 from tests.fakes.host import ANN, Host, fresh_host
 
 

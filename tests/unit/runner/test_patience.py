@@ -1,4 +1,4 @@
-from runner.patience import RETRY_S, Patience, Retries, delay_s
+from runner.base.retry import RETRY_S, Patience, Retries, delay_s
 
 
 def test_mistakes_in_a_row_are_given_ever_more_time_up_to_a_minute() -> None:

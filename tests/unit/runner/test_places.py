@@ -12,10 +12,10 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from runner import places
-from runner.client import find_or_start
-from runner.errors import Unavailable, UsageError
-from runner.places import CONNECT_LIMIT_S, SYSTEM_SOCKET, Absent, Place, connect, start, state_dir
+from runner.base.errors import Unavailable, UsageError
+from runner.client import autostart as places
+from runner.client.autostart import CONNECT_LIMIT_S, SYSTEM_SOCKET, Absent, Place, connect, start, state_dir
+from runner.client.client import find_or_start
 from tests.fakes import api as fake_api
 from tests.fakes.api import FakeApi
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.textfile import SpecError
+from runner.core.policy.catalog import TABLE
+from runner.core.policy.decision import Limit
 from runner.core.policy.facts import Kind
-from runner.core.policy.rules import TURNS, VERBS, Knob, Mode, Source, Spent, digest
-from runner.core.policy.table import TABLE
-from runner.core.policy.verdict import Limit
-from runner.policies import cases as policy_cases
-from runner.policies import reference
-from runner.policies.files import SHIPPED, Shelf, load, named
-from runner.source import SpecError
+from runner.core.policy.model import TURNS, VERBS, Knob, Mode, Source, Spent, digest
+from runner.files.policy import cases as policy_cases
+from runner.files.policy import reference
+from runner.files.policy.load import SHIPPED, Shelf, load, named
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "policy.md").read_text(encoding="utf-8")
@@ -24,7 +24,9 @@ def blocks(text: str, kind: str = "yaml") -> list[str]:
 
 
 def test_the_reference_is_made_from_the_fact_table() -> None:
-    assert reference.renewed(PAGE) == PAGE, "make it anew: python -m runner.policies.reference docs/policy.md"
+    assert reference.renewed(PAGE) == PAGE, (
+        "make it anew: python -m runner.files.policy.reference docs/policy.md"
+    )
 
 
 def test_the_reference_has_every_fact() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import KINDS, SWITCHES, profiles_dir
-from runner.spec import jobfile
-from runner.spec.profiles import ACCELERATORS, chain, profile_names, resolve
-from runner.spec.profiles import ProfileChoice as Choice
-from runner.spec.switches import CONTRADICTIONS, IMPOSSIBLE
-from runner.submitting.environment import environment
+from runner.files.job import model as jobfile
+from runner.files.profiles.conflicts import CONTRADICTIONS, IMPOSSIBLE
+from runner.files.profiles.environment import environment
+from runner.files.profiles.load import ACCELERATORS, chain, profile_names, resolve
+from runner.files.profiles.load import ProfileChoice as Choice
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = (DOCS / "profiles.md").read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ import pytest
 
 from jobs.attach import Told, told
 from jobs.contract import AttemptSpec, CausalLm, CheckpointPlan, Program, RunPaths
-from runner.adapters.attempt import entry
-from runner.ports import Key, LaunchRequest, Limits, Owner
-from runner.programs import started, variables
+from runner.adapters.launch import entry
+from runner.core.ports.all import Key, LaunchRequest, Limits, Owner
+from runner.services.attempts.program import started, variables
 
 
 def request() -> LaunchRequest:

@@ -1,7 +1,7 @@
 import asyncio
 from threading import Thread
 
-from runner.pulse import Pulse
+from runner.base.broadcast import Pulse
 
 
 def test_whoever_waits_is_woken_when_the_daemon_leaves_and_nobody_waits_after_that() -> None:

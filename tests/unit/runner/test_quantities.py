@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.quantities import format_duration, format_size, parse_duration, parse_size
+from runner.base.units import format_duration, format_size, parse_duration, parse_size
 
 MIB, GIB = 1024**2, 1024**3
 

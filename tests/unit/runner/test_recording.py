@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.core.job import ImageReady
-from runner.core.lifecycle import IllegalTransition
-from runner.ports import Recorded
-from runner.recording import change, record, runs
-from runner.world import Asked, Entry, Happened, Message, Observed
+from runner.control.context import Asked, Entry, Happened, Message, Observed
+from runner.control.transitions import change, record, runs
+from runner.core.job.lifecycle import IllegalTransition
+from runner.core.job.model import ImageReady
+from runner.core.ports.all import Recorded
 from tests.fakes.host import Host
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

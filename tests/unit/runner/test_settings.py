@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from runner.app import _site
-from runner.errors import UsageError
-from runner.settings import SYSTEM_SETTINGS, Alarm, Settings, load_settings, settings_path
+from runner.base.errors import UsageError
+from runner.files.settings.model import SYSTEM_SETTINGS, Alarm, Settings, load_settings, settings_path
+from runner.server.main import _site
 
 
 def test_none_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("runner.settings.settings_path", lambda: tmp_path / "absent.yaml")
+    monkeypatch.setattr("runner.files.settings.model.settings_path", lambda: tmp_path / "absent.yaml")
     monkeypatch.delenv("RUNNER_SETTINGS", raising=False)
     assert load_settings(None) == Settings()
 
@@ -119,7 +119,7 @@ def test_a_program_that_cannot_be_started_is_told_with_the_place_of_its_rule(tmp
 
 
 def test_a_machine_that_takes_no_mail_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.settings_notify.SENDMAIL", f"{tmp_path}/sendmail")
+    monkeypatch.setattr("runner.files.settings.notify.SENDMAIL", f"{tmp_path}/sendmail")
     settings = Settings.model_validate({"notify": [{"on": "held", "mail": "ops"}]})
     assert list(settings.strangers()) == [
         f"notify[0].mail: {tmp_path}/sendmail does not exist; nobody is told"

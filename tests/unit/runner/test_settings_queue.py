@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.queue.rules import Order, Quota, Rules
-from runner.core.queue.snapshot import Maintenance
-from runner.errors import UsageError
-from runner.settings import Settings, load_settings
-from runner.settings_queue import QueueSettings
+from runner.base.errors import UsageError
+from runner.core.scheduler.config import Order, Quota, Rules
+from runner.core.scheduler.snapshot import Maintenance
+from runner.files.settings.model import Settings, load_settings
+from runner.files.settings.queue import QueueSettings
 
 WHEN = datetime(2030, 7, 1, 12, tzinfo=UTC)
 

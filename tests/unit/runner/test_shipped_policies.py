@@ -4,9 +4,9 @@ import pytest
 
 from runner.core.policy.conditions import conjuncts, weigh
 from runner.core.policy.facts import Moment
-from runner.core.policy.rules import Rule
-from runner.policies import cases as policy_cases
-from runner.policies.files import SHIPPED, Shelf, named
+from runner.core.policy.model import Rule
+from runner.files.policy import cases as policy_cases
+from runner.files.policy.load import SHIPPED, Shelf, named
 
 NAMES = Shelf().names()
 SHIPPED_POLICIES = {name: named(name) for name in NAMES}

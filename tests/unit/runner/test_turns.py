@@ -5,10 +5,10 @@ from threading import Event, current_thread
 
 import pytest
 
-from runner import turns as module
-from runner.inbox import Inbox
-from runner.turns import Turns
-from runner.world import Asked
+from runner.control import exclusive as module
+from runner.control.context import Asked
+from runner.control.exclusive import Turns
+from runner.control.inbox import Inbox
 from tests.fakes.lanes import ManualLanes
 
 LIMIT_S = 10.0

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.job import Running, Stopping, StopReason
+from runner.base.errors import Unavailable
+from runner.control.context import Glance, Watched
+from runner.core.job.model import Running, Stopping, StopReason
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import Known
 from runner.core.policy.heartbeat import FLOOR_S, Sign
-from runner.core.policy.rules import Ceilings, Rule, Verb
-from runner.core.queue.snapshot import RESTART_S, Needs
-from runner.errors import Unavailable
-from runner.ports import EventRow
-from runner.world import Glance, Watched
+from runner.core.policy.model import Ceilings, Rule, Verb
+from runner.core.ports.all import EventRow
+from runner.core.scheduler.snapshot import RESTART_S, Needs
 from tests.fakes.host import Host
 from tests.fakes.vitals import FakeVitals
 from tests.fakes.workshop import steady

@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from runner.errors import Unavailable
-from runner.wire import Answer, ErrorAnswer, exchange, query_string, quote, refuse
+from runner.base.errors import Unavailable
+from runner.client.http import Answer, ErrorAnswer, exchange, query_string, quote, refuse
 
 
 def asked(raw: bytes, method: str = "GET", body: bytes | None = None) -> tuple[Answer, bytes]:

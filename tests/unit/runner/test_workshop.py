@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.job import Job, Preparing
-from runner.ports import BuildFailed, JobRow, Owner
-from runner.spec.jobfile import load
-from runner.submitting.resolved import Resolved
-from runner.workshop import JobWorkshop, Shop
+from runner.core.job.model import Job, Preparing
+from runner.core.ports.all import BuildFailed, JobRow, Owner
+from runner.files.job.model import load
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.submission.revision import Resolved
 from tests.fakes.clock import FakeClock
 from tests.fakes.images import FakeImages
 

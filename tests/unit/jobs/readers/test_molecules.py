@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.failures import InvalidSpec
-from jobs.readers.molecules import Library, read_molecules
+from jobs.data.molecules import Library, read_molecules
+from jobs.training.failures import InvalidSpec
 
 HEADER = "smiles,logs,class,split\n"
 GOOD = HEADER + "CC,-1.5,low,train\nCCC,-2,low,train\nCCO,0.5,high,test\n"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from jobs.failures import InvalidSpec
-from jobs.readers.sequences import Survey, read, survey
+from jobs.data.sequences import Survey, read, survey
+from jobs.training.failures import InvalidSpec
 
 COLUMNS = (0, 2)
 

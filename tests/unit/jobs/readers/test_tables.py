@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.failures import InvalidSpec
-from jobs.readers.tables import find_table, read_ohlcv, read_prices
+from jobs.data.tables import find_table, read_ohlcv, read_prices
+from jobs.training.failures import InvalidSpec
 
 WIDE = """date,AAA,"B, B"
 2024-01-02,1.5,10

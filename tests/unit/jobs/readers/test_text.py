@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.failures import InvalidSpec
-from jobs.readers.text import corpus_directory, read_corpus, unigram_nats, windows
+from jobs.data.text import corpus_directory, read_corpus, unigram_nats, windows
+from jobs.training.failures import InvalidSpec
 
 PATTERNS = ("*.py", "*.txt")
 

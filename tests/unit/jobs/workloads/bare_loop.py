@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from jobs.batches import Batch, split
-from jobs.randomness import seed_all
+from jobs.training.batches import Batch, split
+from jobs.training.randomness import seed_all
 from jobs.workloads import Evaluation, Source, Workload
 
 SEED = 3

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from jobs.contract import ImuStream, Profile
-from jobs.switches import Switches
+from jobs.training.switches import Switches
 from jobs.workloads import Setting
-from jobs.workloads.imu_stream import StreamedPoses
+from jobs.workloads.imu_stream.workload import StreamedPoses
 
 SUBJECTS = ("a", "b", "c")
 SAMPLES = (95, 60, 81, 64, 120, 20)

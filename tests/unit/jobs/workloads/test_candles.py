@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from jobs.contract import ResidentTransformer
-from jobs.failures import InvalidSpec
-from jobs.readers.tables import Ohlcv
-from jobs.workloads.candles import ACTIONS, annotate, convert, resample
+from jobs.data.tables import Ohlcv
+from jobs.training.failures import InvalidSpec
+from jobs.workloads.resident_transformer.candles import ACTIONS, annotate, convert, resample
 
 PLAN = ResidentTransformer(
     data="x", days=8, weeks=4, months=2, pool=2, every=3, horizon=3, batch_size=4, eval_batches=2

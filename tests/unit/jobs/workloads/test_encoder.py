@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from jobs.contract import Profile
-from jobs.switches import Switches
-from jobs.workloads.encoder import Block, tell_recomputing, through
+from jobs.training.switches import Switches
+from jobs.workloads.common.encoder import Block, tell_recomputing, through
 
 X = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(1))
 SEEN = torch.tensor([[False] * 3 + [True] * 4, [True] * 7])

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from jobs.contract import GraphForecast, Profile
-from jobs.failures import InvalidSpec
-from jobs.switches import Switches
+from jobs.training.failures import InvalidSpec
+from jobs.training.switches import Switches
 from jobs.workloads import Setting
-from jobs.workloads.graph_forecast import Forecaster, GraphForecaster
+from jobs.workloads.graph_forecast.workload import Forecaster, GraphForecaster
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
 
 TINY = {

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from jobs.workloads.imu_order import Order
+from jobs.workloads.imu_stream.order import Order
 
 WINDOWS = (3, 1, 2, 4, 2)
 

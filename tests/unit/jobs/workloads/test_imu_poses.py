@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from jobs.workloads.imu_poses import GAIN, MOTION, ORIENTATION, Frames, poses
+from jobs.workloads.imu_stream.poses import GAIN, MOTION, ORIENTATION, Frames, poses
 
 RATE_HZ = 100.0
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from jobs.batches import Batch, automatic_size, split
 from jobs.contract import ImuStream, Profile, Switch
-from jobs.failures import InvalidSpec
-from jobs.randomness import seed_all
-from jobs.switches import Switches
+from jobs.training.batches import Batch, automatic_size, split
+from jobs.training.failures import InvalidSpec
+from jobs.training.randomness import seed_all
+from jobs.training.switches import Switches
 from jobs.workloads import Evaluation
-from jobs.workloads.imu_stream import StreamedPoses
+from jobs.workloads.imu_stream.workload import StreamedPoses
 from tests.unit.jobs.workloads.imu import WASTEFUL, build, plan, streamed, write_recordings
 
 

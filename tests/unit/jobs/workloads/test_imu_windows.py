@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from jobs.batches import Batch
-from jobs.failures import InvalidSpec
-from jobs.workloads.imu_windows import Windows
+from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
+from jobs.workloads.imu_stream.windows import Windows
 from tests.unit.jobs.workloads.imu import WASTEFUL, WINDOW, streamed, write_recordings
 
 

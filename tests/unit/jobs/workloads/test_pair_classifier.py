@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from jobs.contract import PairClassifier, Profile
-from jobs.failures import InvalidSpec
-from jobs.switches import Switches
+from jobs.training.failures import InvalidSpec
+from jobs.training.switches import Switches
 from jobs.workloads import Setting, pair_classifier
 from jobs.workloads.pair_classifier import FIRST, SECOND, SIMILAR, PairComparator, swap_weight
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train

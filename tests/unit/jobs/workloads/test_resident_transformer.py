@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from jobs.batches import Batch
 from jobs.contract import Profile, ResidentTransformer
-from jobs.failures import InvalidSpec
-from jobs.readers.tables import Ohlcv
-from jobs.switches import Switches
+from jobs.data.tables import Ohlcv
+from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
+from jobs.training.switches import Switches
 from jobs.workloads import Setting
-from jobs.workloads.resident_transformer import CandleTransformer, read_tables
+from jobs.workloads.resident_transformer.workload import CandleTransformer, read_tables
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
 from tests.unit.jobs.workloads.test_candles import table, weekdays
 

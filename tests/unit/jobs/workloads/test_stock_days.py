@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from jobs.contract import GraphForecast
-from jobs.failures import InvalidSpec
-from jobs.readers.tables import Prices
-from jobs.workloads.stock_days import (
+from jobs.data.tables import Prices
+from jobs.training.failures import InvalidSpec
+from jobs.workloads.graph_forecast.days import (
     CALM,
     Scale,
     excerpt,

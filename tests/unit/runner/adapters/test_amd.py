@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.amd import AmdProbe
-from runner.ports import Device
+from runner.adapters.gpu.amd import AmdProbe
+from runner.core.ports.all import Device
 
 
 class Sysfs:

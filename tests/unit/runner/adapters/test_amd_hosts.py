@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.amd import AmdHealth, AmdProbe
-from runner.ports import Device, DeviceProcess, Health
+from runner.adapters.gpu.amd import AmdHealth, AmdProbe
+from runner.core.ports.all import Device, DeviceProcess, Health
 from tests.fakes.hosts import GIB, Sysfs, mi300xs, strix_halo
 
 

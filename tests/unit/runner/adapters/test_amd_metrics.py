@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.amd import AmdHealth, AmdProbe
-from runner.adapters.amd_metrics import COUNTERS_AT, STATUS_AT, held_down
+from runner.adapters.gpu.amd import AmdHealth, AmdProbe
+from runner.adapters.gpu.amd_metrics import COUNTERS_AT, STATUS_AT, held_down
 from tests.fakes.hosts import Sysfs, gpu_metrics, mi300xs, strix_halo
 
 U16, U32, U64 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64

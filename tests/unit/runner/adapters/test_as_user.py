@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 
-from runner.adapters import as_user
-from runner.adapters.as_user import Person
-from runner.errors import Unavailable, UsageError
-from runner.spec.paths import MAX_SECRET_BYTES, Kind
+from runner.adapters.host import as_user
+from runner.adapters.host.as_user import Person
+from runner.base.errors import Unavailable, UsageError
+from runner.files.job.paths import MAX_SECRET_BYTES, Kind
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")

@@ -7,11 +7,11 @@ from threading import Event as Flag
 
 import pytest
 
-from runner.adapters.device_health import WINDOW_S, DeviceWatch, merged
-from runner.adapters.kernel_log import KernelLog
+from runner.adapters.gpu.health import WINDOW_S, DeviceWatch, merged
+from runner.adapters.gpu.xid import KernelLog
+from runner.core.policy.catalog import at, known
 from runner.core.policy.facts import Moment
-from runner.core.policy.table import at, known
-from runner.ports import Device, Health
+from runner.core.ports.all import Device, Health
 from tests.fakes.clock import FakeClock
 from tests.fakes.vitals import FakeHealth
 
@@ -278,7 +278,7 @@ def test_an_operator_is_told_once_about_a_device_that_is_not_lent(
 
 @dataclass
 class Counted:
-    """Satisfies ``runner.ports.DeviceProbe``."""
+    """Satisfies ``runner.core.ports.all.DeviceProbe``."""
 
     found: tuple[Device, ...] = DEVICES
     counts: int = 0

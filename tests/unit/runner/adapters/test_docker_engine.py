@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from runner.adapters import docker_engine
-from runner.adapters.docker_engine import DockerExecutor, DockerSettings, gone, loopback_names
-from runner.adapters.hardened import LOOPBACK, HardenedSettings
-from runner.errors import Unavailable
-from runner.ports import Device, Gone, Key, LaunchRefused, LaunchRequest, Limits, Owner
+from runner.adapters.docker import executor as docker_engine
+from runner.adapters.docker.executor import DockerExecutor, DockerSettings, gone, loopback_names
+from runner.adapters.docker.hardening import LOOPBACK, HardenedSettings
+from runner.base.errors import Unavailable
+from runner.core.ports.all import Device, Gone, Key, LaunchRefused, LaunchRequest, Limits, Owner
 
 KEY = Key("i1", "j1", 1)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runner.adapters.hardened import HardenedSettings, Json, difference, engine_arguments, key_of
-from runner.errors import Refused
-from runner.ports import Device, Key, LaunchRequest, Limits, Mount, Owner
+from runner.adapters.docker.hardening import HardenedSettings, Json, difference, engine_arguments, key_of
+from runner.base.errors import Refused
+from runner.core.ports.all import Device, Key, LaunchRequest, Limits, Mount, Owner
 
 SETTINGS = HardenedSettings("i1", boot_id="boot")
 REQUEST = LaunchRequest(

@@ -12,10 +12,10 @@ from images import wheels
 from images.recipe import Base
 from images.settings import LOCAL_BASE, ImageSettings, default_dockerfiles
 from images.store import ImageStore
-from runner.adapters import image_store
-from runner.adapters.image_store import ImagesAdapter
-from runner.errors import Unavailable
-from runner.ports import BuildFailed
+from runner.adapters.docker import images as image_store
+from runner.adapters.docker.images import ImagesAdapter
+from runner.base.errors import Unavailable
+from runner.core.ports.all import BuildFailed
 from tests.fakes.image_engine import FakeEngine
 
 LOCKS = Path(wheels.__file__).with_name("locks")

@@ -1,4 +1,4 @@
-from runner.adapters.islands import islands
+from runner.adapters.gpu.topology import islands
 
 
 def test_links_make_islands_also_over_others_and_switches() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.kernel_log import KernelLog, Xid, bus_address, recovery_word
+from runner.adapters.gpu.xid import KernelLog, Xid, bus_address, recovery_word
 
 LOST = (
     "2,1183,2502344,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters import log_quota
+from runner.adapters.host import log_quota
 
 KIB = 1024
 

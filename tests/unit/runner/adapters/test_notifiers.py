@@ -15,11 +15,11 @@ from typing import cast
 
 import pytest
 
-from runner.adapters.notifiers import Again, Origin, Undelivered, call, post, sender
-from runner.errors import UsageError
-from runner.settings import load_settings
-from runner.settings_notify import Notification
-from runner.telling.notices import Notice
+from runner.adapters.notify import Again, Origin, Undelivered, call, post, sender
+from runner.base.errors import UsageError
+from runner.core.notification import Notice
+from runner.files.settings.model import load_settings
+from runner.files.settings.notify import Notification
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 NOTICE = Notice(

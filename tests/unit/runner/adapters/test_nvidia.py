@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[3] / "fakes/nvml/nvml.c"
 LIST = """
 import json
-from runner.adapters.nvidia import NvidiaProbe
+from runner.adapters.gpu.nvidia import NvidiaProbe
 print(json.dumps([[d.uuid, d.vendor, d.name, d.memory_bytes] for d in NvidiaProbe().devices()]))
 """
 
@@ -88,8 +88,8 @@ def test_a_machine_without_the_library_has_no_devices(tmp_path: Path) -> None:
 HEALTH = """
 import dataclasses, json, os, sys
 from pathlib import Path
-from runner.adapters.nvidia import NvidiaHealth
-from runner.ports import Device
+from runner.adapters.gpu.nvidia import NvidiaHealth
+from runner.core.ports.all import Device
 probe = NvidiaHealth()
 for text in json.loads(sys.argv[1]):
     said = Path(os.environ["FAKE_NVML"])

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 ASK = """
 import dataclasses, json, os, sys
 from pathlib import Path
-from runner.adapters.nvidia import NvidiaHealth, NvidiaProbe
+from runner.adapters.gpu.nvidia import NvidiaHealth, NvidiaProbe
 probe, health = NvidiaProbe(Path(sys.argv[1])), NvidiaHealth()
 first = ()
 for text in json.load(sys.stdin):

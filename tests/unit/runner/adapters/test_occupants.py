@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.occupants import Occupants
-from runner.core.inventory import Occupant
-from runner.errors import Unavailable
-from runner.ports import Alive, Created, DeviceProcess, Gone, Key, Observation
+from runner.adapters.gpu.processes import Occupants
+from runner.base.errors import Unavailable
+from runner.core.devices.state import Occupant
+from runner.core.ports.all import Alive, Created, DeviceProcess, Gone, Key, Observation
 
 OURS, THEIRS = "a" * 64, "b" * 64
 
@@ -164,7 +164,7 @@ def test_a_real_child_is_found_with_its_user_and_program() -> None:
 
 
 def test_a_user_without_a_name_has_a_number() -> None:
-    from runner.adapters.occupants import _user
+    from runner.adapters.gpu.processes import _user
 
     assert _user(4_000_000_000) == ""
     assert _user(0) == "root"

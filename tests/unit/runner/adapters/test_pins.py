@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from runner.adapters.as_user import Person
-from runner.adapters.pins import Pins
-from runner.errors import UsageError
+from runner.adapters.host.as_user import Person
+from runner.adapters.host.mounts import Pins
+from runner.base.errors import UsageError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can attach a file system")
 NOBODY = Person(65534, 65534, (65534,), "nobody")

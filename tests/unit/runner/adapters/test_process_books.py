@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.clock import boot_id
-from runner.adapters.process_books import Books, Process
-from runner.ports import Alive, Created, Gone, Key
+from runner.adapters.host.clock import boot_id
+from runner.adapters.process.records import Books, Process
+from runner.core.ports.all import Alive, Created, Gone, Key
 
 KEY = Key("i1", "j1", 1)
 STAT = f"/proc/{os.getpid()}/stat"

@@ -17,9 +17,9 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from runner.adapters.run_directory import RunDirectory, Saved, highest, read_report
-from runner.errors import Refused, Unavailable
-from runner.ports import Owner
+from runner.adapters.host.run_directory import RunDirectory, Saved, highest, read_report
+from runner.base.errors import Refused, Unavailable
+from runner.core.ports.all import Owner
 
 ROOT = os.geteuid() == 0
 OWNER = Owner(65532, 65532, "ann") if ROOT else Owner(os.getuid(), os.getgid(), "ann")

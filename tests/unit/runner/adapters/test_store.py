@@ -12,10 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.adapters import store_rows
-from runner.adapters.lendings import Lendings
-from runner.adapters.store import MOST_ROWS, SQL, VERSION, SqliteStore, file_version
-from runner.core.job import (
+from runner.adapters.sqlite import rows as store_rows
+from runner.adapters.sqlite.accounting import Lendings
+from runner.adapters.sqlite.store import MOST_ROWS, SQL, VERSION, SqliteStore, file_version
+from runner.base.errors import Refused, Unavailable
+from runner.core.job.lifecycle import advance
+from runner.core.job.model import (
     Allocation,
     Ended,
     Event,
@@ -28,10 +30,8 @@ from runner.core.job import (
     Placed,
     Preparing,
 )
-from runner.core.lifecycle import advance
 from runner.core.policy.history import History
-from runner.errors import Refused, Unavailable
-from runner.ports import DecisionRow, JobRow, Lending, Owner, Recorded
+from runner.core.ports.all import DecisionRow, JobRow, Lending, Owner, Recorded
 from tests.fakes.rulings import AGAIN, DONE
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.store import SqliteStore
-from runner.adapters.used import Used
-from runner.core.job import Job, Preparing
+from runner.adapters.sqlite.store import SqliteStore
+from runner.adapters.sqlite.used import Used
+from runner.core.accounting.usage import Lending
+from runner.core.job.model import Job, Preparing
 from runner.core.policy.facts import Moment
-from runner.core.usage import Lending
-from runner.ports import DecisionRow, JobRow, Owner
+from runner.core.ports.all import DecisionRow, JobRow, Owner
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 H = timedelta(hours=1)

@@ -6,9 +6,9 @@ from sqlite3 import Connection
 
 import pytest
 
-from runner.adapters import store
-from runner.api import cancelling
-from runner.errors import Unavailable
+from runner.adapters.sqlite import store
+from runner.base.errors import Unavailable
+from runner.server.api import cancelling
 from tests.unit.runner.api.test_routes import JOB, ME, Site, error, wait_until
 
 MATRIX = JOB + "resources: {cpus: 4}\nmatrix: {values: {seed: [1, 2, 3, 4]}}\n"

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from jobs.contract import Effective, FileDigest, Manifest, Phase, Status, dump
-from runner.api import changes
-from runner.changes.keeping import Keeper, judged
-from runner.core.job import Promise
+from runner.core.job.model import Promise
 from runner.core.policy.economics import Rate, Work
+from runner.server.api import rollouts as changes
+from runner.services.rollout.verify import Keeper, judged
 from tests.unit.runner.api.test_routes import ME, Site, error, wait_until
 
 BASE = """\

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.adapters.device_words import DeviceWords
-from runner.api import devices
-from runner.devices.inventory import Inventory
-from runner.ports import DeviceProcess
+from runner.adapters.sqlite.devices import DeviceWords
+from runner.control.inventory import Inventory
+from runner.core.ports.all import DeviceProcess
+from runner.server.api import devices
 from tests.fakes.clock import FakeClock
 from tests.unit.runner.api.test_routes import Site as Routes
 from tests.unit.runner.api.test_routes import error

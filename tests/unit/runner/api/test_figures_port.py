@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from runner.api import figures_port, seeing
-from runner.api.figures_port import TcpFigures, over_tcp
-from runner.errors import UsageError
-from runner.service import Service
+from runner.base.errors import UsageError
+from runner.server.api import figures_port
+from runner.server.api import status as seeing
+from runner.server.api.figures_port import TcpFigures, over_tcp
+from runner.services.jobs import Service
 from tests.unit.runner.api.test_routes import wait_until
 from tests.unit.runner.api.test_seeing import Watched, read
 

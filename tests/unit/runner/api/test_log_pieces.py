@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runner.adapters import log_quota
-from runner.observer import Observer
+from runner.adapters.host import log_quota
+from runner.control.observer import Observer
 from tests.unit.runner.api.test_routes import Site
 
 MIB = 1024**2  # the quota of these sites

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jobs.contract import Phase, Status, dump
-from runner.api import seeing
-from runner.ports import Device
+from runner.core.ports.all import Device
+from runner.server.api import status as seeing
 from tests.fakes.vitals import FakeVitals
 from tests.unit.runner.api.test_routes import JOB, Site
 

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from runner.api.reasons import reason
-from runner.core.job import CancelRequested, HoldRequested, Job, Preparing, Stopping, StopReason
-from runner.core.queue.snapshot import GIB, Needs
-from runner.ports import JobRow
+from runner.core.job.model import CancelRequested, HoldRequested, Job, Preparing, Stopping, StopReason
+from runner.core.ports.all import JobRow
+from runner.core.scheduler.snapshot import GIB, Needs
+from runner.server.api.why import reason
 from tests.fakes.executor import Program
 from tests.fakes.host import ANN, Host, fresh_host
 

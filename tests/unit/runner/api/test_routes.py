@@ -15,19 +15,19 @@ import httpx
 import pytest
 
 from jobs.contract import Cause, FileDigest, Manifest, Phase, Result, Status, dump
-from runner.adapters.clock import SystemClock
-from runner.adapters.store import SqliteStore
-from runner.api.peer import Peer, peer_of
-from runner.api.routes import MAX_BODY_BYTES, application
-from runner.daemon import Daemon
-from runner.lanes import Lanes
-from runner.ports import Device, Vitals
-from runner.pulse import Pulse
-from runner.service import Service
-from runner.settings import Settings
-from runner.workshop import JobWorkshop, Shop
-from runner.world import Capacity
-from runner.world import World as Parts
+from runner.adapters.host.clock import SystemClock
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.broadcast import Pulse
+from runner.base.keyed_executor import Lanes
+from runner.control.context import Capacity
+from runner.control.context import World as Parts
+from runner.control.loop import Daemon
+from runner.core.ports.all import Device, Vitals
+from runner.files.settings.model import Settings
+from runner.server.api.jobs import MAX_BODY_BYTES, application
+from runner.server.api.peer import Peer, peer_of
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.jobs import Service
 from tests.fakes.executor import FakeExecutor, Program, World
 from tests.fakes.images import FakeImages
 

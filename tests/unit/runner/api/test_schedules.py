@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.adapters.schedules import ScheduleBooks
-from runner.api import schedules
+from runner.adapters.sqlite.schedules import ScheduleBooks
+from runner.server.api import schedules
 from tests.unit.runner.api.test_routes import JOB, ME, Site, error
 
 NIGHTLY = JOB + "name: nightly\nschedule: {cron: 30 2 * * *, timezone: Europe/Berlin}\n"

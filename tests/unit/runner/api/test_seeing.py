@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runner.telling.exposition import CONTENT_TYPE, METRICS
+from runner.server.api.exposition import CONTENT_TYPE, METRICS
 from tests.unit.runner.api.test_overview import GPU_JOB, Place
 from tests.unit.runner.api.test_routes import JOB
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from runner.changes.canary import trial_of
-from runner.core.queue.rules import Quota, Quotas, Rules
-from runner.core.queue.snapshot import Condition, Snapshot
-from runner.errors import Refused
-from runner.ports import Device as GpuDevice
-from runner.service import Caller, NotFound, Submission
-from runner.spec.jobfile import load
-from runner.submitting.resolved import Resolved
-from runner.submitting.resolving import accelerator_of, team
-from runner.workshop import parse_revision
+from runner.base.errors import Refused
+from runner.core.ports.all import Device as GpuDevice
+from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.snapshot import Condition, Snapshot
+from runner.files.job.model import load
+from runner.services.attempts.prepare import parse_revision
+from runner.services.jobs import Caller, NotFound, Submission
+from runner.services.rollout.canary import trial_of
+from runner.services.submission.resolve import accelerator_of, team
+from runner.services.submission.revision import Resolved
 from tests.unit.runner.api.test_changes import Place
 from tests.unit.runner.api.test_routes import JOB, ME, Site, error
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.api import views
-from runner.core.job import Finished, Job, Outcome, Queued, State
-from runner.ports import JobRow, Owner
+from runner.core.job.model import Finished, Job, Outcome, Queued, State
+from runner.core.ports.all import JobRow, Owner
+from runner.server.api import views
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from runner.changes.rates import Line, Pace, lines, pace, slowed
+from runner.adapters.host.metrics_log import Line, Pace, lines, pace, slowed
 from runner.core.policy.economics import Rate
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.changes.revisions import compared, fields
-from runner.core.policy.difference import Class, judged, rows
-from runner.policies.files import named
-from runner.policies.of_job import kept_digest
-from runner.submitting.resolved import Resolved
+from runner.core.policy.change_class import Class, judged, rows
+from runner.files.policy.load import named
+from runner.files.policy.of_job import kept_digest
+from runner.services.rollout.diff import compared, fields
+from runner.services.submission.revision import Resolved
 from tests.unit.runner.submitting.test_resolved import resolved
 
 LM = "{kind: causal_lm, data: stdlib}"

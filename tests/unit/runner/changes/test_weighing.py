@@ -2,10 +2,10 @@
 
 import pytest
 
-from runner.changes.weighing import Worth, explained
+from runner.core.policy.catalog import known
 from runner.core.policy.economics import Case, Overheads, Rate, Risk, Work
 from runner.core.policy.facts import Moment
-from runner.core.policy.table import known
+from runner.services.rollout.cost_benefit import Worth, explained
 
 COSTS = Overheads(stop_s=1.0, start_s=5.0)
 SLOW, FAST = Rate(2.0, 0.0, 30), Rate(10.0, 0.0, 30)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner.cli.bench import CHART_MISSING, draw
-from runner.comparing.comparison import compared, measured
+from runner.cli.bench.command import CHART_MISSING, draw
+from runner.cli.bench.comparison import compared, measured
 from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 

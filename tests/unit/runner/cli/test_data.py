@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.data import catalogue
-from runner.data.catalogue import DATA_SETS, NAMES
-from runner.data.shelf import prepare
+from runner.adapters.datasets.store import prepare
+from runner.files import datasets as catalogue
+from runner.files.datasets import DATA_SETS, NAMES
 from tests.fakes.api import FakeApi
 from tests.fakes.wheels import FakeIndex
 from tests.unit.runner.cli.conftest import Invoke

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from runner.client import Client
+from runner.client.client import Client
 from tests.fakes.api import AT, FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
-from runner.spec import jobfile
+from runner.files.job import model as jobfile
 
 GOOD = "workload: {kind: causal_lm, data: stdlib}\n"
 BAD = "workload: {kind: causal_lm, data: stdlib}\nresources:\n  gpu: 1\n"

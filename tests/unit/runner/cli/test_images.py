@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from images.build import DockerEngine
-from images.engine import Image
+from images.docker_engine import DockerEngine
 from images.errors import EngineForbidden
+from images.ports import Image
 from tests.unit.runner.cli.conftest import Invoke
 
 

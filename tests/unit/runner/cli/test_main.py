@@ -43,7 +43,8 @@ def test_submit_loads_click_and_the_standard_library_and_nothing_else(api: FakeA
     known = sys.stdlib_module_names | {"click", "runner", "__main__", "_distutils_hack", "sitecustomize"}
     assert {name for name in top if name in known or name.startswith("_")} == top
     assert {name for name in modules if name.partition(".")[0] == "runner"} == {
-        "runner", "runner.client", "runner.errors", "runner.places", "runner.wire",
+        "runner", "runner.client", "runner.client.client", "runner.base", "runner.base.errors",
+        "runner.client.autostart", "runner.client.http",
         "runner.cli", "runner.cli.main", "runner.cli.options", "runner.cli.output", "runner.cli.submit",
     }  # fmt: skip
     assert api.jobs["000001"]["name"] == "train"

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
-from runner.core.policy.table import TABLE
-from runner.policies.files import SHIPPED, load, named
+from runner.core.policy.catalog import TABLE
+from runner.files.policy.load import SHIPPED, load, named
 from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
 

@@ -6,7 +6,7 @@ from click.shell_completion import BashComplete
 
 from jobs.contract import SWITCHES, profiles_dir
 from runner.cli.main import cli
-from runner.spec.profiles import profile_names
+from runner.files.profiles.load import profile_names
 from tests.unit.runner.cli.conftest import Invoke
 from tests.unit.runner.cli.test_terminal import seen
 

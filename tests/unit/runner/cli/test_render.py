@@ -2,10 +2,10 @@ from typing import cast
 
 import pytest
 
-from runner.answers import AttemptRow, Detail, Progress
-from runner.cli import render
+from runner.cli import text as render
 from runner.cli.output import harmless
-from runner.cli.render import Pace
+from runner.cli.text import Pace
+from runner.client.types import AttemptRow, Detail, Progress
 from tests.fakes.api import a_job, an_attempt, ended
 
 

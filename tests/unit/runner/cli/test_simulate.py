@@ -7,8 +7,8 @@ from click.testing import CliRunner, Result
 from runner.cli import simulate as command
 from runner.cli.main import cli
 from runner.cli.simulate import COLUMNS, ORDERS, USER_COLUMNS
-from runner.core.queue.rules import Order
-from runner.queueing.traces import read
+from runner.core.scheduler.config import Order
+from runner.services.simulation.trace import read
 
 
 def call(*arguments: str) -> Result:

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from runner.client import Client
-from runner.errors import Unavailable
+from runner.base.errors import Unavailable
+from runner.client.client import Client
 from tests.fakes.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 

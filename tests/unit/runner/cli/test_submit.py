@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from runner.cli import follow
 from runner.cli.main import cli
-from runner.client import Client
+from runner.client.client import Client
 from tests.fakes.api import FakeApi, Problem, Vanish, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
 

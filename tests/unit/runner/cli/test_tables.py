@@ -5,12 +5,12 @@ import pytest
 from rich.console import Console
 
 from runner.cli.live import LiveView
-from runner.cli.render import unix
 from runner.cli.tables import print_job, print_jobs
+from runner.cli.text import unix
 from tests.fakes.api import AT, a_job, an_attempt, ended
 
 if TYPE_CHECKING:
-    from runner.answers import Detail, Summary
+    from runner.client.types import Detail, Summary
 
 NOW = unix(AT) + 90
 

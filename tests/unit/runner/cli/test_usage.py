@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.frames import table
+from runner.cli.table import table
 from runner.cli.usage import section, there
 from tests.fakes.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.comparing import arms as comparison_arms
-from runner.comparing.arms import SMALL, Arm, ablated, arms, base, job_name, text
-from runner.errors import UsageError
-from runner.spec import jobfile
+from runner.base.errors import UsageError
+from runner.cli.bench import arms as comparison_arms
+from runner.cli.bench.arms import SMALL, Arm, ablated, arms, base, job_name, text
+from runner.files.job import model as jobfile
 
 
 @pytest.mark.parametrize("kind", SMALL)

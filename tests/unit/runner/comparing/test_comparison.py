@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from runner.comparing import comparison
-from runner.comparing.comparison import Measured, as_json, compared, differences, measured, table
+from runner.cli.bench import comparison
+from runner.cli.bench.comparison import Measured, as_json, compared, differences, measured, table
 
 RESULT = {"step": 40, "metrics": {"loss": 0.5, "eval_loss": 0.4, "seconds_train": 8.0, "seconds_eval": 3.0}}
 

@@ -1,6 +1,6 @@
 import platform
 
-from runner.comparing.machine import cpu_model, described, one_line
+from runner.cli.bench.machine import cpu_model, described, one_line
 
 
 def test_a_processor_has_the_name_that_people_call_it_by() -> None:

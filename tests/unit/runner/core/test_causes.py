@@ -1,6 +1,6 @@
 import pytest
 
-from runner.core.causes import Evidence, completed, explain
+from runner.core.job.exit_cause import Evidence, completed, explain
 
 NOTHING = {"oom_seen": False, "engine_error": "", "result_cause": None, "result_message": "", "reports": True}
 

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from runner.core.diagnosis import Alarm, Look, Setup, Spell, alarm, kind_of
+from runner.core.devices.bottleneck import Alarm, Look, Setup, Spell, alarm, kind_of
 
 WINDOW_S = 600.0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.inventory import (
+from runner.core.devices.state import (
     Care,
     Case,
     Kept,
@@ -24,7 +24,7 @@ from runner.core.inventory import (
     remembered,
     stand,
 )
-from runner.core.queue.snapshot import GIB, DeviceState
+from runner.core.scheduler.snapshot import GIB, DeviceState
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 FOREIGNER = Occupant(4121, foreign=True, uid=1007, program="python")

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from runner.core import story
-from runner.core.job import (
+from runner.core.job import describe as story
+from runner.core.job.lifecycle import IllegalTransition, advance, due, implied
+from runner.core.job.model import (
     Allocation,
     Attempt,
     CancelRequested,
@@ -52,9 +53,8 @@ from runner.core.job import (
     StopReason,
     Terminate,
 )
-from runner.core.lifecycle import IllegalTransition, advance, due, implied
 from runner.core.policy.history import History
-from runner.core.policy.rules import Verb
+from runner.core.policy.model import Verb
 from runner.core.policy.turned import Turned
 from tests.fakes.amount import examples
 from tests.fakes.rulings import AGAIN, ENOUGH, ONCE, WAIT, ruling

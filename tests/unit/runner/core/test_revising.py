@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.core import story
-from runner.core.job import (
+from runner.core.job import describe as story
+from runner.core.job.lifecycle import advance, due
+from runner.core.job.model import (
     Allocation,
     Attempt,
     DeadlinePassed,
@@ -33,9 +34,8 @@ from runner.core.job import (
     StopReason,
     Terminate,
 )
-from runner.core.lifecycle import advance, due
 from runner.core.policy.history import History
-from runner.core.policy.rules import Verb
+from runner.core.policy.model import Verb
 from runner.core.policy.turned import Turned
 from tests.fakes.rulings import AGAIN
 

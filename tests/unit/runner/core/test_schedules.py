@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.schedules import (
+from runner.core.schedule import (
     COUNTED,
     ON_TIME,
     After,

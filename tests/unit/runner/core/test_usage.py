@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.usage import By, Lending, total, usage
+from runner.core.accounting.usage import By, Lending, total, usage
 
 H = 3600.0
 ONE = Lending("train", "ada", "vision", gpus=2, cpus=8, placed_s=0, ended_s=4 * H, ran_s=0)

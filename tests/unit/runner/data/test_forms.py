@@ -3,8 +3,8 @@ import io
 
 import numpy as np
 
-from runner.data import forms
-from runner.data.catalogue import NAMES
+from runner.adapters.datasets import convert as forms
+from runner.files.datasets import NAMES
 from tests.unit.runner.data.test_numpy_files import saved
 
 OHLCV = "Date,Open,High,Low,Close,Adj Close,Volume\n1/4/1999,1.5,2,1,1.25,1.25,877000000\n"

@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 import pytest
 
-from runner.data.numpy_files import Array, UnreadableArray, float32_file, read_object
+from runner.adapters.datasets.npy import Array, UnreadableArray, float32_file, read_object
 
 
 def saved(value: object) -> bytes:

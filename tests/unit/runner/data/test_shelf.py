@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.data.catalogue import DATA_SETS, DataSet, is_prepared, location
-from runner.data.shelf import Damaged, Fetch, prepare, remove, verify
-from runner.errors import Refused, Unavailable
+from runner.adapters.datasets.store import Damaged, Fetch, prepare, remove, verify
+from runner.base.errors import Refused, Unavailable
+from runner.files.datasets import DATA_SETS, DataSet, is_prepared, location
 from tests.fakes.wheels import FakeIndex
 
 INNER = "skfolio/datasets/data/sp500_dataset.csv.gz"

@@ -9,16 +9,16 @@ from threading import Event as Flag
 import pytest
 from structlog.testing import capture_logs
 
-from runner.adapters.device_words import DeviceWords
-from runner.adapters.store import SqliteStore
-from runner.core.inventory import Occupant
-from runner.core.job import Allocation, Attempt, Job, Preparing, Running
-from runner.core.queue.snapshot import DeviceState, Kind
-from runner.devices.inventory import Inventory
-from runner.devices.parts import Present, Rules, holders
-from runner.errors import Refused, Unavailable, UsageError
-from runner.ports import Device, DeviceProcess, Health, JobRow, Owner
-from runner.world import Moment
+from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.errors import Refused, Unavailable, UsageError
+from runner.control.context import Moment
+from runner.control.inventory import Inventory
+from runner.control.inventory_types import Present, Rules, holders
+from runner.core.devices.state import Occupant
+from runner.core.job.model import Allocation, Attempt, Job, Preparing, Running
+from runner.core.ports.all import Device, DeviceProcess, Health, JobRow, Owner
+from runner.core.scheduler.snapshot import DeviceState, Kind
 from tests.fakes.clock import FakeClock
 
 GIB = 1024**3
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass
 class Watch:
-    """Satisfies ``runner.devices.parts.Watch``."""
+    """Satisfies ``runner.control.inventory_types.Watch``."""
 
     clock: FakeClock
     devices: tuple[Device, ...] = CARDS
@@ -63,7 +63,7 @@ class Watch:
 
 @dataclass
 class Whose:
-    """Satisfies ``runner.devices.parts.Whose``: a process is a job's if a test says so, else foreign."""
+    """Satisfies ``inventory_types.Whose``: a process is a job's if a test says so, else foreign."""
 
     jobs: dict[int, str] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)

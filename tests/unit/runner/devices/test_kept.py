@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.device_words import DeviceWords
-from runner.adapters.store import SqliteStore
-from runner.core.queue.snapshot import DeviceState
-from runner.errors import Unavailable
+from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.errors import Unavailable
+from runner.core.scheduler.snapshot import DeviceState
 from tests.unit.runner.devices.test_inventory import GIB, Site, running
 
 

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 LIVE = """
 import json, os, sys
 from pathlib import Path
-from runner.adapters.device_health import DeviceWatch
-from runner.adapters.device_words import DeviceWords
-from runner.adapters.kernel_log import KernelLog
-from runner.adapters.nvidia import NvidiaHealth, NvidiaProbe
-from runner.adapters.store import SqliteStore
-from runner.devices.inventory import Inventory
-from runner.world import Moment
+from runner.adapters.gpu.health import DeviceWatch
+from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.gpu.xid import KernelLog
+from runner.adapters.gpu.nvidia import NvidiaHealth, NvidiaProbe
+from runner.adapters.sqlite.store import SqliteStore
+from runner.control.inventory import Inventory
+from runner.control.context import Moment
 from tests.fakes.clock import FakeClock
 
 class Nobody:

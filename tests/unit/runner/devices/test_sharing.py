@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec
-from runner.core.job import Attempt
-from runner.devices.sharing import within_part
-from runner.ports import Device
-from runner.spec.jobfile import load
-from runner.submitting.resolved import Resolved
+from runner.core.job.model import Attempt
+from runner.core.ports.all import Device
+from runner.files.job.model import load
+from runner.services.attempts.sharing import within_part
+from runner.services.submission.revision import Resolved
 
 GIB = 1024**3
 SHARED = Device("GPU-a", "nvidia", "L4", 24 * GIB, kind="shared")

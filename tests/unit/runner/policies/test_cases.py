@@ -3,9 +3,9 @@ from textwrap import dedent
 
 import pytest
 
-from runner.policies.cases import Case, load, read, run
-from runner.policies.files import named
-from runner.source import SpecError
+from runner.base.textfile import SpecError
+from runner.files.policy.cases import Case, load, read, run
+from runner.files.policy.load import named
 
 FILE = Path("mine.cases.yaml")
 

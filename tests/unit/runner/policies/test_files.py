@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.base.textfile import SpecError
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import Moment
-from runner.core.policy.rules import (
+from runner.core.policy.model import (
     Adjustment,
     Backoff,
     Ceilings,
@@ -26,9 +27,8 @@ from runner.core.policy.rules import (
     Storm,
     Verb,
 )
-from runner.policies import files as policy_file
-from runner.policies.files import Shelf, load, named, read
-from runner.source import SpecError
+from runner.files.policy import load as policy_file
+from runner.files.policy.load import Shelf, load, named, read
 
 TAIL = "on_exit: [{name: other, when: {}, do: resume}]\n"
 FILE = Path("mine.yaml")

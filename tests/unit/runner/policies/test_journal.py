@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.errors import UsageError
+from runner.base.textfile import SpecError
 from runner.core.policy.facts import Facts
-from runner.errors import UsageError
-from runner.policies import journal as policy_journal
-from runner.policies.files import named
-from runner.source import SpecError
+from runner.files.policy import journal as policy_journal
+from runner.files.policy.load import named
 from tests.unit.runner.core.policy.test_records import POLICY, journal
 
 OOM: Facts = {"oom.device": True, "phase": "train", "cause": "device_out_of_memory", "device.xid": (13,)}

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.policy.rules import digest
-from runner.policies import files, of_job
-from runner.source import SpecError
-from runner.spec.jobfile import JobFile, load
+from runner.base.textfile import SpecError
+from runner.core.policy.model import digest
+from runner.files.job.model import JobFile, load
+from runner.files.policy import load as files
+from runner.files.policy import of_job
 
 MINUTE = timedelta(minutes=1)
 OWN = "policy: 1\nextends: {}\nceilings: {{attempts: 2}}\n"

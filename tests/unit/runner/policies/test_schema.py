@@ -3,10 +3,10 @@
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from runner.policies.files import SHIPPED, Shelf, named
-from runner.policies.schema import schema
-from runner.policies.text import dump
-from runner.spec import yaml_tree
+from runner.base import yaml as yaml_tree
+from runner.files.policy.dump import dump
+from runner.files.policy.load import SHIPPED, Shelf, named
+from runner.files.policy.schema import schema
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.base.textfile import SpecError
 from runner.core.policy.conditions import AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import Moment
-from runner.core.policy.rules import Policy, Rule, Verb
-from runner.policies.files import Shelf, load, named
-from runner.policies.text import dump
-from runner.source import SpecError
+from runner.core.policy.model import Policy, Rule, Verb
+from runner.files.policy.dump import dump
+from runner.files.policy.load import Shelf, load, named
 from tests.unit.runner.core.policy.strategies import policies
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.queue.fairshare import accrued
-from runner.ports import Lending
-from runner.queueing.charging import Usage
+from runner.control.usage import Usage
+from runner.core.ports.all import Lending
+from runner.core.scheduler.fairshare import accrued
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HALF_S = 3600.0

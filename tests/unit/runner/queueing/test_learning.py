@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.core.job import Job, Preparing
+from runner.control.estimates import LEAST_S, SCHEDULE, Learned, rounded
+from runner.core.job.model import Job, Preparing
 from runner.core.policy.history import History
-from runner.core.queue.snapshot import Sweep
-from runner.ports import Alike, JobRow, Lending, Owner
-from runner.queueing.learning import LEAST_S, SCHEDULE, Learned, rounded
+from runner.core.ports.all import Alike, JobRow, Lending, Owner
+from runner.core.scheduler.snapshot import Sweep
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @dataclass
 class Past:
-    """Satisfies ``runner.ports.Past``."""
+    """Satisfies ``runner.core.ports.all.Past``."""
 
     lasted: dict[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     asked: int = 0

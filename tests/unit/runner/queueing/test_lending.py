@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from structlog.testing import capture_logs
 
-from runner.core.job import RevisionApplied
-from runner.core.policy.rules import Verb
-from runner.core.queue.snapshot import Device, DeviceState, Maintenance, Needs, Snapshot, Sweep, Waiting
-from runner.queueing.lending import as_begun, in_turn, pictured
+from runner.control.schedulable import as_begun, in_turn, pictured
+from runner.core.job.model import RevisionApplied
+from runner.core.policy.model import Verb
+from runner.core.scheduler.snapshot import Device, DeviceState, Maintenance, Needs, Snapshot, Sweep, Waiting
 from tests.fakes.host import Host
 from tests.fakes.vitals import FakeVitals
 

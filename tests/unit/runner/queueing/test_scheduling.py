@@ -11,9 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.adapters.lendings import Lendings
-from runner.adapters.schedules import ScheduleBooks, ScheduleRow
-from runner.core.job import (
+from runner.adapters.sqlite.accounting import Lendings
+from runner.adapters.sqlite.schedules import ScheduleBooks, ScheduleRow
+from runner.base.errors import Refused, Unavailable
+from runner.control.context import Site, Terms, Watched
+from runner.control.scheduler import REPLAN_S
+from runner.core.job.model import (
     CancelRequested,
     Event,
     Finished,
@@ -28,14 +31,11 @@ from runner.core.job import (
     Start,
     Stopping,
 )
-from runner.core.queue.order import since_s
-from runner.core.queue.plan import Plan, plan
-from runner.core.queue.rules import Preemption, Quota, Quotas, Rules
-from runner.core.queue.snapshot import GIB, After, Condition, Maintenance, Needs, Snapshot, Sweep
-from runner.errors import Refused, Unavailable
-from runner.ports import JobRow, Owner, Recorded
-from runner.queueing.scheduling import REPLAN_S
-from runner.world import Site, Terms, Watched
+from runner.core.ports.all import JobRow, Owner, Recorded
+from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.config import Preemption, Quota, Quotas, Rules
+from runner.core.scheduler.priority import since_s
+from runner.core.scheduler.snapshot import GIB, After, Condition, Maintenance, Needs, Snapshot, Sweep
 from tests.fakes.amount import examples
 from tests.fakes.executor import Program
 from tests.fakes.host import ANN, Host
@@ -492,7 +492,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         made.append(picture.now_s)
         return plan(picture)
 
-    monkeypatch.setattr("runner.queueing.scheduling.plan", counted)
+    monkeypatch.setattr("runner.control.scheduler.plan", counted)
     return made
 
 

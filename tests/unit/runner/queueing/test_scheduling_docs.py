@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from runner.core.queue.rules import DAY_S, DEFAULT_CLASSES, Rules
-from runner.core.queue.snapshot import GIB, DeviceState, Needs
-from runner.queueing.traces import FIELDS
+from runner.core.scheduler.config import DAY_S, DEFAULT_CLASSES, Rules
+from runner.core.scheduler.snapshot import GIB, DeviceState, Needs
+from runner.services.simulation.trace import FIELDS
 from tests.fakes.sites import devices, host, out, planned, running, waiting
 
 TEXT = (Path(__file__).parents[4] / "docs" / "scheduling.md").read_text(encoding="utf-8")

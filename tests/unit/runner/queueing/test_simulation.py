@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.queue.rules import Order
-from runner.core.queue.simulate import Site
-from runner.errors import UsageError
-from runner.queueing.simulation import (
+from runner.base.errors import UsageError
+from runner.core.scheduler.config import Order
+from runner.core.scheduler.simulator import Site
+from runner.services.simulation.run import (
     CONTESTANTS,
     DAY_S,
     Contestant,

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.queue.snapshot import GIB, After, Sweep
-from runner.errors import UsageError
-from runner.queueing.simulation import Recipe, synthetic
-from runner.queueing.traces import FIELDS, read, write
-from runner.source import MAX_LINES_BYTES, SpecError
+from runner.base.errors import UsageError
+from runner.base.textfile import MAX_LINES_BYTES, SpecError
+from runner.core.scheduler.snapshot import GIB, After, Sweep
+from runner.services.simulation.run import Recipe, synthetic
+from runner.services.simulation.trace import FIELDS, read, write
 
 HEAD = "user,submit_s,duration_s,gpus"
 

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
-from runner.core.schedules import Terms, upcoming
-from runner.schedules.cron import cron
+from runner.core.schedule import Terms, upcoming
+from runner.files.job.cron import cron
 
 BERLIN = "Europe/Berlin"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.job import Finished
-from runner.errors import Refused, Unavailable
-from runner.schedules.timetable import AT_ONCE, LABEL, LOOK_S, job_name
-from runner.service import Caller, Submission
-from runner.source import SpecError
+from runner.base.errors import Refused, Unavailable
+from runner.base.textfile import SpecError
+from runner.core.job.model import Finished
+from runner.services.jobs import Caller, Submission
+from runner.services.schedules.trigger import AT_ONCE, LABEL, LOOK_S, job_name
 from tests.fakes.timetables import Clockwork
 from tests.unit.runner.api.test_routes import wait_until
 
@@ -376,7 +376,7 @@ def test_a_second_schedule_of_a_name_is_refused(site: Clockwork) -> None:
 
 
 def test_nobody_has_schedules_without_end(site: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.schedules.orders.EACH", 2)
+    monkeypatch.setattr("runner.services.schedules.service.EACH", 2)
     site.make(HOURLY, name="a")
     site.make(HOURLY, name="b")
     with pytest.raises(Refused, match="c: you have 2 schedules already"):
@@ -462,7 +462,7 @@ def test_the_thread_outlives_a_mistake(site: Clockwork, monkeypatch: pytest.Monk
             raise mistakes.pop()
         return ()
 
-    monkeypatch.setattr("runner.schedules.timetable.FAILED_S", 0.01)
+    monkeypatch.setattr("runner.services.schedules.trigger.FAILED_S", 0.01)
     monkeypatch.setattr(site.books, "unfinished", wrong)
     site.timetable.start()
     wait_until(lambda: site.came() or None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.service import Caller
+from runner.services.jobs import Caller
 from tests.fakes.timetables import Clockwork
 
 STEPS = st.one_of(

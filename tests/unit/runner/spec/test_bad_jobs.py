@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.policies.of_job import Named
-from runner.source import SpecError, read_source
-from runner.spec import jobfile
-from runner.spec.paths import problem_with
+from runner.base.textfile import SpecError, read_source
+from runner.files.job import model as jobfile
+from runner.files.job.paths import problem_with
+from runner.files.policy.of_job import Named
 
 HERE = Path(__file__).parent / "bad_jobs"
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from jobs import contract
-from runner.spec import jobfile, reference, rules
-from runner.spec.schema import schema
+from runner.files import validators as rules
+from runner.files.job import model as jobfile
+from runner.files.job import reference
+from runner.files.job.schema import schema
 
 DOCS = Path(__file__).parents[4] / "docs"
 TEXT = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("jobfile", "jobfile-queue"))
@@ -62,7 +64,7 @@ def test_the_page_lists_every_kind_of_workload() -> None:
 
 
 def test_the_page_of_fields_is_what_the_models_say() -> None:
-    assert reference.renewed(FIELDS) == FIELDS, "python -m runner.spec.reference docs/jobfile-fields.md"
+    assert reference.renewed(FIELDS) == FIELDS, "python -m runner.files.job.reference docs/jobfile-fields.md"
 
 
 @pytest.mark.parametrize("kind", jobfile.WORKLOADS)

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import CausalLm, CheckpointPlan
-from runner.source import SpecError
-from runner.spec import jobfile
-from runner.spec.jobfile import JobFile
+from runner.base.textfile import SpecError
+from runner.files.job import model as jobfile
+from runner.files.job.model import JobFile
 
 REPOSITORY = Path(__file__).parents[4]
 SHIPPED = sorted(
-    (*(REPOSITORY / "examples").glob("*.yaml"), REPOSITORY / "runner" / "templates" / "job.yaml")
+    (*(REPOSITORY / "examples").glob("*.yaml"), REPOSITORY / "runner" / "files" / "job" / "template.yaml")
 )
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 

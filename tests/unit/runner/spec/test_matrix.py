@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.source import SpecError
-from runner.spec import jobfile
-from runner.spec.jobfile import JobFile, Written, load_all
+from runner.base.textfile import SpecError
+from runner.files.job import model as jobfile
+from runner.files.job.model import JobFile, Written, load_all
 
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 

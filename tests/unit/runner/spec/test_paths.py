@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.spec import jobfile, paths
-from runner.spec.paths import Kind, problem_with
+from runner.files.job import model as jobfile
+from runner.files.job import paths
+from runner.files.job.paths import Kind, problem_with
 
 NOBODY = 65534
 

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import SWITCHES, Profile, profiles_dir
-from runner.errors import UsageError
-from runner.source import Position
-from runner.spec import jobfile
-from runner.spec.profiles import (
+from runner.base.errors import UsageError
+from runner.base.textfile import Position
+from runner.files.job import model as jobfile
+from runner.files.profiles.load import (
     ACCELERATORS,
     ProfileChoice,
     Said,

@@ -5,9 +5,9 @@ from typing import TypeAlias
 import pytest
 from pydantic import ValidationError
 
-from runner.core.queue.snapshot import Condition, Kind
-from runner.schedules.cron import NAMED
-from runner.spec.queueing import (
+from runner.core.scheduler.snapshot import Condition, Kind
+from runner.files.job.cron import NAMED
+from runner.files.job.queue import (
     Dependency,
     DeviceChoice,
     Matrix,
@@ -16,7 +16,7 @@ from runner.spec.queueing import (
     combinations,
     contradictions,
 )
-from runner.spec.vocabulary import GIB
+from runner.files.types import GIB
 
 Fields: TypeAlias = Mapping[str, object]
 

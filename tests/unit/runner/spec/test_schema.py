@@ -8,12 +8,12 @@ from typing import Protocol
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from runner.spec.schema import schema
-from runner.spec.yaml_tree import compose, plain
+from runner.base.yaml import compose, plain
+from runner.files.job.schema import schema
 
 REPOSITORY = Path(__file__).parents[4]
 SHIPPED = sorted(
-    (*(REPOSITORY / "examples").glob("*.yaml"), REPOSITORY / "runner" / "templates" / "job.yaml")
+    (*(REPOSITORY / "examples").glob("*.yaml"), REPOSITORY / "runner" / "files" / "job" / "template.yaml")
 )
 WORKLOAD = {"kind": "causal_lm", "data": "stdlib"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.spec import shell
+from runner.files import shell
 
 
 @pytest.mark.parametrize(

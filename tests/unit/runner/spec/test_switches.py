@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from jobs.contract import KINDS, SWITCHES, Profile, profiles_dir
-from runner.source import Position, SpecError
-from runner.spec import jobfile
-from runner.spec.profiles import ACCELERATORS, JOB_FILE, Accelerator, Said, named, profile_names
-from runner.spec.switches import CONTRADICTIONS, ENVIRONMENT, USED_BY, Clash, clashes, unused
+from runner.base.textfile import Position, SpecError
+from runner.files.job import model as jobfile
+from runner.files.profiles.conflicts import CONTRADICTIONS, ENVIRONMENT, USED_BY, Clash, clashes, unused
+from runner.files.profiles.load import ACCELERATORS, JOB_FILE, Accelerator, Said, named, profile_names
 
 WORKLOADS = Path(__file__).parents[4] / "jobs" / "workloads"
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"

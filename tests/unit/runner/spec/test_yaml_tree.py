@@ -1,7 +1,7 @@
 import pytest
 
-from runner.source import Position
-from runner.spec.yaml_tree import MAX_NODES, Mapping, Scalar, compose, key_place, place, plain
+from runner.base.textfile import Position
+from runner.base.yaml import MAX_NODES, Mapping, Scalar, compose, key_place, place, plain
 
 
 def tree(text: str) -> Mapping:

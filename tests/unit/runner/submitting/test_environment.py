@@ -5,9 +5,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from jobs.contract import Profile, thread_count
-from runner.spec import rules
-from runner.spec.profiles import Accelerator
-from runner.submitting.environment import environment
+from runner.files import validators as rules
+from runner.files.profiles.environment import environment
+from runner.files.profiles.load import Accelerator
 
 HOME = PurePosixPath("/job/home")
 SCRATCH = PurePosixPath("/tmp")

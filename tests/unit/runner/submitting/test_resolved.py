@@ -7,15 +7,16 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from jobs.contract import CausalLm, GraphForecast, Program
-from runner.core.job import Attempt
+from runner.base.textfile import SpecError
+from runner.core.job.model import Attempt
 from runner.core.policy.turned import Turned
-from runner.core.queue.snapshot import GIB, Needs
-from runner.data import catalogue
-from runner.policies import files, of_job
-from runner.source import SpecError
-from runner.spec import paths
-from runner.spec.jobfile import JobFile, Retry, load
-from runner.submitting.resolved import Data, Resolved, find_data
+from runner.core.scheduler.snapshot import GIB, Needs
+from runner.files import datasets as catalogue
+from runner.files.job import paths
+from runner.files.job.model import JobFile, Retry, load
+from runner.files.policy import load as files
+from runner.files.policy import of_job
+from runner.services.submission.revision import Data, Resolved, find_data
 
 ROOT = PurePosixPath("/job")
 SCRATCH = PurePosixPath("/tmp")

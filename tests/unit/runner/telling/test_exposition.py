@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from runner.telling.exposition import METRICS, Metric, Sample, text
+from runner.server.api.exposition import METRICS, Metric, Sample, text
 
 PAGE = (Path(__file__).parents[4] / "docs/metrics.md").read_text(encoding="utf-8")
 NAMES = [metric.name for metric in METRICS]

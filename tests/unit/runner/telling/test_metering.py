@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from jobs.contract import Phase
-from runner.adapters.used import Used
+from runner.adapters.sqlite.used import Used
+from runner.base.errors import Unavailable
 from runner.core.policy.facts import Moment
-from runner.errors import Unavailable
-from runner.ports import DecisionRow
-from runner.settings import Alarm, Settings
-from runner.telling.metering import ALARM, UNHEARD_OF, Meter
+from runner.core.ports.all import DecisionRow
+from runner.files.settings.model import Alarm, Settings
+from runner.services.monitor import ALARM, UNHEARD_OF, Meter
 from tests.fakes.clock import FakeClock
 from tests.unit.runner.api.test_overview import GPU_JOB, Place
 from tests.unit.runner.api.test_routes import JOB

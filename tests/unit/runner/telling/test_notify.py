@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.notice_feed import NoticeFeed
-from runner.adapters.notifiers import Again, Undelivered
-from runner.core.job import HoldRequested, ReleaseRequested
-from runner.service import Caller, Submission
-from runner.settings import Settings
-from runner.settings_notify import Notification
-from runner.telling.notices import DECISIONS, EVENTS, FIELDS, NOTED, STATES, WORDS, Notice
-from runner.telling.notify import BATCH, KEEP, TRIES, UNWRITTEN, Courier, notifier
+from runner.adapters.notify import Again, Undelivered
+from runner.adapters.sqlite.notifications import NoticeFeed
+from runner.core.job.model import HoldRequested, ReleaseRequested
+from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, WORDS, Notice
+from runner.files.settings.model import Settings
+from runner.files.settings.notify import Notification
+from runner.services.jobs import Caller, Submission
+from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Courier, notifier
 from tests.fakes.timetables import Clockwork
 from tests.unit.runner.api.test_routes import wait_until
 

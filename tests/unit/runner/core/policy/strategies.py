@@ -5,9 +5,10 @@ from functools import cache
 
 from hypothesis import strategies as st
 
+from runner.core.policy.catalog import at
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import LISTS, NUMERIC, Fact, Kind, Known, Moment, Value
-from runner.core.policy.rules import (
+from runner.core.policy.model import (
     STARTS,
     TURNS,
     VERBS,
@@ -24,7 +25,6 @@ from runner.core.policy.rules import (
     Start,
     Storm,
 )
-from runner.core.policy.table import at
 
 WORDS = st.sampled_from(["a", "b", "some words", "x: y", "true", "12", 'quo"ted'])
 

@@ -7,10 +7,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner.core.policy.conditions import ALWAYS, Comparison, Operator
-from runner.core.policy.decide import decide, root_of
+from runner.core.policy.decision import Advice, Decision, Limit, Situation, Verdict
+from runner.core.policy.evaluate import decide, root_of
 from runner.core.policy.facts import Facts, Known, Moment
 from runner.core.policy.history import KEPT_STARTS, History, Tally
-from runner.core.policy.rules import (
+from runner.core.policy.model import (
     Adjustment,
     Backoff,
     Ceilings,
@@ -25,7 +26,6 @@ from runner.core.policy.rules import (
     Verb,
     digest,
 )
-from runner.core.policy.verdict import Advice, Decision, Limit, Situation, Verdict
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -4,8 +4,9 @@ import pytest
 from pydantic import BaseModel
 
 from jobs.contract import PLANS, SWITCHES, TRAJECTORY
-from jobs.training import NUMERIC_SWITCHES
-from runner.core.policy.difference import (
+from jobs.training.step import NUMERIC_SWITCHES
+from runner.core.policy.catalog import known
+from runner.core.policy.change_class import (
     FIELDS,
     TRAINING,
     WORKLOADS,
@@ -19,8 +20,7 @@ from runner.core.policy.difference import (
     shown,
 )
 from runner.core.policy.facts import Moment
-from runner.core.policy.table import known
-from runner.spec.jobfile import JobFile
+from runner.files.job.model import JobFile
 
 WELL_KNOWN = Fields({}, "graph_forecast")
 

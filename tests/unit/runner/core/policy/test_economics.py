@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.core.policy.catalog import known
 from runner.core.policy.economics import (
     MIN_MEASUREMENTS,
     Alternatives,
@@ -23,7 +24,6 @@ from runner.core.policy.economics import (
     worth_trying,
 )
 from runner.core.policy.facts import Moment
-from runner.core.policy.table import known
 
 HOUR = 3600.0
 COSTS = Overheads(save_s=1, stop_s=2, start_s=5, data_s=3, load_s=4, warm_s=10)

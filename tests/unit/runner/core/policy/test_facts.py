@@ -1,10 +1,10 @@
 import pytest
 
 from jobs.contract import Phase
-from runner.core import causes
-from runner.core.policy.evidence import CAUSES, PHASES
+from runner.core.job import exit_cause as causes
+from runner.core.policy.catalog import SECTIONS, TABLE, at, known
+from runner.core.policy.catalog_attempt import CAUSES, PHASES
 from runner.core.policy.facts import MAX_ENTRIES, MAX_TEXT, Fact, Kind, Moment
-from runner.core.policy.table import SECTIONS, TABLE, at, known
 
 
 @pytest.mark.parametrize("fact", TABLE.values(), ids=lambda fact: fact.name)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.interval import LONGEST_S, SHORTEST_S, daly_s, interval_s
+from jobs.checkpoint.interval import LONGEST_S, SHORTEST_S, daly_s, interval_s
 from runner.core.policy.economics import inflation
 from runner.core.policy.interval import mean_between_s
 

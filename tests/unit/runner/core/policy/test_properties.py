@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.core.policy.conditions import Comparison, Operator, comparisons, weigh
-from runner.core.policy.decide import decide, root_of
+from runner.core.policy.decision import Decision, Situation
+from runner.core.policy.evaluate import decide, root_of
 from runner.core.policy.facts import Facts, Moment
 from runner.core.policy.history import History
-from runner.core.policy.rules import DISTURBS, STARTS, Ceilings, Policy, Rule, Spent, Storm, Verb, tightened
-from runner.core.policy.verdict import Decision, Situation
+from runner.core.policy.model import DISTURBS, STARTS, Ceilings, Policy, Rule, Spent, Storm, Verb, tightened
 from tests.fakes.amount import examples
 from tests.unit.runner.core.policy.strategies import CEILINGS, conditions, facts, gathered, policies
 

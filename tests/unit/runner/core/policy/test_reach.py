@@ -2,8 +2,8 @@ import pytest
 
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import Known
-from runner.core.policy.reach import contradiction, hidden
-from runner.core.policy.rules import Mode, Rule, Spent, Verb
+from runner.core.policy.model import Mode, Rule, Spent, Verb
+from runner.files.policy.lint import contradiction, hidden
 
 NAN = Comparison("nan", Operator.IS, operand=True)
 OOM = Comparison("oom.device", Operator.IS, operand=True)

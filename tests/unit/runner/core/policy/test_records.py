@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from runner.core.policy.conditions import AllOf, Comparison, Operator
-from runner.core.policy.decide import decide
+from runner.core.policy.decision import Situation
+from runner.core.policy.evaluate import decide
+from runner.core.policy.explain import BOUNDLESS, About, Record, explained, record, situation_of
 from runner.core.policy.facts import Facts, Moment
 from runner.core.policy.history import History
-from runner.core.policy.records import BOUNDLESS, About, Record, explained, record, situation_of
-from runner.core.policy.rules import (
+from runner.core.policy.model import (
     Adjustment,
     Backoff,
     Ceilings,
@@ -22,8 +23,7 @@ from runner.core.policy.rules import (
     Verb,
     digest,
 )
-from runner.core.policy.simulate import Replay, lost_s, replay
-from runner.core.policy.verdict import Situation
+from runner.core.policy.replay import Replay, lost_s, replay
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

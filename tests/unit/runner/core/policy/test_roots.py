@@ -1,8 +1,8 @@
 import pytest
 
+from runner.core.policy.catalog import known
 from runner.core.policy.facts import Moment
 from runner.core.policy.roots import fingerprint
-from runner.core.policy.table import known
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from runner.core.policy.facts import Known
-from runner.core.policy.rules import Adjustment, Knob
+from runner.core.policy.model import Adjustment, Knob
 from runner.core.policy.turned import Turned, turn
 
 MICRO = Adjustment(Knob.MICRO_BATCH, "halve")

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.queue.admission import About, refusals
-from runner.core.queue.rules import Quota, Quotas, Rules
-from runner.core.queue.snapshot import GIB, Device, DeviceState, Host, Kind, Needs, Snapshot, Waiting
+from runner.core.scheduler.admission import About, refusals
+from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Host, Kind, Needs, Snapshot, Waiting
 from tests.fakes.sites import NOW_S, devices, gpus, host, out, waiting
 
 SITE = Snapshot(NOW_S, (host(4), Host("cpu", 64, 16 * GIB)))

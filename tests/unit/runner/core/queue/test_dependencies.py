@@ -1,7 +1,7 @@
 import pytest
 
-from runner.core.job import Outcome
-from runner.core.queue.dependencies import (
+from runner.core.job.model import Outcome
+from runner.core.scheduler.dependencies import (
     CircularDependency,
     Named,
     Readiness,
@@ -10,7 +10,7 @@ from runner.core.queue.dependencies import (
     resolve,
     satisfied,
 )
-from runner.core.queue.snapshot import After, Condition, Ended
+from runner.core.scheduler.snapshot import After, Condition, Ended
 
 KNOWN = [
     Named("1", "prep", "ada"),

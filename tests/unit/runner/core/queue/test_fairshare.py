@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.queue.fairshare import Shares, accrued, charged, decayed, jain
-from runner.core.queue.rules import Rules
-from runner.core.queue.snapshot import Snapshot
+from runner.core.scheduler.config import Rules
+from runner.core.scheduler.fairshare import Shares, accrued, charged, decayed, jain
+from runner.core.scheduler.snapshot import Snapshot
 from tests.fakes.sites import NOW_S, gpus, host, running
 
 DAY_S = 86400.0

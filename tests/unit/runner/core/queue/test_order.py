@@ -5,9 +5,9 @@ from typing import Unpack
 
 import pytest
 
-from runner.core.job import Outcome
-from runner.core.queue.rules import Order, Rules
-from runner.core.queue.snapshot import After, Ended, Needs, Waiting
+from runner.core.job.model import Outcome
+from runner.core.scheduler.config import Order, Rules
+from runner.core.scheduler.snapshot import After, Ended, Needs, Waiting
 from tests.fakes.sites import HOUR_S, NOW_S, More, host, planned, running, starts, waiting
 
 DAY_S = 24 * HOUR_S

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.queue.snapshot import GIB, Device, DeviceState, Host, Kind, Needs
+from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Host, Kind, Needs
 from tests.fakes.sites import devices, gpus, host, out, planned, running, starts, waiting
 
 

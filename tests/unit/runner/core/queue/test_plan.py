@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.job import Outcome
-from runner.core.queue.plan import Reservation
-from runner.core.queue.rules import Order, PriorityClass, Quota, Quotas, Rules
-from runner.core.queue.snapshot import GIB, After, Ended, Maintenance, Needs, Sweep
+from runner.core.job.model import Outcome
+from runner.core.scheduler.backfill import Reservation
+from runner.core.scheduler.config import Order, PriorityClass, Quota, Quotas, Rules
+from runner.core.scheduler.snapshot import GIB, After, Ended, Maintenance, Needs, Sweep
 from tests.fakes.sites import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
 
 AGES_S = 30 * 24 * HOUR_S
@@ -298,8 +298,8 @@ def test_a_maintenance_that_is_over_is_over() -> None:
 
 def test_an_empty_queue_and_a_site_without_hosts_are_no_problem() -> None:
     assert planned([]).waits == {}
-    from runner.core.queue.plan import plan
-    from runner.core.queue.snapshot import Snapshot
+    from runner.core.scheduler.backfill import plan
+    from runner.core.scheduler.snapshot import Snapshot
 
     nowhere = plan(Snapshot(NOW_S, (), (waiting("1"),)))
     assert nowhere.waits["1"].never

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.queue.rules import Order, Preemption, Rules
-from runner.core.queue.snapshot import Needs, Running, Waiting
+from runner.core.scheduler.config import Order, Preemption, Rules
+from runner.core.scheduler.snapshot import Needs, Running, Waiting
 from tests.fakes.sites import HOUR_S, NOW_S, gpus, host, planned, running, waiting
 
 URGENT = waiting("urgent", gpus(2), priority_class="urgent", owner="eve")

@@ -8,13 +8,13 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.core.queue.book import Book, expected_end
-from runner.core.queue.order import overdue
-from runner.core.queue.plan import Plan, plan
-from runner.core.queue.pool import Places, fit
-from runner.core.queue.rules import DAY_S, Order, PriorityClass, Quota, Quotas, Rules
-from runner.core.queue.simulate import Arrival, Site, play
-from runner.core.queue.snapshot import (
+from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.calendar import Book, expected_end
+from runner.core.scheduler.config import DAY_S, Order, PriorityClass, Quota, Quotas, Rules
+from runner.core.scheduler.placement import Places, fit
+from runner.core.scheduler.priority import overdue
+from runner.core.scheduler.simulator import Arrival, Site, play
+from runner.core.scheduler.snapshot import (
     GIB,
     Device,
     DeviceState,
@@ -27,7 +27,7 @@ from runner.core.queue.snapshot import (
     Sweep,
     Waiting,
 )
-from runner.core.queue.timeline import Stay
+from runner.core.scheduler.timeline import Stay
 from tests.fakes.amount import examples
 from tests.fakes.day_rules import nobody_is_passed_over
 

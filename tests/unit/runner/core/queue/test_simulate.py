@@ -3,11 +3,11 @@ from itertools import pairwise
 
 import pytest
 
-from runner.core.queue.plan import Plan
-from runner.core.queue.report import max_min, report, slowdown
-from runner.core.queue.rules import Order, Rules
-from runner.core.queue.simulate import Arrival, Played, Site, play
-from runner.core.queue.snapshot import After, Maintenance, Snapshot
+from runner.core.scheduler.backfill import Plan
+from runner.core.scheduler.config import Order, Rules
+from runner.core.scheduler.simulator import Arrival, Played, Site, play
+from runner.core.scheduler.simulator_report import max_min, report, slowdown
+from runner.core.scheduler.snapshot import After, Maintenance, Snapshot
 from tests.fakes.sites import HOUR_S, gpus, host
 
 SITE = Site((host(2),), Rules(order=Order.FIFO))

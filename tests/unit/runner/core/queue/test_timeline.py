@@ -3,7 +3,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.queue.timeline import Stay, Timeline
+from runner.core.scheduler.timeline import Stay, Timeline
 
 TIMES = st.integers(0, 12).map(float)
 BOOKINGS = st.lists(st.tuples(TIMES, st.integers(1, 6), st.integers(-2, 3)), max_size=6)

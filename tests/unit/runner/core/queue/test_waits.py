@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.job import Outcome
-from runner.core.queue.rules import Quota, Quotas, Rules
-from runner.core.queue.snapshot import (
+from runner.core.job.model import Outcome
+from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.pending import Wait
+from runner.core.scheduler.snapshot import (
     GIB,
     After,
     Condition,
@@ -19,8 +20,7 @@ from runner.core.queue.snapshot import (
     Snapshot,
     Waiting,
 )
-from runner.core.queue.waits import Wait
-from runner.core.queue.words import clock
+from runner.core.scheduler.words import clock
 from tests.fakes.sites import HOUR_S, NOW_S, devices, gpus, host, out, planned, running, waiting
 
 FOREIGN = "a foreign process (pid 4121, uid 1007, python)"

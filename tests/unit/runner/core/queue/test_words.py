@@ -1,6 +1,6 @@
 """Amounts as reasons tell them."""
 
-from runner.core.queue.words import size
+from runner.core.scheduler.words import size
 
 
 def test_little_memory_is_told_in_the_unit_that_people_write() -> None:

@@ -1,0 +1,287 @@
+"""The directory of one lineage: what may appear in it, in which order, and who may write.
+
+    step-00000050/  state.pt  manifest.json      complete, and never changed again
+    best-00000040/  weights.pt  manifest.json    the weights of the best evaluation
+    final/          weights.pt  manifest.json    the finished model
+    .tmp-...  .trash-...                         left by a kill; swept by the next attempt
+    bad-...  superseded-...                      set aside, never read again
+    .lock                                        held as long as an attempt writes here
+
+A rename is the only commit: whatever has the name ``step-N`` was complete, on the disk and
+proven readable before it got that name.  There is no link to the newest one; the list of
+names is the truth.
+"""
+
+import fcntl
+import os
+import pickle
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from jobs.checkpoint import durable as files
+from jobs.checkpoint.state import Plain, digest, size_bytes, weights_sha256
+from jobs.contract import (
+    CONTRACT_VERSION,
+    MANIFEST,
+    CheckpointInvalid,
+    FileDigest,
+    Manifest,
+    checkpoint_name,
+    checkpoints,
+    dump,
+    file_sha256,
+)
+from jobs.training.failures import DiskFull, InvalidSpec, LineageBusy, Stopped, chain, is_disk_full
+from jobs.training.signals import Requests
+
+STATE = "state.pt"
+WEIGHTS = "weights.pt"
+FINAL = "final"
+BEST = "best-"
+
+LOOKING_ON = frozenset({"best", "evaluated"})
+"""Entries of a state that no later step depends on."""
+
+LOCK_WAIT_S = 30.0
+"""A killed attempt may live for seconds; a longer holder is a second attempt, which is a defect."""
+
+BAD_KEPT = 3
+"""Rejected checkpoints that are kept for a person to look at."""
+
+SPARE = 1.2
+"""Free space asked for, as a multiple of the size of the tensors."""
+
+_UNLOADABLE = (
+    RuntimeError,
+    pickle.UnpicklingError,
+    EOFError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What every manifest of one attempt says about where it comes from."""
+
+    job_id: str
+    lineage: int
+    attempt: int
+    revision: int
+    signatures: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cloned state that waits to be published, under which name, and how its content is digested."""
+
+    step: int
+    parent_step: int | None
+    state: Plain
+    name: str
+    file: str
+    digest: Callable[[Plain], str]
+
+
+def of_step(step: int, parent_step: int | None, state: Plain) -> Snapshot:
+    return Snapshot(step, parent_step, state, checkpoint_name(step), STATE, training_digest)
+
+
+def training_digest(state: Plain) -> str:
+    """Return the digest of what a step changes: how often somebody looked on is not part of it."""
+    return digest({key: value for key, value in state.items() if key not in LOOKING_ON})
+
+
+def of_final(step: int, weights: Plain) -> Snapshot:
+    return Snapshot(step, step, weights, FINAL, WEIGHTS, weights_sha256)
+
+
+def of_best(step: int, weights: Plain) -> Snapshot:
+    return Snapshot(step, step, weights, f"{BEST}{step:08d}", WEIGHTS, weights_sha256)
+
+
+@contextmanager
+def locked(directory: Path, requests: Requests, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Hold the lineage's lock, so that a zombie attempt and its successor never write side by side.
+
+    Raises:
+        LineageBusy: another process kept it for ``wait_s``.
+        Stopped: asked to stop while waiting.
+        InvalidSpec: there is no such directory.
+    """
+    descriptor = _open_lock(directory)
+    try:
+        _lock(descriptor, directory, requests, wait_s)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(directory: Path) -> int:
+    try:
+        return os.open(directory / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError as error:
+        raise InvalidSpec(f"{directory}: no such directory; it must be there before the attempt") from error
+
+
+def _lock(descriptor: int, directory: Path, requests: Requests, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while not _try_lock(descriptor):
+        if requests.stop:
+            raise Stopped("asked to stop while another process held the lineage's lock")
+        if time.monotonic() >= deadline:
+            raise LineageBusy(
+                f"{directory}: locked by another process for {wait_s:g} s; stop that attempt first"
+            )
+        threading.Event().wait(0.05)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def load(directory: Path, file: str = STATE) -> Plain:
+    """Return the state in one checkpoint directory, on the CPU.
+
+    Raises:
+        CheckpointInvalid: the file cannot be loaded, or holds more than plain values.
+    """
+    try:
+        return torch.load(directory / file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointInvalid(f"{file}: {error.strerror}") from error
+    except _UNLOADABLE as error:
+        first_line = f"{error}\n".splitlines()[0][:200]
+        raise CheckpointInvalid(f"{file}: cannot be loaded: {first_line}") from error
+
+
+def publish(directory: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+    """Write a snapshot below ``directory``: afterwards it is there, complete, durable and proven readable.
+
+    Raises:
+        DiskFull: there is no space; nothing is left behind.
+    """
+    _require_space(directory, snapshot)
+    tmp = directory / f".tmp-{snapshot.step}-{secrets.token_hex(4)}"
+    try:
+        tmp.mkdir()
+        _write_state(tmp / snapshot.file, snapshot.state)
+        sha256 = _proven_digest(tmp, snapshot)
+        manifest = _manifest(tmp / snapshot.file, snapshot, stamp, sha256)
+        files.write_durably(tmp / MANIFEST, dump(manifest).encode())
+        files.sync(tmp)
+        tmp.rename(directory / snapshot.name)
+        files.sync(directory)
+    except (OSError, RuntimeError) as error:
+        files.remove_tree(tmp)  # give the space back at once
+        if is_disk_full(error):
+            raise DiskFull(f"{directory / snapshot.name}: not written: no space left on the disk") from error
+        raise
+
+
+def _require_space(directory: Path, snapshot: Snapshot) -> None:
+    need = int(size_bytes(snapshot.state) * SPARE) + 64 * 1024
+    free = shutil.disk_usage(directory).free
+    if free < need:
+        raise DiskFull(
+            f"{directory / snapshot.name}: not written: it needs {need / 2**20:.1f} MiB"
+            f" and {free / 2**20:.1f} MiB are free; make room"
+        )
+
+
+def _write_state(path: Path, state: Plain) -> None:
+    with path.open("xb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # torch hides the file's own error behind one of its archive format
+            for each in chain(error):
+                if isinstance(each, OSError):
+                    raise each from error
+            raise
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _proven_digest(tmp: Path, snapshot: Snapshot) -> str:
+    """Return the digest of the snapshot, having read back the same content from the disk."""
+    expected = snapshot.digest(snapshot.state)
+    try:
+        found = snapshot.digest(load(tmp, snapshot.file))
+    except CheckpointInvalid as error:
+        raise OSError(f"{snapshot.name}: just written and cannot be read back: {error}") from error
+    if found != expected:
+        raise OSError(f"{snapshot.name}: reads back with other content than was written")
+    return expected
+
+
+def _manifest(file: Path, snapshot: Snapshot, stamp: Stamp, sha256: str) -> Manifest:
+    return Manifest(
+        contract_version=CONTRACT_VERSION,
+        job_id=stamp.job_id,
+        step=snapshot.step,
+        lineage=stamp.lineage,
+        attempt=stamp.attempt,
+        revision=stamp.revision,
+        parent_step=snapshot.parent_step,
+        created=time.time(),
+        files={file.name: FileDigest(bytes=file.stat().st_size, sha256=file_sha256(file))},
+        signatures=dict(stamp.signatures),
+        environment=dict(stamp.environment),
+        state_sha256=sha256,
+    )
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a killed attempt left half-written or half-deleted; only under the lock."""
+    for entry in directory.iterdir():
+        if entry.name.startswith((".tmp-", ".trash-")):
+            files.remove_tree(entry)
+
+
+def retain(directory: Path, keep: int, milestone_every: int | None = None) -> None:
+    """Delete the oldest checkpoints beyond ``keep``, but never a milestone."""
+    passing = [
+        path for step, path in checkpoints(directory) if not (milestone_every and step % milestone_every == 0)
+    ]
+    for path in passing[keep:]:
+        files.discard(path, secrets.token_hex(4))
+
+
+def bests(directory: Path, beyond: int = -1) -> list[Path]:
+    """Return the weights of best evaluations, of those after a step alone."""
+    return [path for path in directory.glob(f"{BEST}*") if path.name > f"{BEST}{beyond:08d}" or beyond < 0]
+
+
+def retain_best(directory: Path, name: str) -> None:
+    """Delete the weights of earlier best evaluations."""
+    for path in bests(directory):
+        if path.name != name:
+            files.discard(path, secrets.token_hex(4))
+
+
+def set_aside(path: Path, prefix: str) -> None:
+    """Rename a directory so that it is never read again."""
+    path.rename(path.with_name(f"{prefix}-{path.name}-{secrets.token_hex(4)}"))
+
+
+def set_aside_bad(path: Path) -> None:
+    """Set a rejected checkpoint aside, keeping no more than the latest few of them."""
+    set_aside(path, "bad")
+    bad = sorted(path.parent.glob("bad-*"), key=lambda each: each.lstat().st_ctime_ns, reverse=True)
+    for old in bad[BAD_KEPT:]:
+        files.discard(old, secrets.token_hex(4))

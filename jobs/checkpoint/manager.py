@@ -1,0 +1,277 @@
+"""Saving and resuming, as the training loop sees them.
+
+A save clones the state on the training thread and publishes the clone on another one, one at
+a time; whatever went wrong there is raised at the next boundary.  Only a full disk during a
+periodic save is forgiven: the older checkpoint is still there, and the next save tries again.
+
+A resume reads first (``find``) and touches nothing until the state has been accepted
+(``adopt``), so a refusal leaves the lineage as it was.
+"""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from jobs.checkpoint import directory as lineage
+from jobs.checkpoint.directory import Snapshot, Stamp
+from jobs.checkpoint.interval import Cadence
+from jobs.checkpoint.signatures import same_training
+from jobs.checkpoint.state import Plain, clone, weights_sha256
+from jobs.contract import (
+    CheckpointInvalid,
+    CheckpointPlan,
+    Manifest,
+    Phase,
+    Rejected,
+    checkpoint_name,
+    checkpoints,
+    verify,
+)
+from jobs.training.failures import DiskFull, InvalidSpec, NoValidCheckpoint
+from jobs.training.report import Reporter, say, warn
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A valid checkpoint to resume from, and what must be set aside when it is adopted."""
+
+    manifest: Manifest
+    state: Plain
+    rejected: tuple[Rejected, ...] = ()
+    newer: tuple[Path, ...] = ()
+
+
+class Checkpoints:
+    """The checkpoints of one lineage, written by one attempt that holds its lock."""
+
+    def __init__(
+        self,
+        directory: Path,
+        plan: CheckpointPlan,
+        stamp: Stamp,
+        reporter: Reporter,
+        *,
+        in_background: bool,
+    ) -> None:
+        self._directory = directory
+        self._plan = plan
+        self.stamp = stamp
+        self._reporter = reporter
+        self._in_background = in_background
+        self._cadence = Cadence(plan)
+        self._saved_at = time.monotonic()
+        self._write_s = 0.0  # of the write that has ended last; set on the writer's thread
+        self._newest: int | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Finish the write in flight; its failure is only mentioned where something else went wrong first."""
+        self._pool.shutdown(wait=True)
+        failed = self._writing.exception() if self._writing and error else None
+        if failed:
+            warn(f"the last checkpoint was not written: {failed}")
+        else:
+            self.settle()
+
+    # --- Resuming
+
+    def finished(self, step: int) -> str | None:
+        """Return the sha256 of the final weights if this very training has published them already."""
+        try:
+            manifest = verify(self._directory / lineage.FINAL)
+        except CheckpointInvalid:
+            return None
+        same = manifest.step == step and same_training(manifest.signatures, self.stamp.signatures)
+        return manifest.state_sha256 if same else None
+
+    def find(self, resume_step: int | None) -> Found | None:
+        """Return the checkpoint to resume from, None if there has never been one; change nothing.
+
+        Raises:
+            NoValidCheckpoint: there are some, and none can be used.
+            InvalidSpec: the step that was asked for is not there or not valid.
+        """
+        return self._find_newest() if resume_step is None else self._find_step(resume_step)
+
+    def adopt(self, found: Found | None) -> None:
+        """Make the lineage begin at what was found: sweep leftovers, set everything newer aside."""
+        lineage.sweep(self._directory)
+        if found is None:
+            return
+        for path in found.newer:
+            lineage.set_aside(path, "superseded")
+        for rejected in found.rejected:
+            lineage.set_aside_bad(self._directory / rejected.name)
+        self._newest = found.manifest.step
+
+    def _find_newest(self) -> Found | None:
+        rejected: list[Rejected] = []
+        for _, path in checkpoints(self._directory):
+            try:
+                return Found(verify(path), lineage.load(path), tuple(rejected))
+            except CheckpointInvalid as error:
+                rejected.append(Rejected(name=path.name, why=str(error)[:1000]))
+        rejected += [
+            Rejected(name=path.name[:200], why="rejected earlier") for path in self._directory.glob("bad-*")
+        ]
+        if rejected:
+            raise NoValidCheckpoint(_none_valid(self._directory, rejected), tuple(rejected))
+        return None
+
+    def _find_step(self, step: int) -> Found:
+        path = self._directory / checkpoint_name(step)
+        present = dict(checkpoints(self._directory))
+        if step not in present:
+            steps = ", ".join(str(each) for each in sorted(present)) or "none"
+            raise InvalidSpec(
+                f"resume_step {step}: no such checkpoint; lineage {self.stamp.lineage} has {steps}"
+            )
+        try:
+            manifest, state = verify(path), lineage.load(path)
+        except CheckpointInvalid as error:
+            raise InvalidSpec(f"resume_step {step}: the checkpoint is not valid: {error}") from error
+        final = self._directory / lineage.FINAL
+        newer = [each for number, each in present.items() if number > step]
+        newer += lineage.bests(self._directory, beyond=step)
+        return Found(manifest, state, newer=(*newer, *([final] if final.exists() else [])))
+
+    def has_best(self) -> bool:
+        """Return whether the weights of some best evaluation are there."""
+        return bool(lineage.bests(self._directory))
+
+    # --- Saving
+
+    def due(self, step: int) -> bool:
+        """Return whether the plan wants a checkpoint after this step."""
+        counts = (self._plan.every_steps, self._plan.milestone_every)
+        if any(count is not None and step % count == 0 for count in counts):
+            return True
+        seconds = self._cadence.every_s
+        return seconds is not None and time.monotonic() - self._saved_at >= seconds
+
+    def save(self, step: int, state: Plain) -> None:
+        """Save periodically: clone now, publish soon; a full disk is reported and forgiven."""
+        began = time.monotonic()
+        with self._reporter.within(Phase.SAVE):
+            is_new = self._begin(step, state)
+            if not self._in_background:
+                self.settle()
+        if is_new:
+            self._cost(time.monotonic() - began)
+
+    def save_now(self, step: int, state: Plain) -> None:
+        """Save and return when the checkpoint is durable.
+
+        Raises:
+            DiskFull: it could not be written; older checkpoints are untouched.
+        """
+        with self._reporter.within(Phase.DRAIN):
+            self._begin(step, state)
+            self._collect()
+
+    def poll(self) -> None:
+        """Raise what the writer has met since the last boundary."""
+        if self._writing and self._writing.done():
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the writer; raise what it met, but only report a full disk."""
+        try:
+            self._collect()
+        except DiskFull as error:
+            newest = "there is none" if self._newest is None else f"the newest is step {self._newest}"
+            warn(f"checkpoint skipped: {error}. Training goes on; {newest}; the next save tries again")
+
+    def publish_final(self, step: int, weights: Plain) -> str:
+        """Publish the finished model and return the sha256 of its weights."""
+        self.settle()
+        final, snapshot = self._directory / lineage.FINAL, lineage.of_final(step, clone(weights))
+        with self._reporter.within(Phase.DRAIN):
+            if final.exists():
+                lineage.set_aside(final, "superseded")
+            lineage.publish(self._directory, snapshot, self.stamp)
+        return weights_sha256(snapshot.state)
+
+    def publish_best(self, step: int, weights: Plain) -> None:
+        """Publish the weights of the best evaluation so far, then let go of the one before."""
+        snapshot = lineage.of_best(step, clone(weights))
+        with self._reporter.within(Phase.SAVE):
+            if (self._directory / snapshot.name).exists():  # reached again after a kill: the same bits
+                lineage.retain_best(self._directory, snapshot.name)
+                return
+            try:
+                lineage.publish(self._directory, snapshot, self.stamp)
+            except DiskFull as error:
+                warn(f"the best weights so far were not kept: {error}")
+                return
+            lineage.retain_best(self._directory, snapshot.name)
+
+    def _begin(self, step: int, state: Plain) -> bool:
+        """Begin to write, and return whether there was anything to write."""
+        self.settle()
+        self._saved_at = time.monotonic()
+        if step == self._newest:
+            return False
+        snapshot = lineage.of_step(step, self._newest, clone(state))
+        self._writing = self._pool.submit(self._write, snapshot)
+        return True
+
+    def _cost(self, stall_s: float) -> None:
+        """Let what a save has cost settle when the next one is due."""
+        cadence, progress, before = self._cadence, self._reporter.progress, self._cadence.every_s
+        cadence.stalled(stall_s)
+        progress.save_every_s, progress.save_stall_s = cadence.every_s, cadence.stall_s
+        if before and cadence.every_s and not 2 / 3 < cadence.every_s / before < 3 / 2:
+            say(f"from now on a checkpoint every {cadence.every_s:.0f} s: one takes {cadence.stall_s:.3g} s")
+
+    def _collect(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing:
+            self._newest = self._reporter.progress.checkpoint_step = writing.result()
+            self._cadence.wrote(self._write_s)
+            self._reporter.beat()
+
+    def _write(self, snapshot: Snapshot) -> int:
+        """Publish on the writer's thread, and return the step."""
+        began = time.monotonic()
+        if not self._is_there(snapshot):
+            lineage.publish(self._directory, snapshot, self.stamp)
+            say(f"checkpoint of step {snapshot.step} saved")
+        lineage.retain(self._directory, self._plan.keep, self._plan.milestone_every)
+        self._write_s = time.monotonic() - began
+        return snapshot.step
+
+    def _is_there(self, snapshot: Snapshot) -> bool:
+        """Return whether the step was published before; the same step must hold the same bits."""
+        path = self._directory / snapshot.name
+        if not path.exists():
+            return False
+        try:
+            before = verify(path).state_sha256
+        except CheckpointInvalid as error:
+            warn(f"{path.name}: {error}; it is set aside and written again")
+            lineage.set_aside_bad(path)
+            return False
+        if before != snapshot.digest(snapshot.state):
+            warn(
+                f"DETERMINISM ALARM: {path.name} was reached again with other bits than those saved before;"
+                " the saved ones are kept, and this training is not reproducible"
+            )
+        return True
+
+
+def _none_valid(directory: Path, rejected: list[Rejected]) -> str:
+    reasons = "; ".join(f"{each.name}: {each.why}" for each in rejected)
+    return (
+        f"lineage {directory.name}: {len(rejected)} checkpoint(s) and none is valid ({reasons});"
+        " nothing was changed; restart from scratch or repair one"
+    )

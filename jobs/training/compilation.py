@@ -1,0 +1,46 @@
+"""Compilation that is believed only when it is seen.
+
+``module.compile()`` returns before anything is compiled, may compile nothing without a word,
+and fails at the first call.  So the rehearsal that follows is watched: it makes graphs, or
+the model runs as it was, and the report says why.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import counters
+
+from jobs.training.device import Device
+from jobs.training.switches import Switches
+
+
+def compile_model(model: nn.Module, switches: Switches, device: Device, rehearse: Callable[[], None]) -> None:
+    """Compile a model and rehearse, or leave it as it was and list why."""
+    profile = switches.profile
+    counters.clear()
+    model.compile(mode=profile.compile, dynamic=profile.compile_dynamic, fullgraph=profile.compile_fullgraph)
+    try:
+        rehearse()
+    except TorchDynamoException as error:
+        _back_to_eager(switches, _reason(error))
+        rehearse()
+        return
+    device.graphs = int(counters["stats"]["unique_graphs"])
+    if not device.graphs:
+        _back_to_eager(switches, "torch.compile made no graph of this model")
+        return
+    for name in ("compile", "compile_dynamic", "compile_fullgraph", "compile_cache"):
+        switches.applied(name, verified=True if name == "compile" else None, note=f"{device.graphs} graph(s)")
+
+
+def _back_to_eager(switches: Switches, why: str) -> None:
+    torch.compiler.set_stance("force_eager")
+    switches.fell_back("compile", "off", why)
+
+
+def _reason(error: TorchDynamoException) -> str:
+    """Return the first two lines: who raised, and what."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300] or type(error).__name__

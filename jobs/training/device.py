@@ -1,0 +1,198 @@
+"""Where the arithmetic happens and under which rules: device, threads, determinism, precision.
+
+One selection, no code paths: ROCm builds of torch answer to the name ``cuda`` too.  Whatever
+was asked for and is not to be had falls back to something that is, and is listed.
+"""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from jobs.contract import AttemptSpec, thread_count
+from jobs.training.failures import DeviceOutOfMemory, InvalidSpec
+from jobs.training.report import resident_bytes
+from jobs.training.switches import Switches
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(slots=True)
+class Device:
+    """The device of this attempt, with what really took effect on it."""
+
+    torch_device: torch.device
+    name: str
+    threads: int
+    precision: str = "fp32"
+    graphs: int = 0
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which a forward pass runs."""
+        dtype = _DTYPES.get(self.precision)
+        return torch.amp.autocast(self.torch_device.type, dtype=dtype) if dtype else nullcontext()
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The type in which matrix products of a forward pass come out."""
+        return _DTYPES.get(self.precision, torch.float32)
+
+    def memory_bytes(self) -> int | None:
+        """Return what is allocated on a device, or resident on a CPU."""
+        if self.torch_device.type == "cuda":
+            return int(torch.cuda.memory_allocated(self.torch_device))
+        return resident_bytes()
+
+
+def prepare(spec: AttemptSpec, switches: Switches) -> Device:
+    """Return the device of a spec after putting the profile's global switches in force.
+
+    Raises:
+        InvalidSpec: the accelerator that was granted is not there.
+    """
+    profile = switches.profile
+    if profile.deterministic:
+        _be_deterministic(compiled=profile.compile != "off")
+    in_force = torch.are_deterministic_algorithms_enabled()
+    switches.applied("deterministic", verified=in_force or not profile.deterministic)
+    threads = thread_count(profile, spec.cpus)
+    torch.set_num_threads(threads)
+    switches.applied("threads", threads, verified=torch.get_num_threads() == threads)
+    device = _select(spec.accelerator, threads)
+    _set_precision(device, switches)
+    _set_cudnn(device, switches)
+    _set_process(device, switches, spec.device_bytes)
+    return device
+
+
+def _select(accelerator: str, threads: int) -> Device:
+    if accelerator == "cpu":
+        return Device(torch.device("cpu"), _cpu_name(), threads)
+    if not torch.cuda.is_available():
+        raise InvalidSpec(
+            f"accelerator {accelerator}: torch {torch.__version__} sees no device; check the image"
+        )
+    return Device(torch.device("cuda", 0), torch.cuda.get_device_name(0), threads)
+
+
+def _be_deterministic(*, compiled: bool) -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first handle is made
+    if compiled:
+        torch.use_deterministic_algorithms(mode=True)
+    else:  # the same, but that it does not load the compiler to tell it, too
+        torch.set_deterministic_debug_mode("error")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, finds only bugs of kernels
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def _set_precision(device: Device, switches: Switches) -> None:
+    wanted = switches.profile.precision
+    device.precision, why = _available(wanted, device)
+    if why:
+        switches.fell_back("precision", device.precision, why)
+    else:
+        switches.applied("precision", device.precision)
+    has_tf32 = device.torch_device.type == "cuda" and torch.cuda.get_device_capability(
+        device.torch_device
+    ) >= (8, 0)
+    for name in ("tf32_matmul", "tf32_cudnn"):
+        asked = getattr(switches.profile, name) or wanted == "tf32"
+        if asked and not has_tf32:
+            switches.fell_back(name, value=False, why=f"{device.name} has no TF32")
+        else:
+            switches.applied(name, asked)
+    matmul, cudnn = (switches.report()[name].applied == "true" for name in ("tf32_matmul", "tf32_cudnn"))
+    torch.set_float32_matmul_precision("high" if matmul else "highest")
+    torch.backends.cudnn.allow_tf32 = cudnn  # on by default: an fp32 that is not one
+
+
+def _available(wanted: str, device: Device) -> tuple[str, str]:
+    """Return the precision to use, and why it is another one than was asked for."""
+    if device.torch_device.type == "cpu":
+        if wanted in ("auto", "tf32"):
+            return "fp32", "a CPU has none of the faster ones natively"
+        return wanted, ""
+    capability = torch.cuda.get_device_capability(device.torch_device)
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    best = "bf16" if has_bf16 else "fp16" if capability >= (7, 0) else "fp32"
+    if wanted == "auto":
+        return best, f"the best that {device.name} has natively"
+    if (wanted == "bf16" and not has_bf16) or (wanted == "tf32" and capability < (8, 0)):
+        return "fp32", f"{device.name} has no {wanted}"
+    return wanted, ""
+
+
+def _set_cudnn(device: Device, switches: Switches) -> None:
+    wanted = switches.profile.cudnn_benchmark
+    if wanted and device.torch_device.type != "cuda":
+        switches.fell_back("cudnn_benchmark", value=False, why="a CPU has no cuDNN")
+        return
+    torch.backends.cudnn.benchmark = wanted
+    switches.applied("cudnn_benchmark", verified=torch.backends.cudnn.benchmark == wanted)
+
+
+def _set_process(device: Device, switches: Switches, part_bytes: int | None) -> None:
+    """Record what the runner's environment has put in force, and limit the device's memory."""
+    on_device, profile = device.torch_device.type == "cuda", switches.profile
+    if not on_device:
+        return
+    blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+    switches.applied("launch_blocking", blocking, verified=blocking == profile.launch_blocking)
+    expandable = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    allocator = "expandable_segments" if expandable else "default"
+    switches.applied("allocator", allocator, verified=allocator == profile.allocator)
+    fraction = _fraction(profile.memory_fraction, part_bytes, device.torch_device)
+    if fraction is not None:
+        torch.cuda.set_per_process_memory_fraction(fraction, device.torch_device)
+        switches.applied("memory_fraction", fraction)
+
+
+def _fraction(asked: float | None, part_bytes: int | None, device: torch.device) -> float | None:
+    """Return the share of a device's memory that torch may allocate; None: all of it.
+
+    ``part_bytes`` is what a job has of a device that it shares.  What goes beyond it is then out of memory
+    for this job alone; the context of the device and what other libraries allocate come on top.
+    """
+    if part_bytes is None:
+        return asked
+    share = part_bytes / torch.cuda.get_device_properties(device).total_memory
+    return min(share, 1.0 if asked is None else asked)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a device, or the CPU's allocator, had no room."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate" in str(error)
+
+
+@contextmanager
+def out_of_memory_named(device: Device) -> Iterator[None]:
+    """Turn an out-of-memory error that no halving could mend into ours, with what a reader needs."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        first_line = str(error).splitlines()[0]
+        raise DeviceOutOfMemory(f"{device.name}: {first_line} Lower profile.micro_batch") from error
+
+
+def versions() -> dict[str, str]:
+    """Return what the bits of a training depend on, besides the spec."""
+    found = {"python": platform.python_version(), "torch": version("torch"), "machine": platform.machine()}
+    accelerator = {"cuda": torch.version.cuda, "hip": torch.version.hip}
+    return found | {name: text for name, text in accelerator.items() if text}
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

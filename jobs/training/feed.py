@@ -1,0 +1,181 @@
+"""Batches on their way from a source to the device: who makes them, where they wait, how they travel.
+
+Any process can make any batch (``jobs.workloads.Source``), so loader processes change nothing
+but the time: they get step numbers and return batches, in order.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from jobs.training import batches
+from jobs.training.batches import Batch
+from jobs.training.device import Device
+from jobs.training.switches import Switches
+from jobs.workloads import Source
+
+RESIDENT_SHARE: Final = 0.3
+"""A data set may take this share of the device's free memory; the rest belongs to the training."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Feed:
+    """Hands out the batch of every step, in order, and the held-out ones."""
+
+    def __init__(self, source: Source, switches: Switches, device: Device, plan_steps: int) -> None:
+        self._profile = switches.profile
+        self._device = device.torch_device
+        self._steps = plan_steps
+        self._pinned = False
+        self.source = _place(source, switches, device)
+        self._pinned = switches.report()["placement"].applied == "pinned"
+        self._loader: Iterator[Batch] | None = None
+        self._held_out: DataLoader[Batch] | None = None
+        self._ahead: tuple[int, Batch] | None = None
+        _tell(switches, device)
+
+    def begin(self, step: int) -> None:
+        """Make ready to hand out the batches from this step on."""
+        if self._profile.loader_workers:
+            self._loader = iter(
+                self._processes(_Steps(self.source), range(step, self._steps), persistent=False)
+            )
+
+    def take(self, step: int) -> Batch:
+        """Return the batch of a step, wherever the placement keeps it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead and ahead[0] == step:
+            return ahead[1]
+        batch = self.source.batch(step) if self._loader is None else next(self._loader)
+        return self._prepared(batch)
+
+    def look_ahead(self, step: int) -> None:
+        """Make the next batch while the device is busy with this one."""
+        if self._device.type == "cuda" and self._profile.non_blocking and step < self._steps:
+            self._ahead = (step, self.take(step))
+
+    def held_out(self, count: int) -> Iterator[Batch]:
+        """Yield the first held-out batches."""
+        if not self._profile.loader_workers:
+            yield from (self._prepared(self.source.held_out(index)) for index in range(count))
+            return
+        if self._held_out is None or not self._profile.loader_persistent:
+            persistent = self._profile.loader_persistent
+            self._held_out = self._processes(_HeldOut(self.source), range(count), persistent=persistent)
+        yield from map(self._prepared, self._held_out)
+
+    def to_device(self, batch: Batch) -> Batch:
+        """Return the batch on the device; ``always`` asks for it even where the batch lies there already."""
+        if self._profile.transfer == "needed" and batches.device_of(batch) == self._device:
+            return batch
+        return batches.to(batch, self._device, non_blocking=self._profile.non_blocking)
+
+    def _prepared(self, batch: Batch) -> Batch:
+        if self._profile.clone_batches:
+            batch = batches.clone(batch)
+        in_memory = batches.device_of(batch).type == "cpu"
+        return batches.pin(batch) if self._pinned and in_memory and not self._loader else batch
+
+    def _processes(
+        self, numbered: "Dataset[Batch]", numbers: Sequence[int], *, persistent: bool
+    ) -> "DataLoader[Batch]":
+        return DataLoader(
+            numbered,
+            batch_size=None,
+            sampler=numbers,
+            num_workers=self._profile.loader_workers,
+            prefetch_factor=self._profile.loader_prefetch,
+            persistent_workers=persistent,
+            pin_memory=self._pinned,
+            worker_init_fn=outlive_signals,
+            generator=torch.Generator(),  # the default would draw from the training's randomness
+        )
+
+
+class _Steps(Dataset[Batch]):
+    """Training batches by step."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitem__(self, step: int) -> Batch:
+        return self._source.batch(step)
+
+
+class _HeldOut(Dataset[Batch]):
+    """Evaluation batches by number."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitem__(self, index: int) -> Batch:
+        return self._source.held_out(index)
+
+
+def outlive_signals(_worker: int) -> None:
+    """Leave requests to stop to the trainer, but die with it.
+
+    A SIGTERM to the whole group would else kill the loader processes first, and the trainer
+    with them, before its last save.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    trainer = multiprocessing.parent_process()
+    if trainer is not None and os.getppid() != trainer.pid:
+        os._exit(1)  # it died before the request above: nobody would end us, and we hold its lineage's lock
+
+
+def _place(source: Source, switches: Switches, device: Device) -> Source:
+    """Return the source in the place that the profile wants, or the next best one."""
+    wanted, on_device = switches.profile.placement, device.torch_device.type == "cuda"
+    if wanted == "host":
+        switches.applied("placement", verified=True)
+    elif not on_device:
+        switches.fell_back("placement", "host", "the device is a CPU: its memory is the host's")
+    elif wanted == "pinned":
+        switches.applied("placement", verified=True)
+    else:
+        return _resident(source, switches, device.torch_device)
+    return source
+
+
+def _resident(source: Source, switches: Switches, device: torch.device) -> Source:
+    size = source.resident_bytes
+    if size is None:
+        switches.fell_back(
+            "placement", "host", "this workload makes its batches at each use: nothing can be resident"
+        )
+        return source
+    free, _ = torch.cuda.mem_get_info(device)
+    if size > RESIDENT_SHARE * free:
+        room = f"{size:,} bytes are more than {RESIDENT_SHARE:.0%} of the {free:,} that are free"
+        switches.fell_back("placement", "pinned", room)
+        return source
+    moved = source.on(device)
+    torch.cuda.synchronize(device)
+    switches.applied("placement", verified=True, note=f"{size:,} bytes on {device}")
+    return moved
+
+
+def _tell(switches: Switches, device: Device) -> None:
+    """Record the switches that take effect here."""
+    on_device = device.torch_device.type == "cuda"
+    for name in ("loader_workers", "transfer", "clone_batches"):
+        switches.applied(name)
+    if switches.profile.loader_workers:
+        switches.applied("loader_prefetch")
+        switches.applied("loader_persistent")
+    if switches.profile.non_blocking and not on_device:
+        switches.fell_back(
+            "non_blocking", value=False, why="the device is a CPU: there is nothing to wait for"
+        )
+    else:
+        switches.applied("non_blocking")

@@ -1,0 +1,231 @@
+"""The training loop, and what happens between its steps.
+
+Every line of ``train`` is one obligation of *kill it at any moment, resume, same bits*: the
+step is a pure function of the state (``jobs.training.step``), a checkpoint is complete or absent
+(``jobs.checkpoint.directory``), and the finished model is published before the exit status says so.
+"""
+
+from jobs.checkpoint.directory import Stamp, locked
+from jobs.checkpoint.manager import Checkpoints, Found
+from jobs.checkpoint.signatures import differences
+from jobs.contract import AttemptSpec, BuiltIn, Phase, Program, RunPaths
+from jobs.training.device import out_of_memory_named, prepare
+from jobs.training.failures import InvalidSpec, Stopped
+from jobs.training.memory import MemoryLog
+from jobs.training.report import Reporter, say, warn
+from jobs.training.signals import Requests
+from jobs.training.step import Training
+from jobs.training.switches import Switches
+from jobs.workloads import Evaluation, Setting, build
+
+
+def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
+    """Carry one attempt to its end; afterwards the finished model is on the disk.
+
+    Raises:
+        Failure: it ended early, one subclass for each reason.
+    """
+    with locked(paths.lineage_dir, requests):
+        training = _build(spec, paths, reporter, requests)
+        checkpoints = Checkpoints(
+            paths.lineage_dir,
+            spec.checkpoint,
+            _stamp(training),
+            reporter,
+            in_background=spec.profile.async_save,
+        )
+        with checkpoints, out_of_memory_named(training.device):
+            if not _is_finished(training, checkpoints, reporter):
+                _rehearse(training, checkpoints, reporter, requests)
+                train(training, checkpoints, reporter, requests)
+
+
+def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+    """Train from the newest checkpoint to the last step, and publish the model."""
+    plan, progress = training.plan, reporter.progress
+    memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
+    step = began = _resume(training, checkpoints, reporter, requests)
+    with reporter.within(Phase.TRAIN):
+        training.feed.begin(step)
+        while step < plan.steps:
+            if requests.stop:
+                _leave(training, checkpoints, step, began)
+            rows = training.micro_batch
+            loss, took = training.update(step)
+            step += 1
+            if training.micro_batch != rows:
+                _say_what_fits(training, checkpoints, reporter)
+            reporter.stepped(step, loss, took)
+            memory.stepped(step, reporter)
+            _report(training, checkpoints, reporter, requests)
+            checkpoints.poll()
+            if step < plan.steps and (requests.take_save() or checkpoints.due(step)):
+                checkpoints.save(step, training.state(step))
+        if _is_evaluated(training, step) and training.evaluated != step:
+            _leave(training, checkpoints, step, began)  # the last evaluation is made up for after a resume
+        checkpoints.save_now(step, training.state(step))
+        progress.weights_sha256 = checkpoints.publish_final(step, training.weights())
+    say(f"finished at step {step}: weights sha256 {progress.weights_sha256}")
+
+
+def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Requests) -> Training:
+    """Return the training of a spec, its weights as they are before the first step."""
+    _leave_before_work(requests)
+    plan, switches = _built_in(spec), Switches(spec.profile)
+    device = prepare(spec, switches)
+    reporter.memory = device.memory_bytes
+    reporter.progress.total_steps = plan.steps
+    with reporter.within(Phase.DATA):
+        workload = build(plan, Setting(spec.seed, switches, paths.home / "cache"))
+    _leave_before_work(requests)
+    with out_of_memory_named(device):
+        return Training(spec, plan, workload, device, switches)
+
+
+def _built_in(spec: AttemptSpec) -> BuiltIn:
+    if isinstance(spec.workload, Program):
+        raise InvalidSpec("workload: a program is started by the runner itself, not by the trainer")
+    return spec.workload
+
+
+def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+    """Compile and rehearse as the profile wants, and report what took effect."""
+    _leave_before_work(requests)
+    profile = training.spec.profile
+    if profile.compile != "off":
+        from jobs.training.compilation import compile_model  # noqa: PLC0415 - takes as long to load as torch itself
+
+        with reporter.within(Phase.COMPILE):
+            compile_model(training.workload.model, training.switches, training.device, training.rehearse)
+    elif profile.dry_run:
+        with reporter.within(Phase.TRAIN):
+            training.rehearse()
+    checkpoints.stamp = _stamp(training)
+    effective = training.effective()
+    reporter.effective(effective)
+    say(
+        f"{effective.parameters:,} parameters, {effective.train_items:,} {training.workload.item}s,"
+        f" {effective.device} ({effective.device_name}), {effective.threads} threads, {effective.precision}"
+    )
+
+
+def _stamp(training: Training) -> Stamp:
+    spec = training.spec
+    return Stamp(
+        spec.job_id, spec.lineage, spec.attempt, spec.revision, training.signatures, training.environment()
+    )
+
+
+def _say_what_fits(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> None:
+    """Report and sign from now on that a smaller micro-batch is in force."""
+    checkpoints.stamp = _stamp(training)
+    reporter.effective(training.effective())
+
+
+def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> bool:
+    """Return whether an attempt that was killed after publishing the model has left nothing to do."""
+    steps, progress = training.plan.steps, reporter.progress
+    if training.spec.resume_step is not None:
+        return False
+    progress.weights_sha256 = checkpoints.finished(steps)
+    if progress.weights_sha256 is None:
+        return False
+    progress.step = steps
+    say(f"the finished model is published already: weights sha256 {progress.weights_sha256}")
+    return True
+
+
+def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> int:
+    """Return the step to go on from, with the state of that step in memory."""
+    rows, found = training.micro_batch, checkpoints.find(training.spec.resume_step)
+    if found is not None:
+        _take_up(training, found, reporter)
+    if training.micro_batch != rows:
+        _say_what_fits(training, checkpoints, reporter)
+    checkpoints.adopt(found)
+    reporter.beat()
+    if found is None:
+        return 0
+    if not checkpoints.has_best():
+        training.best = None  # its weights went with a later one that is set aside now
+    if _is_evaluated(training, found.manifest.step) and training.evaluated != found.manifest.step:
+        _evaluate(training, checkpoints, reporter, requests)  # a stop came between the step and this
+    return found.manifest.step
+
+
+def _take_up(training: Training, found: Found, reporter: Reporter) -> None:
+    step, progress = found.manifest.step, reporter.progress
+    if step > training.plan.steps:
+        raise InvalidSpec(
+            f"the checkpoint is at step {step}, beyond the {training.plan.steps} steps of the spec;"
+            " resume from an earlier step or restart from scratch"
+        )
+    differences(found.manifest.signatures, training.signatures)  # before anything is loaded
+    training.load(found.state)
+    changed = differences(
+        found.manifest.signatures, training.signatures
+    )  # what was loaded may need less memory
+    progress.step = progress.resumed_from = progress.checkpoint_step = step
+    progress.rejected = found.rejected
+    for rejected in found.rejected:
+        warn(f"{rejected.name} was not used: {rejected.why}")
+    if changed:
+        warn(
+            f"other {', '.join(changed)} than when step {step} was saved: the bits will differ from there on"
+        )
+    say(f"resumed from step {step}")
+
+
+def _report(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+    """Log and evaluate when the plan wants it after the newest step."""
+    plan, progress = training.plan, reporter.progress
+    step, last = progress.step, progress.step == plan.steps
+    if (last or step % plan.log_every == 0) and progress.loss is not None:
+        reporter.log_step(training.learning_rate(step - 1), training.workload.item)
+        progress.metrics["loss"] = progress.loss
+    if _is_evaluated(training, step):
+        _evaluate(training, checkpoints, reporter, requests)
+
+
+def _is_evaluated(training: Training, step: int) -> bool:
+    plan = training.plan
+    return plan.eval_every is not None and (step == plan.steps or step % plan.eval_every == 0)
+
+
+def _evaluate(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+    progress = reporter.progress
+    with reporter.within(Phase.EVAL):
+        found = training.evaluate(requests)
+    if found is None:
+        return
+    training.evaluated = progress.step
+    baseline = {f"baseline_{name}": value for name, value in found.baseline.items()}
+    progress.metrics |= {**found.metrics, **baseline}
+    reporter.metric(step=progress.step, **found.metrics)
+    say(f"step {progress.step}/{progress.total_steps}  {_in_words(found)}")
+    if training.is_best(found):
+        checkpoints.publish_best(progress.step, training.weights())
+
+
+def _in_words(found: Evaluation) -> str:
+    """Return the metrics, each beside what the trivial baseline gets."""
+    parts = []
+    for name, value in found.metrics.items():
+        beside = f" (baseline {found.baseline[name]:.4f})" if name in found.baseline else ""
+        parts.append(f"{name.replace('eval_', 'held-out ')} {value:.4f}{beside}")
+    return "  ".join(parts)
+
+
+def _leave_before_work(requests: Requests) -> None:
+    """Leave before something slow begins, if that was asked for."""
+    if requests.stop:
+        raise Stopped("asked to stop before training began; nothing is lost")
+
+
+def _leave(training: Training, checkpoints: Checkpoints, step: int, began: int) -> None:
+    """Save what is new, unless the plan wants only what is saved on the way, and raise ``Stopped``."""
+    if not training.spec.checkpoint.on_stop:
+        raise Stopped(f"asked to stop at step {step}; nothing is saved when stopping, as the spec wants it")
+    if step > began:
+        checkpoints.save_now(step, training.state(step))
+    raise Stopped(f"asked to stop; saved at step {step}")

@@ -1,0 +1,215 @@
+"""What the trainer tells the host: log lines, heartbeat, metrics, what took effect, and the result.
+
+A report that cannot be written never ends a training: on a full disk the trainer says so
+once and goes on.  The result's blocks are reserved at the start for the same reason.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobs.checkpoint import durable as files
+from jobs.contract import Cause, Effective, Phase, Rejected, Result, RunPaths, Status, dump
+from jobs.training.phases import Pace, Phases, StepTime
+
+HEARTBEAT_S = 0.5
+"""Shortest time between two heartbeats of one phase."""
+
+RESULT_BYTES = 16 * 1024
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def say(text: str) -> None:
+    """Write one line to the log, unbuffered: what was said before a SIGKILL is there."""
+    _write_line(1, text)
+
+
+def warn(text: str) -> None:
+    """Write one line that somebody should read."""
+    _write_line(2, f"warning: {text}")
+
+
+def complain(text: str) -> None:
+    """Write the one line that says why the program ends."""
+    _write_line(2, f"error: {text}")
+
+
+def resident_bytes() -> int | None:
+    """Return how much memory of this process is in RAM; None where the kernel does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the attempt has come; the one mutable value behind every report."""
+
+    step: int = 0
+    total_steps: int | None = None
+    loss: float | None = None
+    checkpoint_step: int | None = None
+    save_every_s: float | None = None
+    save_stall_s: float | None = None
+    resumed_from: int | None = None
+    rejected: tuple[Rejected, ...] = ()
+    weights_sha256: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Reporter:
+    """Keeps the attempt's report files true."""
+
+    def __init__(self, paths: RunPaths, clock: Callable[[], float] = time.monotonic) -> None:
+        self.progress = Progress()
+        self.pace = Pace()
+        self.memory: Callable[[], int | None] = resident_bytes
+        self._paths = paths
+        self._clock = clock
+        self._phases = Phases(clock)
+        self._beat_at = -math.inf
+        self._deaf: set[str] = set()
+        self._reserved: files.Reserved | None = None
+
+    def begin(self) -> None:
+        """Reserve the result's blocks and give the first sign of life."""
+        with self._tolerating("result.json"):
+            self._reserved = files.Reserved(self._paths.result, RESULT_BYTES)
+        self.beat()
+
+    @contextmanager
+    def within(self, phase: Phase) -> Iterator[None]:
+        """Be in a phase, and say so at both ends."""
+        with self._phases.within(phase):
+            self.beat()
+            yield
+        self.beat()
+
+    def stepped(self, step: int, loss: float | None, took: StepTime | None) -> None:
+        """Record a finished step, with a heartbeat when the last one is old enough.
+
+        Loss and time are None where the CPU did not wait for the device.
+        """
+        self.progress.step = step
+        if loss is not None:
+            self.progress.loss = loss
+        if took is not None:
+            self.pace.add(took)
+        if self._clock() - self._beat_at >= HEARTBEAT_S:
+            self.beat()
+
+    def beat(self) -> None:
+        """Write the heartbeat."""
+        self._beat_at = self._clock()
+        with self._tolerating("status.json"):
+            files.replace(self._paths.status, dump(self._status()).encode())
+
+    def log_step(self, learning_rate: float, item: str) -> None:
+        """Write one line for people and one for programs about the newest step."""
+        now, pace = self.progress, self.pace
+        rate = pace.items_per_s or 0.0
+        left = pace.seconds_for((now.total_steps or now.step) - now.step) or 0.0
+        where = f"step {now.step}/{now.total_steps}"
+        say(f"{where}  loss {now.loss:.4f}  {rate:,.0f} {item}s/s  eta {_clock_text(left)}")
+        self.metric(
+            step=now.step,
+            loss=now.loss,
+            learning_rate=learning_rate,
+            items_per_s=round(rate, 1),
+            data_wait=round(pace.data_wait or 0.0, 4),
+            **{f"part_{name}": share for name, share in pace.parts.items()},
+        )
+
+    def metric(self, **values: float | None) -> None:
+        """Append one line to ``metrics.jsonl``."""
+        line = json.dumps({"time": round(time.time(), 3), **{key: finite(v) for key, v in values.items()}})
+        with self._tolerating("metrics.jsonl"), self._paths.metrics.open("a") as file:
+            file.write(line + "\n")
+
+    def effective(self, effective: Effective) -> None:
+        """Write what really took effect; what fell back is also said in the log."""
+        for fallback in effective.fallbacks:
+            warn(fallback)
+        with self._tolerating("effective.json"):
+            files.replace(self._paths.effective, dump(effective).encode())
+
+    def finish(self, cause: Cause, message: str) -> None:
+        """Write the last heartbeat, then the result."""
+        phase = None if cause is Cause.COMPLETED else self._phases.failed or self._phases.current
+        with self._phases.within(Phase.DRAIN):
+            self.beat()
+        content = dump(self._result(cause, message, phase)).encode()
+        with self._tolerating("result.json"):
+            if self._reserved:
+                self._reserved.publish(content)
+            else:
+                files.replace(self._paths.result, content)
+
+    def _status(self) -> Status:
+        now = self.progress
+        return Status(
+            phase=self._phases.current,
+            time=time.time(),
+            step=now.step,
+            total_steps=now.total_steps,
+            items_per_s=self.pace.items_per_s,
+            items=self.pace.items,
+            data_wait=self.pace.data_wait,
+            parts=self.pace.parts,
+            loss=finite(now.loss),
+            memory_bytes=self.memory(),
+            checkpoint_step=now.checkpoint_step,
+            save_every_s=now.save_every_s,
+            save_stall_s=now.save_stall_s,
+            resumed_from=now.resumed_from,
+        )
+
+    def _result(self, cause: Cause, message: str, phase: Phase | None) -> Result:
+        now = self.progress
+        seconds = {f"seconds_{name}": spent for name, spent in self._phases.seconds().items()}
+        return Result(
+            cause=cause,
+            step=now.step,
+            message=message[:4000],
+            phase=phase,
+            time=time.time(),
+            resumed_from=now.resumed_from,
+            rejected=now.rejected[:20],
+            weights_sha256=now.weights_sha256,
+            metrics={key: value for key, value in (now.metrics | seconds).items() if math.isfinite(value)},
+        )
+
+    @contextmanager
+    def _tolerating(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if name not in self._deaf:
+                warn(f"{name} cannot be written ({error.strerror}); going on without it")
+            self._deaf.add(name)
+
+
+def finite(value: float | None) -> float | None:
+    """Return the value if JSON can carry it."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _clock_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _write_line(descriptor: int, text: str) -> None:
+    line = text.replace("\n", " ").encode(errors="backslashreplace") + b"\n"
+    try:
+        os.write(descriptor, line)
+    except OSError:  # the log's disk is full or its reader is gone; the files still tell the story
+        return

@@ -1,0 +1,381 @@
+"""One training in memory: the model, its optimiser and its device, and what one step does to them.
+
+``update(step)`` is a function of the state and the step number alone: the batch, the random
+draws and the learning rate are derived from the step.  That is all that bitwise resume needs.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from jobs.checkpoint.signatures import NUMERICS, OPTIMIZER, SEED, signature
+from jobs.checkpoint.state import Plain, clone
+from jobs.contract import AttemptSpec, BuiltIn, Effective
+from jobs.training import batches
+from jobs.training.batches import Batch
+from jobs.training.device import Device, is_out_of_memory, versions
+from jobs.training.failures import DeviceOutOfMemory, InvalidSpec, NonFinite
+from jobs.training.feed import Feed
+from jobs.training.lr_schedule import learning_rate
+from jobs.training.memory import keep_freed_memory
+from jobs.training.optimizer import adamw
+from jobs.training.phases import StepTime
+from jobs.training.randomness import seed_all
+from jobs.training.report import warn
+from jobs.training.signals import Requests
+from jobs.training.switches import Switches
+from jobs.training.timing import stopwatch
+from jobs.workloads import Evaluation, Workload
+
+MAX_SKIPPED = 16
+"""Steps in a row that fp16 may skip because its scale is too large; more, and it does not train."""
+
+REHEARSED = 2
+"""Steps of the dry run: the second one has an optimiser with state."""
+
+NUMERIC_SWITCHES = (
+    "precision",
+    "tf32_matmul",
+    "tf32_cudnn",
+    "deterministic",
+    "cudnn_benchmark",
+    "compile",
+    "optimizer",
+    "attention",
+    "activation_checkpointing",
+    "encode_once",
+    "last_position_only",
+    "shared_targets",
+    "threads",
+)
+"""Switches on which the rounding of a training depends."""
+
+
+class Training:
+    """The state that a step changes, and the step."""
+
+    def __init__(
+        self, spec: AttemptSpec, plan: BuiltIn, workload: Workload, device: Device, switches: Switches
+    ) -> None:
+        self.spec = spec
+        self.plan = plan
+        self.workload = workload
+        self.device = device
+        self.switches = switches
+        torch.autograd.set_detect_anomaly(switches.profile.anomaly_detection)
+        keep_freed_memory()
+        self.micro_batch = self._first_micro_batch()
+        self.best: float | None = None
+        self.evaluated: int | None = None
+        workload.model.to(device.torch_device)
+        self._parameters = list(workload.model.parameters())
+        self._skipped = 0
+        self._watch = stopwatch(device.torch_device)
+        self._began = 0.0
+        self._steps_since = 0
+        self.feed = Feed(workload.source, switches, device, plan.steps)
+        self._begin_optimizer()
+        self._tell()
+
+    def _begin_optimizer(self) -> None:
+        self._optimizer = adamw(self.workload.parameter_groups(), self.switches)
+        self._begin_scaler({})
+        self._verify_flags()
+
+    def _begin_scaler(self, state: Mapping[str, Any]) -> None:
+        """Make a scaler of this scale; it also remembers what it has done within a step."""
+        kind = self.device.torch_device.type
+        self._scaler = torch.amp.GradScaler(kind, enabled=self.device.precision == "fp16")
+        if state:
+            self._scaler.load_state_dict(dict(state))
+
+    # --- A step
+
+    def update(self, step: int) -> tuple[float | None, StepTime | None]:
+        """Take the weights from before a step to after it.
+
+        Returns the loss, None where the profile wants the CPU not to wait for it, and what the
+        steps since the last one that was waited for took.
+
+        Raises:
+            NonFinite: loss or gradient is not a number; the weights are as before.
+            DeviceOutOfMemory: not even one row fits.
+        """
+        if not self._steps_since:
+            self._began = time.perf_counter()
+        self._steps_since += 1
+        seed_all(self.spec.seed, step)
+        with self._watch.within("data"):
+            batch = self.feed.take(step)
+        found = self._fitting_gradients(batch, step)
+        checked = self._is_checked(step)
+        loss = self._checked(found, step) if checked else None
+        if not checked:
+            self._assert_finite(found, step)
+        self._step_optimizer(step)
+        self.feed.look_ahead(step + 1)
+        return loss, self._took() if checked else None
+
+    def evaluate(self, requests: Requests) -> Evaluation | None:
+        """Return what the held-out batches say; None if asked to stop half-way."""
+        sums: dict[str, Tensor] = {}
+        self.workload.model.eval()
+        try:
+            for batch in self.feed.held_out(self.plan.eval_batches):
+                if requests.stop:
+                    return None
+                self._add_scores(batch, sums)
+        finally:
+            self.workload.model.train()
+        return self.workload.judge({name: float(total) for name, total in sums.items()})
+
+    def is_best(self, found: Evaluation) -> bool:
+        """Return whether this is the best evaluation so far, and remember it if so."""
+        value = found.metrics[found.primary]
+        ahead = 0.0 if self.best is None else (value - self.best) * (1 if found.higher_is_better else -1)
+        if not math.isfinite(value) or (self.best is not None and ahead <= 0):
+            return False
+        self.best = value
+        return True
+
+    @torch.inference_mode()
+    def _add_scores(self, batch: Batch, sums: dict[str, Tensor]) -> None:
+        for part in batches.split(batch, self.spec.profile.eval_batch or self.micro_batch):
+            with self.device.autocast():
+                scores = self.workload.score(self.feed.to_device(part))
+            for name, value in scores.items():
+                sums[name] = sums[name] + value if name in sums else value
+
+    def rehearse(self) -> None:
+        """Do two steps and undo them: what does not fit or does not work shows now, and not in hour six.
+
+        Raises:
+            InvalidSpec: a tensor is not where it belongs, or an operation has no deterministic form.
+        """
+        before = clone(dict(self.workload.model.state_dict()))
+        try:
+            for step in range(REHEARSED):
+                self._rehearse(step)
+        except RuntimeError as error:
+            if "deterministic" not in str(error):
+                raise
+            first_line = str(error).splitlines()[0]
+            raise InvalidSpec(f"{first_line} Set deterministic: false, or change the model") from error
+        finally:
+            self.workload.model.load_state_dict(before)
+            self._begin_optimizer()
+            self._watch.take()
+
+    def _rehearse(self, step: int) -> None:
+        seed_all(self.spec.seed, step)
+        batch = self.feed.source.batch(step)
+        self._fitting_gradients(batch, step)
+        wrong = [name for name, p in self.workload.model.named_parameters() if p.device != self._where]
+        if wrong:
+            raise InvalidSpec(f"parameters {', '.join(wrong[:3])} are not on {self._where}")
+        self._step_optimizer(step)
+
+    @property
+    def _where(self) -> torch.device:
+        kind = self.device.torch_device
+        return torch.device(kind.type, 0) if kind.type == "cuda" else kind
+
+    def _fitting_gradients(self, batch: Batch, step: int) -> Tensor:
+        """Return loss and norm after as many halvings of the micro-batch as it takes."""
+        while True:
+            problem = self._try_gradients(batch)
+            if isinstance(problem, Tensor):
+                return problem
+            self._halve(problem)  # outside the except block, which would keep the tensors of the failure
+            seed_all(self.spec.seed, step)
+
+    def _try_gradients(self, batch: Batch) -> Tensor | str:
+        """Return loss and norm, or how memory ran out."""
+        try:
+            return self._gradients(batch)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                return str(error).splitlines()[0]
+            if "returned nan values" in str(error):  # anomaly detection, which looks before we can
+                raise NonFinite(f"{str(error).splitlines()[0]} The weights were not updated") from error
+            raise
+
+    def _halve(self, problem: str) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        self._begin_scaler(self._scaler.state_dict())  # it may have unscaled, which it does once a step
+        if self.device.torch_device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.micro_batch == 1:
+            raise DeviceOutOfMemory(f"{self.device.name}: not even one row fits: {problem}")
+        before, self.micro_batch = self.micro_batch, -(-self.micro_batch // 2)
+        self.switches.fell_back("micro_batch", self.micro_batch, f"{before} rows did not fit: {problem}")
+        warn(
+            f"out of memory with {before} rows; going on with {self.micro_batch} at the same batch: {problem}"
+        )
+
+    def _gradients(self, batch: Batch) -> Tensor:
+        """Accumulate clipped gradients over micro-batches; return loss and norm, on the device.
+
+        Every micro-batch is divided by the number of items in the whole batch: a mean of
+        means would weigh an uneven last part wrongly.
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        count = self.workload.count(batch)
+        loss = torch.zeros((), device=self.device.torch_device)
+        for part in batches.split(batch, self.micro_batch):
+            with self._watch.within("transfer"):
+                here = self.feed.to_device(part)
+            with self._watch.within("forward"), self.device.autocast():
+                share = self.workload.loss_sum(here) / count
+            with self._watch.within("backward"):
+                self._scaler.scale(share).backward()
+            loss += share.detach()
+        with self._watch.within("optimizer"):
+            self._scaler.unscale_(self._optimizer)
+            norm = clip_grad_norm_(self._parameters, self.plan.grad_clip)
+        return torch.stack([loss.float(), norm.float()])
+
+    def _is_checked(self, step: int) -> bool:
+        done = step + 1
+        every = self.spec.profile.host_checks_every
+        return done % every == 0 or done % self.plan.log_every == 0 or done >= self.plan.steps
+
+    def _checked(self, found: Tensor, step: int) -> float:
+        """Wait for loss and norm, and return the loss."""
+        loss, norm = found.tolist()
+        may_skip = self._scaler.is_enabled() and math.isfinite(loss)
+        self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
+        if math.isfinite(loss) and (math.isfinite(norm) or (may_skip and self._skipped <= MAX_SKIPPED)):
+            return float(loss)
+        raise NonFinite(f"step {step}: loss {loss:g}, gradient norm {norm:g}; the weights were not updated")
+
+    def _assert_finite(self, found: Tensor, step: int) -> None:
+        """Make the device refuse to go on with what is not finite, without waiting for it."""
+        watched = found[:1] if self._scaler.is_enabled() else found
+        try:
+            torch._assert_async(torch.isfinite(watched).all())  # noqa: SLF001 - there is no public name
+        except RuntimeError as error:
+            raise NonFinite(f"step {step}: not finite; the weights were not updated") from error
+
+    def _step_optimizer(self, step: int) -> None:
+        with self._watch.within("optimizer"):
+            rate = self.learning_rate(step)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+
+    def _took(self) -> StepTime:
+        steps, self._steps_since = self._steps_since, 0
+        seconds = time.perf_counter() - self._began
+        return StepTime(self.workload.items_per_step * steps, seconds, self._watch.take(), steps)
+
+    def learning_rate(self, step: int) -> float:
+        """Return the rate that the update of a step uses."""
+        return learning_rate(self.plan, step)
+
+    # --- The state between two steps
+
+    def state(self, step: int) -> Plain:
+        """Return everything that a resume needs, not copied."""
+        scaler = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
+        return {
+            "step": step,
+            "model": dict(self.workload.model.state_dict()),
+            "optimizer": self._optimizer.state_dict(),
+            "micro_batch": self.micro_batch,
+            "best": self.best,
+            "evaluated": self.evaluated,
+            **scaler,
+        }
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return self.workload.model.state_dict()
+
+    def load(self, state: Plain) -> None:
+        """Take up a saved state, but keep the hyper-parameters and flags of this spec.
+
+        They are put into the saved state first: loading them and correcting them afterwards
+        would leave counters on the wrong device when the fused flag has changed.  A micro-batch
+        that was halved for want of memory stays so.
+        """
+        optimizer = state["optimizer"]
+        for saved, ours in zip(optimizer["param_groups"], self._optimizer.param_groups, strict=True):
+            saved.update({key: value for key, value in ours.items() if key != "params"})
+        self.workload.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(optimizer)
+        if self._scaler.is_enabled() and "scaler" in state:
+            self._begin_scaler(state["scaler"])
+        self.best, self.evaluated = state.get("best"), state.get("evaluated")
+        rows = state.get("micro_batch", self.micro_batch)
+        if rows < self.micro_batch:
+            self.micro_batch = rows
+            self.switches.fell_back("micro_batch", rows, "more did not fit before the checkpoint")
+
+    # --- What it is
+
+    @property
+    def signatures(self) -> Mapping[str, str]:
+        """The aspects of ``jobs.checkpoint.signatures``, of what really is in force."""
+        names = [group["param_names"] for group in self._optimizer.param_groups]
+        return {
+            **self.workload.signatures,
+            OPTIMIZER: signature([type(self._optimizer).__name__, names]),
+            SEED: signature(self.spec.seed),
+            NUMERICS: signature(self.environment()),
+        }
+
+    def environment(self) -> dict[str, str]:
+        """Return what the rounding of this training depends on."""
+        report = self.switches.report()
+        in_force = {name: report[name].applied for name in NUMERIC_SWITCHES}
+        return versions() | {
+            "device": self.device.name,
+            "micro_batch": str(self.micro_batch),
+            **{name: value for name, value in in_force.items() if value is not None},
+        }
+
+    def effective(self) -> Effective:
+        """Return what took effect, for the report."""
+        device = self.device
+        return Effective(
+            device=str(device.torch_device),
+            device_name=device.name,
+            precision=device.precision,
+            threads=device.threads,
+            micro_batch=self.micro_batch,
+            accumulation=-(-self.plan.batch_size // self.micro_batch),
+            compile_graphs=device.graphs,
+            parameters=sum(p.numel() for p in self._parameters),
+            train_items=self.workload.train_items,
+            steps_per_epoch=self.workload.steps_per_epoch,
+            switches=dict(self.switches.report()),
+            versions=versions(),
+            fallbacks=self.switches.fallbacks,
+        )
+
+    def _first_micro_batch(self) -> int:
+        wanted, batch = self.spec.profile.micro_batch, self.plan.batch_size
+        rows = batches.automatic_size(batch) if wanted == "auto" else min(wanted or batch, batch)
+        self.switches.applied("micro_batch", rows, verified=True)
+        return rows
+
+    def _tell(self) -> None:
+        """Record the switches that this module carries out."""
+        for name in ("host_checks_every", "eval_batch", "async_save", "dry_run", "anomaly_detection"):
+            self.switches.applied(name)
+        self.switches.applied("memory_log")
+        self.switches.applied("memory_cleanup_every")
+        if self.spec.profile.compile == "off":
+            self.switches.applied("compile", verified=True)
+
+    def _verify_flags(self) -> None:
+        """Look whether the optimiser has the flags that were asked for."""
+        wanted, group = self.switches.profile.optimizer, self._optimizer.param_groups[0]
+        flags = {"loop": (False, False), "foreach": (True, False), "fused": (False, True)}[wanted]
+        self.switches.applied("optimizer", verified=(bool(group["foreach"]), bool(group["fused"])) == flags)

@@ -1,0 +1,277 @@
+"""Where the graph of a day comes from: built again when it is used, or once, and kept.
+
+``Rebuilt`` does what the source project did: a day's graph is built for each validation batch
+that it is in; while training, the graphs of the last hundred days are remembered.  ``Prebuilt`` holds
+all of them, built together or read from disk.  Which of the two it is changes no edge
+(``jobs.workloads.graph_forecast.graphs``), only the time.
+
+The key of what is on disk is the sha256 of everything that the edges follow from: dates,
+assets, returns and rule.  (The source project used Python's ``hash()`` of strings, which is
+another number in every process, so that its disk cache never hit after a restart.)
+"""
+# ruff: noqa: N803, N806, N815 - arrays carry their shape: B days of a batch, D days, N nodes, K neighbours
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from jobs.checkpoint import durable as files
+from jobs.training.lru import Kept
+from jobs.workloads.graph_forecast.graphs import Graphs, LongTable, Rule, Whole, build_days, rebuild_day
+
+REMEMBERED_DAYS: Final = 100
+"""Days whose graphs the source project kept while training, and never while validating."""
+
+BLOCK_DAYS: Final = 256
+"""Days that are built, and kept on disk, together: more history changes the keys of the last two at most."""
+
+DISK_BYTES: Final = 256 * 1024**2
+"""Kept on disk at most; what was not used for longest goes first."""
+
+PROCESSES: Final = 257
+"""The trainer and as many loader processes as a profile may ask for."""
+
+_MAGIC: Final = b"graphs 1 "
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What graphs are built from: the returns of ``whole_returns``, and what their rows and columns are."""
+
+    dates: tuple[str, ...]
+    assets: tuple[str, ...]
+    returns_DN: Whole
+
+
+class Counts:
+    """How often a graph was there (hit) or had to be built (miss), in the trainer and its loader processes.
+
+    Every process has a row of its own in memory that all share, so none waits for another.
+    """
+
+    def __init__(self, *, shared: bool) -> None:
+        self._table = torch.zeros(PROCESSES, 2, dtype=torch.int64)
+        if shared:
+            self._table.share_memory_()
+
+    def add(self, hits: int = 0, misses: int = 0) -> None:
+        """Count in the row of this process."""
+        process = get_worker_info()
+        row = self._table[0 if process is None else process.id + 1]
+        row += torch.tensor([hits, misses])
+
+    @property
+    def hits(self) -> int:
+        return int(self._table[:, 0].sum())
+
+    @property
+    def misses(self) -> int:
+        return int(self._table[:, 1].sum())
+
+
+class GraphSource(Protocol):
+    """Gives the graphs of any days, the same edges always; may be pickled."""
+
+    @property
+    def counts(self) -> Counts: ...
+
+    @property
+    def kind(self) -> str:
+        """What the switch says when this is in force."""
+
+    @property
+    def note(self) -> str:
+        """What became of the cache so far, in one line."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that ``on`` takes on a device."""
+
+    def on(self, device: torch.device) -> "GraphSource":
+        """Return the same source, whose graphs lie on a device."""
+
+    def of(self, days_B: Tensor, *, validating: bool) -> Graphs:
+        """Return the graphs of days, which are given on the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prebuilt:
+    """The graphs of consecutive days, from day ``first`` on."""
+
+    first: int
+    graphs: Graphs
+    counts: Counts
+    kind: str = "memory"
+    remark: str = ""
+
+    @property
+    def note(self) -> str:
+        return f"{self.counts.hits:,} hits, {self.counts.misses:,} misses{self.remark}"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.numel() * one.element_size() for one in self.graphs)
+
+    def on(self, device: torch.device) -> "Prebuilt":
+        return replace(self, graphs=self.graphs.to(device))
+
+    def of(self, days_B: Tensor, *, validating: bool) -> Graphs:  # noqa: ARG002 - it makes no difference here
+        self.counts.add(hits=len(days_B))
+        place_B = (days_B - self.first).to(self.graphs.neighbours_DNK.device)
+        return Graphs(*(one[place_B] for one in self.graphs))
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Graphs that are built when they are asked for, as the source project did."""
+
+    table: LongTable
+    rule: Rule
+    counts: Counts
+    remembered: Kept[int, Graphs] = field(default_factory=partial(Kept, REMEMBERED_DAYS))
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
+    size_bytes: int = 0
+    kind: str = "off"
+
+    @property
+    def note(self) -> str:
+        counts = self.counts
+        return f"{counts.misses:,} rebuilt, {counts.hits:,} remembered from the last {REMEMBERED_DAYS} days"
+
+    def on(self, device: torch.device) -> "Rebuilt":
+        return replace(self, device=device)
+
+    def of(self, days_B: Tensor, *, validating: bool) -> Graphs:
+        take = self._build if validating else self._recall
+        parts = [take(day) for day in days_B.tolist()]
+        return Graphs(*(torch.cat(list(one)).to(self.device) for one in zip(*parts, strict=True)))
+
+    def _recall(self, day: int) -> Graphs:
+        made = self.remembered.made
+        graphs = self.remembered.get(day, partial(self._build, day))
+        self.counts.add(hits=int(made == self.remembered.made))
+        return graphs
+
+    def _build(self, day: int) -> Graphs:
+        self.counts.add(misses=1)
+        return rebuild_day(self.table, day, self.rule)
+
+
+def prebuild(market: Market, days: range, rule: Rule, counts: Counts, shelf: "Shelf | None") -> Prebuilt:
+    """Return the graphs of all days, each from the shelf if it is there, else built and put there."""
+    edges = range(days.start - days.start % BLOCK_DAYS, days.stop, BLOCK_DAYS)
+    blocks = [range(max(start, days.start), min(start + BLOCK_DAYS, days.stop)) for start in edges]
+    parts = [_block(market, block, rule, counts, shelf) for block in blocks]
+    graphs = Graphs(*(torch.cat(list(one)) for one in zip(*parts, strict=True)))
+    if shelf is None:
+        return Prebuilt(days.start, graphs, counts)
+    return Prebuilt(days.start, graphs, counts, "disk", shelf.remark)
+
+
+def _block(market: Market, days: range, rule: Rule, counts: Counts, shelf: "Shelf | None") -> Graphs:
+    if shelf is None:
+        counts.add(misses=len(days))
+        return build_days(market.returns_DN, days, rule)
+    key = block_key(market, days, rule)
+    nodes = len(market.assets)
+    found = shelf.get(key, (len(days), nodes, min(rule.neighbours, nodes)))
+    if found is not None:
+        counts.add(hits=len(days))
+        return found
+    counts.add(misses=len(days))
+    made = build_days(market.returns_DN, days, rule)
+    shelf.put(key, made)
+    return made
+
+
+def block_key(market: Market, days: range, rule: Rule) -> str:
+    """Return the sha256 of all that the edges of some days follow from."""
+    used = slice(days.start - rule.lookback + 1, days.stop)
+    names = [asdict(rule), list(market.assets), list(market.dates[used]), len(days)]
+    digest = hashlib.sha256(_MAGIC + json.dumps(names, sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(market.returns_DN[used], dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+class Shelf:
+    """Graphs in a directory, one file for each block of days, named by its key.
+
+    A file holds the sha256 of its content: what is torn or altered is built again.  A directory
+    that cannot be written costs the next attempt some time, and nothing else; ``remark`` says so.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int = DISK_BYTES) -> None:
+        self._directory = directory
+        self._limit = limit_bytes
+        self._damaged = 0
+        self._trouble = ""
+
+    @property
+    def remark(self) -> str:
+        """Return what went wrong, as the rest of a line."""
+        damaged = f"; {self._damaged} damaged file(s) built again" if self._damaged else ""
+        return damaged + (f"; not kept on disk: {self._trouble}" if self._trouble else "")
+
+    def get(self, key: str, shape: Sequence[int]) -> Graphs | None:
+        """Return the graphs of a key, None if they are not here or not as they were written."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+            os.utime(path)  # used now: the last to be given up
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._trouble = f"{path}: {error.strerror}"
+            return None
+        graphs = _unpacked(content, shape)
+        self._damaged += graphs is None
+        return graphs
+
+    def put(self, key: str, graphs: Graphs) -> None:
+        """Keep graphs, and give up the oldest where there is no room."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            files.replace(self._path(key), _packed(graphs))
+            self._make_room()
+        except OSError as error:
+            self._trouble = f"{self._directory}: {error.strerror}"
+
+    def _path(self, key: str) -> Path:
+        return self._directory / f"{key}.graphs"
+
+    def _make_room(self) -> None:
+        kept = [(path.stat(), path) for path in self._directory.glob("*.graphs")]
+        total = sum(about.st_size for about, _ in kept)
+        for about, path in sorted(kept, key=lambda one: one[0].st_mtime_ns):
+            if total <= self._limit:
+                return
+            path.unlink(missing_ok=True)
+            total -= about.st_size
+
+
+def _packed(graphs: Graphs) -> bytes:
+    neighbours_DNK, correlations_DNK = graphs
+    payload = (
+        neighbours_DNK.numpy().astype("<i4").tobytes() + correlations_DNK.numpy().astype("<f4").tobytes()
+    )
+    return _MAGIC + hashlib.sha256(payload).digest() + payload
+
+
+def _unpacked(content: bytes, shape: Sequence[int]) -> Graphs | None:
+    head, payload = content[: len(_MAGIC) + 32], content[len(_MAGIC) + 32 :]
+    if head != _MAGIC + hashlib.sha256(payload).digest() or len(payload) != 8 * int(np.prod(shape)):
+        return None
+    half = len(payload) // 2
+    neighbours = np.frombuffer(payload[:half], "<i4").astype(np.int64).reshape(shape)
+    correlations = np.frombuffer(payload[half:], "<f4").astype(np.float32).reshape(shape)
+    return Graphs(torch.from_numpy(neighbours), torch.from_numpy(correlations))

@@ -1,0 +1,272 @@
+"""Windows of recordings, streamed: masked, noisy signal and the poses in it.
+
+The order is ``jobs.workloads.imu_stream.order``'s, and what is kept decides the time and nothing else.
+Everything that MobilePoser (github.com/nawta/MobilePoser, commit 8e7fa0b) did over and over can
+be done over and over here too: a recording opened and converted for every use, the targets of a
+window computed for every combo, with scans for NaN.  See the switches ``conversion``,
+``shared_targets`` and ``stream_buffer``.
+"""
+# ruff: noqa: N803, N806 - arrays carry their shape: B rows, T frames, W windows; a row is (recording, window, combo)
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jobs.contract import ImuStream
+from jobs.data.sequences import Recording, read
+from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
+from jobs.training.lru import Kept
+from jobs.training.randomness import derive
+from jobs.workloads.imu_stream.order import Order, Whole
+from jobs.workloads.imu_stream.poses import TARGETS, Frames, poses
+
+CHANNELS: Final = 6
+
+SAMPLED_RECORDINGS: Final = 64
+SAMPLED_WINDOWS: Final = 16
+"""Means and deviations come from so many recordings, and so many windows of each, evenly spaced."""
+
+_SMALLEST_DEVIATION: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Means and standard deviations over training windows, per channel and per target."""
+
+    imu_mean: Frames
+    imu_deviation: Frames
+    pose_mean: Frames
+    pose_deviation: Frames
+    recording_bytes: float
+    """Mean size of what one of the sampled recordings is, converted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What is kept; see the switches of the same meaning."""
+
+    convert_once: bool = True
+    share_targets: bool = True
+    recordings: int = 1
+
+
+def windows_of(recording: Recording, plan: ImuStream) -> int:
+    """Return how many whole windows a recording has."""
+    beyond_first = recording.samples - plan.window
+    return 0 if beyond_first < 0 else beyond_first // _stride(plan) + 1
+
+
+def columns_of(plan: ImuStream) -> tuple[int, ...]:
+    return (*plan.accelerometer, *plan.gyroscope)
+
+
+def measure(recordings: tuple[Recording, ...], plan: ImuStream) -> Scale:
+    """Return the scale of training recordings."""
+    frames, windows = [], []
+    for recording in _evenly(recordings, SAMPLED_RECORDINGS):
+        frames.append(read(recording, columns_of(plan)))
+        starts_W = np.array(_evenly(range(windows_of(recording, plan)), SAMPLED_WINDOWS)) * _stride(plan)
+        windows.append(_cut(frames[-1], starts_W, plan.window))
+    imu_WT6 = np.concatenate(windows)
+    pose_WT9 = poses(imu_WT6, plan.gravity, plan.rate_hz)
+    imu, pose = (_moments(each) for each in (imu_WT6, pose_WT9))
+    return Scale(*imu, *pose, recording_bytes=sum(each.nbytes for each in frames) / len(frames))
+
+
+class Windows:
+    """The source: batches of masked, noisy windows and of the poses in them."""
+
+    def __init__(
+        self,
+        plan: ImuStream,
+        seed: int,
+        sides: tuple[tuple[Recording, ...], tuple[Recording, ...]],
+        scale: Scale,
+        keeping: Keeping,
+    ) -> None:
+        train, held_out = sides
+        self.plan = plan
+        self.seed = seed
+        self.scale = scale
+        self.keeping = keeping
+        self.recordings = (*train, *held_out)
+        self.train = self._order("train", range(len(train)), plan.shards, plan.shuffle_block)
+        held = range(len(train), len(self.recordings))
+        self.evaluated = self._order("held-out", held, shards=1, block=len(held))
+        self.frames: Kept[int, Frames] = Kept(keeping.recordings)
+        self.poses: Kept[int, Frames] = Kept(keeping.recordings)
+        self.opened = 0
+        self.filtered = 0
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """Bytes of all signals and all poses; None where they are to be made again for every use."""
+        if not (self.keeping.convert_once and self.keeping.share_targets):
+            return None
+        windows = sum(windows_of(each, self.plan) for each in self.recordings)
+        values = (
+            CHANNELS * sum(each.samples for each in self.recordings) + windows * self.plan.window * TARGETS
+        )
+        return values * torch.float32.itemsize
+
+    def on(self, device: torch.device) -> "Resident":
+        """Return the same batches from memory of a device, everything converted once."""
+        return Resident(self, device)
+
+    def batch(self, step: int) -> Batch:
+        rows_B3 = self.train.rows(step, self.plan.batch_size)
+        return self.finished(rows_B3, "batch", step, *self._gathered(rows_B3))
+
+    def held_out(self, index: int) -> Batch:
+        rows_B3 = self.evaluated.rows(index, self.plan.batch_size)
+        return self.finished(rows_B3, "held-out", index, *self._gathered(rows_B3))
+
+    def assemble(self, rows_B3: Whole) -> tuple[Frames, Frames]:
+        """Return the clean signal (B, T, 6) and the poses in it (B, T, 9), both as they are."""
+        imu_BT6 = np.empty((len(rows_B3), self.plan.window, CHANNELS), np.float32)
+        pose_BT9 = np.empty((len(rows_B3), self.plan.window, TARGETS), np.float32)
+        for recording in np.unique(rows_B3[:, 0]):
+            places = np.flatnonzero(rows_B3[:, 0] == recording)
+            imu_BT6[places] = self._signal(int(recording), rows_B3[places, 1])
+            pose_BT9[places] = self._poses(int(recording), rows_B3[places, 1], imu_BT6[places])
+        return imu_BT6, pose_BT9
+
+    def whole(self, recording: int) -> tuple[Tensor, Tensor]:
+        """Return the normalised signal (N, 6) and the normalised poses (W, T, 9) of a recording."""
+        return self._normalised(self._frames(recording), self._all_poses(recording))
+
+    def finished(
+        self, rows_B3: Whole, purpose: str, number: int, clean_BT6: Tensor, pose_BT9: Tensor
+    ) -> Batch:
+        """Return the batch where its tensors lie; noise is drawn on the CPU, so it is the same everywhere."""
+        generator = torch.Generator().manual_seed(derive(self.seed, purpose, "noise", number))
+        noise_BT6 = self.plan.noise * torch.randn(clean_BT6.shape, generator=generator)
+        visible_B16 = self._visible[torch.from_numpy(rows_B3[:, 2])][:, None]
+        device = clean_BT6.device
+        return {"imu": (clean_BT6 + noise_BT6.to(device)) * visible_B16.to(device), "pose": pose_BT9}
+
+    def _gathered(self, rows_B3: Whole) -> tuple[Tensor, Tensor]:
+        return self._normalised(*self.assemble(rows_B3))
+
+    def _normalised(self, imu: Frames, pose: Frames) -> tuple[Tensor, Tensor]:
+        scale = self.scale
+        return (
+            torch.from_numpy((imu - scale.imu_mean) / scale.imu_deviation),
+            torch.from_numpy((pose - scale.pose_mean) / scale.pose_deviation),
+        )
+
+    @cached_property
+    def _visible(self) -> Tensor:
+        """Ones where a combo sees a channel, of shape (combos, 6)."""
+        visible_K6 = torch.zeros(len(self.plan.combos), CHANNELS)
+        for number, combo in enumerate(self.plan.combos):
+            visible_K6[number, list(combo)] = 1.0
+        return visible_K6
+
+    def _signal(self, recording: int, windows_W: Whole) -> Frames:
+        starts_W = windows_W * _stride(self.plan)
+        if self.keeping.convert_once:
+            return _cut(self._frames(recording), starts_W, self.plan.window)
+        return np.stack([self._convert(recording)[start : start + self.plan.window] for start in starts_W])
+
+    def _poses(self, recording: int, windows_W: Whole, imu_WT6: Frames) -> Frames:
+        if self.keeping.share_targets:
+            return self.poses.get(recording, lambda: self._all_poses(recording))[windows_W]
+        return np.stack([self._scanned_poses(recording, each_T6) for each_T6 in imu_WT6])
+
+    def _all_poses(self, recording: int) -> Frames:
+        frames_N6 = self._frames(recording) if self.keeping.convert_once else self._convert(recording)
+        windows_W = np.arange(windows_of(self.recordings[recording], self.plan))
+        return self._filter(_cut(frames_N6, windows_W * _stride(self.plan), self.plan.window))
+
+    def _scanned_poses(self, recording: int, imu_T6: Frames) -> Frames:
+        """Return the poses of one row, looking for what is not a number before and after."""
+        pose_T9 = self._filter(imu_T6[None])[0]
+        if np.isnan(imu_T6).any() or np.isnan(pose_T9).any():
+            raise InvalidSpec(
+                f"data: {self.recordings[recording].name}: a window with values that are not numbers"
+            )
+        return pose_T9
+
+    def _filter(self, imu_WT6: Frames) -> Frames:
+        self.filtered += 1
+        return poses(imu_WT6, self.plan.gravity, self.plan.rate_hz)
+
+    def _frames(self, recording: int) -> Frames:
+        return self.frames.get(recording, lambda: self._convert(recording))
+
+    def _convert(self, recording: int) -> Frames:
+        self.opened += 1
+        return read(self.recordings[recording], columns_of(self.plan))
+
+    def _order(self, purpose: str, recordings: range, shards: int, block: int) -> Order:
+        windows = tuple(windows_of(self.recordings[each], self.plan) for each in recordings)
+        combos = len(self.plan.combos)
+        return Order(tuple(recordings), windows, combos, shards, block, self.seed, purpose)
+
+
+class Resident:
+    """The same source, all of it on a device."""
+
+    def __init__(self, windows: Windows, device: torch.device) -> None:
+        self._windows = windows
+        self._frames = torch.arange(windows.plan.window, device=device)
+        places = range(len(windows.recordings))
+        parts = [windows.whole(place) for place in places]
+        self._imu_N6 = torch.cat([imu for imu, _ in parts]).to(device)
+        self._pose_WT9 = torch.cat([pose for _, pose in parts]).to(device)
+        self._first_sample = _starts([len(imu) for imu, _ in parts])
+        self._first_window = _starts([len(pose) for _, pose in parts])
+
+    @property
+    def resident_bytes(self) -> int | None:
+        return self._windows.resident_bytes
+
+    def on(self, device: torch.device) -> "Resident":
+        """Return the same batches from another device."""
+        return self._windows.on(device)
+
+    def batch(self, step: int) -> Batch:
+        return self._batch(self._windows.train, "batch", step)
+
+    def held_out(self, index: int) -> Batch:
+        return self._batch(self._windows.evaluated, "held-out", index)
+
+    def _batch(self, order: Order, purpose: str, number: int) -> Batch:
+        plan, device = self._windows.plan, self._frames.device
+        rows_B3 = order.rows(number, plan.batch_size)
+        recording_B, window_B = rows_B3[:, 0], rows_B3[:, 1]
+        samples_B = torch.from_numpy(self._first_sample[recording_B] + window_B * _stride(plan)).to(device)
+        windows_B = torch.from_numpy(self._first_window[recording_B] + window_B).to(device)
+        clean_BT6 = self._imu_N6[samples_B[:, None] + self._frames]
+        return self._windows.finished(rows_B3, purpose, number, clean_BT6, self._pose_WT9[windows_B])
+
+
+def _starts(lengths: list[int]) -> Whole:
+    """Return where each part begins when all are put one after the other."""
+    return np.cumsum([0, *lengths[:-1]])
+
+
+def _stride(plan: ImuStream) -> int:
+    return plan.stride or plan.window
+
+
+def _cut(frames_N6: Frames, starts_W: Whole, window: int) -> Frames:
+    return frames_N6[starts_W[:, None] + np.arange(window)]
+
+
+def _evenly(items: Any, count: int) -> list[Any]:  # noqa: ANN401 - any sequence
+    """Return at most ``count`` of the items, evenly spaced, the first among them."""
+    return (
+        [items[place * len(items) // count] for place in range(count)] if len(items) > count else list(items)
+    )
+
+
+def _moments(values_WTC: Frames) -> tuple[Frames, Frames]:
+    mean_C, deviation_C = values_WTC.mean((0, 1), np.float64), values_WTC.std((0, 1), np.float64)
+    return mean_C.astype(np.float32), np.maximum(deviation_C, _SMALLEST_DEVIATION).astype(np.float32)

@@ -1,0 +1,216 @@
+"""Orientation and motion from an inertial sensor of which some channels are hidden, by an LSTM.
+
+After MobilePoser (github.com/nawta/MobilePoser, commit 8e7fa0b, module ``poser``): windows of 125
+frames, each seen through several *combos* of visible channels, and targets that do not depend on
+the combo.  There the target is a body pose from motion capture that may not be passed on; here it
+is what the whole sensor says about itself (``jobs.workloads.imu_stream.poses``), so any recording will do.
+The layers are the same in kind: linear, ReLU, dropout, LSTM, linear.
+"""
+# ruff: noqa: N803, N806 - tensors carry their shape: B rows, T frames
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature, signature
+from jobs.contract import ImuStream
+from jobs.data.sequences import Recording, survey
+from jobs.training.batches import Batch, rows
+from jobs.training.failures import InvalidSpec
+from jobs.training.randomness import seed_all
+from jobs.training.report import say
+from jobs.training.switches import Switches
+from jobs.workloads import Evaluation, Setting
+from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.imu_stream.poses import MOTION, ORIENTATION, TARGETS
+from jobs.workloads.imu_stream.windows import (
+    CHANNELS,
+    Keeping,
+    Scale,
+    Windows,
+    columns_of,
+    measure,
+    windows_of,
+)
+
+Sides: TypeAlias = tuple[tuple[Recording, ...], tuple[Recording, ...]]
+
+PARTS: Final = {"": slice(0, TARGETS), "_orientation": ORIENTATION, "_motion": MOTION}
+"""Suffix of a metric, and the targets that it is about."""
+
+
+class PoseEstimator(nn.Module):
+    """Masked signal in, normalised orientation and motion out, for every frame."""
+
+    def __init__(self, plan: ImuStream) -> None:
+        super().__init__()
+        self.embed = nn.Linear(CHANNELS, plan.hidden)
+        self.dropout = nn.Dropout(plan.dropout)
+        self.lstm = nn.LSTM(
+            plan.hidden, plan.hidden, plan.layers, batch_first=True, bidirectional=plan.bidirectional
+        )
+        self.out = nn.Linear(plan.hidden * (2 if plan.bidirectional else 1), TARGETS)
+
+    def forward(self, imu_BT6: Tensor) -> Tensor:
+        hidden_BTH, _ = self.lstm(self.dropout(self.embed(imu_BT6).relu()))
+        return self.out(hidden_BTH)
+
+
+class StreamedPoses:
+    """The workload: recordings, model and loss of one spec."""
+
+    item = "window"
+
+    def __init__(self, plan: ImuStream, setting: Setting) -> None:
+        self.plan = plan
+        found = survey(Path(plan.data), columns_of(plan), plan.index, plan.group)
+        self._sha256 = found.sha256
+        sides = _split(found.recordings, plan)
+        scale = measure(sides[0], plan)
+        self.source = Windows(
+            plan, setting.seed, sides, scale, _keeping(sides, scale, plan, setting.switches)
+        )
+        _verify(self.source, setting.switches)
+        seed_all(setting.seed, "weights")
+        self.model = PoseEstimator(plan)
+        say(_summary(sides, plan))
+
+    @property
+    def items_per_step(self) -> int:
+        return self.plan.batch_size
+
+    @property
+    def train_items(self) -> int:
+        return sum(self.source.train.shard_rows)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return max(1, self.train_items // self.items_per_step)
+
+    @cached_property
+    def signatures(self) -> Mapping[str, str]:
+        plan = self.plan
+        about_targets = {"index", "group", "held_out", "gravity", "rate_hz"}
+        about_rows = {"window", "stride", "combos", "noise", "shards", "shuffle_block", "dropout"}
+        return {
+            MODEL: model_signature(self.model, plan.kind),
+            CORPUS: signature([self._sha256, plan.model_dump(mode="json", include=about_targets)]),
+            SCHEDULE: schedule_signature(plan, plan.model_dump(mode="json", include=about_rows)),
+        }
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return decayed_matrices(self.model, self.plan.weight_decay)
+
+    def loss_sum(self, batch: Batch) -> Tensor:
+        error_BT9 = self.model(batch["imu"]).float() - batch["pose"]
+        return error_BT9.square().mean((1, 2)).sum()
+
+    def count(self, batch: Batch) -> int:
+        return rows(batch)
+
+    def score(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return squared errors of the model, of the mean (0: normalised) and of the first frame held."""
+        pose_BT9 = batch["pose"]
+        predictions = {
+            "model": self.model(batch["imu"]).float(),
+            "mean": torch.zeros_like(pose_BT9),
+            "first": pose_BT9[:, :1],
+        }
+        sums = {
+            who + part: (predicted_BT9 - pose_BT9)[..., where].square().mean((1, 2)).sum()
+            for who, predicted_BT9 in predictions.items()
+            for part, where in PARTS.items()
+        }
+        return sums | {"count": torch.tensor(self.count(batch))}
+
+    def judge(self, sums: Mapping[str, float]) -> Evaluation:
+        """Return the errors beside those of the mean or of the true first frame held, the smaller of both."""
+        metrics = {f"eval_mse{part}": sums["model" + part] / sums["count"] for part in PARTS}
+        trivial = {
+            f"eval_mse{part}": min(sums["mean" + part], sums["first" + part]) / sums["count"]
+            for part in PARTS
+        }
+        return Evaluation(metrics, trivial, "eval_mse")
+
+
+def _split(recordings: tuple[Recording, ...], plan: ImuStream) -> Sides:
+    """Return training and held-out recordings; no group is on both sides."""
+    long_enough = tuple(each for each in recordings if windows_of(each, plan))
+    if len(long_enough) < len(recordings):
+        short = len(recordings) - len(long_enough)
+        say(f"data: {short} recording(s) shorter than a window of {plan.window} frames left out")
+    groups = sorted({each.group for each in long_enough})
+    held_out = set(groups[len(groups) - max(1, math.floor(len(groups) * plan.held_out)) :])
+    if len(groups) <= len(held_out):
+        raise InvalidSpec(
+            f"data: {plan.data}: {len(groups)} group(s) with whole windows; two are needed, one to hold out"
+        )
+    train = tuple(each for each in long_enough if each.group not in held_out)
+    if len(train) < plan.shards:
+        raise InvalidSpec(f"shards: {plan.shards} shards of {len(train)} training recordings; use fewer")
+    return train, tuple(each for each in long_enough if each.group in held_out)
+
+
+def _keeping(sides: Sides, scale: Scale, plan: ImuStream, switches: Switches) -> Keeping:
+    """Return what is kept in each process, and record the switches that decide it."""
+    profile = switches.profile
+    once, shared = profile.conversion == "once", profile.shared_targets
+    if not (once or shared):
+        switches.fell_back(
+            "stream_buffer", 0, "conversion each_use, targets not shared: there is nothing to keep"
+        )
+        return Keeping(convert_once=False, share_targets=False)
+    recordings, processes = sum(map(len, sides)), max(1, profile.loader_workers)
+    each_bytes = once * scale.recording_bytes + shared * _target_bytes(sides, plan)
+    if profile.stream_buffer == "auto":
+        room = profile.stream_buffer_memory // processes
+        kept = max(1, min(recordings, int(room / each_bytes)))
+        switches.applied("stream_buffer_memory", verified=True)
+    else:
+        kept = profile.stream_buffer
+    note = (
+        f"{kept} of {recordings} sequences of {each_bytes:,.0f} bytes in each of {processes} process(es),"
+        f" which use those of {_shards_seen(plan, processes)} of {plan.shards} shards"
+    )
+    switches.applied("stream_buffer", kept, verified=True, note=note)
+    return Keeping(once, shared, kept)
+
+
+def _shards_seen(plan: ImuStream, processes: int) -> int:
+    """Return from how many shards a process takes that makes every n-th step."""
+    return plan.shards // math.gcd(plan.shards, processes)
+
+
+def _target_bytes(sides: Sides, plan: ImuStream) -> float:
+    """Return the mean size of the targets of a recording."""
+    recordings = [each for side in sides for each in side]
+    windows = sum(windows_of(each, plan) for each in recordings) / len(recordings)
+    return windows * plan.window * TARGETS * np.dtype(np.float32).itemsize
+
+
+def _verify(source: Windows, switches: Switches) -> None:
+    """Record what one window through two combos really cost: openings of its file, runs of the filter."""
+    source.assemble(np.array([[0, 0, 0], [0, 0, 1]]))
+    seen = {
+        "conversion": (source.opened, source.keeping.convert_once, "opened its file"),
+        "shared_targets": (source.filtered, source.keeping.share_targets, "computed its targets"),
+    }
+    for name, (times, only_once, what) in seen.items():
+        note = f"two uses of a window {what} {times} time(s)"
+        switches.applied(name, verified=(times == 1) == only_once, note=note)
+
+
+def _summary(sides: Sides, plan: ImuStream) -> str:
+    """Return one line on what was found."""
+    train, held_out = (
+        f"{len(side)} recordings of {len({each.group for each in side})} groups,"
+        f" {sum(windows_of(each, plan) for each in side):,} windows"
+        for side in sides
+    )
+    return f"data: training on {train}; held out {held_out}; {len(plan.combos)} combos of each window"

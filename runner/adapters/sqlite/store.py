@@ -1,0 +1,382 @@
+"""What survives a crash: jobs, attempts and events in one SQLite file (WAL).
+
+One thread at a time writes, through ``record``: the event and the state that follows from it are one
+transaction, made durable before anything is done about them.  Other threads read over
+connections of their own.  A file of a newer version is refused before SQLite opens it.
+"""
+
+import re
+import secrets
+import shutil
+import sqlite3
+import struct
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from runner.adapters.sqlite import rows as store_rows
+from runner.base.errors import Refused, Unavailable
+from runner.base.textfile import one_line
+from runner.core.ports.all import AttemptRow, DecisionRow, EventRow, JobRow, Recorded, RevisionRow
+
+VERSION: Final = 4
+_HEADER_BYTES: Final = 100
+_USER_VERSION_OFFSET: Final = 60
+
+MOST_NAMED: Final = 5
+"""Jobs of one name that a refusal lists."""
+
+
+def statements(text: str) -> dict[str, str]:
+    """Return the named statements of an SQL file: a name runs to the next one."""
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+SQL: Final = statements((Path(__file__).parent / "queries.sql").read_text())
+
+RESERVED_PAGES: Final = 512
+RESERVED_BYTES: Final = 2 * 1024 * 1024
+"""What of a reserve must be left in the store and in its log, or there is another one."""
+
+ROOM_BYTES: Final = 32 * 1024 * 1024
+"""Room on the disk of which a reserve may take its part; a smaller rest is left to the jobs."""
+
+MOST_ROWS: Final = 64
+"""Rows that one statement writes: SQLite knows so many variables, and keeps so many statements."""
+
+
+@lru_cache(maxsize=512)
+def several(name: str, count: int) -> tuple[str, tuple[str, ...]]:
+    """Return a named statement for so many rows of VALUES, and the names of what is in a row."""
+    head, row, rest = re.split(r"(?<=VALUES )(\([^)]*\))", SQL[name])
+    names = tuple(re.findall(r":(\w+)", row))
+    places = f"({', '.join('?' * len(names))})"
+    return f"{head}{', '.join([places] * count)}{rest}", names
+
+
+def file_version(path: Path) -> int | None:
+    """Return the schema version of a store without opening it as a database; None if there is none yet."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        return None
+    if not header:
+        return None
+    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
+        raise Refused(f"{path}: is not a job store; move it away to start with an empty one")
+    (version,) = struct.unpack_from(">I", header, _USER_VERSION_OFFSET)
+    return int(version)
+
+
+class SqliteStore:
+    """The store of one state directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._used = 0
+        self._open()
+        self.instance = str(self._value("get_meta", key="instance"))
+
+    def _open(self) -> None:
+        version = file_version(self._path)
+        if version is not None and version > VERSION:
+            raise Refused(
+                f"{self._path}: written by a newer runner (store version {version}, known: {VERSION}); "
+                "install that version or choose another state directory"
+            )
+        with _translated(self._path):
+            if not version:
+                self._create()
+            elif version < VERSION:
+                self._bring_up(version)
+
+    def _create(self) -> None:
+        self._path.touch(mode=0o600)  # job files are their owners' business
+        connection = self._connection()
+        steps = "".join(SQL[f"version_{number}"] for number in range(2, VERSION + 1))
+        connection.executescript(f"BEGIN;{SQL['schema']}{steps}")
+        connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
+        connection.commit()
+        # The version must be in the file itself, where an older program looks before it opens it.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _bring_up(self, version: int) -> None:
+        """Bring a store of an earlier version up to the present one: all of it, or nothing."""
+        connection = self._connection()
+        steps = "".join(SQL[f"version_{number}"] for number in range(version + 1, VERSION + 1))
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;{steps}")
+            if version == 1:
+                self._rewrite_jobs(connection)
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @staticmethod
+    def _rewrite_jobs(connection: sqlite3.Connection) -> None:
+        """Write jobs of version 1 as later versions do."""
+        for row in connection.execute(SQL["all_jobs"]).fetchall():
+            job = store_rows.since_version_1(row["job"])
+            connection.execute(SQL["rewrite_job"], {"id": row["id"], "job": job})
+
+    def reserve(self) -> bool:
+        """See to it that what is said and done on a full disk can be written down; return whether it can.
+
+        Pages that are free in the file and in its log are written again before either grows.
+        """
+        log, connection = self._path.with_name(f"{self._path.name}-wal"), self._connection()
+        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        if free >= RESERVED_PAGES and log.exists() and log.stat().st_size >= RESERVED_BYTES:
+            return True
+        if shutil.disk_usage(self._path.parent).free < ROOM_BYTES:  # a log that has grown stays as long
+            return False
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;{SQL['reserve']}COMMIT")
+            connection.execute("PRAGMA wal_checkpoint")
+        except sqlite3.OperationalError:
+            if connection.in_transaction:
+                connection.rollback()
+            return False
+        return True
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = sqlite3.connect(
+                self._path, timeout=10, isolation_level=None, cached_statements=2 * MOST_ROWS
+            )
+            connection.row_factory = sqlite3.Row
+            # FULL: what was recorded before an action must survive a power cut, not only a kill.
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+                connection.execute(f"PRAGMA {pragma}")
+            self._local.connection = connection
+        return connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Do all of what follows, durably, or nothing of it; for whoever has the turn.
+
+        Inside of another one it is a part of that.
+        """
+        with _translated(self._path):
+            connection = self._connection()
+            if connection.in_transaction:
+                yield connection
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
+        """Return what a named statement finds; from any thread."""
+        with _translated(self._path):
+            return self._connection().execute(SQL[name], values).fetchall()
+
+    def _value(self, name: str, /, **values: object) -> object:
+        rows = self.rows(name, **values)
+        return rows[0][0] if rows else None
+
+    @property
+    def executor(self) -> str | None:
+        """The kind of executor that the jobs in here were started with last."""
+        known = self._value("get_meta", key="executor")
+        return None if known is None else str(known)
+
+    # --- writing, by whoever has the turn
+
+    def remember_executor(self, kind: str) -> None:
+        with self.transaction() as connection:
+            connection.execute(SQL["set_meta"], {"key": "executor", "value": kind})
+
+    def next_id(self) -> str:
+        """Return the id of the next job; ids are small numbers because people type them."""
+        return str(max(int(str(self._value("next_id"))), self._used + 1))
+
+    def skip(self, used: int) -> bool:
+        """Give out ids beyond ``used`` alone; return whether the store knows of no job with that one.
+
+        A store that is older than the run directories beside it would else give a new job the
+        directory, and the containers, of another one: of somebody else's, too.
+        """
+        self._used = used
+        return used >= int(str(self._value("next_id")))
+
+    def add(self, row: JobRow, text: str, token: str | None = None) -> None:
+        """Write a new job and the event of its submission; ``token`` names the submission itself."""
+        self.add_all((row,), (text,), token)
+
+    def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
+        """Write new jobs, all of them or none; the first one carries the token of the submission."""
+        with self.transaction() as connection:
+            for row, text in zip(rows, texts, strict=True):
+                event = store_rows.event_values(row.job.id, row.submitted_at, "submitted", text)
+                named = token if row is rows[0] else None
+                connection.execute(SQL["add_job"], store_rows.added(row, named))
+                connection.execute(SQL["add_event"], event)
+                connection.execute(SQL["add_revision"], store_rows.first_revision(row))
+
+    def record(self, change: Recorded) -> None:
+        """Write a change to a job, durably, or nothing of it."""
+        self.record_all((change,))
+
+    def record_all(self, changes: Sequence[Recorded]) -> None:
+        """Write changes to different jobs, durably, or nothing of them.
+
+        What is alike is one statement: whoever waits for SQLite waits for the other threads as well.
+        """
+        alike: dict[str, list[Mapping[str, object]]] = {}
+        for change in changes:
+            for name, values in store_rows.written(change):
+                alike.setdefault(name, []).append(values)
+        with self.transaction() as connection:
+            for name, rows in alike.items():
+                _write(connection, name, rows)
+
+    def decided(self, decision: DecisionRow) -> None:
+        """Write a decision that changes no state."""
+        with self.transaction() as connection:
+            connection.execute(SQL["add_decision"], store_rows.decision_values(decision))
+
+    def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
+        """Write something that users care about and that changes no state."""
+        with self.transaction() as connection:
+            connection.execute(SQL["add_event"], store_rows.event_values(job_id, at, kind, text))
+
+    # --- reading, from any thread
+
+    def unfinished(self) -> tuple[JobRow, ...]:
+        return tuple(store_rows.job_row(row) for row in self.rows("unfinished"))
+
+    def get(self, job_id: str) -> JobRow | None:
+        rows = self.rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
+        return store_rows.job_row(rows[0]) if rows else None
+
+    def find(self, reference: str, owner: str | None = None) -> JobRow | None:
+        """Return a job by its id, or by its name: the owner's newest, else that of the only one who has any.
+
+        Raises:
+            Refused: several people have jobs of that name, and the owner is none of them.
+        """
+        found = self.get(reference)
+        if found is None and owner is not None:
+            found = self.newest_of(owner, reference)
+        if found is not None:
+            return found
+        rows = self.rows("jobs_by_name", name=reference, limit=MOST_NAMED + 1)
+        if len(rows) > 1:
+            raise Refused(_ambiguous(reference, [(row["id"], row["owner"]) for row in rows]))
+        return store_rows.job_row(rows[0]) if rows else None
+
+    def newest_of(self, owner: str, name: str) -> JobRow | None:
+        """Return the newest job of somebody with this name."""
+        rows = self.rows("job_by_owner", owner=owner, name=name)
+        return store_rows.job_row(rows[0]) if rows else None
+
+    def following(self, first: str, count: int) -> tuple[JobRow, ...]:
+        """Return so many jobs from one on, in the order of their ids."""
+        rows = self.rows("jobs_following", first=int(first), count=count)
+        return tuple(store_rows.job_row(row) for row in rows)
+
+    def submitted_as(self, token: str) -> JobRow | None:
+        """Return the job that a submission with this token has made already."""
+        rows = self.rows("job_by_token", token=token)
+        return store_rows.job_row(rows[0]) if rows else None
+
+    def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
+        """Return unfinished jobs and those that ended after ``since``, newest first."""
+        rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit)
+        return tuple(store_rows.job_row(row) for row in rows)
+
+    def labelled(
+        self, since: datetime, uid: int | None, limit: int, key: str, value: str | None
+    ) -> tuple[JobRow, ...]:
+        """Return those of ``recent`` that have a label; None: whatever its value is."""
+        rows = self.rows("labelled", since=since.isoformat(), uid=uid, limit=limit, key=key, value=value)
+        return tuple(store_rows.job_row(row) for row in rows)
+
+    def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
+        return tuple(store_rows.attempt_row(row) for row in self.rows("attempts_of", job_id=int(job_id)))
+
+    def attempt_has_ended(self, job_id: str, number: int) -> bool:
+        """Return whether the end of an attempt is recorded, or the attempt is not known at all."""
+        rows = self.rows("attempt_ended_at", job_id=int(job_id), number=number)
+        return not rows or rows[0][0] is not None
+
+    def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
+        """Return (event, job name) in order of ``seq``, beginning behind ``after``."""
+        number = None if job_id is None else int(job_id)
+        rows = self.rows("events_after", after=after, job_id=number, limit=limit)
+        return tuple((store_rows.event_row(row), str(row["name"])) for row in rows)
+
+    def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
+        """Return what was decided about a job, the oldest first; about one attempt where it is given."""
+        rows = self.rows("decisions_of", job_id=int(job_id), attempt=attempt)
+        return tuple(store_rows.decision_row(row) for row in rows)
+
+    def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
+        """Return every version of a job's file, the first one first."""
+        return tuple(store_rows.revision_row(row) for row in self.rows("revisions_of", job_id=int(job_id)))
+
+    def revision(self, job_id: str, number: int) -> str | None:
+        """Return one version of a job's file."""
+        text = self._value("revision_text", job_id=int(job_id), number=number)
+        return None if text is None else str(text)
+
+    def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
+        """Return the lines of one kind that were written about a job, the oldest first."""
+        return tuple(str(row["text"]) for row in self.rows("noted", job_id=int(job_id), kind=kind))
+
+    def interruptions(self) -> tuple[float, int]:
+        """Return for how many seconds the latest attempts ran, and how many of them were taken away.
+
+        Taken away: ended by neither the program nor us, by a kill from outside, a reboot, a lost device.
+        """
+        [row] = self.rows("interruptions")
+        return float(row["ran"]), int(row["taken"])
+
+    def last_seq(self) -> int:
+        return int(str(self._value("last_seq")))
+
+    def count_states(self) -> dict[str, int]:
+        return {str(row[0]): int(row[1]) for row in self.rows("count_states")}
+
+
+def _write(connection: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows in as few statements as there can be."""
+    if "VALUES" not in SQL[name]:
+        connection.executemany(SQL[name], rows)
+        return
+    for first in range(0, len(rows), MOST_ROWS):
+        some = rows[first : first + MOST_ROWS]
+        text, names = several(name, len(some))
+        connection.execute(text, [row[each] for row in some for each in names])
+
+
+def _ambiguous(name: str, known: Sequence[tuple[int, str]]) -> str:
+    """Return why a name stands for no job: the newest one of each of its owners."""
+    there = ", ".join(f"{number} ({owner})" for number, owner in known[:MOST_NAMED])
+    more = ", ..." if len(known) > MOST_NAMED else ""
+    return f"{one_line(name)}: several people have a job of that name: {there}{more}; give the id"
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"{path}: {error}; is the disk full or the file unreadable?") from error
+    except sqlite3.DatabaseError as error:
+        raise Refused(f"{path}: is damaged ({error}); restore it, or move it away") from error

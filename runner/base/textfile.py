@@ -1,0 +1,211 @@
+"""A text file that a person wrote: reading it within limits, and pointing at places in it.
+
+Standard library alone, because the client reads the job file too.  Whatever is shown of
+a file, its name included, fits on one line: control characters come out escaped.
+"""
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BufferedReader, TextIOWrapper
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from runner.base.errors import UsageError
+
+MAX_BYTES: Final = 1024 * 1024
+"""A job file larger than this is something else; it is refused before it is read whole."""
+
+MAX_LINES: Final = 100
+"""Problems shown of one file; the rest is counted."""
+
+MAX_LINES_BYTES: Final = 512 * 1024**2
+"""A trace or a journal larger than this is something else."""
+
+JOB_FILE: Final = "job file"
+BEGINNING: Final = '; "runner init" writes one to start from'
+"""What to do about a job file that is not there."""
+
+_SHOWN_CHARACTERS: Final = 60
+
+_NOT_REGULAR: Final = "is not a regular file; pipes and devices are not read"
+
+
+def yaml_stems(directory: Path) -> list[str]:
+    """Return the names of the YAML files in a directory, without their endings."""
+    return [name.removesuffix(".yaml") for name in os.listdir(directory) if name.endswith(".yaml")]  # noqa: PTH208
+
+
+class Position(NamedTuple):
+    """A place in a text file, both numbers from 1, as editors count."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, and where.  ``at`` is None when the file itself is the problem."""
+
+    at: Position | None
+    field: str  # dotted; empty when no field is to blame
+    fact: str
+
+    def line(self, path: Path) -> str:
+        """Return ``file:line:column: field: fact``."""
+        place = f":{self.at.line}:{self.at.column}" if self.at else ""
+        field = f"{self.field}: " if self.field else ""
+        return f"{one_line(str(path))}{place}: {field}{self.fact}"
+
+
+class SpecError(UsageError):
+    """A file that a user wrote is not right; every problem of it at once, by position."""
+
+    def __init__(self, path: Path, problems: Iterable[Problem]) -> None:
+        self.path = path
+        self.problems = tuple(sorted(set(problems), key=_order))
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line for each problem, at most ``MAX_LINES`` and one that counts the others."""
+        shown = tuple(problem.line(self.path) for problem in self.problems[:MAX_LINES])
+        more = len(self.problems) - MAX_LINES
+        return (*shown, f"{one_line(str(self.path))}: and {more} more problems") if more > 0 else shown
+
+
+def standard_input() -> BinaryIO:
+    """Return what ``-`` stands for.
+
+    Raises:
+        UsageError: it is closed, as for some that are started by a daemon.
+    """
+    if sys.stdin is None:
+        raise UsageError("-: standard input is closed; give the path of a file")
+    return sys.stdin.buffer
+
+
+def read_source(path: Path, kind: str = JOB_FILE) -> bytes:
+    """Return the content of a job file, or of another kind of file that people write.
+
+    Raises:
+        SpecError: it is missing, no regular file, unreadable or larger than ``MAX_BYTES``.
+    """
+    try:
+        with open_source(path) as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError(path, [Problem(None, "", _unreadable(path, error, kind))]) from error
+    except ValueError as error:  # a NUL in the name
+        raise SpecError(path, [Problem(None, "", "no file can have this name")]) from error
+    if len(text) > MAX_BYTES:
+        raise SpecError(path, [Problem(None, "", f"larger than 1 MiB, so not a {kind}")])
+    return text
+
+
+def read_lines(path: Path, kind: str) -> str:
+    """Return the text of a file that has a line for each thing, and so may be large: of a trace, say.
+
+    Raises:
+        SpecError: it is missing, no regular file, unreadable, larger than ``MAX_LINES_BYTES`` or not UTF-8.
+    """
+    try:
+        with open_source(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_LINES_BYTES:
+                raise SpecError(path, [Problem(None, "", f"larger than 512 MiB, so not a {kind}")])
+            return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
+    except OSError as error:
+        fact = _NOT_REGULAR if isinstance(error, NotRegular) else f"cannot be read: {error.strerror}"
+        raise SpecError(path, [Problem(None, "", fact)]) from error
+
+
+class NotRegular(OSError):
+    """A name stands for a pipe, a socket or a device, where a file was to be."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EINVAL, "is not a regular file")
+
+
+def open_source(path: Path) -> BufferedReader:
+    """Return a regular file, opened for reading; never waits, as opening a named pipe would.
+
+    Raises:
+        OSError: there is none, or it may not be read; ``NotRegular``: it is something else.
+    """
+    return os.fdopen(_regular(path, os.O_RDONLY), "rb")
+
+
+def open_target(path: Path, *, overwrite: bool) -> TextIOWrapper:
+    """Return a regular file, empty and opened for writing; never waits, as opening a named pipe would.
+
+    Raises:
+        OSError: it may not be written, or is there and stays; ``NotRegular``: it is something else.
+    """
+    fd = _regular(path, os.O_WRONLY | os.O_CREAT | (0 if overwrite else os.O_EXCL))
+    os.ftruncate(fd, 0)
+    return os.fdopen(fd, "w", encoding="utf-8", newline="")
+
+
+def _regular(path: Path, flags: int) -> int:
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, a device without a driver, a pipe that nobody reads
+            raise NotRegular from error
+        raise
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) if stat.S_ISDIR(mode) else NotRegular
+
+
+def one_line(text: str) -> str:
+    """Return a text in which every character can be printed and none ends the line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(text: str) -> str:
+    """Return a text in double quotes, on one line and not too long."""
+    cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return '"' + one_line(cut).replace('"', '\\"') + '"'
+
+
+def shown(value: object) -> str:
+    """Return how a message names a value that a file holds."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return quoted(value)
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return quoted(str(value))[1:-1]
+
+
+def _order(problem: Problem) -> tuple[Position, str, str]:
+    return problem.at or Position(0, 0), problem.field, problem.fact
+
+
+def _unreadable(path: Path, error: OSError, kind: str) -> str:
+    if error.errno == errno.ENOENT and path.is_symlink():
+        return "is a link to a file that does not exist"
+    if error.errno == errno.ENOENT:
+        return f"no such file{BEGINNING if kind == JOB_FILE else ''}"
+    if error.errno == errno.EISDIR:
+        return f"is a directory, not a {kind}"
+    if isinstance(error, NotRegular):
+        return _NOT_REGULAR
+    return f"cannot be read: {os.strerror(error.errno) if error.errno else error}"

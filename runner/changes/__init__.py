@@ -1,1 +1,0 @@
-"""What a change to a job would bring, and making it."""

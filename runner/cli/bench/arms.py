@@ -1,0 +1,180 @@
+"""What is compared: one job file per arm, which differ in nothing but the profile."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from jobs.contract import SWITCHES, Profile, profiles_dir
+from runner.base import yaml as yaml_tree
+from runner.base.errors import UsageError
+from runner.base.textfile import quoted, read_source, shown
+from runner.files import validation as parsing
+from runner.files.job import model as jobfile
+from runner.files.profiles import conflicts as switches
+from runner.files.profiles import load as profiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from runner.files.profiles.load import Accelerator, Said
+
+COMMON: Final[Mapping[str, Any]] = {
+    "resources": {"cpus": 2, "memory": "2GiB"},
+    "checkpoint": {"every": "2m"},  # the same for all arms, whatever a save costs each of them
+}
+
+SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
+    "causal_lm": {
+        "data": "stdlib", "steps": 200, "batch_size": 16, "context": 64, "layers": 2, "heads": 4,
+        "width": 128, "eval_every": 100, "log_every": 10,
+    },
+    "graph_forecast": {
+        "data": "sp500-stocks", "steps": 200, "batch_size": 8, "hidden": 32, "heads": 4, "layers": 2,
+        "neighbours": 5, "eval_every": 50, "eval_batches": 32, "log_every": 10,
+    },
+    "imu_stream": {
+        "data": "watch", "steps": 200, "batch_size": 64, "hidden": 32, "layers": 2, "eval_every": 100,
+        "eval_batches": 16, "log_every": 10,
+    },
+    "pair_classifier": {
+        "data": "solubility", "steps": 100, "batch_size": 16, "group": 4, "layers": 3, "heads": 4,
+        "width": 64, "eval_every": 50, "eval_batches": 16, "log_every": 5,
+    },
+    "resident_transformer": {
+        "data": "index-ohlcv", "steps": 200, "batch_size": 64, "days": 64, "weeks": 32, "months": 16,
+        "eval_every": 100, "eval_batches": 20, "log_every": 10,
+    },
+}  # fmt: skip
+"""Small settings by workload, for a bare name: seconds to a minute or two on two cores."""
+
+
+class Base(NamedTuple):
+    """The job that every arm is a version of."""
+
+    name: str
+    path: str  # as the daemon is told it: data are relative to it
+    written: dict[str, Any]
+    kind: str
+    accelerator: Accelerator
+
+
+class Arm(NamedTuple):
+    """One profile to be measured, as a job file says it."""
+
+    name: str
+    profile: Mapping[str, Any]
+
+
+def base(given: str, steps: int | None) -> Base:
+    """Return the job of a file, or the built-in small one of a workload, with another number of steps.
+
+    Raises:
+        UsageError: it is neither, or the file is not right.
+    """
+    if given in SMALL:
+        path, written = Path(f"{given}.yaml"), {**COMMON, "workload": {"kind": given, **SMALL[given]}}
+    elif "/" not in given and "." not in given and not Path(given).exists():
+        hint = parsing.did_you_mean(given, tuple(SMALL)) or f"; there are {', '.join(SMALL)}"
+        raise UsageError(f"{quoted(given)} is neither a job file nor a workload{hint}")
+    else:
+        path, written = Path(given), _written(Path(given))
+    if steps is not None:
+        _shorten(written["workload"], steps)
+    job = jobfile.load(json.dumps(written).encode(), path)
+    if job.matrix is not None or job.schedule is not None:
+        section = "schedule" if job.matrix is None else "matrix"
+        raise UsageError(f"{path}: has a {section}; what is measured is one job, so leave it out")
+    wants_gpu: Accelerator = "cuda" if job.resources.gpus else "cpu"
+    accelerator = wants_gpu if job.accelerator == "auto" else job.accelerator
+    return Base(path.stem, str(path), written, job.workload.kind, accelerator)
+
+
+def text(base: Base, arm: Arm) -> bytes:
+    """Return the job file of one arm; JSON is YAML.  It is tried once: a resumed job measures nothing."""
+    retry = {**base.written.get("retry", {}), "max_attempts": 1}
+    return json.dumps({**base.written, "profile": dict(arm.profile), "retry": retry}).encode()
+
+
+def job_name(base: Base, arm: Arm) -> str:
+    """Return a name that a job may have."""
+    return re.sub(r"[^a-z0-9]+", "-", f"bench-{base.name}-{arm.name}".lower()).strip("-")[:60].strip("-")
+
+
+def arms(names: Sequence[str]) -> list[Arm]:
+    """Return one arm per profile.
+
+    Raises:
+        UsageError: there is no such profile, or one is named twice.
+    """
+    known = (profiles.AUTO, *profiles.profile_names(profiles_dir()))
+    for name in names:
+        if name not in known:
+            hint = parsing.did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise UsageError(f"there is no profile {quoted(name)}{hint}")
+    if len(set(names)) < max(len(names), 2):
+        raise UsageError(f"--profiles {','.join(names)}: name two different ones at least")
+    return [Arm(name, {"extends": name}) for name in names]
+
+
+def ablated(base: Base, slow: str, fast: str) -> tuple[list[Arm], dict[str, str]]:
+    """Return the two ends and, between them, ``fast`` with one switch put back to what ``slow`` has.
+
+    Beside it the switches that are left out, each with the reason: it contradicts another
+    one, or does nothing in this workload on this accelerator.
+    """
+    slow_said, fast_said = (_said(name, base.accelerator) for name in (slow, fast))
+    found, skipped = [], {}
+    for switch in (each for each in SWITCHES if slow_said[each].value != fast_said[each].value):
+        value = slow_said[switch].value
+        if why := _unfit(switch, value, fast_said, base):
+            skipped[switch] = why
+        else:
+            found.append(Arm(f"{fast}, {switch}: {shown(value)}", {"extends": fast, switch: value}))
+    return [Arm(slow, {"extends": slow}), *found, Arm(fast, {"extends": fast})], skipped
+
+
+def _unfit(switch: str, value: object, fast: Mapping[str, Said], base: Base) -> str | None:
+    """Return why a switch cannot be put back by itself; None: it can."""
+    flipped = {**fast, switch: profiles.Said(value, rank=profiles.JOB_FILE)}
+    for clash in switches.clashes(flipped, base.accelerator):
+        return f"{clash.switch}: {clash.fact}"
+    before, after = (switches.unused(_profile(said), base.kind, base.accelerator) for said in (fast, flipped))
+    return after[switch] if switch in after and switch in before else None
+
+
+def _profile(said: Mapping[str, Said]) -> Profile:
+    return Profile.model_validate({"name": "", **{switch: one.value for switch, one in said.items()}})
+
+
+def _said(name: str, accelerator: Accelerator) -> Mapping[str, Said]:
+    return profiles.named(accelerator if name == profiles.AUTO else name, profiles_dir(), accelerator)
+
+
+def _written(path: Path) -> dict[str, Any]:
+    """Return what a job file says, after it was found right."""
+    raw = read_source(path)
+    jobfile.load(raw, path)
+    tree, _ = parsing.mapping(raw, path)
+    written: dict[str, Any] = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
+    for section in ("environment", "labels"):  # their numbers are texts: 1.10 is not 1.1
+        if isinstance(node := tree.entries.get(section), yaml_tree.Mapping):
+            written[section] = {key: _typed(value) for key, value in node.entries.items()}
+    return written
+
+
+def _typed(node: yaml_tree.Node) -> yaml_tree.Plain:
+    return node.text if isinstance(node, yaml_tree.Scalar) else yaml_tree.plain(node)
+
+
+def _shorten(workload: dict[str, Any], steps: int) -> None:
+    """Set another number of steps, with two evaluations and twenty lines in them."""
+    if workload.get("kind") == "program":
+        raise UsageError("--steps: a program decides itself how many steps it takes; say it in its command")
+    workload["steps"] = steps
+    workload["log_every"] = max(1, steps // 20)
+    workload["warmup_steps"] = min(workload.get("warmup_steps") or 0, steps)
+    if workload.get("eval_every"):
+        workload["eval_every"] = max(1, steps // 2)

@@ -1,0 +1,191 @@
+"""``runner bench``: the same job under several profiles, in turns, and what that made of its speed.
+
+The jobs are ordinary ones, submitted one after the other: two at a time would measure each other.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.base.errors import Unavailable, UsageError
+from runner.base.textfile import open_source
+from runner.cli.output import complain, say
+from runner.cli.wait import await_end
+from runner.client.client import Client, find_or_start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runner.cli.bench.arms import Arm, Base
+    from runner.cli.bench.comparison import Measured, Row
+    from runner.client.types import Detail
+
+MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report: a program writes it, and may write nonsense
+CHART_MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-job-runner[chart]'"
+
+
+@click.command()
+@click.argument("what", metavar="WORKLOAD|FILE")
+@click.option("--profiles", default="baseline,auto", show_default=True, help="Two or more, between commas.")
+@click.option(
+    "--ablate",
+    is_flag=True,
+    help="Of two profiles: also the second with one switch at a time put back to the first's value.",
+)
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="Jobs per arm.")
+@click.option("--steps", type=click.IntRange(2), help="Steps of each job instead of those of the file.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("bench-results"),
+    show_default=True,
+    help="Directory for NAME.json, NAME.txt and, with matplotlib, NAME.png.",
+)
+def bench(  # noqa: PLR0913  one per option
+    what: str, *, profiles: str, ablate: bool, rounds: int, steps: int | None, output: Path
+) -> None:
+    """Measure a job under several profiles: the same work in every arm.
+
+    WORKLOAD is a built-in one, with small settings; a FILE is a job file, whose own profile
+    is put aside.  The jobs go through the daemon one after the other, arm by arm and round
+    by round.  Ratios are against the first profile; the table says where metrics differ.
+    """
+    from runner.cli.bench import arms as comparison_arms  # noqa: PLC0415  as below
+    from runner.cli.bench import comparison, machine  # noqa: PLC0415  pydantic: only this command pays
+
+    base = comparison_arms.base(what, steps)
+    chosen, skipped = _chosen(base, profiles.split(","), ablate=ablate)
+    _make(output)
+    host = machine.described()
+    about = {"name": base.name, "workload": base.written["workload"], "rounds": rounds, "machine": host}
+    for switch, why in skipped.items():
+        complain(f"left out: {switch}: {why}")
+    rows = comparison.compared(_measure(find_or_start(complain), base, chosen, rounds))
+    text = f"{base.name}, {rounds} rounds, on {machine.one_line(host)}\n{comparison.table(rows)}"
+    say(text)
+    _keep(output, base.name, text, comparison.as_json(rows, skipped, about))
+    _chart(rows, output / f"{base.name}.png")
+
+
+def _chosen(base: Base, names: list[str], *, ablate: bool) -> tuple[list[Arm], dict[str, str]]:
+    from runner.cli.bench import arms as comparison_arms  # noqa: PLC0415  as above
+
+    arms = comparison_arms.arms(names)
+    if not ablate:
+        return arms, {}
+    if len(names) != 2:
+        raise UsageError(f"--ablate goes with two profiles, not {len(names)}: --profiles SLOW,FAST")
+    return comparison_arms.ablated(base, *names)
+
+
+def _measure(client: Client, base: Base, arms: Sequence[Arm], rounds: int) -> dict[str, list[Measured]]:
+    """Return what each arm came to, in each round."""
+    found: dict[str, list[Measured]] = {arm.name: [] for arm in arms}
+    for number in range(1, rounds + 1):
+        for arm in arms:
+            complain(f"round {number}/{rounds}: {arm.name}")
+            found[arm.name].append(_one(client, base, arm))
+    return found
+
+
+def _one(client: Client, base: Base, arm: Arm) -> Measured:
+    """Return what one job came to.
+
+    Raises:
+        Unavailable: it did not succeed, or its reports cannot be read; nothing can be compared then.
+    """
+    from runner.cli.bench import arms as comparison_arms  # noqa: PLC0415  as below
+    from runner.cli.bench import comparison  # noqa: PLC0415  as above
+
+    answer = client.submit(base.path, comparison_arms.text(base, arm), comparison_arms.job_name(base, arm))
+    job_id = answer["job"]["id"]
+    try:
+        _, job = await_end(client, job_id, None)
+    except KeyboardInterrupt:
+        client.act(job_id, "cancel", {})  # the jobs of a measurement that nobody waits for are of no use
+        raise
+    if job["outcome"] != "succeeded":
+        end = job["outcome"] or job["state"]
+        raise Unavailable(f"{arm.name}: job {job_id} {end}: {job['why']}; see runner logs {job_id}")
+    directory = Path(job["run_dir"]) / "attempts" / str(_last_attempt(job))
+    status = _objects(directory / "status.json")
+    return comparison.measured(
+        job_id,
+        job["result"] or {},
+        _objects(directory / "metrics.jsonl"),
+        next(iter(_objects(directory / "effective.json")), {}),
+        next((each.get("memory_bytes") for each in status), None),
+    )
+
+
+def _last_attempt(job: Detail) -> int:
+    return max((attempt["number"] for attempt in job["attempts"]), default=1)
+
+
+def _objects(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects in a report, one per line or one in all; a torn line is left out.
+
+    Raises:
+        Unavailable: it cannot be read.
+    """
+    try:
+        with open_source(path) as file:  # the job wrote it, and may have put a pipe in its place
+            content = file.read(MAX_REPORT_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        raise Unavailable(
+            f"{path}: {error.strerror}; bench reads the reports on the daemon's machine"
+        ) from error
+    pieces = [content] if _parsed(content) else content.splitlines()
+    return [found for piece in pieces if (found := _parsed(piece))]
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _make(output: Path) -> None:
+    """Make the directory for the results before an hour of measuring, not after it."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be made: {error.strerror}; choose another --output") from error
+
+
+def _keep(output: Path, name: str, text: str, everything: dict[str, Any]) -> None:
+    try:
+        (output / f"{name}.txt").write_text(f"{text}\n", encoding="utf-8")
+        (output / f"{name}.json").write_text(f"{json.dumps(everything, indent=1)}\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror}; choose another --output") from error
+    complain(f"wrote {output / name}.json and {output / name}.txt")
+
+
+def _chart(rows: Sequence[Row], path: Path) -> None:
+    """Draw the ratios, when there is something to draw with."""
+    from importlib import import_module  # noqa: PLC0415  only this command pays
+
+    try:
+        figure = import_module("matplotlib.figure").Figure
+    except ImportError:
+        complain(CHART_MISSING)
+        return
+    draw(figure(figsize=(9, 1 + 0.4 * len(rows)), layout="constrained"), rows, path)
+    complain(f"wrote {path}")
+
+
+def draw(figure: Any, rows: Sequence[Row], path: Path) -> None:  # noqa: ANN401  matplotlib may not be there
+    """Draw one bar per arm and figure: how many times faster than the first arm."""
+    for place, title, name in ((1, "items/s", "items_ratio"), (2, "evaluation", "eval_ratio")):
+        axes = figure.add_subplot(1, 2, place)
+        axes.barh([row.name for row in rows], [getattr(row, name) or 0.0 for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"{title}, times {rows[0].name}")
+    figure.savefig(path)

@@ -1,0 +1,146 @@
+"""``runner cancel``, ``kill``, ``restart``, ``hold`` and ``release``: what a person does to a job."""
+
+import signal
+from typing import Any
+
+import click
+
+from runner.base.errors import RunnerError, Unavailable
+from runner.cli import text as render
+from runner.cli.options import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
+from runner.cli.output import complain, complain_of, say, say_json
+from runner.client.client import Client, find_or_start
+
+
+def signal_name(ctx: click.Context, param: click.Parameter, given: str) -> str:
+    """Return ``USR1`` for what ``kill`` takes too: ``USR1``, ``SIGUSR1`` or ``10``."""
+    name = given.upper().removeprefix("SIG")
+    numbers = {str(int(known)): known.name for known in signal.Signals}
+    name = numbers.get(name, name).removeprefix("SIG")
+    if f"SIG{name}" not in signal.Signals.__members__:
+        raise click.BadParameter(f"{given!r} is no signal; write USR1, SIGUSR1 or 10", ctx, param)
+    return name
+
+
+def starting_point(ctx: click.Context, param: click.Parameter, given: str) -> str | int:
+    """Return ``checkpoint``, ``scratch``, or the step of a checkpoint."""
+    if given in {"checkpoint", "scratch"}:
+        return given
+    if not (given.isascii() and given.isdecimal()):
+        raise click.BadParameter(f"{given!r} is neither checkpoint, scratch nor a step", ctx, param)
+    return count_from(0)(ctx, param, given) or 0
+
+
+@click.command()
+@perhaps_jobs
+@perhaps_a_sweep
+@as_json
+def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
+    """Stop jobs for good: they may save, then they end as cancelled.
+
+    Cancelling what has ended changes nothing and is no error.  Every JOB is tried; the
+    exit code is the first that is not 0.  With --sweep those of a matrix that have not ended.  All are
+    cancelled at one moment, if they can be: nothing that waits takes the place of what runs.
+    """
+    if bool(jobs) == bool(sweep):
+        raise click.UsageError("give JOBs or --sweep, one of them")
+    client = find_or_start(complain)
+    try:
+        answers = client.cancel_all(jobs, sweep)
+    except RunnerError as error:
+        if isinstance(error, Unavailable) or len(jobs) < 2:
+            raise
+        click.get_current_context().exit(_cancel_each(client, jobs, as_json=as_json))
+    for answer in answers:
+        _tell_cancelled(answer, as_json=as_json)
+
+
+def _cancel_each(client: Client, jobs: tuple[str, ...], *, as_json: bool) -> int:
+    """Cancel jobs of which one or the other cannot be; return the first exit code that is not 0."""
+    codes = []
+    for number, ref in enumerate(jobs, start=1):
+        try:
+            answer = client.act(ref, "cancel", {})
+        except Unavailable as error:  # the next one would meet the same
+            left = len(jobs) - number
+            raise Unavailable(f"{error}{f'; {left} more were not asked for' if left else ''}") from error
+        except RunnerError as error:
+            codes.append(complain_of(error))
+        else:
+            _tell_cancelled(answer, as_json=as_json)
+    return codes[0] if codes else 0
+
+
+def _tell_cancelled(answer: dict[str, Any], *, as_json: bool) -> None:
+    line = render.state_line(answer["job"])
+    _tell(answer, line if answer["changed"] else f"{line}; nothing changed", as_json=as_json)
+
+
+@click.command()
+@the_job
+@click.option(
+    "-s",
+    "--signal",
+    "name",
+    required=True,
+    metavar="SIG",
+    callback=signal_name,
+    help="USR1 saves and goes on.",
+)
+@as_json
+def kill(job: str, *, name: str, as_json: bool) -> None:
+    """Send a signal to the program of a job.
+
+    What follows from it is the same as if the program had received it from elsewhere: a
+    program that dies of it is resumed.  "runner cancel" stops a job for good.
+    """
+    answer = find_or_start(complain).act(job, "signal", {"signal": name})
+    _tell(answer, f"{answer['job']['name']}: SIG{name} sent", as_json=as_json)
+
+
+@click.command()
+@the_job
+@click.option(
+    "--from",
+    "start",
+    metavar="checkpoint|scratch|STEP",
+    callback=starting_point,
+    default="checkpoint",
+    show_default=True,
+    help="The newest valid checkpoint, step 0 in a new lineage, or the checkpoint of STEP.",
+)
+@as_json
+def restart(job: str, *, start: str | int, as_json: bool) -> None:
+    """Begin another attempt: of a running job, of a held one, or of one that has ended."""
+    answer = find_or_start(complain).act(job, "restart", {"from": start})
+    _tell(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
+
+
+@click.command()
+@the_job
+@as_json
+def hold(job: str, *, as_json: bool) -> None:
+    """Stop a job without ending it: it may save, then it waits for "runner release"."""
+    answer = find_or_start(complain).act(job, "hold", {})
+    _tell(answer, render.state_line(answer["job"]), as_json=as_json)
+
+
+@click.command()
+@the_job
+@as_json
+def release(job: str, *, as_json: bool) -> None:
+    """Let a held job go on from its newest checkpoint.
+
+    If its policy has held it, what earlier attempts used up is forgiven; the settings that
+    remedies have changed stay.
+    "runner restart" begins elsewhere; "runner policy explain" says why it was held.
+    """
+    answer = find_or_start(complain).act(job, "release", {})
+    _tell(answer, f"{answer['job']['name']}: released", as_json=as_json)
+
+
+def _tell(answer: dict[str, Any], line: str, *, as_json: bool) -> None:
+    if as_json:
+        say_json(answer)
+    else:
+        say(line)

@@ -1,0 +1,144 @@
+"""``runner validate``, ``schema`` and ``init``: what concerns job files alone, and needs no daemon."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.base.errors import UsageError
+from runner.base.textfile import Problem, SpecError, one_line, open_target, read_source
+from runner.cli.options import as_json
+from runner.cli.output import complain, complain_of, say, say_json
+
+if TYPE_CHECKING:
+    from runner.files.job.model import JobFile
+
+TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yaml"
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@as_json
+def validate(files: tuple[str, ...], *, as_json: bool) -> None:
+    """Check job files, and as the current user the paths in them; submit nothing.
+
+    A FILE that is - is read from standard input; its paths are relative to where you are.
+    Every problem of every FILE is a line FILE:LINE:COLUMN: FIELD: FACT.  The exit code is 2
+    if there is one.
+    """
+    codes = [_validate(file, as_json=as_json) for file in files]
+    click.get_current_context().exit(max(codes))
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of the job file, for editors."""
+    import json  # noqa: PLC0415  not every command needs it
+
+    from runner.files.job import schema as spec_schema  # noqa: PLC0415  pydantic: only what reads job files pays for it
+
+    say(json.dumps(spec_schema.schema(), indent=2))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=Path("job.yaml"))
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def init(file: Path, *, force: bool) -> None:
+    """Write a commented job file that runs as it stands.
+
+    FILE is job.yaml by default; an existing one is left alone.
+    """
+    text = TEMPLATE.read_text(encoding="utf-8")
+    name = one_line(str(file))
+    try:
+        with open_target(file, overwrite=force) as target:
+            target.write(text)
+    except (FileExistsError, IsADirectoryError) as error:
+        if file.is_dir():
+            inside = one_line(shlex.quote(str(file / "job.yaml")))
+            raise UsageError(f"{name}: is a directory; write into it with: runner init {inside}") from error
+        raise UsageError(f"{name}: exists already; --force overwrites it") from error
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
+    complain(f"wrote {name}; start it with: runner submit {one_line(shlex.quote(str(file)))} --follow")
+
+
+commands: Final = (validate, schema, init)
+
+
+def _validate(file: str, *, as_json: bool) -> int:
+    """Report on one file, and return the exit code for it."""
+    path = Path(file or "''")  # an empty one would be the directory that we are in
+    try:
+        jobs, warnings = _checked(path, _read(file))
+    except SpecError as error:
+        if as_json:
+            say_json({"file": file, "ok": False, "problems": [_entry(each) for each in error.problems]})
+            return error.exit_code
+        return complain_of(error)
+    if as_json:
+        found = {"name": jobs[0].name, "jobs": len(jobs), "warnings": warnings, "problems": []}
+        say_json({"file": file, "ok": True, **found})
+        return 0
+    name = one_line(str(path))
+    complain(*(f"warning: {name}: {each}" for each in warnings))
+    say(f"{name}: ok{f', {len(jobs)} jobs' if len(jobs) > 1 else ''}")
+    if any(map(_leaves_open, jobs)):
+        complain(
+            f"{name}: users, jobs that it waits for, devices and data are looked at when it is submitted"
+        )
+    return 0
+
+
+def _leaves_open(job: JobFile) -> bool:
+    """Return whether a job names something that only the daemon knows."""
+    return bool({"queue", "devices", "schedule"} & job.model_fields_set) or (
+        getattr(job.workload, "data", "stdlib") not in {"stdlib", "synthetic"}
+    )
+
+
+def _read(file: str) -> bytes:
+    """Return the text of a job file; ``-`` is standard input.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    from runner.cli.submit import STANDARD_INPUT, read  # noqa: PLC0415  the client: only this command pays for it
+
+    if not file:
+        raise SpecError(Path("''"), [Problem(None, "", "no file has an empty name; name a job file")])
+    return read(file) if file == STANDARD_INPUT else read_source(Path(file))
+
+
+def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
+    """Return the jobs that a file stands for, and what in them is allowed and hardly meant.
+
+    Raises:
+        SpecError: the file, a path in it, or the policy that it names is not right.
+    """
+    from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.job import model as jobfile  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.job import paths  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy import of_job  # noqa: PLC0415  pydantic: only this command pays for it
+
+    named = of_job.Named(path.parent, paths.problem_with)
+    jobs = jobfile.load_all(text, path, besides=named.problems).jobs
+    warnings: dict[str, None] = {}
+    for job in jobs:
+        policy = named.policy(job)  # its own file may be wrong
+        warnings |= dict.fromkeys(shell.warnings(getattr(job.workload, "command", ())))
+        warnings |= dict.fromkeys(of_job.in_vain(job.retry, policy))
+    return jobs, list(warnings)
+
+
+def _entry(problem: Problem) -> dict[str, Any]:
+    at = problem.at
+    return {
+        "line": at.line if at else None,
+        "column": at.column if at else None,
+        "field": problem.field,
+        "fact": problem.fact,
+    }

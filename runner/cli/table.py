@@ -1,0 +1,394 @@
+"""One screen of ``runner top`` as lines of text: what fits, in the order of what matters.
+
+Pure: an overview and a size go in, lines come out.  No line is wider than the screen, and no frame
+higher; what does not fit is counted.  Colours are SGR codes of the eight that every terminal has.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from runner.cli import text as render
+from runner.cli.output import harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Json = dict[str, Any]
+
+GIB: Final = 1024**3
+LAST_COLUMN: Final = 16
+"""What should be left to the last column of a table."""
+
+QUIET_S: Final = 60.0
+"""A report older than this is no longer the pace of a job."""
+
+STATE_COLOURS: Final = {
+    "lent": "32", "running": "32", "starting": "32", "free": "", "stopping": "33", "held": "33",
+    "dirty": "33", "preparing": "36", "foreign": "31", "quarantined": "31", "drained": "33",
+}  # fmt: skip
+
+
+class Style(NamedTuple):
+    """What a terminal can show."""
+
+    colour: bool = False
+    blocks: bool = False  # characters beyond ASCII
+
+
+PLAIN: Final = Style()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text and its colour; ``right``: of numbers."""
+
+    text: str
+    colour: str = ""
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table: the last column takes what is left of the width."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0  # rows that are not even here
+    empty: str = ""
+    spare: tuple[str, ...] = ()  # columns that a narrow screen does without, the least missed first
+
+    @property
+    def lines(self) -> int:
+        """How many lines all of it takes."""
+        return len(self.rows) + 1 + (self.more > 0) if self.rows else 1
+
+    def narrowed(self, width: int) -> Section:
+        """Return as many columns as leave the last one some room."""
+        for name in self.spare:
+            if sum(self.widths()[:-1]) + 2 * len(self.columns) + LAST_COLUMN <= width:
+                break
+            self = self._without(self.columns.index(name))  # noqa: PLW0642  one column less each time
+        return self
+
+    def widths(self) -> list[int]:
+        """Return how wide each column must be."""
+        return [
+            max(_width(column), *(_width(row[number].text) for row in self.rows))
+            for number, column in enumerate(self.columns)
+        ]
+
+    def _without(self, number: int) -> Section:
+        rows = tuple((*row[:number], *row[number + 1 :]) for row in self.rows)
+        return replace(self, columns=(*self.columns[:number], *self.columns[number + 1 :]), rows=rows)
+
+
+def frame(
+    overview: Json, size: tuple[int, int], style: Style = PLAIN, etas: Mapping[str, float] | None = None
+) -> list[str]:
+    """Return the lines of one screen of ``size`` (columns, lines); a height of 0 is no limit.
+
+    ``etas`` are seconds to the end by job id, where somebody has looked often enough to know.
+    """
+    width, height = size
+    now = render.unix(overview["at"])
+    sections = [
+        devices(overview, style),
+        jobs(overview, now, etas or {}),
+        queue(overview, now),
+    ]
+    head = _fitted([headline(overview)], width, style)
+    shown = _shares(sections, height - len(head)) if height else [len(each.rows) for each in sections]
+    lines = list(head)
+    for section, rows in zip(sections, shown, strict=True):
+        lines += ["", *_table(section, rows, width, style)]
+    return lines[:height] if height else lines
+
+
+def headline(overview: Json) -> tuple[Cell, ...]:
+    """Return the time, and what there is of everything, in one line."""
+    devices, jobs = overview["devices"], overview["jobs"]
+    states = [each.get("state", "free") for each in devices]
+    counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
+    cpus, memory = overview["cpus"], overview["memory_bytes"]
+    holding = sum(each["state"] in {"starting", "running", "stopping"} for each in jobs)
+    parts = [
+        f"{_plural(len(devices), 'device')}{': ' if counted else ''}{counted}",
+        f"{holding} running, {overview['queue_length']} waiting",
+        f"cpus {cpus['lent']:g}/{cpus['total']:g}",
+        f"memory {memory['lent'] / GIB:.0f}/{memory['total'] / GIB:.0f} GiB",
+    ]
+    return (Cell(f"{overview['at'][11:19]} UTC", "1"), Cell("  ".join(parts)))
+
+
+def devices(overview: Json, style: Style = PLAIN) -> Section:
+    """Return the table of devices."""
+    rows = tuple(_device(each, style) for each in overview["devices"])
+    columns = ("DEVICE", "MODEL", "UTILISATION", "MEMORY", "TEMP", "POWER", "STATE", "JOB", "OWNER OR REASON")
+    spare = ("POWER", "TEMP", "MODEL", "JOB")
+    return Section("devices", columns, rows, empty="no GPUs: jobs run on cpus", spare=spare)
+
+
+def _device(device: Json, style: Style) -> tuple[Cell, ...]:
+    state = str(device.get("state", "free"))
+    util, share, holders = device.get("util"), _share(device), device.get("jobs") or []
+    return (
+        Cell(_text(device.get("name") or device["uuid"])),
+        Cell(_short(_text(device.get("model")))),
+        _bar(None if util is None else util / 100, style, low_is_bad=state == "lent"),
+        Cell(_memory(device, share), right=True),
+        Cell(_unit(device.get("temperature_c"), "C"), _hot(device.get("temperature_c")), right=True),
+        Cell(_unit(device.get("power_w"), "W"), right=True),
+        Cell(state, STATE_COLOURS.get(state, "")),
+        Cell(_text(", ".join(each["id"] for each in holders))),
+        _whose(device, state, holders),
+    )
+
+
+def _whose(device: Json, state: str, holders: Iterable[Json]) -> Cell:
+    """Return who has a device, and who else is on it; or why nobody has it."""
+    if state != "lent":
+        return Cell(_text(device.get("reason")))
+    strangers = render.intruders(device)
+    return Cell(_text("; ".join(filter(None, (_owners(holders), strangers)))), "31" if strangers else "")
+
+
+def _owners(holders: Iterable[Json]) -> str:
+    return ", ".join(dict.fromkeys(each["owner"] for each in holders))
+
+
+def _share(device: Json) -> float | None:
+    """Return how full a device is, however that was said."""
+    used, total = device.get("used_bytes"), device.get("memory_bytes")
+    return used / total if used is not None and total else device.get("memory")
+
+
+def _memory(device: Json, share: float | None) -> str:
+    total = device.get("memory_bytes")
+    if share is None:
+        return "-"
+    return f"{share * total / GIB:.0f}/{total / GIB:.0f} GiB" if total else f"{share:.0%}"
+
+
+def _hot(degrees: float | None) -> str:
+    return "31" if degrees is not None and degrees >= 85 else ""
+
+
+def jobs(overview: Json, now: float, etas: Mapping[str, float] | None = None) -> Section:
+    """Return the table of jobs that are made ready, run or are held; those that run come first."""
+    order = ("running", "stopping", "starting", "preparing", "held")
+    found = sorted(
+        overview["jobs"], key=lambda job: order.index(job["state"]) if job["state"] in order else len(order)
+    )
+    columns = (
+        *(
+            "JOB",
+            "NAME",
+            "OWNER",
+            "STATE",
+            "TRY",
+            "STEP",
+            "ITEMS/S",
+            "DATA WAIT",
+            "UTIL",
+            "MEM",
+            "FOR",
+            "LEFT",
+        ),
+        "ON",
+    )
+    names = {each["uuid"]: str(each.get("name") or each["uuid"]) for each in overview["devices"]}
+    rows = tuple(_job(each, now, etas or {}, names) for each in found)
+    spare = ("TRY", "MEM", "OWNER", "FOR", "UTIL", "STEP")
+    return Section("jobs", columns, rows, empty="no job is running", spare=spare)
+
+
+def _job(job: Json, now: float, etas: Mapping[str, float], names: Mapping[str, str]) -> tuple[Cell, ...]:
+    progress = job.get("progress") or {}
+    recent = progress if now - progress.get("time", 0.0) < QUIET_S else {}
+    rate, wait, util = recent.get("items_per_s"), recent.get("data_wait"), job.get("util")
+    state, colour = _state(job, progress, now)
+    return (
+        Cell(_text(job["id"]), right=True),
+        Cell(_text(job["name"])),
+        Cell(_text(job["owner"])),
+        Cell(state, colour),
+        Cell(_text(job["attempt"]), right=True),
+        Cell(render.steps(job.get("progress")), right=True),
+        Cell("-" if rate is None else render.count(rate), right=True),
+        Cell("-" if wait is None else f"{wait:.0%}", _high(wait), right=True),
+        Cell("-" if util is None else f"{util:.0f}%", _low(None if util is None else util / 100), right=True),
+        Cell("-" if job.get("memory") is None else f"{job['memory']:.0%}", right=True),
+        Cell(render.age(job.get("started_at") or job["since"], now), right=True),
+        Cell(render.duration(etas[job["id"]]) if job["id"] in etas else "-", right=True),
+        _place(job, names),
+    )
+
+
+def _place(job: Json, names: Mapping[str, str]) -> Cell:
+    """Return what is wrong with a job, else where it is, else why it is nowhere."""
+    place = ", ".join(names.get(uuid, uuid) for uuid in job["gpus"]) or "cpu"
+    if job.get("alarm"):
+        return Cell(f"{_text(place)}: {_text(job['alarm'])}", "33")
+    return Cell(_text(job["why"] or place))
+
+
+def _state(job: Json, progress: Json, now: float) -> tuple[str, str]:
+    """Return where a job stands: what it is doing if that is not training, and whether it is silent."""
+    state, phase = str(job["state"]), progress.get("phase", "train")
+    if state == "running" and progress and now - progress.get("time", now) >= QUIET_S:
+        return f"silent {render.duration(now - progress['time'])}", "33"
+    if state == "running" and phase != "train":
+        return _text(phase), "36"
+    return state, STATE_COLOURS.get(state, "")
+
+
+def queue(overview: Json, now: float) -> Section:
+    """Return the table of jobs that wait, the next one first, with what they wait for."""
+    rows = tuple(_waiting(each, now) for each in overview["queue"])
+    columns = ("JOB", "NAME", "OWNER", "GPUS", "CPUS", "WAITS", "STARTS", "WHY")
+    more = overview["queue_length"] - len(rows)
+    return Section("queue", columns, rows, more, empty="nobody waits", spare=("CPUS", "WAITS", "OWNER"))
+
+
+def _waiting(job: Json, now: float) -> tuple[Cell, ...]:
+    wants, starts = job.get("wants") or {}, job.get("starts_at")
+    return (
+        Cell(_text(job["id"]), right=True),
+        Cell(_text(job["name"])),
+        Cell(_text(job["owner"])),
+        Cell(_text(wants.get("gpus")), right=True),
+        Cell("-" if wants.get("cpus") is None else f"{wants['cpus']:g}", right=True),
+        Cell(render.age(job["since"], now), right=True),
+        Cell("-" if starts is None else f"in {render.duration(render.unix(starts) - now)}", right=True),
+        Cell(_text(job["why"])),
+    )
+
+
+# --- cells
+
+
+def _text(value: object) -> str:
+    return "-" if value is None or value == "" else harmless(str(value))
+
+
+def _short(model: str) -> str:
+    """Return the name of a model without the words that all of them have."""
+    words = [each for each in model.split() if each not in {"NVIDIA", "AMD", "Instinct", "GeForce"}]
+    return " ".join(words) or model
+
+
+def _unit(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f} {unit}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _low(share: float | None) -> str:
+    """Return the colour of what should be high."""
+    if share is None:
+        return ""
+    return "31" if share < 0.3 else "33" if share < 0.7 else "32"
+
+
+def _high(share: float | None) -> str:
+    """Return the colour of what should be low."""
+    if share is None:
+        return ""
+    return "31" if share >= 0.5 else "33" if share >= 0.2 else ""
+
+
+def _bar(share: float | None, style: Style, *, low_is_bad: bool) -> Cell:
+    """Return a share as ten characters and a number."""
+    if share is None:
+        return Cell("-")
+    full = min(max(round(share * 10), 0), 10)
+    drawn = "█" * full + "░" * (10 - full) if style.blocks else "#" * full + "." * (10 - full)
+    return Cell(f"{drawn} {share * 100:>3.0f}%", _low(share) if low_is_bad else "")
+
+
+# --- lines
+
+
+def _shares(sections: Sequence[Section], height: int) -> list[int]:
+    """Return how many rows each section shows: all, or an even part of what is left by the smaller ones.
+
+    Each costs an empty line before it and a head; one that is cut, a line that says how much is missing.
+    """
+    wanted = [each.lines for each in sections]
+    given, room = [0] * len(sections), height - len(sections)
+    while room > 0 and (hungry := [i for i, lines in enumerate(wanted) if given[i] < lines]):
+        given[min(hungry, key=lambda i: given[i])] += 1
+        room -= 1
+    return [
+        len(each.rows) if given[i] == wanted[i] else max(given[i] - 2, 0) for i, each in enumerate(sections)
+    ]
+
+
+def table(section: Section, width: int, style: Style = PLAIN) -> list[str]:
+    """Return all rows of a table as lines."""
+    return _table(section, len(section.rows), width, style)
+
+
+def _table(section: Section, shown: int, width: int, style: Style) -> list[str]:
+    if not section.rows:
+        return [_paint(_cut(section.empty, width), "2", style)]
+    section = section.narrowed(width)
+    widths = section.widths()
+    right = [cell.right for cell in section.rows[0]]
+    head = tuple(Cell(column, "1", right=side) for column, side in zip(section.columns, right, strict=True))
+    lines = _fitted([head, *section.rows[:shown]], width, style, widths)
+    left = len(section.rows) - shown + section.more
+    return [*lines, _paint(_cut(f"and {left} more", width), "2", style)] if left > 0 else lines
+
+
+def _fitted(
+    rows: Iterable[tuple[Cell, ...]], width: int, style: Style, widths: Sequence[int] | None = None
+) -> list[str]:
+    """Return rows as lines, each cut at the edge of the screen."""
+    return [_line(row, width, style, widths) for row in rows]
+
+
+def _line(row: tuple[Cell, ...], width: int, style: Style, widths: Sequence[int] | None) -> str:
+    parts, left = [], width
+    for number, cell in enumerate(row):
+        gap = "  " if number else ""
+        text = cell.text
+        if widths is not None and (cell.right or number < len(row) - 1):
+            pad = " " * (widths[number] - _width(text))
+            text = pad + text if cell.right else text + pad
+        text = _cut(gap + text, left)
+        left -= _width(text)
+        parts.append(_paint(text, cell.colour, style))
+    return "".join(parts).rstrip()
+
+
+def _paint(text: str, colour: str, style: Style) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour and style.colour and text.strip() else text
+
+
+def _cut(text: str, width: int) -> str:
+    """Return as much of a text as is no wider than ``width`` columns."""
+    if _width(text) <= width:
+        return text
+    while text and _width(text) > width:
+        text = text[: max(len(text) - max((_width(text) - width) // 2, 1), 0)]
+    return text
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1

@@ -1,0 +1,245 @@
+"""Jobs as text: words, ages, cells and lines, without any library.
+
+Times arrive as ISO-8601 text and leave as ages; nothing here asks what time it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from runner.client.types import AttemptRow, Detail, Progress, Summary
+
+OUTCOME_CODES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11}
+HELD_CODE: Final = 12
+PACE_SAMPLES: Final = 20
+
+
+class Pace:
+    """Steps per second of one attempt, from the times that the program itself reported."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque(maxlen=PACE_SAMPLES)
+
+    def see(self, progress: Progress) -> None:
+        """Take one more report into account; a step that went back begins anew."""
+        sample = (progress.get("time", 0.0), progress.get("step", 0))
+        if self._samples and sample[1] < self._samples[-1][1]:
+            self._samples.clear()
+        if not self._samples or sample[1] > self._samples[-1][1]:
+            self._samples.append(sample)
+
+    def eta_s(self, progress: Progress) -> float | None:
+        """Return the seconds that the remaining steps will take; None: nobody can know yet."""
+        total = progress.get("total_steps")
+        if total is None or len(self._samples) < 2:
+            return None
+        (began, first), (now, last) = self._samples[0], self._samples[-1]
+        return (total - last) * (now - began) / (last - first)
+
+
+def state_word(job: Summary) -> str:
+    """Return the outcome of a finished job, else its state: one word that says where it stands."""
+    return job["outcome"] or job["state"]
+
+
+def exit_code(job: Summary) -> int:
+    """Return what a command that waited for the job exits with."""
+    return HELD_CODE if job["state"] == "held" else OUTCOME_CODES[job["outcome"] or "failed"]
+
+
+def duration(seconds: float) -> str:
+    """Return ``42s``, ``3m07s``, ``2h05m``, ``3d04h``: two figures are enough."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def unix(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()
+
+
+def age(iso: str | None, now: float) -> str:
+    return duration(now - unix(iso)) if iso else "-"
+
+
+def count(number: float) -> str:
+    """Return ``950``, ``5.1k``, ``3.2M``: throughput at a glance."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.1f}{unit}"
+    return f"{number:.0f}"
+
+
+def steps(progress: Progress | None) -> str:
+    """Return ``120/400``, ``120``, or ``-`` when the program has not reported."""
+    if progress is None:
+        return "-"
+    total = progress.get("total_steps")
+    return f"{progress.get('step', 0)}" + (f"/{total}" if total is not None else "")
+
+
+def how_far(job: Summary) -> str:
+    """Return the step that a job has reached: the saved one, where no program says another."""
+    saved = job.get("saved_step")
+    return steps(job["progress"]) if job["progress"] or saved is None else str(saved)
+
+
+def progress_line(progress: Progress, eta_s: float | None) -> str:
+    """Return phase, step, throughput, loss and time to go, leaving out what is not known."""
+    phase = progress.get("phase", "train")
+    parts = [] if phase == "train" else [phase]
+    parts.append(f"step {steps(progress)}")
+    if (rate := progress.get("items_per_s")) is not None:
+        parts.append(f"{count(rate)} items/s")
+    if (loss := progress.get("loss")) is not None:
+        parts.append(f"loss {loss:.4f}")
+    if eta_s is not None:
+        parts.append(f"eta {duration(eta_s)}")
+    return "  ".join(parts)
+
+
+def state_line(job: Summary) -> str:
+    """Return where a job stands and why."""
+    word = state_word(job)
+    if job["state"] in {"starting", "running", "stopping"}:
+        word += f" (attempt {job['attempt']} on {', '.join(job['gpus']) or 'cpu'})"
+    return f"{job['name']}: {_because(word, job['why'])}"
+
+
+def attempt_line(attempt: AttemptRow) -> str:
+    """Return how one attempt ended and what was decided about it."""
+    line = f"attempt {attempt['number']} ended"
+    if attempt["exit_code"] is not None:
+        line += f" (exit {attempt['exit_code']})"
+    if reason := attempt["message"] or attempt["cause"]:
+        line += f": {reason}"
+    return f"{line}; {attempt['verdict']}" if attempt["verdict"] else line
+
+
+def end_line(job: Detail) -> str:
+    """Return how a job ended, the reason, and the proof of its weights when there is one."""
+    tries = f" after {job['attempt']} attempts" if job["attempt"] > 1 else ""
+    sha256 = weights(job)
+    end = _because(f"{state_word(job)}{tries}", job["why"])
+    return f"{job['name']}: {end}" + (f"; weights sha256 {sha256}" if sha256 else "")
+
+
+def _because(word: str, why: str) -> str:
+    """Return a word with its reason, which may begin with the word: it is said once."""
+    if why.startswith(word):
+        return why
+    return f"{word}: {why}" if why else word
+
+
+def weights(job: Detail) -> str | None:
+    return (job["result"] or {}).get("weights_sha256")
+
+
+def list_cells(job: Summary) -> tuple[object, ...]:
+    """Return the columns of ``runner list`` in a pipe, as docs/cli.md promises them."""
+    return (
+        job["id"],
+        job["name"],
+        job["owner"],
+        state_word(job),
+        job["attempt"],
+        job["priority"],
+        how_far(job),
+        job["since"],
+        job["why"],
+    )
+
+
+def facts(job: Detail) -> list[tuple[str, object]]:
+    """Return (name, value) pairs about one job; ``runner show`` prints them before the attempts."""
+    result = job["result"] or {}
+    pairs: list[tuple[str, object]] = [
+        ("id", job["id"]),
+        ("name", job["name"]),
+        ("owner", job["owner"]),
+        ("state", state_word(job)),
+        ("why", job["why"]),
+        ("verdict", last_verdict(job)),
+        ("settings", ", ".join(f"{name}={value}" for name, value in job["settings"].items())),
+        ("advice", "; ".join(job["advice"])),
+        ("since", job["since"]),
+        ("submitted", job["submitted_at"]),
+        ("priority", job["priority"]),
+        ("gpus", ", ".join(job["gpus"])),
+        ("labels", ", ".join(f"{key}={text}" for key, text in job["labels"].items())),
+        ("after", after(job)),
+        ("matrix", of_matrix(job)),
+        ("step", how_far(job)),
+        ("image", job["image"]),
+        ("run_dir", job["run_dir"]),
+        ("final_step", result.get("step")),
+        ("weights_sha256", result.get("weights_sha256")),
+    ]
+    return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def after(job: Detail) -> str:
+    """Return the jobs that a job waits for or has waited for, with how they must have ended."""
+    return ", ".join(
+        f"{job_id} ({condition})" for job_id, condition in (job["revision"] or {}).get("after", ())
+    )
+
+
+def of_matrix(job: Detail) -> str:
+    """Return which job of its matrix one is, and how to see the others."""
+    sweep = (job["revision"] or {}).get("sweep")
+    return f"{sweep['number']} of {sweep['count']}; runner list --sweep {sweep['id']}" if sweep else ""
+
+
+def last_verdict(job: Detail) -> str | None:
+    """Return what was decided about the last attempt that has ended, as what has been done since."""
+    said = next((a["verdict"] for a in reversed(job["attempts"]) if a["verdict"]), None)
+    for infinitive, participle in (("resume ", "resumed "), ("restart ", "restarted ")):
+        if said is not None and said.startswith(infinitive):
+            return participle + said.removeprefix(infinitive)
+    return None if said == job["why"] else said
+
+
+ATTEMPT_COLUMNS: Final = (
+    "attempt", "lineage", "placed", "ran", "exit", "cause", "resumed_from", "checkpoint_step", "verdict",
+)  # fmt: skip
+
+
+def attempt_cells(attempt: AttemptRow) -> tuple[object, ...]:
+    """Return the columns named by ``ATTEMPT_COLUMNS``."""
+    begin, end = attempt["launched_at"], attempt["ended_at"]
+    return (
+        attempt["number"],
+        attempt["lineage"],
+        attempt["placed_at"],
+        duration(unix(end) - unix(begin)) if begin and end else None,
+        attempt["exit_code"],
+        attempt["cause"] or ("running" if not end else None),
+        attempt["resumed_from"],
+        attempt["checkpoint_step"],
+        attempt["verdict"],
+    )
+
+
+def intruders(device: Mapping[str, Any]) -> str:
+    """Return whose processes are on a lent device besides its job's; of others the reason tells."""
+    if device.get("state") != "lent":
+        return ""
+    strangers = [each for each in device.get("processes") or () if each["foreign"]]
+    named = (", ".join(map(str, _known(each))) for each in strangers)
+    return "; ".join(f"foreign process ({words})" for words in named)
+
+
+def _known(process: Mapping[str, Any]) -> Iterator[object]:
+    yield f"pid {process['pid']}"
+    yield from (process[key] for key in ("user", "program") if process.get(key))

@@ -1,0 +1,361 @@
+"""Which daemon is meant, and how the user's own is brought up.
+
+Tools that start their server by themselves need no installation by anybody, so this is
+what a first ``runner submit`` does.  Whoever set up a daemon for all users, or named a
+socket, meant that one: those are never started from here.
+"""
+
+# pathlib takes 5 ms to import, a tenth of a whole submission:
+# ruff: noqa: PTH100, PTH103, PTH111, PTH117, PTH118, PTH120, PTH123
+
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
+
+from runner.base.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+SYSTEM_SOCKET: Final = "/run/runner/runner.sock"
+ROOT_STATE_DIR: Final = "/var/lib/runner"
+MAX_SOCKET_PATH: Final = 107  # bytes in sockaddr_un, the final NUL left out
+CONNECT_LIMIT_S: Final = 10
+START_LIMIT_S: Final = 30.0  # for one start; whoever waits for somebody else's gives each start as long
+SLOW_START_S: Final = 1.5  # from here on the user is told what takes so long
+START_POLL_S: Final = 0.02
+TURN_POLL_S: Final = 0.05
+LOCKED: Final = 3  # exit code of a daemon that found its state locked by another one
+LOCKED_TRIES: Final = 4  # the other one may be about to leave
+LOCKED_PAUSE_S: Final = 0.5
+LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+TURN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+LEAVE_LIMIT_S: Final = 20.0  # for a daemon to leave that was asked to
+ROOM_BYTES: Final = 256 * 1024  # what a new store and its log take on disk, about
+MAX_LAST_WORDS: Final = 8192  # bytes of a failed start's log that are looked at
+
+Tell = Callable[[str], None]
+
+_started: "list[Popen[bytes]]" = []  # kept, so that a daemon which dies is not left a zombie
+
+
+class Absent(Unavailable):
+    """No daemon took the connection; nothing was asked."""
+
+
+class Place(NamedTuple):
+    """Where a daemon listens."""
+
+    socket: str
+    state_dir: str | None  # of a daemon that the user may start here; None: it is somebody else's
+
+
+def state_dir(environ: Mapping[str, str], uid: int) -> str:
+    """Return where the user's own daemon keeps its state."""
+    if chosen := environ.get("RUNNER_STATE_DIR"):
+        return os.path.abspath(chosen)
+    if uid == 0:
+        return ROOT_STATE_DIR
+    base = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification ignores a relative one
+        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state")
+    if not os.path.isabs(base):
+        raise UsageError("no home directory: set RUNNER_STATE_DIR to a directory of yours")
+    return os.path.join(base, "runner")
+
+
+def places(environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:
+    """Return where to look for a daemon, in order; only the user's own may be started.
+
+    A daemon of all users leaves its socket where it is when it is away: then nobody starts one of
+    their own, whose jobs nobody else would see, and root none that takes the state away from it.
+    """
+    directory = state_dir(environ, uid)
+    own = Place(os.path.join(directory, "runner.sock"), directory)
+    if chosen := environ.get("RUNNER_SOCKET"):
+        chosen = os.path.abspath(chosen)
+        return (own if chosen == own.socket else Place(chosen, None),)
+    if environ.get("RUNNER_STATE_DIR"):
+        return (own,)
+    of_all = Place(SYSTEM_SOCKET, None)
+    return (of_all,) if os.path.lexists(SYSTEM_SOCKET) else (of_all, own)
+
+
+def connect(path: str) -> socket.socket:
+    """Return a connection to the socket at ``path``, however long that path is.
+
+    Raises:
+        Absent: nobody listens there.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Where many wait to be let in, the kernel has a socket without Python's own time limit wait, too.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_LIMIT_S, 0))
+    try:
+        _connect(connection, path)
+    except OSError as error:
+        connection.close()
+        raise Absent(f"{path}: no daemon answers ({error.strerror or error})") from error
+    connection.settimeout(CONNECT_LIMIT_S)
+    return connection
+
+
+def _connect(connection: socket.socket, path: str) -> None:
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        connection.connect(path)
+        return
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{descriptor}/{name}")
+    finally:
+        os.close(descriptor)
+
+
+def start(place: Place, tell: Tell) -> None:
+    """Start the daemon of a place and return when it answers, or one that somebody else started meanwhile.
+
+    Of many clients one starts it, and the others wait for what comes of that: a daemon each would
+    keep the one that is to be from its processor.
+
+    Raises:
+        Absent: the place is not ours to start a daemon at.
+        Unavailable: it did not come up; with the last line of its log.
+    """
+    if place.state_dir is None:
+        raise Absent(f"{place.socket}: no daemon answers; whoever set it up must start it")
+    with _open_log(place.state_dir) as log, _turn(place, tell) as turn:
+        if turn is None:
+            return
+        try:
+            _start(place, place.state_dir, log, tell)
+        except Unavailable as error:
+            _write(turn, f"{os.getpid()}\n{error}")
+            raise
+
+
+def _start(place: Place, directory: str, log: IO[bytes], tell: Tell) -> None:
+    before = log.seek(0, os.SEEK_END)
+    deadline, code = time.monotonic() + START_LIMIT_S, None
+    for _ in range(LOCKED_TRIES):
+        was_locked = is_locked(directory)  # whoever had the lock may have let go of it since
+        child = _spawn(directory, log)
+        if _comes_up(place, child, deadline, tell):
+            return
+        code = child.returncode
+        killed = code is not None and code < 0  # by somebody, before it had a say
+        if not killed and (code != LOCKED or not (was_locked or is_locked(directory))):
+            break
+    words = _no_room(directory) or _last_words(directory, before, code)
+    raise Unavailable(f"the daemon did not start: {words}")
+
+
+@contextmanager
+def _turn(place: Place, tell: Tell) -> Iterator[int | None]:
+    """Give the turn to start a daemon, as the file that is locked for it; None when one answers already.
+
+    The lock goes with the process that has it.  In the file are its id, and below what went wrong.
+
+    Raises:
+        Unavailable: whoever had the turn before us did not succeed, or does not end.
+    """
+    descriptor = _open(os.path.join(place.state_dir or "", "starting"), TURN_FLAGS)
+    try:
+        if not _await_turn(place, descriptor, tell):
+            yield None
+            return
+        _write(descriptor, str(os.getpid()))
+        yield None if answers(place.socket) else descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _await_turn(place: Place, descriptor: int, tell: Tell) -> bool:
+    """Return True when the lock is ours, False when a daemon answers; each new starter has its full time."""
+    from threading import Event  # noqa: PLC0415  only a start pays for this import
+
+    if _lock(descriptor):
+        return True
+    never, slow_at = Event(), time.monotonic() + SLOW_START_S
+    starter, deadline = b"", 0.0
+    while not _lock(descriptor):
+        now, holder = time.monotonic(), _read(descriptor)
+        if holder != starter or not deadline:
+            starter, deadline = holder, now + START_LIMIT_S + LOCKED_PAUSE_S
+        if answers(place.socket):
+            return False
+        if now >= deadline:
+            pid = starter.partition(b"\n")[0].decode(errors="replace")
+            raise Unavailable(
+                f"{place.state_dir}: process {pid} is starting the daemon, and does not end; stop it"
+            )
+        if now > slow_at:
+            tell(f"waiting for the daemon of {place.state_dir}, which another command starts ...")
+            slow_at = float("inf")
+        never.wait(TURN_POLL_S)
+    if failure := _read(descriptor).decode(errors="replace").partition("\n")[2]:
+        raise Unavailable(failure)
+    return True
+
+
+def _lock(descriptor: int) -> bool:
+    from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415  only a start pays for this import
+
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> bytes:
+    return os.pread(descriptor, MAX_LAST_WORDS, 0)
+
+
+def _write(descriptor: int, text: str) -> None:
+    with suppress(OSError):  # a full disk: those who wait find out for themselves
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(errors="replace")[:MAX_LAST_WORDS], 0)
+
+
+def is_locked(directory: str) -> bool:
+    """Return whether a daemon holds the state directory, for a refusal can have other reasons."""
+    from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415  only a start pays for this import
+
+    try:
+        descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def await_gone(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:
+    """Return when a daemon that was asked to leave has let go of its state, as far as it can be seen.
+
+    Raises:
+        Unavailable: it did not.
+    """
+    from threading import Event  # noqa: PLC0415  only a stop pays for this import
+
+    pause = pause or Event().wait
+    for _ in range(round(LEAVE_LIMIT_S / TURN_POLL_S)):
+        if _holder(directory) != str(pid) or not is_locked(directory):
+            return
+        pause(TURN_POLL_S)
+    raise Unavailable(f"{directory}: the daemon (pid {pid}) still leaves; see its log, or kill it")
+
+
+def _holder(directory: str) -> str:
+    """Return the id of the daemon that took the state directory last; empty if that cannot be seen."""
+    try:
+        with open(os.path.join(directory, "lock"), encoding="utf-8", errors="replace") as lock:
+            return lock.read(MAX_LAST_WORDS).partition(" ")[0]
+    except OSError:
+        return ""
+
+
+def reap() -> None:
+    """Let go of daemons that were started from here and have ended."""
+    _started[:] = [child for child in _started if child.poll() is None]
+
+
+def _comes_up(place: Place, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
+    """Return True as soon as a daemon answers; False when the child has left, or time is up."""
+    from threading import Event  # noqa: PLC0415  only a start pays for this import
+
+    never, slow_at = Event(), time.monotonic() + SLOW_START_S
+    while time.monotonic() < deadline:
+        never.wait(START_POLL_S)
+        if answers(place.socket):
+            return True
+        if child.poll() is not None:  # whoever holds the lock may need a moment to listen, or to leave
+            patience = LOCKED_PAUSE_S if child.returncode == LOCKED else 0.0
+            deadline = min(deadline, time.monotonic() + patience)
+        if time.monotonic() > slow_at:
+            tell(f"starting the daemon of {place.state_dir} ...")
+            slow_at = float("inf")
+    return False
+
+
+def answers(path: str) -> bool:
+    """Return whether somebody takes connections at ``path``."""
+    try:
+        connect(path).close()
+    except Absent:
+        return False
+    return True
+
+
+def _open_log(directory: str) -> IO[bytes]:
+    """Return the log of the user's own daemon, open for appending; nobody else may read it."""
+    return os.fdopen(_open(os.path.join(directory, "daemon.log"), LOG_FLAGS), "ab")
+
+
+def _open(path: str, flags: int) -> int:
+    """Return a file of a state directory, made if it is not there; nobody else may read it."""
+    directory = os.path.dirname(path)
+    try:
+        os.makedirs(directory, mode=0o755 if os.geteuid() == 0 else 0o700, exist_ok=True)
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise Unavailable(f"{directory}: cannot keep the daemon's state here ({error.strerror})") from error
+
+
+def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
+    """Start a daemon that outlives us and our terminal; ``-P``: it imports nothing from where we stand."""
+    import subprocess  # noqa: PLC0415  only a start pays for this import
+
+    argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve", "--state-dir", directory]
+    child = subprocess.Popen(
+        argv, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )
+    _started.append(child)
+    return child
+
+
+def _no_room(directory: str) -> str:
+    """Return that the disk is full, which a daemon cannot write into its log; empty when it is not."""
+    from errno import EDQUOT, ENOSPC  # noqa: PLC0415  only a failed start pays for these imports
+    from tempfile import TemporaryFile  # noqa: PLC0415
+
+    try:
+        with TemporaryFile(dir=directory) as probe:
+            os.posix_fallocate(probe.fileno(), 0, ROOM_BYTES)
+    except OSError as error:
+        return f"{directory}: {str(error.strerror).lower()}" if error.errno in {ENOSPC, EDQUOT} else ""
+    return ""
+
+
+def _last_words(directory: str, before: int, code: int | None) -> str:
+    """Return the last line that a daemon wrote since ``before``, and where there is more.
+
+    Of a file with several mistakes it is a line for each of them.
+    """
+    path = os.path.join(directory, "daemon.log")
+    with open(path, "rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(before, size - MAX_LAST_WORDS))
+        lines = log.read().decode(errors="replace").split("\n")
+    spoken = [line.strip() for line in lines if line.strip()]
+    silent = f"it was killed by signal {-code}" if code is not None and code < 0 else "it said nothing"
+    return f"{_conclusion(spoken) if spoken else silent} (log: {path})"
+
+
+def _conclusion(spoken: Sequence[str]) -> str:
+    """Return the last line, with those before it that are about the same file."""
+    file = spoken[-1].partition(":")[0] + ":"
+    first = len(spoken) - 1
+    while os.path.isabs(file) and first > 0 and spoken[first - 1].startswith(file):
+        first -= 1
+    return "\n".join(spoken[first:])

@@ -1,0 +1,315 @@
+"""Questions to the daemon, as a value with one method each.
+
+Imports the standard library only, and little of it: a submission should cost what
+starting Python costs.  Nothing here prints; ``tell`` hands lines to whoever does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from binascii import b2a_base64
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from runner.base.errors import RunnerError, Unavailable
+from runner.client.autostart import SYSTEM_SOCKET, Absent, answers, connect, places, reap, start
+from runner.client.http import exchange, query_string, quote, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from runner.client.autostart import Place, Tell
+    from runner.client.http import Answer, Query
+    from runner.client.types import Detail, Event, Summary
+
+ANSWER_LIMIT_S: Final = 30.0  # beyond what the question itself asks to wait
+ABSENCE_LIMIT_S: Final = 60.0  # how long a daemon that is not ours to start is waited for
+ABSENCE_POLL_S: Final = 0.2
+QUESTION_TRIES: Final = 5  # of a question that changes nothing, when the daemon dies of it
+SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is sent again to a daemon that keeps dying
+SUBMIT_PAUSE_S: Final = 0.1
+
+
+def _silent(_line: str) -> None:
+    """Tell nobody."""
+
+
+class LogPiece(NamedTuple):
+    """A piece of a log and where the next one begins."""
+
+    body: bytes
+    offset: int
+    next_offset: int
+    attempt: int | None  # None: there is no attempt yet
+    cut: tuple[int, int] | None  # the range that the quota took out of this piece
+    attempt_ended: bool
+    next_attempt: int | None
+    job_ended: bool
+
+
+class CutOff(Unavailable):
+    """The daemon left in the middle of an exchange; what was asked may or may not have been done."""
+
+
+class Client:
+    """Questions to the daemon at one place; methods raise ``RunnerError`` kinds only."""
+
+    def __init__(self, place: Place, tell: Tell = _silent) -> None:
+        self.place = place
+        self.tell = tell
+
+    def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
+        """Return a JSON answer, from a daemon that is started again if it went away meanwhile."""
+        return json.loads(self._get(path, query, wait_s).body)
+
+    def post(self, path: str, body: Mapping[str, object]) -> Any:  # noqa: ANN401  JSON
+        """Return the JSON answer to a request that changes something; it is sent at most once."""
+        return json.loads(self.ask("POST", path, json.dumps(body).encode(), ANSWER_LIMIT_S).body)
+
+    def version(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.get("/v1/version")
+        return answer
+
+    def submit(
+        self,
+        path: str,
+        text: bytes,
+        name: str | None,
+        *,
+        dry_run: bool = False,
+        instead: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
+        """Return ``{"job": Summary, "jobs": [Summary, ...], "warnings": [...]}``; a plan if ``dry_run``.
+
+        ``path`` is as the user typed it; ``instead`` is what takes the place of fields of the
+        file.  The submission carries a token, so that sending it again to a daemon that died of
+        the first try makes no second job.
+        """
+        body = {
+            "path": os.path.abspath(path),  # noqa: PTH100  pathlib takes 5 ms to import
+            "shown": path,
+            "text_b64": b2a_base64(text, newline=False).decode(),
+            "name": name,
+            "token": os.urandom(16).hex(),
+            "dry_run": dry_run,
+            **({"instead": instead} if instead else {}),
+        }
+        return self._until_answered(body)
+
+    def _until_answered(self, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send a submission until a daemon has answered: its token makes it the same one each time.
+
+        Raises:
+            Unavailable: none did for ``SUBMIT_PATIENCE_S``.
+        """
+        from threading import Event  # noqa: PLC0415  not needed by who only asks
+
+        pause, deadline = Event(), monotonic() + SUBMIT_PATIENCE_S
+        while True:
+            overdue = monotonic() >= deadline  # before it is sent: a daemon that came up late is asked too
+            try:
+                answer: dict[str, Any] = self.post("/v1/jobs", body)
+            except (Absent, CutOff) as error:
+                lost = self._lost(error)
+            else:
+                return answer
+            if overdue:
+                raise lost
+            pause.wait(SUBMIT_PAUSE_S)
+
+    def _lost(self, error: Unavailable) -> Unavailable:
+        """Return why there was no answer, after a daemon was brought back; why it was not, if so."""
+        try:
+            self._await_return()
+        except Unavailable as worse:  # it may have been killed while it started
+            return worse
+        return error
+
+    def jobs(
+        self,
+        *,
+        everything: bool = False,
+        mine: bool = False,
+        limit: int | None = None,
+        label: str | None = None,
+    ) -> list[Summary]:
+        query: Query = {"all": int(everything), "mine": int(mine), "limit": limit, "label": label}
+        answer: list[Summary] = self.get("/v1/jobs", query)["jobs"]
+        return answer
+
+    def sweep(self, ref: str) -> list[Summary]:
+        """Return all jobs of a matrix, in order; ``ref`` is any of them, or the matrix itself."""
+        answer: list[Summary] = self.get("/v1/jobs", {"sweep": ref})["jobs"]
+        return answer
+
+    def job(self, ref: str) -> Detail:
+        answer: Detail = self.get(f"/v1/jobs/{quote(ref)}")
+        return answer
+
+    def why(self, ref: str) -> dict[str, Any]:
+        """Return what a job waits for or does, and until when about."""
+        answer: dict[str, Any] = self.get(f"/v1/jobs/{quote(ref)}/why")
+        return answer
+
+    def wait(self, ref: str, timeout_s: float) -> tuple[bool, Detail]:
+        """Return (is it finished or held, the job) when it is, or after ``timeout_s``."""
+        answer = self.get(f"/v1/jobs/{quote(ref)}/wait", {"timeout": timeout_s}, wait_s=timeout_s)
+        return bool(answer["done"]), answer["job"]
+
+    def act(self, ref: str, verb: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Return the answer to ``cancel``, ``hold``, ``release``, ``signal`` or ``restart``."""
+        answer: dict[str, Any] = self.post(f"/v1/jobs/{quote(ref)}/{verb}", body)
+        return answer
+
+    def cancel_all(self, refs: Sequence[str] = (), sweep: str | None = None) -> list[dict[str, Any]]:
+        """Return jobs that were cancelled together, by name or all of a matrix, with what that changed."""
+        answer: list[dict[str, Any]] = self.post("/v1/cancel", {"jobs": list(refs), "sweep": sweep})["jobs"]
+        return answer
+
+    def decisions(self, ref: str, attempt: int | None = None) -> list[dict[str, Any]]:
+        """Return the records of what the policy has decided about a job, the oldest first."""
+        path = f"/v1/jobs/{quote(ref)}/decisions"
+        found: list[dict[str, Any]] = self.get(path, {"attempt": attempt})["decisions"]
+        return found
+
+    def log(
+        self, ref: str, *, attempt: int | None = None, offset: int = 0, wait_s: float = 0.0, part: str = "job"
+    ) -> LogPiece:
+        """Return the bytes of one log from ``offset`` on, after ``wait_s`` at most if there are none yet."""
+        query: Query = {"attempt": attempt, "offset": offset, "wait": wait_s, "part": part}
+        return log_piece(self._get(f"/v1/jobs/{quote(ref)}/log", query, wait_s), offset)
+
+    def events(
+        self, ref: str | None, after: int, *, wait_s: float = 0.0, limit: int = 1000
+    ) -> tuple[list[Event], int]:
+        """Return (events after a sequence number, the number to ask after next)."""
+        query: Query = {"job": ref, "after": after, "wait": wait_s, "limit": limit}
+        answer = self.get("/v1/events", query, wait_s)
+        return answer["events"], answer["next"]
+
+    def stop(self) -> None:
+        """Ask the daemon to leave; one that has gone meanwhile did what was wanted."""
+        with suppress(Absent, CutOff):
+            self.post("/v1/stop", {})
+
+    def _get(self, path: str, query: Query | None, wait_s: float) -> Answer:
+        target = path + query_string(query or {})
+        for _ in range(QUESTION_TRIES):
+            try:
+                return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
+            except (Absent, CutOff):
+                self._await_return()
+        return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
+
+    def _await_return(self) -> None:
+        """Wait until the same daemon answers again; start it if that is ours to do."""
+        reap()
+        if self.place.state_dir is None:
+            _await_others(self.place.socket)
+        elif not answers(self.place.socket):
+            start(self.place, self.tell)
+
+    def ask(self, method: str, target: str, body: bytes | None, limit_s: float) -> Answer:
+        """Return the answer to one request, sent once.
+
+        Raises:
+            ErrorAnswer: the daemon said no.
+            Absent: nobody listens.
+            CutOff: the daemon left before it answered.
+            Unavailable: it took too long.
+        """
+        with connect(self.place.socket) as connection:
+            connection.settimeout(limit_s)
+            try:
+                answer = exchange(connection, method, target, body)
+            except TimeoutError as error:
+                done = "" if method == "GET" else "; it may have been done: see runner list"
+                raise Unavailable(f"{self.place.socket}: no answer within {limit_s:.0f} s{done}") from error
+            except OSError as error:
+                raise CutOff(
+                    f"{self.place.socket}: the daemon left before it answered ({error}); see runner list"
+                ) from error
+        if answer.status >= 300:
+            refuse(answer)
+        return answer
+
+
+def log_piece(answer: Answer, offset: int) -> LogPiece:
+    """Return what the headers of a log answer say about its bytes."""
+    headers = answer.headers
+    start, _, end = headers.get("x-runner-cut", "").partition("-")
+    return LogPiece(
+        body=answer.body,
+        offset=offset,
+        next_offset=int(headers.get("x-runner-next-offset", offset + len(answer.body))),
+        attempt=_optional(headers.get("x-runner-attempt")),
+        cut=(int(start), int(end)) if end else None,
+        attempt_ended=headers.get("x-runner-attempt-ended") == "1",
+        next_attempt=_optional(headers.get("x-runner-next-attempt")),
+        job_ended=headers.get("x-runner-job-ended") == "1",
+    )
+
+
+def _optional(text: str | None) -> int | None:
+    return int(text or 0) or None
+
+
+def find(tell: Tell = _silent) -> Client:
+    """Return a client of the first daemon that answers.
+
+    Raises:
+        Absent: none does; the message is about the last place.
+    """
+    *others, last = places(os.environ, os.geteuid())
+    for place in others:
+        try:
+            connect(place.socket).close()
+            return Client(place, tell)
+        except Absent:
+            continue
+    connect(last.socket).close()
+    return Client(last, tell)
+
+
+def find_or_start(tell: Tell = _silent) -> Client:
+    """Return a client of the first daemon that answers, or of the user's own, started for it.
+
+    The daemon of all users is waited for where it is away.
+    """
+    try:
+        return find(tell)
+    except Absent as absent:
+        last = places(os.environ, os.geteuid())[-1]
+        if last.socket == SYSTEM_SOCKET:
+            tell(f"{absent}; waiting for the daemon of all users")
+            _await_others(last.socket)
+        else:
+            start(last, tell)
+        return Client(last, tell)
+
+
+def names(limit_s: float) -> list[str]:
+    """Return the names of jobs for completion: quickly, or none; no daemon is started for it."""
+    try:
+        client = find()
+        return [job["name"] for job in json.loads(client.ask("GET", "/v1/jobs", None, limit_s).body)["jobs"]]
+    except RunnerError:
+        return []
+
+
+def _await_others(path: str) -> None:
+    """Return when a daemon answers that somebody else will bring back.
+
+    Raises:
+        Absent: nobody did within a minute.
+    """
+    from threading import Event  # noqa: PLC0415  only an absence pays for this import
+
+    never = Event()
+    for _ in range(round(ABSENCE_LIMIT_S / ABSENCE_POLL_S)):
+        if answers(path):
+            return
+        never.wait(ABSENCE_POLL_S)
+    connect(path).close()

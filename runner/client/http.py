@@ -1,0 +1,126 @@
+"""One HTTP/1.1 exchange over a socket that is connected already.
+
+The standard library's HTTP client loads the e-mail parser first, which costs more time
+than a submission takes, so the few lines of HTTP that are needed are written out here.
+"""
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import IO, Final, NamedTuple, NoReturn
+
+from runner.base.errors import RunnerError, Unavailable
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+Query = Mapping[str, str | int | float | None]
+
+
+class Answer(NamedTuple):
+    """One HTTP response; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class ErrorAnswer(RunnerError):
+    """The daemon's own no: the lines for the user and the exit code that goes with them."""
+
+    def __init__(self, kind: str, lines: list[str], code: int) -> None:
+        super().__init__("\n".join(lines))
+        self.kind = kind
+        self.lines = lines
+        self.code = code
+
+
+def exchange(connection: socket.socket, method: str, target: str, body: bytes | None) -> Answer:
+    """Return the response to one request on a fresh connection.
+
+    Raises:
+        OSError: the connection broke, or what came back is not an HTTP response.
+    """
+    head = f"{method} {target} HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n"
+    if body is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    connection.sendall(head.encode("ascii") + b"\r\n" + (body or b""))
+    with connection.makefile("rb") as stream:
+        status, headers = _read_head(stream)
+        return Answer(status, headers, _read_body(stream, headers))
+
+
+def _read_head(stream: IO[bytes]) -> tuple[int, dict[str, str]]:
+    words = _line(stream).split(maxsplit=2)
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
+        raise OSError("not an HTTP response")
+    headers = {}
+    while line := _line(stream):
+        name, _, text = line.partition(":")
+        headers[name.strip().lower()] = text.strip()
+    return int(words[1]), headers
+
+
+def _read_body(stream: IO[bytes], headers: Mapping[str, str]) -> bytes:
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        return b"".join(iter(lambda: _read_chunk(stream), b""))
+    if "content-length" in headers:
+        return _exactly(stream, _number(headers["content-length"], 10))
+    return stream.read()
+
+
+def _read_chunk(stream: IO[bytes]) -> bytes:
+    """Return the next chunk; the last one is empty and takes the trailers with it."""
+    size = _number(_line(stream).partition(";")[0], 16)
+    if size:
+        chunk = _exactly(stream, size)
+        _line(stream)
+        return chunk
+    while _line(stream):
+        continue
+    return b""
+
+
+def _number(text: str, base: int) -> int:
+    try:
+        return int(text, base)
+    except ValueError as error:
+        raise OSError("not an HTTP response") from error
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    body = stream.read(size)
+    if len(body) != size:
+        raise OSError("the answer is cut short")
+    return body
+
+
+def _line(stream: IO[bytes]) -> str:
+    line = stream.readline(MAX_HEAD_BYTES)
+    if not line.endswith(b"\n"):
+        raise OSError("the answer is cut short")
+    return line.rstrip(b"\r\n").decode("latin-1")
+
+
+def refuse(answer: Answer) -> NoReturn:
+    """Raise what an answer other than 2xx says, even if it is not in the agreed form."""
+    try:
+        error = json.loads(answer.body)["error"]
+        lines = [str(line) for line in error.get("lines") or [error["message"]]]
+        raise ErrorAnswer(str(error["kind"]), lines, int(error["exit_code"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        text = answer.body[:200].decode(errors="replace")
+        raise Unavailable(f"the daemon answered {answer.status}: {text}") from error
+
+
+def quote(text: str) -> str:
+    """Return ``text`` as one segment of a URL."""
+    return "".join(
+        chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode(errors="surrogateescape")
+    )
+
+
+def query_string(query: Query) -> str:
+    """Return ``?a=1&b=2`` without what is None."""
+    pairs = [f"{quote(key)}={quote(str(value))}" for key, value in query.items() if value is not None]
+    return "?" + "&".join(pairs) if pairs else ""

@@ -1,1 +1,0 @@
-"""Profiles measured beside each other."""

@@ -1,0 +1,84 @@
+"""How long a job will probably hold what it gets: as long as its owner's latest jobs that were like it.
+
+Jobs of one matrix are alike, and so are those of one schedule: each of them has a name of its own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from runner.core.ports.all import Alike, JobRow, Past
+from runner.core.scheduler.snapshot import Sweep
+
+LEAST_S: Final = 60.0
+"""A job that has had all the time that was expected is taken to need so much more at least,"""
+
+MORE: Final = 0.1
+"""and at least this part of what was expected."""
+
+STEP: Final = 1.25
+"""What is learned is rounded up in such steps, so that it seldom changes."""
+
+SCHEDULE: Final = "runner.schedule"
+"""Jobs of a schedule carry its id under this label; job files cannot use such labels themselves."""
+
+_Kind = tuple[str, Alike, str]  # owner, what they have in common, and which that is
+
+
+@dataclass(slots=True)
+class Learned:
+    """What the past suggests, and which unfinished jobs it is about."""
+
+    past: Past | None  # None: there is none
+    _known: dict[_Kind, float | None] = field(default_factory=dict)
+    _jobs: dict[_Kind, set[str]] = field(default_factory=dict)
+    _kinds: dict[str, tuple[_Kind, ...]] = field(default_factory=dict)
+
+    def left_s(self, row: JobRow, sweep: Sweep | None = None) -> float | None:
+        """Return for how long a job will go on; None: nobody knows.  The job is remembered."""
+        if self.past is None or row.job.time_limit is not None:
+            return None
+        kinds = self._kinds[row.job.id] = _kinds(row, sweep)
+        for kind in kinds:
+            self._jobs.setdefault(kind, set()).add(row.job.id)
+            if kind not in self._known:
+                self._known[kind] = rounded(self.past.lasted_s(*kind))
+        lasts_s = next((lasts_s for kind in kinds if (lasts_s := self._known[kind]) is not None), None)
+        ran_s = row.job.history.ran.total_seconds()
+        return None if lasts_s is None else max(lasts_s - ran_s, MORE * lasts_s, LEAST_S)
+
+    def again(self, row: JobRow, sweep: Sweep | None = None) -> tuple[str, ...]:
+        """Look at the past again after the end of a job, and return those for which it now says otherwise."""
+        changed: set[str] = set()
+        for kind in _kinds(row, sweep):
+            if self.past is not None and kind in self._jobs:
+                before, self._known[kind] = self._known[kind], rounded(self.past.lasted_s(*kind))
+                changed |= set() if before == self._known[kind] else self._jobs[kind]
+        return tuple(changed)
+
+    def forget(self, job_id: str) -> None:
+        """Forget an unfinished job, and what is known of its kind with the last one of that."""
+        for kind in self._kinds.pop(job_id, ()):
+            self._jobs[kind].discard(job_id)
+            if not self._jobs[kind]:
+                del self._jobs[kind], self._known[kind]
+
+
+def _kinds(row: JobRow, sweep: Sweep | None) -> tuple[_Kind, ...]:
+    """Return which earlier jobs a job is like, the most alike first."""
+    owner, schedule = row.owner.name, row.labels.get(SCHEDULE)
+    name: _Kind = (owner, "name", row.name)
+    if sweep is not None:
+        return (owner, "matrix", sweep.id), name
+    return (name,) if schedule is None else ((owner, "schedule", schedule), name)
+
+
+def rounded(lasted_s: Iterable[float]) -> float | None:
+    """Return the longest of some durations, rounded up; None where there is none."""
+    longest_s = max(lasted_s, default=None)
+    if longest_s is None:
+        return None
+    step_s = LEAST_S
+    while step_s < longest_s:
+        step_s *= STEP
+    return step_s

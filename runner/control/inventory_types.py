@@ -1,0 +1,141 @@
+"""What the live inventory is made of: who looks, who knows, what is kept, and what others are shown.
+
+Protocols and values alone, so that the inventory can be read, and tested, without any driver.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Protocol, overload
+
+from runner.core.devices.state import Care, Kept, Occupant, Standing, Word
+from runner.core.job.model import Lent
+from runner.core.ports.all import Device, DeviceProcess, Health, JobRow
+from runner.core.scheduler import snapshot
+
+
+class Sample(Protocol):
+    """One look at one device, and when."""
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def health(self) -> Health: ...
+
+
+class Watch(Protocol):
+    """Who looks at the devices; see ``adapters.device_health``."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]: ...
+
+    def last(self) -> Mapping[str, Sample]: ...
+
+    def hint(self) -> None: ...
+
+    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]: ...
+
+
+class Words(Protocol):
+    """What was said and found out about devices and outlives the daemon; called with the turn."""
+
+    def all(self) -> Mapping[str, Word]: ...
+
+    def say(self, uuid: str, word: Word) -> None: ...
+
+    def take_back(self, uuid: str) -> None: ...
+
+    def kept(self) -> Mapping[str, Kept]: ...
+
+    def keep(self, kept: Mapping[str, Kept]) -> None: ...
+
+    def note(self, job_id: str, at: datetime, kind: str, text: str) -> None: ...
+
+
+class Whose(Protocol):
+    """Finds out whose processes are; may block."""
+
+    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an operator says about devices."""
+
+    care: Care = field(default_factory=Care)
+    shared: tuple[str, ...] = ()  # UUIDs, names, or parts of models
+    host_programs: tuple[str, ...] = ()  # may be on a device that is lent
+
+    def lent_as(self, device: Device) -> Device:
+        """Return a device as what it is lent."""
+        named = {device.uuid, device.label} & set(self.shared)
+        shared = named or any(each in device.name for each in self.shared)
+        return replace(device, kind="shared") if shared else device
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All that is known of one device now."""
+
+    device: Device
+    standing: Standing
+    health: Health
+    occupants: tuple[Occupant, ...] | None
+
+
+class Present(Sequence[Device]):
+    """The devices there are, whenever somebody looks: they come and go."""
+
+    def __init__(self, now: Callable[[], tuple[Device, ...]]) -> None:
+        self._now = now
+
+    @overload
+    def __getitem__(self, index: int) -> Device: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Device, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Device | tuple[Device, ...]:
+        return self._now()[index]
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+
+def counted(devices: Collection[Device]) -> Iterator[tuple[str, str]]:
+    """Yield what each device is called; where there are two vendors, each counts for itself."""
+    several = len({device.vendor for device in devices}) > 1
+    for device in devices:
+        label = device.label or "GPU-0"
+        amd = several and device.vendor == "amd"
+        yield device.uuid, label.replace("GPU-", "AMD-", 1) if amd else label
+
+
+def holders(rows: Iterable[JobRow]) -> dict[str, str]:
+    """Return the ids of the jobs that hold each device, by UUID; with commas between them."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if isinstance(row.job.state, Lent):
+            for uuid in row.job.state.allocation.devices:
+                found.setdefault(uuid, []).append(row.job.id)
+    return {uuid: ",".join(jobs) for uuid, jobs in found.items()}
+
+
+def picture(device: Device, standing: Standing) -> snapshot.Device:
+    """Return a device as the scheduler sees it."""
+    memory = device.memory_bytes or 0
+    return snapshot.Device(
+        uuid=device.uuid,
+        name=device.label or device.uuid,
+        vendor=device.vendor,
+        model=device.name,
+        memory_bytes=memory,
+        capability=device.capability or (0, 0),
+        island=device.island,
+        numa=device.numa or 0,
+        kind=snapshot.Kind(device.kind),
+        state=standing.state,
+        reason=standing.reason,
+        shareable_bytes=max(memory - (standing.baseline or 0), 0) if device.kind == "shared" else 0,
+    )

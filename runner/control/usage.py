@@ -1,0 +1,97 @@
+"""Who has used how much until now: the integral of what was lent, which fades.
+
+Loaded once from what the store remembers, then carried on in steps: between two steps what is
+lent does not change, so the sum is exact and costs nothing while nothing happens.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from runner.core.ports.all import Lending
+from runner.core.scheduler.fairshare import accrued, charged, decayed
+
+HORIZON: Final = 10
+"""Half-lives after which what was used counts for nothing: less than a thousandth is left."""
+
+Bill = tuple[str, str, float]
+"""Whose share something is charged to: user, group; and the devices that it counts as."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Device-seconds by name, and how many devices are added to each every second."""
+
+    used: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+
+    def advance(self, elapsed_s: float, half_life_s: float) -> None:
+        for name in self.used.keys() | self.rates.keys():
+            rate = self.rates.get(name, 0.0)
+            self.used[name] = charged(self.used.get(name, 0.0), rate, elapsed_s, half_life_s)
+
+    def add(self, name: str, devices: float) -> None:
+        """Let a name have so many devices more from now on, or fewer."""
+        rate = self.rates.get(name, 0.0) + devices
+        if rate > _NOTHING:
+            self.rates[name] = rate
+        else:
+            self.rates.pop(name, None)
+
+    def told(self) -> Mapping[str, float]:
+        """Return the usage so far, without the noise of how it was added up."""
+        rounded = {name: round(used, 1) for name, used in self.used.items()}
+        return {name: used for name, used in rounded.items() if used}
+
+
+_NOTHING: Final = 1e-9
+
+
+@dataclass(slots=True)
+class Usage:
+    """What users and groups have used until a moment of the clock that only goes on."""
+
+    half_life_s: float
+    cpu_weight: float
+    at_s: float = 0.0
+    users: Ledger = field(default_factory=Ledger)
+    groups: Ledger = field(default_factory=Ledger)
+    _open: dict[str, Bill] = field(default_factory=dict)  # by job
+
+    def load(self, past: Iterable[Lending], now: datetime) -> None:
+        """Take in what has been lent before; what is lent still is counted up to now."""
+        for each in past:
+            devices = each.gpus + self.cpu_weight * each.cpus
+            ago_s = max((now - (each.ended_at or now)).total_seconds(), 0.0)
+            lasted_s = max((now - each.placed_at).total_seconds() - ago_s, 0.0)
+            counts = decayed(accrued(devices, lasted_s, self.half_life_s), ago_s, self.half_life_s)
+            self.users.used[each.owner] = self.users.used.get(each.owner, 0.0) + counts
+            self.groups.used[each.team] = self.groups.used.get(each.team, 0.0) + counts
+
+    def until(self, now_s: float) -> None:
+        """Charge everybody for what they have had up to a moment."""
+        elapsed_s = now_s - self.at_s
+        if elapsed_s > 0:
+            self.users.advance(elapsed_s, self.half_life_s)
+            self.groups.advance(elapsed_s, self.half_life_s)
+        self.at_s = max(now_s, self.at_s)
+
+    def lend(self, job_id: str, bill: Bill, now_s: float) -> None:
+        """Begin to charge for a job; one that is charged for already goes on."""
+        if job_id not in self._open:
+            self.until(now_s)
+            self._open[job_id] = bill
+            self._rate(bill, 1)
+
+    def returned(self, job_id: str, now_s: float) -> None:
+        """Charge no more for a job."""
+        bill = self._open.pop(job_id, None)
+        if bill is not None:
+            self.until(now_s)
+            self._rate(bill, -1)
+
+    def _rate(self, bill: Bill, sign: int) -> None:
+        user, group, devices = bill
+        self.users.add(user, sign * devices)
+        self.groups.add(group, sign * devices)

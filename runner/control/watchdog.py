@@ -1,0 +1,173 @@
+"""Looking after attempts that run: what they say of themselves, how their devices are, what follows.
+
+A thread looks at every running attempt every few seconds and gathers facts; it may be slow, and
+never decides.  The loop asks the policy about them, and knows the three things that can follow:
+nothing, a word to its owner, or the end of the attempt.  A fact that nobody could find out is left
+out, so what cannot be looked at is left alone.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Event as Flag
+from typing import TypeAlias
+
+import structlog
+
+from runner.base.errors import Unavailable
+from runner.control.context import Entry, Watched, World
+from runner.control.decisions import recorded
+from runner.control.schedulable import as_begun
+from runner.core.job.lifecycle import IllegalTransition
+from runner.core.job.model import Condemned, Event, Running
+from runner.core.job.notes import ADVISED, about
+from runner.core.policy.catalog import at, known
+from runner.core.policy.decision import Advice, Situation
+from runner.core.policy.evaluate import decide
+from runner.core.policy.facts import Moment
+from runner.core.policy.heartbeat import Heartbeat
+from runner.core.policy.model import Verb
+from runner.core.ports.all import DecisionRow, JobRow
+
+log = structlog.get_logger()
+
+_Key = tuple[str, int]  # job and attempt
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Looks at running attempts, and remembers between looks what one look cannot tell."""
+
+    world: World
+    entries: Mapping[str, Entry]  # the daemon's own; it alone changes them
+    report: Callable[[Watched], None]
+    _hearts: dict[_Key, Heartbeat] = field(default_factory=dict)
+    _stop: Flag = field(default_factory=Flag)
+
+    # --- on a thread of its own
+
+    def run(self) -> None:
+        """Look until told to stop."""
+        while not self._stop.wait(self.world.watch_every_s):
+            self.look()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def look(self) -> None:
+        """Look at every running attempt once; one that cannot be looked at costs only itself."""
+        running = dict(self._running())
+        self._hearts = {key: heart for key, heart in self._hearts.items() if key in running}
+        for key, (row, state) in running.items():
+            try:
+                self.report(self._look_at(key, row, state))
+            except Unavailable as error:
+                log.info("watching.unavailable", job_id=row.job.id, problem=str(error))
+            except Exception:  # the outermost frame for this attempt: the others are looked at all the same
+                log.exception("watching.failed", job_id=row.job.id)
+
+    def _running(self) -> Iterator[tuple[_Key, tuple[JobRow, Running]]]:
+        for entry in list(self.entries.values()):
+            row = entry.row
+            if isinstance(row.job.state, Running):
+                yield (row.job.id, row.job.state.attempt.number), (row, row.job.state)
+
+    def _look_at(self, key: _Key, row: JobRow, state: Running) -> Watched:
+        world, now = self.world, self.world.moment()
+        row = as_begun(world, row)
+        glance = world.workshop.glance(row, state.attempt)
+        heart = self._hearts.get(key)
+        if heart is None:
+            window = world.workshop.policy(row).policy.economics.rate_window
+            born = now.monotonic - (now.at - state.since).total_seconds()
+            heart = Heartbeat(window_s=max(window.total_seconds(), 1.0), born=born)
+        heart = self._hearts[key] = heart.seen(glance.sign, now.monotonic)
+        devices = world.vitals.facts(state.allocation.devices, state.since) if world.vitals else {}
+        facts = {**glance.facts, **of_heartbeat(heart, world.silence_floor_s), **devices}
+        if state.deadline is not None:
+            facts["deadline.slack_s"] = (state.deadline - now.at).total_seconds()
+        askable = at(Moment.WATCH)
+        checked = known({name: value for name, value in facts.items() if name in askable}, Moment.WATCH)
+        return Watched(row.job.id, state.attempt.number, now.at, checked, glance.effective, heart.start_s)
+
+
+def of_heartbeat(heart: Heartbeat, floor_s: float) -> dict[str, object]:
+    """Return the facts that only looking again and again can tell."""
+    if heart.sign is None:
+        return {}
+    facts: dict[str, object] = {
+        "heartbeat.age_s": heart.age_s,
+        "heartbeat.limit_s": heart.limit_s(floor_s),
+        "heartbeat.age_over_limit": heart.over(floor_s),
+        "progress.idle_s": heart.idle_s,
+        "progress.rate": heart.rate,
+        "progress.rate_recent": None if heart.recent is None else heart.recent.mean,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+# --- With the turn ---------------------------------------------------------------------------------------
+
+Happen: TypeAlias = Callable[[Entry, Event, DecisionRow], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """What a policy has to say about a running attempt."""
+
+    event: Condemned | None  # None: it is only worth a word
+    advice: tuple[Advice, ...]  # said for the first time
+    decision: DecisionRow
+
+
+def oversee(world: World, entries: Mapping[str, Entry], news: Watched, happen: Happen) -> None:
+    """Let the policy say what follows from a look at an attempt, and do it.
+
+    What cannot be recorded, because the disk is full, is found again at the next look.
+    """
+    entry = entries.get(news.job_id)
+    try:
+        found = entry and concern(world, entry, news)
+        if entry and found:
+            _carry_out(world, entry, found, happen)
+    except (Unavailable, IllegalTransition) as error:
+        log.warning("watching.no_effect", job_id=news.job_id, problem=str(error))
+
+
+def concern(world: World, entry: Entry, news: Watched) -> Concern | None:
+    """Return what follows from a look at an attempt, None if nothing does."""
+    row, state = as_begun(world, entry.row), entry.row.job.state
+    if not isinstance(state, Running) or state.attempt.number != news.attempt:
+        return None
+    pinned = world.workshop.policy(row)
+    facts = {**news.facts, "operator.request": "none"}
+    situation = Situation(facts, news.at, state.since, news.effective, row.job.id)
+    decision = decide(pinned.policy, Moment.WATCH, row.job.history, situation)
+    stops = decision.verdict.verb is Verb.STOP
+    advice = tuple(each for each in decision.advice if each.rule not in _said(world, entry, news.attempt))
+    if not stops and not advice:
+        return None
+    why = decision.verdict.reason.removeprefix("stop: ")
+    condemned = Condemned(news.at, news.attempt, decision.verdict.rule, why)
+    kept = recorded(row, state.attempt, pinned, situation, replace(decision, advice=advice))
+    return Concern(condemned if stops else None, advice, kept)
+
+
+def _said(world: World, entry: Entry, attempt: int) -> frozenset[str]:
+    """Return the rules whose advice about an attempt was passed on before, by an earlier daemon too."""
+    if entry.advised is None or entry.advised[0] != attempt:
+        bodies = (json.loads(row.body) for row in world.store.decisions(entry.row.job.id, attempt))
+        watched = (body for body in bodies if body["moment"] == Moment.WATCH)
+        entry.advised = attempt, frozenset(each["rule"] for body in watched for each in body["advice"])
+    return entry.advised[1]
+
+
+def _carry_out(world: World, entry: Entry, found: Concern, happen: Happen) -> None:
+    row, attempt = entry.row, found.decision.attempt
+    if found.event is None:
+        world.store.decided(found.decision)
+    for each in found.advice:
+        world.store.note(row.job.id, found.decision.at, ADVISED, f"{about(attempt)}{each.text}")
+    entry.advised = attempt, _said(world, entry, attempt) | {each.rule for each in found.advice}
+    if found.event is not None:
+        happen(entry, found.event, found.decision)

@@ -1,0 +1,314 @@
+"""What a device is at this moment: who has it, whether it is clean, and whether it may be lent.
+
+A pure function of how it was before, the last look at it, who holds it and what a person or the
+daemon has said about it.  What nobody could find out accuses nobody: an unreadable process is
+neither a job's nor foreign.  But a device is lent only after a look that found it clean, so one
+that cannot be looked at is not lent either.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from runner.core.scheduler.snapshot import GIB, DeviceState
+
+MIB = 1024**2
+SLOW_S = 5.0
+"""A device that is not clean after so long may not become so: when it came back is worth keeping."""
+
+PLENTY_BYTES = 2 * GIB
+PLENTY_SHARE = 0.03
+"""More than both of these in use by nobody, at the first look, is not what a driver keeps for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """One process that uses a device, and whose it is as far as anybody could find out."""
+
+    pid: int
+    job: str | None = None
+    foreign: bool = False  # it could be read, and no attempt of ours has it
+    uid: int | None = None
+    user: str = ""
+    program: str = ""
+    used_bytes: int | None = None
+
+    def __str__(self) -> str:
+        """Say which process, and whose, in the words of a reason."""
+        known = (f"uid {self.uid}" if self.uid is not None else "", self.user, self.program)
+        whose = (
+            f"job {self.job}" if self.job else "a foreign process" if self.foreign else "an unknown process"
+        )
+        return f"{whose} ({', '.join((f'pid {self.pid}', *(word for word in known if word)))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a device found; None: the driver does not say."""
+
+    at: float  # monotonic
+    lost: bool | None = None
+    unusable: str | None = None
+    recovery: str | None = None
+    used_bytes: int | None = None  # without what the host's own programs use
+    total_bytes: int | None = None
+    occupants: tuple[Occupant, ...] | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is known of every process on the device whose it is."""
+        return self.occupants is not None and all(each.job or each.foreign for each in self.occupants)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What was said about a device and holds until a person takes it back."""
+
+    state: DeviceState  # drained or quarantined
+    reason: str
+    by: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One moment by both clocks."""
+
+    at: datetime
+    monotonic: float
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How careful to be."""
+
+    clean_within_s: float = 60.0  # after this a device that is not clean again is quarantined
+    stale_s: float = 10.0  # a look that is older says nothing any more
+    spare_bytes: int = 256 * MIB  # above the least that was ever in use with nobody on it
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a device stands, with what must be remembered to say so the next time."""
+
+    state: DeviceState
+    since: datetime
+    reason: str = ""
+    holders: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()  # jobs that gave it back and are not proven gone
+    returned: float | None = None  # monotonic: when the last of those did
+    baseline: int | None = None  # bytes in use with nobody on it
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What of a standing outlives the daemon, until the machine is booted anew."""
+
+    baseline: int | None = None
+    left: frozenset[str] = frozenset()
+    returned: float | None = None  # monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that the next standing of a device follows from."""
+
+    before: Standing | None
+    look: Look | None
+    holders: frozenset[str]
+    word: Word | None
+    now: Now
+    care: Care = field(default_factory=Care)
+    watched: bool = True  # False: nobody looks at this kind of device
+
+    @property
+    def fresh(self) -> Look | None:
+        """The last look, unless it is too old to be true."""
+        old = self.look is None or self.now.monotonic - self.look.at > self.care.stale_s
+        return None if old else self.look
+
+
+def stand(case: Case) -> Standing:
+    """Return where a device stands now."""
+    before, now = case.before, case.now
+    gone = before.holders - case.holders if before else frozenset[str]()
+    left = ((before.left if before else frozenset[str]()) | gone) - case.holders
+    returned = now.monotonic if gone else before.returned if before and left else None
+    baseline = before.baseline if before else None
+    unclean = _unclean(case, left, returned, baseline) if left else None
+    if left and unclean is None:
+        left, returned = frozenset(), None
+    state, reason = _verdict(case, left, returned, unclean, baseline)
+    since = case.word.since if case.word else before.since if before and before.state is state else now.at
+    if state is DeviceState.FREE:
+        baseline = _lower(baseline, case.fresh)
+    return Standing(state, since, reason, case.holders, left, returned, baseline)
+
+
+def _verdict(
+    case: Case, left: frozenset[str], returned: float | None, unclean: str | None, baseline: int | None
+) -> tuple[DeviceState, str]:
+    """Return state and reason; what stands against lending comes before who has it."""
+    if case.word is not None:
+        return case.word.state, case.word.reason
+    broken = broken_by(case.fresh)
+    if broken:
+        return DeviceState.QUARANTINED, broken
+    if unclean is not None and returned is not None:
+        waited_s, after = case.now.monotonic - returned, f"after {_jobs(left)}: {unclean}"
+        if waited_s > case.care.clean_within_s:
+            return DeviceState.QUARANTINED, f"not clean {case.care.clean_within_s:g} s {after}"
+        if not case.holders:
+            return DeviceState.DIRTY, after
+    if case.holders:
+        return DeviceState.LENT, _jobs(case.holders)
+    return _unheld(case, baseline)
+
+
+def _unheld(case: Case, baseline: int | None) -> tuple[DeviceState, str]:
+    """Return the state of a device that nobody has and that nothing was said about."""
+    look = case.fresh
+    if not case.watched:
+        return DeviceState.FREE, ""
+    if look is None:
+        return DeviceState.DIRTY, _unseen(case)
+    foreign = [each for each in look.occupants or () if each.foreign]
+    if foreign:
+        return DeviceState.FOREIGN, listed(foreign)
+    unclean = _occupied(look, baseline, case.care)
+    return (DeviceState.DIRTY, unclean) if unclean else (DeviceState.FREE, "")
+
+
+def broken_by(look: Look | None) -> str | None:
+    """Return what its driver says that keeps a device from being used at all."""
+    if look is None:
+        return None
+    if look.lost:
+        return "it no longer answers"
+    return f"its driver asks for {look.recovery}" if look.recovery not in {None, "none"} else None
+
+
+def intruders(standing: Standing, look: Look | None) -> tuple[Occupant, ...]:
+    """Return the processes on a lent device that are known not to be its holders'."""
+    if not standing.holders or look is None:
+        return ()
+    fine = standing.holders | standing.left
+    return tuple(each for each in look.occupants or () if each.foreign or (each.job and each.job not in fine))
+
+
+def listed(occupants: Iterable[Occupant]) -> str:
+    """Return some processes in words: two by name, and how many more."""
+    first, *others = list(occupants)
+    shown = [str(first), *(str(each) for each in others[:1])]
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return f"{', '.join(shown)}{more}"
+
+
+def _unclean(case: Case, left: frozenset[str], returned: float | None, baseline: int | None) -> str | None:
+    """Return why a device that was given back is not proven clean; None: it is."""
+    look = case.fresh
+    if not case.watched:
+        return None
+    if look is None:
+        return _unseen(case)
+    if returned is not None and look.at <= returned:
+        return "not looked at since"
+    if case.holders:  # others share it, so its memory proves nothing
+        theirs = [each for each in look.occupants or () if each.job in left]
+        return f"still used by {listed(theirs)}" if theirs else None
+    return _occupied(look, baseline, case.care)
+
+
+def _occupied(look: Look, baseline: int | None, care: Care) -> str | None:
+    """Return what keeps a device that nobody should be using from being lent; None: nothing."""
+    if look.unusable:
+        return look.unusable
+    if look.occupants:
+        return f"used by {listed(look.occupants)}"
+    normal = _normal(look, baseline, care)
+    if look.used_bytes is None or normal is None or look.used_bytes <= normal:
+        return None
+    fact = f"{look.used_bytes / GIB:.3g} GiB in use by no process that can be seen"
+    return fact if baseline is None else f"{fact}, where {baseline / GIB:.3g} GiB is normal"
+
+
+def _normal(look: Look, baseline: int | None, care: Care) -> int | None:
+    """Return how many bytes may be in use with nobody on a device."""
+    if baseline is not None:
+        return baseline + care.spare_bytes
+    if look.total_bytes is None:
+        return None
+    return max(PLENTY_BYTES, int(PLENTY_SHARE * look.total_bytes))
+
+
+def _lower(baseline: int | None, look: Look | None) -> int | None:
+    """Return the least that was ever in use with nobody on the device."""
+    used = look.used_bytes if look else None
+    return min((each for each in (baseline, used) if each is not None), default=None)
+
+
+def _unseen(case: Case) -> str:
+    if case.look is None:
+        return "not looked at yet"
+    return f"its driver has not answered for {case.now.monotonic - case.look.at:.0f} s"
+
+
+def _jobs(jobs: frozenset[str]) -> str:
+    return ", ".join(f"job {job}" for job in sorted(jobs, key=lambda job: (len(job), job)))
+
+
+def forgiven(before: Standing, look: Look | None, monotonic: float) -> Standing:
+    """Return a standing after a person has looked: what is in use now, by nobody, is normal from now on.
+
+    One that no look of ours has seen since it was given back waits for that look anew.
+    """
+    if before.returned is not None and (look is None or look.at <= before.returned):
+        return replace(before, returned=monotonic)
+    idle = look is not None and not look.occupants
+    baseline = look.used_bytes if look and idle else before.baseline
+    return replace(before, left=frozenset(), returned=None, baseline=baseline)
+
+
+def kept(standing: Standing, monotonic: float) -> Kept:
+    """Return what to keep of a standing; most devices are clean at the next look, and cost no writing."""
+    slow = standing.returned is not None and monotonic - standing.returned >= SLOW_S
+    return Kept(standing.baseline, standing.left, standing.returned) if slow else Kept(standing.baseline)
+
+
+def remembered(kept: Kept, now: Now, care: Care) -> Standing:
+    """Return where a device stood for a daemon that begins.
+
+    While there was none, nobody looked: however long that was, there is time for a look.
+    """
+    if kept.returned is None:
+        return Standing(DeviceState.DIRTY, now.at, baseline=kept.baseline)
+    latest = now.monotonic - max(care.clean_within_s - care.stale_s, 0.0)
+    returned = max(kept.returned, latest)
+    since = now.at - timedelta(seconds=now.monotonic - kept.returned)
+    return Standing(DeviceState.DIRTY, since, "", frozenset(), kept.left, returned, kept.baseline)
+
+
+# --- Names for people -------------------------------------------------------------------------------------
+
+
+def labels(known: dict[str, str], found: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return a name for every UUID: one that was given stays, and no two devices have the same.
+
+    ``found`` is what the drivers count; they count anew when a card is gone.
+    """
+    named = dict(known)
+    for uuid, label in found:
+        if uuid not in named:
+            taken = set(named.values())
+            named[uuid] = next(each for each in _candidates(label) if each not in taken)
+    return named
+
+
+def _candidates(label: str) -> Iterator[str]:
+    """Yield a name, then others like it."""
+    yield label
+    stem = label.rstrip("0123456789")
+    number = 0
+    while True:
+        yield f"{stem}{number}"
+        number += 1

@@ -1,0 +1,158 @@
+"""What happened, in one line for people.  The store keeps these beside each event."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from runner.core.job.model import (
+    CancelRequested,
+    Condemned,
+    DeadlinePassed,
+    Ended,
+    Event,
+    Exited,
+    Finished,
+    From,
+    GracePassed,
+    Held,
+    HoldRequested,
+    ImageFailed,
+    ImageMissing,
+    ImageReady,
+    Job,
+    Launched,
+    LaunchFailed,
+    Placed,
+    PreemptRequested,
+    Queued,
+    ReleaseRequested,
+    RestartRequested,
+    RevisionApplied,
+    Running,
+    Starting,
+    Stopping,
+)
+from runner.core.policy.wording import span
+
+
+def tell(event: Event, after: Job) -> str:
+    """Return one line that says what ``event`` was and what followed from it."""
+    match event:
+        case ImageReady(_, image):
+            return f"image ready: {image[:19]}"
+        case ImageFailed(_, why):
+            return f"image failed: {why}"
+        case ImageMissing():
+            return "the image is gone from the engine; preparing it again"
+        case Placed(_, allocation):
+            where = ", ".join(allocation.devices) or "cpu"
+            return f"attempt {after.attempts} placed on {where}, {begins(after)}"
+        case Launched():
+            return f"attempt {after.attempts} started"
+        case LaunchFailed(_, why, _):
+            return f"attempt {after.attempts} could not start: {why}; {verdict(after)}"
+        case CancelRequested(_, by):
+            return f"cancel requested by {by}{_asked(after)}"
+        case RestartRequested(_, by, _):
+            return f"restart requested by {by}, {begins(after)}{_asked(after)}"
+        case HoldRequested(_, by):
+            return f"hold requested by {by}{_asked(after)}"
+        case ReleaseRequested(_, by):
+            return f"released by {by}"
+        case RevisionApplied():
+            return f"revision {event.number} by {event.by}: {_taken_up(event)}{_asked(after)}"
+        case Condemned(_, number, rule, why):
+            by = f"rule {rule} of the policy" if rule else "the policy"
+            return f"attempt {number} is stopped by {by}: {why}{_asked(after)}"
+        case PreemptRequested(_, _, why):
+            return f"{why}{_asked(after)}"
+        case DeadlinePassed():
+            return f"time limit of {span(after.time_limit or timedelta())} reached{_asked(after)}"
+        case GracePassed():
+            return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
+        case Exited(_, number, ended, _):  # exhaustive
+            return f"attempt {number} ended: {_ended(ended)}; {verdict(after)}"
+
+
+def verdict(after: Job) -> str:
+    """Return what was decided about a job whose attempt has ended, and why."""
+    match after.state:
+        case Finished(outcome=outcome, why=why):
+            return why if why.startswith(outcome) else f"{outcome}: {why}"
+        case Held(why=why):
+            return f"held: {why}"
+        case Queued(since=since, why=why, not_before=not_before) if not_before is not None:
+            return f"{why}, in {span(not_before - since)}"
+        case Queued(why=why):
+            return why
+        case _:
+            return str(after.state.kind)
+
+
+def begins(after: Job) -> str:
+    """Return where a job's next attempt begins, or the one that has just been placed."""
+    match after.next_start.source:
+        case From.CHECKPOINT:
+            return _newest(after)
+        case From.SCRATCH:
+            return "from scratch"
+        case From.STEP:  # exhaustive
+            return f"from step {after.next_start.step}"
+
+
+def _newest(after: Job) -> str:
+    """Return what the newest checkpoint comes to: there may be none, or one that is still to be saved."""
+    if after.saved is not None:
+        return "from the newest checkpoint"
+    if isinstance(after.state, Stopping):
+        return "from the newest checkpoint, if there is one by then"
+    earlier = after.attempts - isinstance(after.state, Starting)
+    return "with no valid checkpoint to begin from" if earlier else "from the beginning"
+
+
+def refusal(job: Job, event: Event) -> str:
+    """Return why something cannot be asked of a job as it stands, and what can."""
+    what = _WISHES.get(event.kind, f"take {event.kind.replace('_', ' ')}")
+    match job.state:
+        case Finished(outcome=outcome):
+            stands, instead = f"has ended ({outcome})", "runner restart begins another attempt"
+        case Held():
+            stands, instead = "is held", "runner release lets it go on, runner cancel ends it"
+        case Stopping(reason=reason):
+            stands = f"is stopping ({reason})"
+            instead = "wait until its attempt has ended, or runner cancel it"
+        case Running() | Starting() as state:
+            stands, instead = f"is {state.kind}", "runner hold, restart and cancel stop its attempt"
+        case state:
+            stands, instead = (
+                f"is {state.kind}",
+                "runner hold and cancel work now; runner list says what it waits for",
+            )
+    return f"{stands}, so it cannot {what}; {instead}"
+
+
+_WISHES: Final[Mapping[str, str]] = {
+    "cancel_requested": "be cancelled",
+    "restart_requested": "be restarted",
+    "hold_requested": "be held",
+    "release_requested": "be released",
+    "revision_applied": "be changed",
+}
+
+
+def _asked(after: Job) -> str:
+    return (
+        f"; sending SIGTERM, {after.grace.total_seconds():g} s of grace"
+        if isinstance(after.state, Stopping)
+        else ""
+    )
+
+
+def _taken_up(event: RevisionApplied) -> str:
+    back = "" if event.lineage is None else f"back to lineage {event.lineage}, "
+    return f"{back}{event.verb}: {event.why}"
+
+
+def _ended(ended: Ended) -> str:
+    code = "" if ended.exit_code is None else f" (exit {ended.exit_code})"
+    return f"{ended.cause}{code}"

@@ -1,0 +1,325 @@
+"""The life of one job, as a pure function.
+
+``advance`` takes a job and something that happened, and returns the job's next form
+together with the commands that the daemon must carry out.  Nothing here reads a clock,
+touches the engine or writes to the store, so every transition is tested in microseconds
+and replayed from the event log after a crash.
+
+    preparing --ImageReady--> queued --Placed--> starting --Launched--> running
+        |                      ^  ^                 |                     |
+    ImageFailed             resume resume <---- LaunchFailed            Exited
+        |                      |  +-----------------------------------(verdict)---> held
+        v                      |                                          |          |
+     finished <--- Exited -- stopping <-- cancel, hold, time limit, ... --+   restart, release
+
+An end arrives with its ruling: the policy has been asked before, with the facts as they were, and what it
+said is part of the event.  So the event log replays, whatever the policy says tomorrow.
+
+Devices are lent from ``starting`` to the end of ``stopping``: the allocation is part of
+those states and of no other, so it cannot leak.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from runner.core.job.model import (
+    Attempt,
+    CancelRequested,
+    Command,
+    Condemned,
+    DeadlinePassed,
+    Ended,
+    Event,
+    Exited,
+    Finished,
+    From,
+    GracePassed,
+    Held,
+    HoldRequested,
+    ImageFailed,
+    ImageMissing,
+    ImageReady,
+    Job,
+    Kill,
+    Launch,
+    Launched,
+    LaunchFailed,
+    Lent,
+    Outcome,
+    Placed,
+    PreemptRequested,
+    PrepareImage,
+    Preparing,
+    Queued,
+    ReleaseRequested,
+    Remove,
+    RestartRequested,
+    RevisionApplied,
+    Ruling,
+    Running,
+    Start,
+    Starting,
+    State,
+    Stopping,
+    StopReason,
+    Terminate,
+)
+from runner.core.job.revising import again, deadline_of, revised, waiting
+from runner.core.policy.model import STARTS, Verb
+from runner.core.policy.turned import Turned
+from runner.core.policy.wording import span
+
+Step: TypeAlias = tuple[Job, tuple[Command, ...]]
+"""A job as it is now, and what to do about it."""
+
+
+class IllegalTransition(Exception):
+    """The event cannot happen to a job in this state."""
+
+    def __init__(self, job: Job, event: Event) -> None:
+        super().__init__(f"job {job.id}: {type(event).__name__} while {type(job.state).__name__}")
+        self.job = job
+        self.event = event
+
+
+def advance(job: Job, event: Event) -> Step:
+    """Return the job after ``event``, and what to do about it.
+
+    Raises:
+        IllegalTransition: the pair (state, event) is not in the diagram above.
+    """
+    match job.state, event:
+        case Preparing(), ImageReady(at, image):
+            return again(_to(job, Queued(at, image)))
+        case Preparing(), ImageFailed(at, why):
+            return _to(job, Finished(at, Outcome.FAILED, why)), ()
+        case Queued() as state, Placed():
+            return _place(job, state, event)
+        case Starting() as state, Launched():
+            return _to(job, _running(job, state, event)), ()
+        case Starting() as state, LaunchFailed(at, why, ruling):
+            return _after_exit(job, state, at, _unstarted(job, why), ruling)
+        case Starting(), ImageMissing(at):
+            return _to(replace(job, attempts=job.attempts - 1), Preparing(at)), (PrepareImage(),)
+        case Stopping() as state, Launched():
+            return job, (Kill(state.attempt.number) if state.killed else Terminate(state.attempt.number),)
+        case Stopping() as state, LaunchFailed(at, why, ruling):
+            return _after_asked_exit(job, state, at, _unstarted(job, why), ruling)
+        case Stopping() as state, ImageMissing(at):
+            return _never_started(job, state, at)
+        case (Starting() | Running()) as state, Exited(attempt=number) if number == state.attempt.number:
+            return _after_exit(job, state, event.at, event.ended, event.ruling)
+        case Stopping() as state, Exited(attempt=number) if number == state.attempt.number:
+            return _after_asked_exit(job, state, event.at, event.ended, event.ruling)
+        case ((Preparing() | Queued() | Held()), CancelRequested(at, by)):
+            return _to(job, Finished(at, Outcome.CANCELLED, f"cancelled by {by}")), ()
+        case (Starting() | Running()) as state, CancelRequested(at, by):
+            return _stop(job, state, StopReason.CANCELLED, at, by)
+        case Stopping() as state, CancelRequested(_, by):
+            return _to(job, replace(state, reason=StopReason.CANCELLED, by=by)), ()
+        case Running() as state, DeadlinePassed(at):
+            return _stop(job, state, StopReason.TIME_LIMIT, at)
+        case Running() as state, Condemned(at, number, rule) if number == state.attempt.number:
+            return _stop(job, state, StopReason.WATCH if rule else StopReason.TIME_LIMIT, at, rule)
+        case (Starting() | Running()) as state, PreemptRequested(at, for_job):
+            return _stop(job, state, StopReason.PREEMPTION, at, for_job)
+        case Stopping() as state, GracePassed():
+            return _to(job, replace(state, killed=True)), (Kill(state.attempt.number),)
+        case (Starting() | Running()) as state, RestartRequested(at, by, start):
+            return _stop(_restarted(job, start), state, StopReason.RESTART, at, by)
+        case ((Held() | Finished()), RestartRequested(at, _, start)):
+            return _pardoned(_restarted(job, start), at)
+        case ((Preparing() | Queued() | Running() | Held() | Finished()), RevisionApplied()):
+            return _changed(job, event)
+        case ((Preparing() | Queued()), HoldRequested(at, by)):
+            return _to(job, Held(at, f"held by {by}", asked=True)), ()
+        case (Starting() | Running()) as state, HoldRequested(at, by):
+            return _stop(job, state, StopReason.HOLD, at, by)
+        case Held(asked=asked), ReleaseRequested(at):
+            return _released(job, at) if asked else _pardoned(job, at)
+        case _:
+            raise IllegalTransition(job, event)
+
+
+def implied(job: Job) -> tuple[Command, ...]:
+    """Return the commands that the present state stands for, to be given again after a crash."""
+    match job.state:
+        case Preparing():
+            return (PrepareImage(),)
+        case Starting(image=image, attempt=attempt, allocation=allocation):
+            return (Launch(attempt, image, allocation),)
+        case Stopping(attempt=attempt, killed=killed):
+            return (Kill(attempt.number) if killed else Terminate(attempt.number),)
+        case Queued() | Running() | Held() | Finished():  # exhaustive
+            return ()
+
+
+def due(job: Job, now: datetime) -> Event | None:
+    """Return the event that time alone has brought about, if any."""
+    match job.state:
+        case Running(deadline=deadline) if deadline is not None and now >= deadline:
+            return DeadlinePassed(now)
+        case Stopping(kill_at=kill_at, killed=False) if now >= kill_at:
+            return GracePassed(now)
+        case _:
+            return None
+
+
+def _place(job: Job, state: Queued, event: Placed) -> Step:
+    start = job.next_start
+    fresh = start.source is From.SCRATCH and job.attempts > 0
+    lineage = job.lineages + 1 if fresh else job.lineage
+    began = None if fresh else start.step if start.source is From.STEP else job.saved
+    attempt = Attempt(job.attempts + 1, lineage, start, job.turned, began, event.boot, job.revision)
+    made = max(job.lineages, lineage)
+    if fresh:  # what an older lineage has saved is nothing that this one could lose
+        job = replace(job, history=replace(job.history, had_checkpoint=False))
+    job = replace(job, attempts=attempt.number, lineage=lineage, lineages=made, saved=began)
+    starting = Starting(event.at, state.image, attempt, event.allocation)
+    return _to(job, starting), (Launch(attempt, state.image, event.allocation),)
+
+
+def _running(job: Job, state: Starting, event: Launched) -> Running:
+    """Return the state of an attempt that has started; where that was between two boots, nobody knows."""
+    boot = state.attempt.boot if state.attempt.boot == event.boot else None
+    attempt = replace(state.attempt, boot=boot)
+    return Running(event.at, state.image, attempt, state.allocation, deadline_of(job, event.at))
+
+
+def _stop(
+    job: Job, state: Starting | Running, reason: StopReason, at: datetime, by: str | None = None
+) -> Step:
+    kill_at = at + job.grace
+    started = state.since if isinstance(state, Running) else None
+    stopping = Stopping(
+        at, state.image, state.attempt, state.allocation, reason, kill_at, by=by, started=started
+    )
+    return _to(job, stopping), (Terminate(state.attempt.number),)
+
+
+def _restarted(job: Job, start: Start) -> Job:
+    """Return a job that begins again where a person wants it; from scratch also with its own settings."""
+    return replace(job, next_start=start, turned=Turned() if start.source is From.SCRATCH else job.turned)
+
+
+def _changed(job: Job, event: RevisionApplied) -> Step:
+    """Take up a new revision; what runs is asked to stop only where the policy has said so."""
+    job, stops = revised(job, event)
+    if stops and isinstance(job.state, Running):
+        return _stop(job, job.state, StopReason.CHANGE, event.at, event.by)
+    return waiting(job)
+
+
+def _pardoned(job: Job, at: datetime) -> Step:
+    """Let a job go on that a person has looked at: only what was seen is kept."""
+    return _to(replace(job, history=job.history.pardoned()), Preparing(at)), (PrepareImage(),)
+
+
+def _released(job: Job, at: datetime) -> Step:
+    """Let a job go on that somebody wanted to wait: nothing is forgiven."""
+    return _to(replace(job, history=job.history.asked_for()), Preparing(at)), (PrepareImage(),)
+
+
+# --- Ends ---------------------------------------------------------------------------------------------
+
+
+def _after_exit(job: Job, state: Lent, at: datetime, ended: Ended, ruling: Ruling) -> Step:
+    """Follow the policy's ruling."""
+    job = replace(job, history=ruling.history, saved=_saved(job, state, ended))
+    verdict = ruling.verdict
+    if verdict.verb in STARTS:
+        job = replace(job, next_start=ruling.start, turned=ruling.turned, preempted=_gave_way(job, state))
+        why = verdict.reason + _refused(ended) + _skipped(ended)
+        after: State = Queued(at, state.image, why, not_before=at + verdict.delay)
+    elif verdict.verb is Verb.FINISH:
+        after = Finished(at, Outcome.SUCCEEDED, _completed(state, ended))
+    elif verdict.verb is Verb.GIVE_UP:
+        after = Finished(at, Outcome.FAILED, _why_not(job, state, verdict.reason, ended))
+    else:
+        job = replace(job, next_start=ruling.start)
+        asked = isinstance(state, Stopping) and state.reason is StopReason.HOLD
+        after = Held(at, _why_not(job, state, verdict.reason, ended), asked)
+    return _over(_to(job, after), state)
+
+
+def _after_asked_exit(job: Job, state: Stopping, at: datetime, ended: Ended, ruling: Ruling) -> Step:
+    """Read an end in the light of what had been asked for; where that does not settle it, the policy does."""
+    if ended.completed or state.reason not in _SETTLED:
+        return _after_exit(job, state, at, ended, ruling)
+    return _as_asked(replace(job, history=ruling.history, saved=_saved(job, state, ended)), state, at)
+
+
+_SETTLED: Final = frozenset({StopReason.CANCELLED, StopReason.RESTART, StopReason.CHANGE})
+"""What somebody has asked for settles what follows."""
+
+
+def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:
+    if state.reason is StopReason.CANCELLED:
+        why = "cancelled" if state.by is None else f"cancelled by {state.by}"
+        return _over(_to(job, Finished(at, Outcome.CANCELLED, why)), state)
+    job = replace(job, history=job.history.asked_for())
+    return _over(_to(job, Queued(at, state.image, f"{state.reason}, as asked")), state)
+
+
+def _over(job: Job, state: Lent) -> Step:
+    """Take an ended attempt away; what waits for the next one may need another image."""
+    job, more = again(job)
+    return job, (Remove(state.attempt.number), *more)
+
+
+def _saved(job: Job, state: Lent, ended: Ended) -> int | None:
+    """Return what is saved in the lineage of the next attempt, which need not be that of the last one."""
+    return ended.checkpoint_step if state.attempt.lineage == job.lineage else job.saved
+
+
+def _never_started(job: Job, state: Stopping, at: datetime) -> Step:
+    """An attempt that was asked to stop before it could start: there is no end to judge."""
+    if state.reason is StopReason.HOLD:
+        return _to(job, Held(at, f"held by {state.by}", asked=True)), (Remove(state.attempt.number),)
+    return _as_asked(job, state, at)
+
+
+def _unstarted(job: Job, why: str) -> Ended:
+    """Return a launch that was refused as the end of an attempt that saved nothing."""
+    return Ended(None, "launch_failed", why, checkpoint_step=job.saved)
+
+
+def _gave_way(job: Job, state: Lent) -> int:
+    """Return how often a job has given way to another one by now."""
+    return job.preempted + (isinstance(state, Stopping) and state.reason is StopReason.PREEMPTION)
+
+
+def _completed(state: Lent, ended: Ended) -> str:
+    if isinstance(state, Stopping):
+        return "completed while it was asked to stop"
+    return "completed, although a child process was killed for memory" if ended.oom_seen else "completed"
+
+
+def _refused(ended: Ended) -> str:
+    """Return why an attempt could not be started: the reason to wait for another one is in that alone."""
+    return f": {ended.message}" if ended.cause == "launch_failed" and ended.message else ""
+
+
+def _skipped(ended: Ended) -> str:
+    count = len(ended.checkpoints_rejected)
+    return f"; {count} invalid checkpoint{'s' if count > 1 else ''} skipped" if count else ""
+
+
+def _why_not(job: Job, state: Lent, reason: str, ended: Ended) -> str:
+    """Return why nothing follows by itself: the verdict, and what the program or the checkpoints say."""
+    if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT and job.time_limit is not None:
+        return f"time limit of {span(job.time_limit)} reached"
+    if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
+        return f"held by {state.by}"
+    plain = reason.removeprefix("give up: ").removeprefix("hold: ")
+    said = (
+        ended.message if ended.message.startswith(plain) else ": ".join(filter(None, (plain, ended.message)))
+    )
+    if ended.checkpoints_rejected and ended.checkpoint_step is None:
+        return f"checkpoints exist and none is valid: {'; '.join(ended.checkpoints_rejected)}; {said}"
+    return said
+
+
+def _to(job: Job, state: State) -> Job:
+    return replace(job, state=state)

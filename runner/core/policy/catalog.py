@@ -1,0 +1,54 @@
+"""The facts there are.  ``runner policy facts`` and the reference in docs/policy.md are made from this table.
+
+Words that a container says are marked as hints: they decide about its own job and nothing else.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from runner.core.policy.catalog_attempt import CHECKPOINT_FACTS, EXIT_FACTS, PROGRESS_FACTS
+from runner.core.policy.catalog_environment import (
+    ATTEMPT_FACTS,
+    CHANGE_FACTS,
+    DEVICE_FACTS,
+    EFFECTIVE_FACTS,
+    REQUEST_FACTS,
+)
+from runner.core.policy.facts import Fact, Known, Moment
+
+SECTIONS: Final = (
+    ("The end", EXIT_FACTS),
+    ("Progress", PROGRESS_FACTS),
+    ("Checkpoints", CHECKPOINT_FACTS),
+    ("Devices", DEVICE_FACTS),
+    ("What took effect", EFFECTIVE_FACTS),
+    ("Attempts", ATTEMPT_FACTS),
+    ("Requests and limits", REQUEST_FACTS),
+    ("A change", CHANGE_FACTS),
+)
+
+TABLE: Final[Mapping[str, Fact]] = {fact.name: fact for _, facts in SECTIONS for fact in facts}
+
+
+def at(moment: Moment) -> dict[str, Fact]:
+    """Return the facts that a rule of this moment may ask about."""
+    return {name: fact for name, fact in TABLE.items() if moment in fact.moments}
+
+
+def known(given: Mapping[str, object], moment: Moment) -> dict[str, Known]:
+    """Return the facts that are known; None stands for unknown, and so does a hint that makes no sense.
+
+    Raises:
+        ValueError: a name that does not exist at this moment, or a value that the runner itself got wrong.
+    """
+    facts: dict[str, Known] = {}
+    for name, value in given.items():
+        fact = TABLE.get(name)
+        if fact is None or moment not in fact.moments:
+            raise ValueError(f"there is no fact {name!r} on {moment}")
+        kept = None if value is None else fact.read(value)
+        if kept is not None:
+            facts[name] = kept
+        elif value is not None and not fact.hint:
+            raise ValueError(f"{name} cannot be {value!r}: it is a {fact.kind}")
+    return facts

@@ -1,0 +1,258 @@
+"""Facts about an attempt itself: how it ended, how far it came, what it saved."""
+
+from typing import Final
+
+from runner.core.policy.facts import Fact, Kind, Moment
+
+_EXIT: Final = (Moment.EXIT,)
+_WATCH: Final = (Moment.WATCH,)
+_RUNNING: Final = (Moment.WATCH, Moment.CHANGE)
+_ALWAYS: Final = (Moment.EXIT, Moment.WATCH, Moment.CHANGE)
+
+PHASES: Final = ("init", "data", "compile", "train", "eval", "save", "drain")
+CAUSES: Final = (
+    *("completed", "stopped", "invalid_spec", "do_not_restart", "non_finite", "device_out_of_memory"),
+    *("no_valid_checkpoint", "host_oom", "killed", "terminated", "segfault", "bus_error", "aborted"),
+    *("arithmetic_error", "illegal_instruction", "not_executable", "not_found", "disk_full", "exception"),
+    *("no_result", "vanished", "launch_failed", "not_started"),
+)
+
+EXIT_FACTS: Final = (
+    Fact(
+        "exit.class",
+        Kind.WORD,
+        _EXIT,
+        "how it ended: its work done, exit 0 without the result that it owes, an exit code of its own, "
+        "a signal, never started, gone without a trace",
+        "executor's end of the attempt, and result.json where the workload writes one",
+        ("success", "no_result", "exception", "signal", "no_start", "vanished"),
+        hint=True,
+    ),
+    Fact(
+        "exit.code",
+        Kind.WHOLE,
+        _EXIT,
+        "exit code; 128 + n usually means signal n",
+        "executor's end of the attempt",
+        least=0,
+        most=255,
+        hint=True,
+    ),
+    Fact(
+        "exit.signal",
+        Kind.WHOLE,
+        _EXIT,
+        "signal that ended its first process, where the executor sees signals apart from exit codes",
+        "executor's end of the attempt",
+        least=1,
+        most=64,
+        hint=True,
+    ),
+    Fact(
+        "killed_by",
+        Kind.WORD,
+        _EXIT,
+        "who of us ended it, if anybody: `deadline` is the time limit, `change` a new revision, "
+        "`watch/NAME` a rule of on_watch",
+        "the runner's own journal: the reason of the stop that preceded the end",
+        ("nobody", "operator", "deadline", "preemption", "change", "watch/..."),
+    ),
+    Fact(
+        "cause",
+        Kind.WORD,
+        _EXIT,
+        "why it ended, in the house's words (see the life of a job)",
+        "runner.core.job.exit_cause over all the evidence",
+        CAUSES,
+        hint=True,
+    ),
+    Fact(
+        "root",
+        Kind.TEXT,
+        _EXIT,
+        "fingerprint of the root cause; tries and the no-progress ceiling are counted by it",
+        "runner.core.policy.roots over cause and message; the cause alone where nothing else is known",
+        hint=True,
+    ),
+    Fact(
+        "oom.host",
+        Kind.TRUTH,
+        _EXIT,
+        "the kernel killed a process of it for memory",
+        "oom_kill as the container's cgroup counted it, or the engine's OOMKilled",
+    ),
+    Fact(
+        "oom.device",
+        Kind.TRUTH,
+        _EXIT,
+        "a device had no memory left",
+        "exit 98 or cause device_out_of_memory in result.json; for other programs a pattern in the log",
+        hint=True,
+    ),
+    Fact(
+        "nan",
+        Kind.TRUTH,
+        _EXIT,
+        "loss or gradient was not finite; weights were not updated",
+        "exit 97 or cause non_finite in result.json",
+        hint=True,
+    ),
+    Fact(
+        "host.rebooted",
+        Kind.TRUTH,
+        _EXIT,
+        "the machine was started anew while it ran",
+        "boot id at launch beside the boot id now",
+    ),
+)
+
+PROGRESS_FACTS: Final = (
+    Fact("phase", Kind.WORD, _ALWAYS, "what it is, or was last, doing", "status.json", PHASES, hint=True),
+    Fact(
+        "heartbeat.age_s",
+        Kind.NUMBER,
+        _WATCH,
+        "time since its last report",
+        "the runner's clock, since status.json last changed",
+        least=0,
+        unit="s",
+    ),
+    Fact(
+        "heartbeat.limit_s",
+        Kind.NUMBER,
+        _WATCH,
+        "how long it may be silent in this phase: a floor, or five times the longest silence seen in it",
+        "learned by the runner for each phase; unknown in the first five steps, "
+        "and in init, compile, eval, save and drain",
+        least=0,
+        unit="s",
+    ),
+    Fact(
+        "heartbeat.age_over_limit",
+        Kind.TRUTH,
+        _WATCH,
+        "it is silent for longer than that",
+        "the two above; unknown while the limit is",
+    ),
+    Fact(
+        "data_wait",
+        Kind.NUMBER,
+        _ALWAYS,
+        "share of step time in which it waited for the next batch",
+        "status.json",
+        least=0,
+        most=1,
+        hint=True,
+    ),
+    Fact("progress.step", Kind.WHOLE, _ALWAYS, "last completed step", "status.json", least=0, hint=True),
+    Fact(
+        "progress.total",
+        Kind.WHOLE,
+        _ALWAYS,
+        "steps of the whole job",
+        "status.json total_steps",
+        least=0,
+        hint=True,
+    ),
+    Fact(
+        "progress.epoch_fraction",
+        Kind.NUMBER,
+        _ALWAYS,
+        "share of the present epoch that is done",
+        "status.json step and the steps of an epoch",
+        least=0,
+        most=1,
+        hint=True,
+    ),
+    Fact(
+        "progress.total_fraction",
+        Kind.NUMBER,
+        _ALWAYS,
+        "share of the whole job that is done",
+        "status.json step / total_steps",
+        least=0,
+        most=1,
+        hint=True,
+    ),
+    Fact(
+        "progress.rate",
+        Kind.NUMBER,
+        _ALWAYS,
+        "mean rate of the attempt since its first step",
+        "items in status.json, as the runner sees them pass; at the end metrics.jsonl",
+        least=0,
+        unit="items/s",
+        hint=True,
+    ),
+    Fact(
+        "progress.rate_recent",
+        Kind.NUMBER,
+        _ALWAYS,
+        "mean rate over economics.rate_window",
+        "the same; at the end items_per_s in status.json",
+        least=0,
+        unit="items/s",
+        hint=True,
+    ),
+    Fact(
+        "progress.idle_s",
+        Kind.NUMBER,
+        _WATCH,
+        "time since the step last grew, whatever the heartbeat says",
+        "the runner's clock, since the step in status.json last grew",
+        least=0,
+        unit="s",
+    ),
+    Fact(
+        "progress.advanced",
+        Kind.TRUTH,
+        _ALWAYS,
+        "its newest valid checkpoint is newer than the one that the attempt began with",
+        "manifests, verified by the runner at launch and now",
+    ),
+)
+
+CHECKPOINT_FACTS: Final = (
+    Fact(
+        "checkpoint.present",
+        Kind.TRUTH,
+        _ALWAYS,
+        "the lineage holds a checkpoint, valid or not",
+        "the lineage's directory",
+    ),
+    Fact(
+        "checkpoint.valid",
+        Kind.TRUTH,
+        _ALWAYS,
+        "at least one of them is complete and undamaged",
+        "manifests: sizes and sha256, checked by the runner",
+    ),
+    Fact(
+        "checkpoint.compatible",
+        Kind.TRUTH,
+        _ALWAYS,
+        "the newest valid one fits what would run next",
+        "manifest signatures beside those of the next spec",
+    ),
+    Fact("checkpoint.step", Kind.WHOLE, _ALWAYS, "step of the newest valid one", "its manifest", least=0),
+    Fact(
+        "checkpoint.age_s",
+        Kind.NUMBER,
+        _ALWAYS,
+        "time between its creation and the end of the attempt, or now",
+        "its directory's time, not what the manifest says",
+        least=0,
+        unit="s",
+    ),
+    Fact("checkpoint.count", Kind.WHOLE, _ALWAYS, "how many valid ones there are", "manifests", least=0),
+    Fact(
+        "checkpoint.rejected", Kind.WHOLE, _ALWAYS, "how many are present and not valid", "manifests", least=0
+    ),
+    Fact(
+        "checkpoint.on_demand",
+        Kind.TRUTH,
+        _RUNNING,
+        "it saves when it is asked to stop",
+        "the workload: true for those that speak the contract",
+    ),
+)

@@ -1,0 +1,313 @@
+"""What a change does to a training: two revisions field by field, each field with its class.
+
+    A  same bits, and nothing faster or slower: logs, limits, how often to save
+    B  the same mathematics: other speed, or other rounding
+    C  the same state, another trajectory: learning rate, batch, schedule
+    D  the weights alone could be kept
+    E  no checkpoint fits
+
+The class of a whole change is its worst.  The world is closed: a field that is not in the table
+is E, and a test fails when a model gains one.  A checkpoint's signatures (``jobs.checkpoint.signatures``) say
+the same from the other side: what must agree there is E here, what should agree is B or C.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from runner.base.units import format_size
+from runner.core.policy.facts import Known
+
+Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
+"""What a field holds, as JSON does."""
+
+PROGRAM: Final = "program"
+"""The kind of workload that leaves no signatures in its checkpoints."""
+
+
+class Class(StrEnum):
+    """What a change does to a checkpoint; later letters are worse."""
+
+    A = "A"
+    B = "B"
+    C = "C"
+    D = "D"
+    E = "E"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of one field; ``bits`` says that the same bits come out all the same."""
+
+    kind: Class
+    why: str
+    bits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs."""
+
+    name: str
+    before: Plain
+    after: Plain
+    kind: Class
+    why: str
+    bits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All fields that differ, the worst first."""
+
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def kind(self) -> Class:
+        """Return the class of the whole; nothing at all is A."""
+        return max((change.kind for change in self.changes), default=Class.A)
+
+    @property
+    def same_bits(self) -> bool:
+        """Return whether what is computed stays the same to the last bit."""
+        return all(change.bits for change in self.changes)
+
+    def facts(self, *, allowed: bool) -> dict[str, Known]:
+        """Return what a policy may ask about."""
+        names = tuple(change.name for change in self.changes)
+        return {"diff.class": str(self.kind), "diff.fields": names, "diff.allowed": allowed}
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A revision as its fields, dotted; ``kind`` and ``dropout`` decide about some of them."""
+
+    values: Mapping[str, Plain]
+    kind: str
+    dropout: bool = False
+
+
+def difference(before: Fields, after: Fields) -> Difference:
+    """Return what differs between two revisions, with classes."""
+    names = sorted(before.values.keys() | after.values.keys())
+    differing = [name for name in names if _value(before, name) != _value(after, name)]
+    changes = [_change(name, before, after) for name in differing]
+    return Difference(tuple(sorted(changes, key=lambda change: (-ord(change.kind), change.name))))
+
+
+def _change(name: str, before: Fields, after: Fields) -> Change:
+    entry = judged(name, after)
+    return Change(name, _value(before, name), _value(after, name), entry.kind, entry.why, entry.bits)
+
+
+def _value(fields: Fields, name: str) -> Plain:
+    return fields.values.get(name)
+
+
+def judged(name: str, fields: Fields) -> Entry:
+    """Return the class of one field in a revision, with the reason."""
+    entry = _known(name, fields.kind)
+    if entry is None:
+        return Entry(Class.E, "nobody knows what this field does to a checkpoint")
+    if name == "profile.micro_batch" and fields.dropout:
+        return Entry(Class.C, "dropout draws other masks in batches of another size")
+    if fields.kind == PROGRAM and entry.kind in {Class.B, Class.E}:
+        return Entry(Class.C, f"{entry.why}; only its author knows whether its checkpoints still fit")
+    return entry
+
+
+def _known(name: str, kind: str) -> Entry | None:
+    section, _, rest = name.partition(".")
+    if section == "workload":
+        return WORKLOADS.get(kind, {}).get(rest) or TRAINING.get(rest)
+    return FIELDS.get(name) or FIELDS.get(f"{section}.*")
+
+
+# --- The table ----------------------------------------------------------------------------------------
+
+_BOOKS: Final = Entry(Class.A, "only what is written about it", bits=True)
+_LIMIT: Final = Entry(Class.A, "only how it is scheduled, limited and tried again", bits=True)
+_SAVING: Final = Entry(Class.A, "only when and how it saves; the bits do not depend on it", bits=True)
+_CHECKS: Final = Entry(Class.A, "only what is looked at on the way", bits=True)
+_EVALUATION: Final = Entry(Class.A, "only how it is evaluated; evaluating changes no weights", bits=True)
+_FEEDING: Final = Entry(
+    Class.B, "other speed, same bits: batches do not depend on how they are made", bits=True
+)
+_MEMORY: Final = Entry(Class.B, "other speed, same bits: only where things lie in memory", bits=True)
+_KEPT: Final = Entry(Class.B, "other speed, same bits: work that need not be done twice", bits=True)
+_ROUNDING: Final = Entry(Class.B, "other rounding of the same mathematics")
+_PLACE: Final = Entry(Class.B, "another machine, or other libraries, round differently")
+_SURROUNDINGS: Final = Entry(Class.B, "what it finds around it may choose other kernels")
+_PATH: Final = Entry(Class.C, "training goes elsewhere from here on")
+_SEED: Final = Entry(Class.C, "another seed draws other batches and masks")
+_SHAPE: Final = Entry(Class.E, "parameters of another shape")
+_CORPUS: Final = Entry(Class.E, "other data, or data read differently")
+_PROGRAM: Final = Entry(Class.E, "another program")
+
+FIELDS: Final[Mapping[str, Entry]] = {
+    "name": _BOOKS,
+    "labels.*": _BOOKS,
+    "priority": _LIMIT,
+    "policy": _LIMIT,
+    "allow": _LIMIT,
+    "retry.*": _LIMIT,
+    "stop_grace": _LIMIT,
+    "resources.cpus": _FEEDING,  # the number of threads that follows from it is profile.threads
+    "resources.memory": _LIMIT,
+    "resources.shm": _LIMIT,
+    "resources.time_limit": _LIMIT,
+    "resources.gpus": Entry(Class.C, "another number of devices sums in another order"),
+    "queue.*": _LIMIT,
+    "devices.*": _PLACE,
+    "devices.memory": _LIMIT,
+    "devices.linked": _LIMIT,
+    "matrix": _LIMIT,  # of a job that is one of a matrix there is none left
+    "schedule": _LIMIT,
+    "schedule.*": _LIMIT,
+    "checkpoint.*": _SAVING,
+    "accelerator": _PLACE,
+    "image.*": _PLACE,
+    "environment.*": _SURROUNDINGS,
+    "mounts": _SURROUNDINGS,
+    "secrets.*": _SURROUNDINGS,
+    "seed": _SEED,
+    # Switches of the profile
+    "profile.precision": _ROUNDING,
+    "profile.tf32_matmul": _ROUNDING,
+    "profile.tf32_cudnn": _ROUNDING,
+    "profile.deterministic": _ROUNDING,
+    "profile.cudnn_benchmark": _ROUNDING,
+    "profile.compile": _ROUNDING,
+    "profile.compile_dynamic": _ROUNDING,
+    "profile.compile_fullgraph": _CHECKS,
+    "profile.compile_cache": _KEPT,
+    "profile.optimizer": _ROUNDING,
+    "profile.attention": _ROUNDING,
+    "profile.activation_checkpointing": _ROUNDING,
+    "profile.micro_batch": Entry(Class.B, "sums in another order"),
+    "profile.eval_batch": _EVALUATION,
+    "profile.loader_workers": _FEEDING,  # fewer threads with more workers: profile.threads says so
+    "profile.loader_prefetch": _FEEDING,
+    "profile.loader_persistent": _FEEDING,
+    "profile.placement": _MEMORY,
+    "profile.non_blocking": _MEMORY,
+    "profile.transfer": _MEMORY,
+    "profile.clone_batches": _MEMORY,
+    "profile.conversion": _KEPT,
+    "profile.shared_targets": _ROUNDING,
+    "profile.stream_buffer": _MEMORY,
+    "profile.stream_buffer_memory": _MEMORY,
+    "profile.graph_cache": _KEPT,
+    "profile.encode_once": _ROUNDING,
+    "profile.last_position_only": _ROUNDING,
+    "profile.host_checks_every": Entry(
+        Class.B, "other speed, same bits: when the loss is looked at", bits=True
+    ),
+    "profile.anomaly_detection": _CHECKS,
+    "profile.memory_log": _CHECKS,
+    "profile.memory_log_every": _CHECKS,
+    "profile.memory_cleanup_every": _MEMORY,
+    "profile.dry_run": _CHECKS,
+    "profile.threads": _ROUNDING,
+    "profile.allocator": _MEMORY,
+    "profile.launch_blocking": _CHECKS,
+    "profile.memory_fraction": _LIMIT,
+    "profile.async_save": _SAVING,
+}
+"""Every field outside of the workload.  ``SECTION.*`` stands for what is not named of a section."""
+
+TRAINING: Final[Mapping[str, Entry]] = {
+    "kind": Entry(Class.E, "another workload"),
+    "data": _CORPUS,
+    "steps": Entry(Class.C, "the learning rate of every later step depends on how many there are"),
+    "batch_size": _PATH,
+    "learning_rate": _PATH,
+    "warmup_steps": _PATH,
+    "schedule": _PATH,
+    "floor": _PATH,
+    "weight_decay": _PATH,
+    "grad_clip": _PATH,
+    "dropout": _PATH,
+    "eval_every": _EVALUATION,
+    "eval_batches": _EVALUATION,
+    "log_every": _BOOKS,
+}
+"""What workloads have in common."""
+
+
+def _all(entry: Entry, *names: str) -> dict[str, Entry]:
+    return dict.fromkeys(names, entry)
+
+
+WORKLOADS: Final[Mapping[str, Mapping[str, Entry]]] = {
+    "causal_lm": {
+        **_all(_CORPUS, "include"),
+        **_all(_PATH, "context"),
+        **_all(_SHAPE, "layers", "heads", "width"),
+    },
+    "graph_forecast": {
+        **_all(_CORPUS, "window", "scales", "horizons", "held_out"),
+        **_all(_CORPUS, "neighbours", "lookback", "half_life", "shrinkage", "threshold"),
+        **_all(_CORPUS, "synthetic_assets", "synthetic_days"),
+        **_all(_PATH, "return_weight"),
+        **_all(_SHAPE, "hidden", "heads", "layers"),
+    },
+    "imu_stream": {
+        **_all(_CORPUS, "index", "group", "held_out", "accelerometer", "gyroscope", "gravity", "rate_hz"),
+        **_all(_PATH, "window", "stride", "combos", "noise", "shards", "shuffle_block"),
+        **_all(_SHAPE, "hidden", "layers", "bidirectional"),
+    },
+    "pair_classifier": {
+        **_all(_CORPUS, "value_column", "length"),
+        **_all(
+            _PATH, "group", "threshold", "similar_weight", "swap_weight_start", "swap_weight_end", "masked"
+        ),
+        **_all(_SHAPE, "layers", "heads", "width"),
+    },
+    "resident_transformer": {
+        **_all(_PATH, "every", "horizon", "threshold", "price_weight"),
+        **_all(_SHAPE, "days", "weeks", "months", "pool", "layers", "heads", "width"),
+    },
+    PROGRAM: _all(_PROGRAM, "command", "code"),
+}
+"""What each kind has of its own, by what its checkpoints are signed with."""
+
+
+SIZES: Final = frozenset(
+    {"resources.memory", "resources.shm", "devices.memory", "profile.stream_buffer_memory"}
+)
+"""Fields that hold bytes."""
+
+LONGEST: Final = 60
+"""Characters of a value that are shown."""
+
+
+def shown(value: Plain) -> str:
+    """Return a value in short, as a job file would say it."""
+    text = _written(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _written(value: Plain) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_written(one)}' for name, one in value.items())}}}"
+    return str(value)
+
+
+def rows(found: Difference) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield (field, before, after, class, reason), the worst first."""
+    for change in found.changes:
+        before, after = (shown(_sized(change.name, value)) for value in (change.before, change.after))
+        yield change.name, before, after, str(change.kind), change.why
+
+
+def _sized(name: str, value: Plain) -> Plain:
+    """Return a value, a size as a job file would say it."""
+    return format_size(value) if name in SIZES and isinstance(value, int) else value

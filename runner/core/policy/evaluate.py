@@ -1,0 +1,213 @@
+"""A policy's answer, as a pure function: the same facts and history always give the same verdict.
+
+The first rule that is true and acts answers.  A rule whose tries are used up, or whose remedy
+cannot go any further, still answers (``spent``): it does not hand over to the next one unless its
+author said so.  Then the clamps, then the ceilings.  Every rule is weighed, the later ones too, so
+that a person can see what each would have said.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from runner.core.policy import adjustments as remedies
+from runner.core.policy import guards as limits
+from runner.core.policy.adjustments import NO_REMEDY, possible
+from runner.core.policy.conditions import Finding, weigh
+from runner.core.policy.decision import Advice, Decision, Limit, Situation, Verdict, Weighed
+from runner.core.policy.facts import Facts, Known, Moment
+from runner.core.policy.history import History
+from runner.core.policy.model import DISTURBS, STARTS, Adjustment, Policy, Rule, Spent, Verb
+from runner.core.policy.wording import because, doing, happened, noticed, plainly, span
+
+ANSWERS: Final = "answers"
+ASKED_FIRST: Final = "would answer; what was asked for comes first"
+
+
+def decide(policy: Policy, moment: Moment, history: History, situation: Situation) -> Decision:
+    """Return what a policy says at one moment of a job's life."""
+    facts = {**situation.facts, **derived(policy, moment, history, situation)}
+    situation = replace(situation, facts=facts)
+    match moment:
+        case Moment.EXIT:
+            return _after_exit(policy, history, situation)
+        case Moment.WATCH:
+            return _while_running(policy, history, situation)
+        case Moment.CHANGE:  # exhaustive
+            return _offered(policy, history, situation)
+
+
+def derived(policy: Policy, moment: Moment, history: History, situation: Situation) -> dict[str, Known]:
+    """Return the facts that nobody has to gather: they follow from the history and the policy."""
+    facts: dict[str, Known] = {
+        "attempt.n": history.attempts + 1,
+        "attempt.charged": history.charged,
+        "attempt.wall_s": (history.ran + situation.uptime).total_seconds(),
+    }
+    if situation.started:
+        facts["attempt.uptime_s"] = situation.uptime.total_seconds()
+    if moment is Moment.EXIT:
+        facts["attempt.same_root"] = history.times_stuck(root_of(situation.facts), situation.effective)
+    if moment is Moment.CHANGE:
+        for verb in STARTS:
+            gain = situation.facts.get(f"econ.{verb}_gain")
+            if isinstance(gain, int | float):
+                facts[f"econ.{verb}_pays"] = gain >= policy.economics.hurdle
+    return facts
+
+
+def root_of(facts: Facts) -> str:
+    """Return what attempts that ended alike have in common."""
+    return str(facts.get("root") or facts.get("cause") or facts.get("exit.class") or "unknown")
+
+
+# --- Asking the rules ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The rule that answers, what is left of its adjustments, and whether it is spent."""
+
+    rule: Rule
+    adjust: tuple[Adjustment, ...]
+    spent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    weighed: tuple[Weighed, ...]
+    advice: tuple[Advice, ...]
+    answer: _Answer | None
+
+
+def _ask(policy: Policy, moment: Moment, history: History, situation: Situation) -> _Asked:
+    """Weigh every rule; the first that is true, acts, and does not hand over is the answer."""
+    weighed: list[Weighed] = []
+    advice: list[Advice] = []
+    answer: _Answer | None = None
+    for rule in policy.rules(moment):
+        finding = weigh(rule.when, situation.facts)
+        note = ""
+        if finding.truth and rule.speaks_only:
+            note = "only says so"
+            advice.append(Advice(rule.name, noticed(rule, situation.facts)))
+        elif finding.truth and answer is None:
+            answer, note = _try(rule, finding, moment, history, situation)
+        elif finding.truth:
+            note = "an earlier rule has answered"
+        weighed.append(Weighed(rule.name, rule.do, finding.truth, finding.readings, note))
+    return _Asked(tuple(weighed), tuple(advice), answer)
+
+
+def _try(
+    rule: Rule, finding: Finding, moment: Moment, history: History, situation: Situation
+) -> tuple[_Answer | None, str]:
+    """Return the answer of a rule that is true, None if it has none; and a note about it."""
+    if moment is not Moment.EXIT and rule.do in DISTURBS and not finding.readings:
+        return None, "no fact speaks for it: a running attempt is not disturbed"
+    left = tuple(adjustment for adjustment in rule.adjust if possible(adjustment, situation.facts))
+    spent = _spent(rule, left, history, situation) if moment is Moment.EXIT else ""
+    if spent and rule.spent is Spent.NEXT:
+        return None, f"{spent}; the next rule is asked"
+    return _Answer(rule, left, spent), spent or ANSWERS
+
+
+def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
+    """Return why a rule has no remedy left; empty when it has one."""
+    if rule.adjust and not left:
+        return remedies.spent(rule.adjust, situation.facts)
+    tried = history.times_tried(rule, root_of(situation.facts), situation.effective)
+    if rule.tries is not None and tried >= rule.tries:
+        return f"all {rule.tries} retries are used" if rule.tries > 1 else "its one retry is used"
+    return ""
+
+
+# --- The end of an attempt ----------------------------------------------------------------------------
+
+
+def _after_exit(policy: Policy, history: History, situation: Situation) -> Decision:
+    facts, root = situation.facts, root_of(situation.facts)
+    advanced = facts.get("progress.advanced")
+    before = history.revised() if advanced is True else history
+    seen = facts.get("checkpoint.present") is True
+    ended = replace(
+        before.ended(situation.started or situation.now, situation.uptime),
+        had_checkpoint=history.had_checkpoint or seen,
+    )
+    asked = _ask(policy, Moment.EXIT, before, situation)
+    wish = limits.asked(facts)
+    verdict = wish or _judged(asked.answer, history, facts)
+    if asked.answer and verdict.rule:
+        verdict = limits.paid(verdict, asked.answer.rule, facts)
+    after = (
+        ended.charged_for(root, situation.effective, advanced=_truth(advanced)) if verdict.charged else ended
+    )
+    if verdict.verb in STARTS:
+        delay = policy.backoff.wait(after.setbacks, f"{situation.seed}/{after.attempts}")
+        verdict = replace(verdict, delay=delay)
+    verdict = limits.under_ceilings(verdict, policy, after, situation, root)
+    if asked.answer and verdict.verb in STARTS:
+        after = after.tried_once_more(asked.answer.rule, root, situation.effective)
+    decision = Decision(Moment.EXIT, verdict, after, facts, asked.weighed, asked.advice)
+    return overruled(decision) if wish else decision
+
+
+def overruled(decision: Decision) -> Decision:
+    """Return a decision whose rules say that what was asked for came first."""
+    weighed = (each._replace(note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.weighed)
+    return replace(decision, weighed=tuple(weighed))
+
+
+def _judged(answer: _Answer | None, history: History, facts: Facts) -> Verdict:
+    """Return what a rule says about an end, as far as the checkpoints allow."""
+    if answer is None:
+        return Verdict(Verb.HOLD, "", f"no rule answers: {happened(facts)}")
+    rule = answer.rule
+    if answer.spent:
+        verb = Verb(rule.spent)
+        said = plainly(facts) if answer.spent == NO_REMEDY else f"{happened(facts)}, and {answer.spent}"
+        return Verdict(verb, rule.name, because(said, rule))
+    reason = f"{doing(rule.do, rule.start, answer.adjust, facts)}: {happened(facts)}"
+    verdict = Verdict(
+        rule.do, rule.name, because(reason, rule), rule.start, answer.adjust, charged=rule.charge
+    )
+    return limits.safe_at_exit(verdict, history, facts)
+
+
+def _truth(value: Known | None) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+# --- While it runs ------------------------------------------------------------------------------------
+
+
+def _while_running(policy: Policy, history: History, situation: Situation) -> Decision:
+    asked = _ask(policy, Moment.WATCH, history, situation)
+    verdict = Verdict(Verb.KEEP, "", "nothing speaks against it", charged=False)
+    wall = policy.ceilings.wall
+    if wall is not None and history.ran + situation.uptime >= wall:
+        verdict = Verdict(Verb.STOP, "", f"the running time of {span(wall)} is used", limit=Limit.WALL)
+    elif asked.answer:
+        rule = asked.answer.rule
+        verdict = Verdict(rule.do, rule.name, f"stop: {noticed(rule, situation.facts)}")
+    return Decision(Moment.WATCH, verdict, history, situation.facts, asked.weighed, asked.advice)
+
+
+def _offered(policy: Policy, history: History, situation: Situation) -> Decision:
+    """A new revision or profile; as long as nothing speaks for it, the attempt goes on."""
+    facts = situation.facts
+    asked = _ask(policy, Moment.CHANGE, history, situation)
+    verdict = Verdict(Verb.KEEP, "", "no rule speaks for the change", charged=False)
+    if asked.answer:
+        rule, adjust = asked.answer.rule, asked.answer.adjust
+        reason = because(f"{doing(rule.do, rule.start, adjust, facts)}: {_argument(asked)}", rule)
+        verdict = Verdict(rule.do, rule.name, reason, rule.start, adjust, charged=False)
+        verdict = limits.safe_change(verdict, policy, history, facts)
+    swapped = verdict.verb in STARTS and facts.get("operator.approved") is not True
+    after = replace(history, swaps=history.swaps + 1) if swapped else history
+    return Decision(Moment.CHANGE, verdict, after, facts, asked.weighed, asked.advice)
+
+
+def _argument(asked: _Asked) -> str:
+    """Return the facts for which the answering rule was true."""
+    said = next(each for each in asked.weighed if each.note == ANSWERS)
+    return ", ".join(f"{r.test.fact} {r.test.wanted}" for r in said.readings) or "nothing speaks for a change"

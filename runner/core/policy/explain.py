@@ -1,0 +1,181 @@
+"""What is written down about a decision, and how it reads: JSON that needs nothing else to be understood.
+
+A record holds the facts, what every rule made of them, the verdict, and what is used up.  A file of
+records, one per line, is a journal: ``simulate`` asks another policy about the attempts in it.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+from typing import Any, Final, TypeAlias
+
+from runner.core.policy.conditions import Reading, worded
+from runner.core.policy.decision import Decision, Situation, Verdict, Weighed
+from runner.core.policy.facts import Known, Moment
+from runner.core.policy.history import Tally
+from runner.core.policy.model import Policy, Start
+
+VERSION: Final = 1
+
+BOUNDLESS: Final = 1e9
+"""From here on a gain is no measurement: nothing has to pay, because nothing is interrupted."""
+
+Record: TypeAlias = Mapping[str, Any]
+"""One decision as JSON has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Whose decision it was; the digest of a policy is computed once for all its decisions."""
+
+    job: str
+    attempt: int
+    digest: str
+
+
+def record(about: About, policy: Policy, situation: Situation, decision: Decision) -> dict[str, Any]:
+    """Return a decision as JSON can keep it."""
+    history = decision.history
+    return {
+        "record": VERSION,
+        "job": about.job,
+        "attempt": about.attempt,
+        "moment": str(decision.moment),
+        "at": situation.now.isoformat(),
+        "started": situation.started.isoformat() if situation.started else None,
+        "effective": situation.effective,
+        "policy": {"name": policy.name, "digest": about.digest},
+        "facts": {name: _figure(value) for name, value in sorted(decision.facts.items())},
+        "verdict": _verdict(decision.verdict),
+        "rules": [_weighed(each) for each in decision.weighed],
+        "advice": [{"rule": each.rule, "text": each.text} for each in decision.advice],
+        "used": {
+            "attempts": history.attempts,
+            "charged": history.charged,
+            "of": policy.ceilings.attempts,
+            "swaps": history.swaps,
+            "ran_s": history.ran.total_seconds(),
+            "tried": [_tally(each) for each in history.tried],
+            "stuck": [_tally(each) for each in history.stuck],
+        },
+    }
+
+
+def situation_of(kept: Record) -> Situation:
+    """Return the situation of a record, for another policy to look at.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is no record.
+    """
+    facts = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in kept["facts"].items()
+    }
+    started = kept["started"]
+    return Situation(
+        facts,
+        datetime.fromisoformat(kept["at"]),
+        datetime.fromisoformat(started) if started else None,
+        str(kept["effective"]),
+        str(kept["job"]),
+    )
+
+
+def _figure(value: Known) -> Known:
+    """Return a fact as JSON can keep it: a gain without bound is the largest figure there is."""
+    return sys.float_info.max if value == inf else value
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "do": str(verdict.verb),
+        "rule": verdict.rule,
+        "reason": verdict.reason,
+        "from": _start(verdict.start),
+        "with": {str(each.knob): each.turn for each in verdict.adjust},
+        "delay_s": verdict.delay.total_seconds(),
+        "charged": verdict.charged,
+        "limit": str(verdict.limit) if verdict.limit else None,
+    }
+
+
+def _start(start: Start) -> str:
+    return str(start.source) if start.step is None else f"step {start.step}"
+
+
+def _weighed(each: Weighed) -> dict[str, Any]:
+    because = [_bounded(reading).words for reading in each.readings]
+    return {"name": each.rule, "do": str(each.do), "truth": each.truth, "because": because, "note": each.note}
+
+
+def _bounded(reading: Reading) -> Reading:
+    """Return a reading in whose words a gain without bound is no figure."""
+    return reading._replace(value=_gained(reading.value)) if _of_gain(reading) else reading
+
+
+def _tally(tally: Tally) -> dict[str, Any]:
+    kept: dict[str, Any] = {"root": tally.root, "effective": tally.effective, "times": tally.times}
+    return {"rule": tally.rule, **kept} if tally.rule else kept
+
+
+# --- In words -----------------------------------------------------------------------------------------
+
+_TRUTH: Final[Mapping[bool | None, str]] = {True: "true", False: "false", None: "unknown"}
+
+
+def explained(kept: Record) -> Iterator[str]:
+    """Yield a record in words: the verdict, every rule with the facts that decided, what is used up."""
+    verdict, used = kept["verdict"], kept["used"]
+    yield f"{kept['job']}, attempt {kept['attempt']}, on_{kept['moment']}: {verdict['reason']}"
+    policy = f"policy {kept['policy']['name']} ({kept['policy']['digest']})"
+    yield f"  {_answer(verdict, kept['moment'])}; {policy}"
+    yield ""
+    width = max((len(rule["name"]) for rule in kept["rules"]), default=0)
+    for rule in kept["rules"]:
+        yield f"  {rule['name']:<{width}}  {_TRUTH[rule['truth']]:<7}  {_because(rule)}"
+    yield ""
+    yield f"  charged {used['charged']} of {used['of']} attempts; ran {used['ran_s']:.0f} s in all"
+    for tally in (*used["tried"], *used["stuck"]):
+        yield f"  {_tallied(tally)}"
+    yield from _economics(kept["facts"])
+    for advice in kept["advice"]:
+        yield f"  advice of {advice['rule']}: {advice['text']}"
+
+
+def _answer(verdict: Mapping[str, Any], moment: str) -> str:
+    """Return which rule said what; only the end of an attempt can be charged for."""
+    said = f"rule {verdict['rule']}" if verdict["rule"] else "no rule"
+    limit = f", limited by {verdict['limit']}" if verdict["limit"] else ""
+    cost = ", charged" if verdict["charged"] else ", free of charge"
+    return f"{verdict['do']} by {said}{limit}{cost if moment == Moment.EXIT else ''}"
+
+
+def _because(rule: Mapping[str, Any]) -> str:
+    facts = ", ".join(rule["because"]) or "always"
+    return f"{facts}: {rule['note']}" if rule["note"] else facts
+
+
+def _tallied(tally: Mapping[str, Any]) -> str:
+    what = f"rule {tally['rule']} has answered" if "rule" in tally else "ended without progress"
+    spec = f" with spec {tally['effective']}" if tally["effective"] else ""
+    often = "once" if tally["times"] == 1 else f"{tally['times']} times"
+    return f"{what} {often} for {tally['root']}{spec}"
+
+
+def _economics(facts: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted(facts):
+        if name.startswith("econ."):
+            yield f"  {name} = {_gained(facts[name])}"
+
+
+def _of_gain(reading: Reading) -> bool:
+    return reading.test.fact.startswith("econ.") and _boundless(reading.value)
+
+
+def _gained(value: Any) -> str:  # noqa: ANN401  (JSON)
+    return "without bound" if _boundless(value) else worded(value)
+
+
+def _boundless(value: object) -> bool:
+    return isinstance(value, float) and value >= BOUNDLESS

@@ -1,0 +1,220 @@
+"""What a policy says: ceilings, backoff, economics, and rules in the order in which they are asked.
+
+Frozen values without any decision in them: ``runner.files.policy.load`` makes them from a file,
+``runner.core.policy.evaluate`` answers with them.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from runner.core.policy.conditions import ALWAYS, Condition
+from runner.core.policy.facts import Moment
+
+
+class Verb(StrEnum):
+    """What a rule may say."""
+
+    FINISH = "finish"
+    RESUME = "resume"
+    RESTART = "restart"
+    HOLD = "hold"
+    GIVE_UP = "give_up"
+    STOP = "stop"
+    ADVISE = "advise"
+    KEEP = "keep"
+
+
+VERBS: Final[Mapping[Moment, tuple[Verb, ...]]] = {
+    Moment.EXIT: (Verb.FINISH, Verb.RESUME, Verb.RESTART, Verb.HOLD, Verb.GIVE_UP),
+    Moment.WATCH: (Verb.STOP, Verb.ADVISE),
+    Moment.CHANGE: (Verb.KEEP, Verb.RESUME, Verb.RESTART),
+}
+
+STARTS: Final = frozenset({Verb.RESUME, Verb.RESTART})
+"""Verbs after which another attempt starts."""
+
+DISTURBS: Final = frozenset({Verb.STOP, Verb.RESUME, Verb.RESTART})
+"""Verbs that end an attempt that runs, where one does."""
+
+
+class Mode(StrEnum):
+    """Whether a rule acts, or only says what it would do."""
+
+    ACT = "act"
+    LOG = "log"
+
+
+class Spent(StrEnum):
+    """What follows when the tries of a rule are used up, or its remedy cannot go any further."""
+
+    GIVE_UP = "give_up"
+    HOLD = "hold"
+    NEXT = "next"
+
+
+class Source(StrEnum):
+    """Which checkpoint the next attempt begins with."""
+
+    NEWEST = "newest"
+    PREVIOUS = "previous"
+    BEFORE_NAN = "before_nan"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a resumed attempt begins; ``step`` belongs to ``Source.STEP`` alone."""
+
+    source: Source = Source.NEWEST
+    step: int | None = None
+
+
+class Knob(StrEnum):
+    """What a rule may turn."""
+
+    MICRO_BATCH = "micro_batch"
+    EVAL_BATCH = "eval_batch"
+    WORKERS = "workers"
+    PRECISION = "precision"
+    COMPILE = "compile"
+    DEVICE = "device"
+    PROFILE = "profile"
+
+
+TURNS: Final[Mapping[Knob, str]] = {
+    Knob.MICRO_BATCH: "halve",
+    Knob.EVAL_BATCH: "halve",
+    Knob.WORKERS: "halve",
+    Knob.PRECISION: "safer",
+    Knob.COMPILE: "off",
+    Knob.DEVICE: "other",
+}
+"""The one thing that each can be told; a profile is chosen by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """One knob, and what it is told."""
+
+    knob: Knob
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """If this is true, then that.
+
+    ``tries``: how often it may answer until there is progress; None leaves it to the ceilings.
+    """
+
+    name: str
+    do: Verb
+    when: Condition = ALWAYS
+    start: Start = field(default_factory=Start)
+    adjust: tuple[Adjustment, ...] = ()
+    charge: bool = True
+    tries: int | None = None
+    spent: Spent = Spent.GIVE_UP
+    mode: Mode = Mode.ACT
+    why: str = ""
+
+    @property
+    def speaks_only(self) -> bool:
+        """Whether it changes nothing, so that the search goes on after it."""
+        return self.mode is Mode.LOG or self.do is Verb.ADVISE
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """At most so many attempts that nobody asked for start in any such time, charged or not."""
+
+    attempts: int = 6
+    within: timedelta = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What no rule gets past; None: no such ceiling."""
+
+    attempts: int = 20  # charged ones, the first included
+    wall: timedelta | None = None  # running time of all attempts together
+    storm: Storm = field(default_factory=Storm)
+    no_progress: int = 3  # charged attempts with the same root and effective spec, since the last progress
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The wait before another attempt: ``first``, times ``factor`` for each further setback, at most ``max``.
+
+    A setback is a charged attempt since the last progress.  The jitter is a share of the wait, up or down.
+    """
+
+    first: timedelta = timedelta(seconds=5)
+    factor: float = 2.0
+    max: timedelta = timedelta(minutes=5)
+    jitter: float = 0.2
+
+    def wait(self, setbacks: int, seed: str) -> timedelta:
+        """Return the wait after so many setbacks; the same seed always gives the same."""
+        growth = min(self.factor ** min(max(setbacks - 1, 0), 64), 1e9)
+        seconds = min(self.first.total_seconds() * growth, self.max.total_seconds())
+        digest = hashlib.sha256(seed.encode()).digest()
+        share = int.from_bytes(digest[:4], "big") / 0xFFFFFFFF * 2 - 1
+        return min(timedelta(seconds=seconds * (1 + self.jitter * share)), self.max)
+
+
+@dataclass(frozen=True, slots=True)
+class Economics:
+    """When a change that is only about speed is worth its cost."""
+
+    hurdle: float = 1.15  # the gain that it must promise
+    max_swaps: int = 2  # changes of a running job that nobody approved
+    rate_window: timedelta = timedelta(minutes=5)  # over which the recent rate is taken
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything that one file, with those that it extends, comes to."""
+
+    name: str
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    backoff: Backoff = field(default_factory=Backoff)
+    economics: Economics = field(default_factory=Economics)
+    on_exit: tuple[Rule, ...] = ()
+    on_watch: tuple[Rule, ...] = ()
+    on_change: tuple[Rule, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # to hash all of its rules takes longer than what a cache of policies saves
+
+    def rules(self, moment: Moment) -> tuple[Rule, ...]:
+        """Return the rules of one moment, in order."""
+        return {
+            Moment.EXIT: self.on_exit,
+            Moment.WATCH: self.on_watch,
+            Moment.CHANGE: self.on_change,
+        }[moment]
+
+
+def tightened(first: Ceilings, second: Ceilings) -> Ceilings:
+    """Return the ceilings that let nothing through which either of both would stop.
+
+    The storm with fewer attempts in the longer time is not always one of both, so each half is
+    taken from the stricter side.
+    """
+    walls = [wall for wall in (first.wall, second.wall) if wall is not None]
+    return Ceilings(
+        min(first.attempts, second.attempts),
+        min(walls) if walls else None,
+        Storm(min(first.storm.attempts, second.storm.attempts), max(first.storm.within, second.storm.within)),
+        min(first.no_progress, second.no_progress),
+    )
+
+
+def digest(policy: Policy) -> str:
+    """Return twelve hexadecimal digits that two policies share only if they are the same."""
+    return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]

@@ -1,0 +1,97 @@
+"""What another policy would have made of attempts that have been.
+
+Only as far as the evidence goes: after the first verdict that differs and still starts an attempt,
+the journal tells what happened under other settings, and that is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.core.policy.decision import Situation, Verdict
+from runner.core.policy.evaluate import decide
+from runner.core.policy.explain import Record, situation_of
+from runner.core.policy.facts import Moment
+from runner.core.policy.history import History
+from runner.core.policy.model import STARTS, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One recorded attempt: what was decided then, and what the other policy says; None if it had stopped."""
+
+    attempt: int
+    recorded: str
+    reason: str
+    lost_s: float
+    verdict: Verdict | None
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One job under another policy."""
+
+    job: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def made(self) -> int:
+        """How many of the recorded attempts the other policy would have made."""
+        return sum(turn.verdict is not None for turn in self.turns)
+
+    @property
+    def lost_s(self) -> tuple[float, float]:
+        """Seconds of work that were done and not saved: as recorded, and of the attempts still made."""
+        still = sum(turn.lost_s for turn in self.turns if turn.verdict)
+        return sum(turn.lost_s for turn in self.turns), still
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the other policy would go on where the journal ends."""
+        last = self.turns[-1].verdict if self.turns else None
+        return last is not None and last.verb in STARTS
+
+
+def replay(job: str, policy: Policy, journal: Sequence[Record]) -> Replay:
+    """Return what a policy makes of the ends that one job's journal holds, in their order.
+
+    Raises:
+        KeyError, TypeError, ValueError: something in it is no record.
+    """
+    ends = sorted(
+        (kept for kept in journal if kept["moment"] == Moment.EXIT), key=lambda kept: kept["attempt"]
+    )
+    history, stopped, certain = History(), False, True
+    turns: list[Turn] = []
+    for kept in ends:
+        situation = situation_of(kept)
+        decision = None if stopped else decide(policy, Moment.EXIT, history, situation)
+        recorded = kept["verdict"]
+        verdict = decision.verdict if decision else None
+        lost = lost_s(situation)
+        turns.append(Turn(kept["attempt"], recorded["do"], recorded["reason"], lost, verdict, certain))
+        if decision:
+            history = _next(decision.history, situation)
+            stopped = decision.verdict.verb not in STARTS
+            certain = certain and _alike(decision.verdict, recorded["do"], recorded["with"])
+    return Replay(job, tuple(turns))
+
+
+def _next(history: History, situation: Situation) -> History:
+    """Return a history that knows whether a person asked for the attempt that comes next."""
+    facts = situation.facts
+    asked = facts.get("operator.request") == "restart" or facts.get("killed_by") == "change"
+    return history.asked_for() if asked else history
+
+
+def lost_s(situation: Situation) -> float:
+    """Return the seconds of an attempt that no checkpoint keeps."""
+    facts, uptime = situation.facts, situation.uptime.total_seconds()
+    if facts.get("exit.class") == "success":
+        return 0.0
+    age = facts.get("checkpoint.age_s")
+    return min(uptime, age) if isinstance(age, int | float) else uptime
+
+
+def _alike(verdict: Verdict, do: str, turned: object) -> bool:
+    return verdict.verb == do and {str(each.knob): each.turn for each in verdict.adjust} == turned

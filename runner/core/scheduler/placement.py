@@ -1,0 +1,211 @@
+"""Where a job could live at all, and where it could now: what jobs of equal needs share.
+
+Ten thousand waiting jobs have a few dozen kinds of needs.  What was found out for one of them
+holds for the others: a shape that found no place is dead for the rest of the plan, because in
+the course of a plan nothing becomes free.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from runner.core.scheduler.calendar import Book, Cap, HostBook, Slot, millicpus, share
+from runner.core.scheduler.choose import Choice, choose
+from runner.core.scheduler.snapshot import Device, Kind, Needs
+from runner.core.scheduler.timeline import Stay
+
+
+@dataclass(slots=True)
+class Pool:
+    """The devices that some shapes can use, by host, and which of them are free now."""
+
+    slots: dict[int, list[Slot]]
+    open: dict[int, list[Slot]] = field(default_factory=dict)
+    seen: int = 0  # of the book's changes
+
+
+@dataclass(slots=True)
+class Shape:
+    """Equal needs, with what has been found out about them in this plan."""
+
+    needs: Needs
+    millicpus: int
+    share: int
+    pool: Pool
+    dead: bool = False  # finds no place, however short
+    never: bool = False  # and nobody knows when it will
+    too_long_s: float | None = None  # the shortest duration that found no place, for ever included
+    possible: bool | None = None  # None: not looked at
+    known: dict[int, tuple[int, Choice | None]] = field(default_factory=dict)  # by host, of a version
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and when a job could start."""
+
+    at_s: float
+    choice: Choice
+
+
+@dataclass(slots=True)
+class Places:
+    """Finds places in a book."""
+
+    book: Book
+    _pools: dict[object, Pool] = field(default_factory=dict)
+    _shapes: dict[Needs, Shape] = field(default_factory=dict)
+    _known: dict[int, Shape] = field(default_factory=dict)
+
+    def shape(self, needs: Needs) -> Shape:
+        """Return the shape of some needs; equal ones have the same."""
+        known = self._known.get(id(needs))  # comparing values costs more than all the rest
+        if known is None:
+            known = self._shapes.get(needs)
+            if known is None:
+                known = self._shapes[needs] = Shape(needs, millicpus(needs), share(needs), self._pool(needs))
+            self._known[id(needs)] = known
+        return known
+
+    def _pool(self, needs: Needs) -> Pool:
+        key = (bool(needs.gpus), needs.vendor, needs.models, needs.capability, needs.kind, needs.avoid,
+               needs.device_bytes)  # fmt: skip
+        if key not in self._pools:
+            slots = {book.number: _suitable(needs, book.slots) for book in self.book.hosts}
+            pool = self._pools[key] = Pool(slots)
+            self._refresh(pool, self.book.hosts, needs)
+            pool.seen = len(self.book.changed)
+        return self._pools[key]
+
+    def _refresh(self, pool: Pool, hosts: Iterable[HostBook], needs: Needs) -> None:
+        amount = share(needs)
+        for book in hosts:
+            pool.open.pop(book.number, None)
+            free = [slot for slot in pool.slots[book.number] if slot.free.free[0] >= amount]
+            if free or not needs.gpus:
+                pool.open[book.number] = free
+
+    def now(self, shape: Shape, lasts_s: float) -> Choice | None:
+        """Return the best place where a job can start now and stay so long."""
+        pool, changed = shape.pool, self.book.changed
+        if pool.seen < len(changed):
+            self._refresh(pool, changed[pool.seen :], shape.needs)
+            pool.seen = len(changed)
+        best: Choice | None = None
+        for number, free in pool.open.items():
+            if len(free) >= shape.needs.gpus:
+                choice = self._on(shape, self.book.hosts[number], free, lasts_s)
+                if choice is not None and (best is None or choice.score < best.score):
+                    best = choice
+        return best
+
+    def _on(self, shape: Shape, host: HostBook, free: list[Slot], lasts_s: float) -> Choice | None:
+        if not host.rising:
+            now_s = self.book.snapshot.now_s
+            return fit(shape, host, free, now_s, now_s + lasts_s)
+        known = shape.known.get(host.number)
+        if known is None or known[0] != host.version:
+            now_s = self.book.snapshot.now_s
+            choice = fit(shape, host, free, now_s, now_s)
+            known = shape.known[host.number] = (host.version, choice)
+        return known[1]
+
+    def earliest(self, shape: Shape, stay: Stay, caps: Sequence[Cap] = ()) -> Place | None:
+        """Return the first place that will be there, as far as is known; None if there will be none."""
+        best: Place | None = None
+        for host in self.book.hosts:
+            latest_s = best.at_s if best else inf
+            place = self._earliest_on(host, shape, stay, caps, latest_s)
+            if place and (not best or (place.at_s, place.choice.score) < (best.at_s, best.choice.score)):
+                best = place
+        return best
+
+    def _earliest_on(
+        self, host: HostBook, shape: Shape, stay: Stay, caps: Sequence[Cap], latest_s: float
+    ) -> Place | None:
+        """Return the least fixed point of ``opening``: nothing before it is possible, and it is.
+
+        None where it is later than another host's.
+        """
+        slots, at_s = shape.pool.slots[host.number], self.book.snapshot.now_s
+        while True:
+            later_s = _opening(host, shape, slots, at_s, stay, caps)
+            if later_s == inf or later_s > latest_s:
+                return None
+            if later_s == at_s:
+                choice = fit(shape, host, slots, at_s, stay.until(at_s))
+                return Place(at_s, choice) if choice else None
+            at_s = later_s
+
+    def together(self, shape: Shape) -> bool:
+        """Return whether enough devices are free on one host, and linked if they must be."""
+        return any(choose(shape.needs, self.book.hosts[i], free) for i, free in shape.pool.open.items())
+
+    def everywhere(self, shape: Shape) -> Iterator[Slot]:
+        """Yield the devices that a shape could use, whatever they do now."""
+        return (slot for slots in shape.pool.slots.values() for slot in slots)
+
+    def possible(self, shape: Shape) -> bool:
+        """Return whether a job could ever start if all else was gone and everything in service."""
+        if shape.possible is None:
+            slots = shape.pool.slots
+            shape.possible = any(_could(shape, host, slots[host.number]) for host in self.book.hosts)
+        return shape.possible
+
+
+def fit(shape: Shape, host: HostBook, slots: Iterable[Slot], begins_s: float, ends_s: float) -> Choice | None:
+    """Return the choice on one host for a time; None if too little stays free all along."""
+    if host.millicpus.least(begins_s, ends_s) < shape.millicpus:
+        return None
+    if host.memory.least(begins_s, ends_s) < shape.needs.memory_bytes:
+        return None
+    free = [slot for slot in slots if slot.free.least(begins_s, ends_s) >= shape.share]
+    return choose(shape.needs, host, free)
+
+
+def _opening(  # noqa: PLR0913, PLR0917
+    host: HostBook, shape: Shape, slots: Sequence[Slot], at_s: float, stay: Stay, caps: Sequence[Cap]
+) -> float:
+    """Return a time before which no job of this shape can start, at ``at_s`` or later."""
+    openings = [cap.free.opening(at_s, stay, cap.amount) for cap in caps]
+    openings += [
+        host.millicpus.opening(at_s, stay, shape.millicpus),
+        host.memory.opening(at_s, stay, shape.needs.memory_bytes),
+    ]
+    if shape.needs.gpus:
+        timed = [(slot.free.opening(at_s, stay, shape.share), slot.device) for slot in slots]
+        openings.append(_enough(timed, shape.needs))
+    return max(openings)
+
+
+def _enough(timed: list[tuple[float, Device]], needs: Needs) -> float:
+    """Return when so many devices are free: of one vendor at least, of one island if it must be."""
+    groups: dict[object, list[float]] = {}
+    for at_s, device in timed:
+        key = (device.vendor, device.model, device.island or device.uuid) if needs.linked else device.vendor
+        groups.setdefault(key, []).append(at_s)
+    ready = [sorted(group)[needs.gpus - 1] for group in groups.values() if len(group) >= needs.gpus]
+    return min(ready, default=inf)
+
+
+def _could(shape: Shape, host: HostBook, slots: Sequence[Slot]) -> bool:
+    enough = (
+        round(host.host.cpus * 1000) >= shape.millicpus and host.host.memory_bytes >= shape.needs.memory_bytes
+    )
+    return enough and choose(shape.needs, host, slots) is not None
+
+
+def _suitable(needs: Needs, slots: Iterable[Slot]) -> list[Slot]:
+    return [slot for slot in slots if suits(needs, slot.device)] if needs.gpus else []
+
+
+def suits(needs: Needs, device: Device) -> bool:
+    """Return whether a device is of the right kind; whether it is free is another question."""
+    size = device.shareable_bytes if device.kind is Kind.SHARED else device.memory_bytes
+    return (
+        device.kind is needs.kind
+        and needs.vendor in {None, device.vendor}
+        and (not needs.models or any(model.casefold() in device.model.casefold() for model in needs.models))
+        and size >= needs.device_bytes
+        and device.capability >= needs.capability
+        and device.uuid not in needs.avoid
+    )

@@ -1,0 +1,120 @@
+"""Whose devices a blocked job of a higher class may have, and whether that pays.
+
+Won is the waiting that the job is spared, lost is the work that its victims must do again,
+both in device-seconds and weighed by class:
+
+``w_job * n_job * (t_wait - grace)  >  hurdle * sum of w_v * n_v * lost_v``
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runner.core.scheduler.calendar import Book, HostBook, Slot
+from runner.core.scheduler.config import Order, PriorityClass
+from runner.core.scheduler.fairshare import billed
+from runner.core.scheduler.placement import Place, Shape, fit
+from runner.core.scheduler.snapshot import Running, Waiting
+from runner.core.scheduler.timeline import Stay
+
+
+@dataclass(frozen=True, slots=True)
+class Bargain:
+    """Who gives way, where the job then starts, and what that costs and wins in device-seconds."""
+
+    victims: tuple[Running, ...]
+    place: Place
+    lost: float
+    won: float
+
+
+def bargain(book: Book, job: Waiting, shape: Shape, place: Place, stay: Stay) -> Bargain | None:
+    """Return the cheapest preemption that pays for a job that would else start at ``place``."""
+    rules, now_s = book.snapshot.rules, book.snapshot.now_s
+    own = rules.class_of(job.priority_class)
+    at_s = now_s + rules.preemption.grace_s
+    if rules.order not in {Order.FAIR, Order.PRIORITY} or not own.preempts or place.at_s <= at_s:
+        return None
+    spared_s = min(place.at_s - at_s, rules.unknown_s)
+    won = own.weight * max(billed(job.needs, rules), rules.cpu_weight) * spared_s
+    offers = [
+        Bargain(victims, at, _lost(victims, book), won)
+        for host in book.hosts
+        for victims, at in _victims(book, host, shape, own, stay)
+    ]
+    paying = [offer for offer in offers if offer.won > rules.preemption.hurdle * offer.lost]
+    return min(paying, key=lambda offer: (offer.lost, offer.place.choice.score), default=None)
+
+
+def _lost(victims: Sequence[Running], book: Book) -> float:
+    return sum(_cost(victim, book) for victim in victims)
+
+
+def _cost(victim: Running, book: Book) -> float:
+    rules = book.snapshot.rules
+    weight = rules.class_of(victim.priority_class).weight
+    return weight * billed(victim.needs, rules) * victim.lost_s(book.snapshot.now_s)
+
+
+def _victims(
+    book: Book, host: HostBook, shape: Shape, own: PriorityClass, stay: Stay
+) -> Iterator[tuple[tuple[Running, ...], Place]]:
+    """Yield a set of jobs of a host of which none is superfluous, if its going makes room."""
+    wanted = {slot.device.uuid for slot in shape.pool.slots[host.number]}
+    candidates = sorted(
+        (
+            job
+            for job in book.snapshot.running
+            if _may_go(job, host, own, book) and _helps(job, shape, wanted)
+        ),
+        key=lambda job: (book.snapshot.rules.class_of(job.priority_class).rank, _cost(job, book), job.job_id),
+    )
+    chosen: list[Running] = []
+    for job in candidates:
+        chosen.append(job)
+        if _without(book, host, shape, chosen, stay):
+            break
+    else:
+        return
+    for job in chosen[-2::-1]:
+        fewer = [each for each in chosen if each is not job]
+        if _without(book, host, shape, fewer, stay):
+            chosen = fewer
+    place = _without(book, host, shape, chosen, stay)
+    yield from [(tuple(chosen), place)] if place else []
+
+
+def _helps(job: Running, shape: Shape, wanted: set[str]) -> bool:
+    return not shape.needs.gpus or any(uuid in wanted for uuid in job.devices)
+
+
+def _may_go(job: Running, host: HostBook, own: PriorityClass, book: Book) -> bool:
+    rules, now_s = book.snapshot.rules, book.snapshot.now_s
+    its = rules.class_of(job.priority_class)
+    return (
+        job.host == host.host.name
+        and its.preemptible
+        and its.rank < own.rank
+        and not job.stopping
+        and book.ends[job.job_id] > now_s + rules.preemption.grace_s
+        and now_s - job.started_s >= rules.preemption.young_s
+        and job.preempted < rules.preemption.most
+    )
+
+
+def _without(book: Book, host: HostBook, shape: Shape, gone: Sequence[Running], stay: Stay) -> Place | None:
+    """Return the place on a host once some jobs have left it."""
+    at_s = book.snapshot.now_s + book.snapshot.rules.preemption.grace_s
+    twin = host.copy()
+    for job in gone:
+        release(book, twin, job, at_s)
+    choice = fit(shape, twin, _same(twin, shape, host), at_s, stay.until(at_s))
+    return Place(at_s, choice) if choice else None
+
+
+def _same(twin: HostBook, shape: Shape, host: HostBook) -> list[Slot]:
+    return [twin.slots[slot.number] for slot in shape.pool.slots[host.number]]
+
+
+def release(book: Book, host: HostBook, job: Running, at_s: float) -> None:
+    """Write in that a job leaves at a time, before the end that it is booked to."""
+    host.give(job.needs, job.devices, at_s, book.ends[job.job_id])

@@ -1,0 +1,187 @@
+"""Who is considered first: overdue jobs by age, then class, fair share, the owner's priority, age.
+
+Each owner has one line per class, and the owner who has used least for his share is served
+first.  What starts is charged at once, so the next device goes to the next owner.  A line is
+sorted when it is looked at, and it is not looked at once nothing can start any more.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
+from typing import TypeAlias
+
+from runner.core.scheduler.config import Order, Rules
+from runner.core.scheduler.dependencies import Readiness, readiness
+from runner.core.scheduler.fairshare import Shares
+from runner.core.scheduler.snapshot import Needs, Snapshot, Waiting
+
+Rank: TypeAlias = tuple[float, float, float]  # of a line: class, group's share, user's share
+Name: TypeAlias = tuple[str, str, str]  # of a line: class, owner, group
+Entry: TypeAlias = tuple[Rank, float, Name, int]  # rank, age of the oldest job, name, number of the line
+
+
+@dataclass(slots=True)
+class Line:
+    """The jobs of one owner in one class, the next one last."""
+
+    rank: int  # of the class
+    name: Name
+    jobs: list[Waiting] = field(default_factory=list)
+    oldest_s: float = inf
+
+
+@dataclass(slots=True)
+class Eligible:
+    """The waiting jobs of a snapshot, apart: those that may start, in lines, and the others."""
+
+    snapshot: Snapshot
+    shares: Shares
+    overdue: list[Waiting] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    kept: list[Waiting] = field(default_factory=list)  # by a time or by another job
+    needs: dict[int, Needs] = field(default_factory=dict)  # of those that may start, by identity
+
+    def __post_init__(self) -> None:
+        fair = self.snapshot.rules.order is Order.FAIR
+        lines = self._sorted_out(fair=fair)
+        self.lines = list(lines.values())
+        if fair:
+            self._promote()
+
+    def _sorted_out(self, *, fair: bool) -> dict[Name, Line]:
+        lines: dict[Name, Line] = {}
+        now_s, needs = self.snapshot.now_s, self.needs
+        for job in self.snapshot.waiting:  # thousands, at every plan
+            if (job.not_before_s is not None and job.not_before_s > now_s) or (
+                job.after and readiness(job.after, self.snapshot.ended) is not Readiness.READY
+            ):
+                self.kept.append(job)
+                continue
+            key = (job.priority_class, job.owner, job.group) if fair else ("", "", "")
+            line = lines.get(key)
+            if line is None:
+                line = lines[key] = Line(self.snapshot.rules.class_of(key[0]).rank, key)
+            line.jobs.append(job)
+            line.oldest_s = min(line.oldest_s, job.submitted_s)
+            wanted = job.needs
+            needs[id(wanted)] = wanted
+        return lines
+
+    def _promote(self) -> None:
+        """Take out the jobs that have waited longer than their bound, of each owner the oldest few."""
+        late = overdue(self.snapshot, [job for line in self.lines for job in line.jobs])
+        self.overdue = late
+        taken = {job.job_id for job in late}
+        for line in self.lines if late else ():
+            line.jobs = [job for job in line.jobs if job.job_id not in taken]
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """Yield every job that may start, in order; ``shares`` may change on the way."""
+        yield from self.overdue
+        key = sort_key(self.snapshot.rules)
+        heap: list[Entry] = [self._entry(i) for i, line in enumerate(self.lines) if line.jobs]
+        heapify(heap)
+        sorted_: set[int] = set()
+        while heap:
+            number = heap[0][3]
+            line = self.lines[number]
+            if number not in sorted_:
+                line.jobs.sort(key=key, reverse=True)
+                sorted_.add(number)
+            entry = self._entry(number)
+            if entry > heap[0]:
+                heapreplace(heap, entry)
+                continue
+            yield from self._served(line, entry[0])
+            heappop(heap)
+            if line.jobs:
+                heappush(heap, self._entry(number))
+
+    def _served(self, line: Line, rank: Rank) -> Iterator[Waiting]:
+        """Yield from one line until its owner has got something."""
+        charges = self.shares.charges
+        while line.jobs:
+            yield line.jobs.pop()
+            if line.jobs and self.shares.charges != charges and self._rank(line) != rank:
+                return
+
+    def _entry(self, number: int) -> Entry:
+        line = self.lines[number]
+        return self._rank(line), line.oldest_s, line.name, number
+
+    def _rank(self, line: Line) -> Rank:
+        _, owner, name = line.name
+        group, user = self.shares.rank(owner, name)
+        return -line.rank, group, user
+
+
+def since_s(job: Waiting, snapshot: Snapshot) -> float:
+    """Return since when nothing but the order and what is free keeps a job waiting."""
+    ended = (snapshot.ended[each.job_id].at_s for each in job.after)
+    return max(job.submitted_s, -inf if job.not_before_s is None else job.not_before_s, *ended)
+
+
+def overdue(snapshot: Snapshot, eligible: list[Waiting]) -> list[Waiting]:
+    """Return the jobs whose anti-starvation bound has passed, first the one for which it did first.
+
+    Of one owner only the ``overdue_per_owner`` oldest: whoever hands in thousands of jobs at
+    once must not come before everybody else when they have grown old.
+    """
+    rules, now_s = snapshot.rules, snapshot.now_s
+    bounds = {each.name: each.bound_s for each in rules.classes}
+    least = min(bounds.values())
+    late = [
+        (due_s, number(job), job)
+        for job in eligible
+        if now_s - job.submitted_s > least
+        and (due_s := since_s(job, snapshot) + _bound(bounds, rules, job.priority_class)) < now_s
+    ]
+    counted: dict[str, int] = {}
+    first: list[Waiting] = []
+    for _, _, job in sorted(late, key=lambda each: each[:2]):
+        counted[job.owner] = counted.get(job.owner, 0) + 1
+        if counted[job.owner] <= rules.overdue_per_owner:
+            first.append(job)
+    return first
+
+
+def _bound(bounds: dict[str, float], rules: Rules, name: str) -> float:
+    return bounds[name] if name in bounds else rules.class_of(name).bound_s
+
+
+Number: TypeAlias = tuple[int, str]
+
+
+def number(job: Waiting) -> Number:
+    """Return what sorts ids as numbers: 9 comes before 10."""
+    return _number(job.job_id)
+
+
+@lru_cache(maxsize=2**15)  # every plan sorts the same jobs
+def _number(job_id: str) -> Number:
+    return int(job_id) if job_id.isdecimal() else 0, job_id
+
+
+SortKey: TypeAlias = Callable[[Waiting], tuple[float, float, float, Number]]
+
+
+def sort_key(rules: Rules) -> SortKey:
+    """Return what the jobs of one line are sorted by."""
+    match rules.order:
+        case Order.FAIR:
+            return lambda job: (-job.priority, job.submitted_s, 0.0, _number(job.job_id))
+        case Order.FIFO:
+            return lambda job: (job.submitted_s, 0.0, 0.0, number(job))
+        case Order.PRIORITY:
+            ranks = {each.name: each.rank for each in rules.classes}
+            return lambda job: (
+                -_rank_of(ranks, rules, job), -job.priority, job.submitted_s, number(job))  # fmt: skip
+        case Order.SJF:  # exhaustive
+            return lambda job: (job.lasting(rules), job.submitted_s, 0.0, number(job))
+
+
+def _rank_of(ranks: dict[str, int], rules: Rules, job: Waiting) -> int:
+    known = ranks.get(job.priority_class)
+    return rules.class_of(job.priority_class).rank if known is None else known

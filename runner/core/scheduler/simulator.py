@@ -1,0 +1,254 @@
+"""A site of the mind: jobs arrive, ``plan`` decides, time jumps from event to event.
+
+What decides is the code that decides in the daemon, so that a site can see what an order, a
+quota or two more devices would have done to the jobs of last month.  Left out: the time that
+images and containers take, failures, and people who change their minds when they see the queue.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from typing import TypeAlias
+
+from runner.core.job.model import Outcome
+from runner.core.scheduler.backfill import Plan, Preempt, Start, plan
+from runner.core.scheduler.config import Rules
+from runner.core.scheduler.fairshare import billed, charged
+from runner.core.scheduler.snapshot import (
+    RESTART_S,
+    After,
+    Ended,
+    Host,
+    Maintenance,
+    Needs,
+    Running,
+    Snapshot,
+    Sweep,
+    Waiting,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One job of a trace: what its owner asked for, and how long it really takes."""
+
+    job_id: str
+    owner: str
+    needs: Needs
+    submitted_s: float
+    lasts_s: float
+    limit_s: float | None = None
+    group: str = ""
+    priority_class: str = "normal"
+    priority: int = 50
+    after: tuple[After, ...] = ()
+    sweep: Sweep | None = None
+    restart_s: float = RESTART_S  # what coming back costs after it gave way
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a trace is played.  ``tick_s`` is the least time between two plans."""
+
+    hosts: tuple[Host, ...]
+    rules: Rules = field(default_factory=Rules)
+    maintenance: tuple[Maintenance, ...] = ()
+    tick_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a job."""
+
+    arrival: Arrival
+    spans: tuple[tuple[float, float], ...]  # in which it had its devices, one for each attempt
+    killed: bool  # at its limit
+
+    @property
+    def started_s(self) -> float:
+        """Return when it started for the first time."""
+        return self.spans[0][0]
+
+    @property
+    def ended_s(self) -> float:
+        return self.spans[-1][1]
+
+    @property
+    def held_s(self) -> float:
+        return sum(ends_s - begins_s for begins_s, ends_s in self.spans)
+
+    @property
+    def waited_s(self) -> float:
+        """Return the time from submission to the first start."""
+        return self.started_s - self.arrival.submitted_s
+
+
+class _Kind(StrEnum):
+    ARRIVED = "arrived"
+    ENDED = "ended"
+    WAKE = "wake"
+
+
+Watch: TypeAlias = Callable[[Snapshot, Plan], None]
+
+
+@dataclass(slots=True)
+class _Account:
+    """Decaying usage of one user or group, exact between two changes of its rate."""
+
+    usage: float = 0.0
+    rate: float = 0.0
+    at_s: float = 0.0
+
+    def read(self, at_s: float, half_life_s: float) -> float:
+        return charged(self.usage, self.rate, at_s - self.at_s, half_life_s)
+
+    def change(self, at_s: float, rate: float, half_life_s: float) -> None:
+        self.usage, self.at_s = self.read(at_s, half_life_s), at_s
+        self.rate += rate
+
+
+@dataclass(slots=True)
+class _Life:
+    """One job on its way."""
+
+    arrival: Arrival
+    work_s: float
+    limit_s: float | None
+    attempt: int = 0
+    spans: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Play:
+    site: Site
+    watch: Watch
+    now_s: float = 0.0
+    events: list[tuple[float, int, _Kind, str, int]] = field(default_factory=list)
+    lives: dict[str, _Life] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    users: dict[str, _Account] = field(default_factory=dict)
+    groups: dict[str, _Account] = field(default_factory=dict)
+    wanted: set[str] = field(default_factory=set)  # jobs that others wait for
+    ended: dict[str, Ended] = field(default_factory=dict)
+    played: list[Played] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def all(self, trace: Iterable[Arrival]) -> None:
+        for arrival in trace:
+            self.lives[arrival.job_id] = _Life(arrival, arrival.lasts_s, arrival.limit_s)
+            self.wanted.update(after.job_id for after in arrival.after)
+            self._later(arrival.submitted_s, _Kind.ARRIVED, arrival.job_id)
+        for window in self.site.maintenance:
+            self._later(window.ends_s, _Kind.WAKE, "")
+        planned_s = -inf
+        while self.events:
+            self.now_s = max(self.events[0][0], planned_s + self.site.tick_s)
+            while self.events and self.events[0][0] <= self.now_s:
+                self._happen(*heappop(self.events))
+            if self.waiting:
+                self._plan()
+                planned_s = self.now_s
+
+    def _later(self, at_s: float, kind: _Kind, job_id: str, attempt: int = 0) -> None:
+        heappush(self.events, (at_s, next(self.numbers), kind, job_id, attempt))
+
+    # --- what happens
+
+    def _happen(self, at_s: float, _number: int, kind: _Kind, job_id: str, attempt: int) -> None:
+        match kind:
+            case _Kind.ARRIVED:
+                self._queue(self.lives[job_id])
+            case _Kind.ENDED:
+                if attempt == self.lives[job_id].attempt and job_id in self.running:
+                    self._leave(self.lives[job_id], at_s)
+            case _Kind.WAKE:  # exhaustive
+                pass
+
+    def _queue(self, life: _Life) -> None:
+        job = life.arrival
+        self.waiting[job.job_id] = Waiting(
+            job.job_id, job.owner, job.needs, job.submitted_s, job.group, job.priority_class, job.priority,
+            after=job.after, limit_s=life.limit_s, sweep=job.sweep,
+        )  # fmt: skip
+
+    def _leave(self, life: _Life, at_s: float) -> None:
+        """Let a job go, for good or because it gave way."""
+        job = life.arrival
+        gone = self.running.pop(job.job_id)
+        self._charge(job, at_s, -1)
+        ran_s = at_s - gone.started_s
+        life.spans.append((gone.started_s, at_s))
+        life.work_s -= max(ran_s - self._overhead(life), 0.0)
+        if gone.stopping and life.work_s > 0:
+            life.limit_s = life.limit_s and max(life.limit_s - ran_s, 1.0)
+            self._queue(life)
+            return
+        killed = life.work_s > 1e-6
+        self.played.append(Played(job, tuple(life.spans), killed))
+        if job.job_id in self.wanted:
+            self.ended[job.job_id] = Ended(Outcome.FAILED if killed else Outcome.SUCCEEDED, at_s)
+
+    def _overhead(self, life: _Life) -> float:
+        return life.arrival.restart_s if life.attempt > 1 else 0.0
+
+    def _charge(self, job: Arrival, at_s: float, sign: int) -> None:
+        rate, half_life_s = sign * billed(job.needs, self.site.rules), self.site.rules.half_life_s
+        for accounts, name in ((self.users, job.owner), (self.groups, job.group)):
+            accounts.setdefault(name, _Account(at_s=at_s)).change(at_s, rate, half_life_s)
+
+    # --- what is decided
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            self.now_s, self.site.hosts, tuple(self.waiting.values()), tuple(self.running.values()),
+            self._usage(self.users), self._usage(self.groups), self.ended, self.site.maintenance,
+            self.site.rules,
+        )  # fmt: skip
+
+    def _usage(self, accounts: Mapping[str, _Account]) -> dict[str, float]:
+        half_life_s = self.site.rules.half_life_s
+        return {name: account.read(self.now_s, half_life_s) for name, account in accounts.items()}
+
+    def _plan(self) -> None:
+        picture = self.snapshot()
+        decided = plan(picture)
+        self.watch(picture, decided)
+        for start in decided.starts:
+            self._start(start)
+        for preemption in decided.preemptions:
+            self._preempt(preemption)
+
+    def _start(self, start: Start) -> None:
+        life = self.lives[start.job_id]
+        job, life.attempt = life.arrival, life.attempt + 1
+        limit_s = inf if life.limit_s is None else life.limit_s
+        ends_s = None if life.limit_s is None else self.now_s + life.limit_s
+        del self.waiting[start.job_id]
+        self.running[start.job_id] = Running(
+            job.job_id, job.owner, job.needs, start.host, start.devices, self.now_s, ends_s, job.group,
+            job.priority_class, restart_s=job.restart_s, preempted=len(life.spans), sweep=job.sweep,
+        )  # fmt: skip
+        self._charge(job, self.now_s, 1)
+        lasts_s = min(life.work_s + self._overhead(life), limit_s)
+        self._later(self.now_s + lasts_s, _Kind.ENDED, job.job_id, life.attempt)
+
+    def _preempt(self, preemption: Preempt) -> None:
+        victim = self.running[preemption.job_id]
+        leaves_s = self.now_s + self.site.rules.preemption.grace_s
+        self.running[preemption.job_id] = replace(victim, stopping=True, ends_s=leaves_s)
+        self._later(leaves_s, _Kind.ENDED, victim.job_id, self.lives[victim.job_id].attempt)
+
+
+def play(site: Site, trace: Iterable[Arrival], watch: Watch = lambda _snapshot, _plan: None) -> list[Played]:
+    """Return what becomes of the jobs of a trace, in the order of their ends; some may never start.
+
+    ``watch`` sees every snapshot with its plan.
+    """
+    stage = _Play(site, watch)
+    stage.all(trace)
+    return stage.played

@@ -1,0 +1,149 @@
+"""What a simulation comes to: how busy, how long people waited, and how evenly."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from runner.core.scheduler.fairshare import jain
+from runner.core.scheduler.simulator import Played, Site
+
+SHORT_S = 10.0
+"""Jobs shorter than this count as so long in a slowdown (D. Feitelson et al., JSSPP 1997)."""
+
+SHARES = (50, 90, 95, 99, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class UserReport:
+    """What one user got."""
+
+    jobs: int
+    device_hours: float
+    mean_wait_s: float
+    mean_slowdown: float
+    due: float  # part that it got of its max-min fair share of the devices, while it wanted them
+    service: float  # device-seconds held by device-seconds from submission to end: 1 is no waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What all of them got."""
+
+    jobs: int
+    never_started: int
+    makespan_s: float
+    utilisation: float  # device-seconds lent by those there were, from first submission to last end
+    mean_wait_s: float
+    waits_s: Mapping[int, float]  # by percentile
+    mean_slowdown: float
+    preemptions: int
+    fairness: float  # Jain's index of the users' part of what was due to them
+    fairness_service: float  # Jain's index of the users' service
+    users: Mapping[str, UserReport]
+
+
+def report(site: Site, played: Sequence[Played], of: int) -> Report:
+    """Return the report of ``of`` jobs of which these were played.
+
+    Raises:
+        ValueError: none was.
+    """
+    if not played:
+        raise ValueError("no job started")
+    begins_s = min(each.arrival.submitted_s for each in played)
+    makespan_s = max(each.ended_s for each in played) - begins_s
+    devices = sum(len(host.devices) for host in site.hosts)
+    lent_s = sum(_device_s(each, each.held_s) for each in played)
+    due = received(played, devices)
+    users = {name: _user(group, due[name]) for name, group in sorted(_by_user(played).items())}
+    waits = sorted(each.waited_s for each in played)
+    return Report(
+        jobs=len(played),
+        never_started=of - len(played),
+        makespan_s=makespan_s,
+        utilisation=lent_s / (devices * makespan_s) if devices and makespan_s else 0.0,
+        mean_wait_s=_mean(waits),
+        waits_s={share: waits[max(-(-len(waits) * share // 100) - 1, 0)] for share in SHARES},
+        mean_slowdown=_mean(slowdown(each) for each in played),
+        preemptions=sum(len(each.spans) - 1 for each in played),
+        fairness=jain(user.due for user in users.values()),
+        fairness_service=jain(user.service for user in users.values()),
+        users=users,
+    )
+
+
+SAMPLES = 4000
+"""Moments at which it is looked at who has what and who is due what."""
+
+
+def received(played: Sequence[Played], devices: int) -> dict[str, float]:
+    """Return for each user the part that it got of its max-min fair share while it wanted devices.
+
+    At a moment, everybody who wants less than an equal part of the devices is due that, and the
+    others are due equal parts of the rest (D. Bertsekas, R. Gallager, Data Networks, 1992, 6.5.2).
+    """
+    begins_s = min(each.arrival.submitted_s for each in played)
+    step_s = max((max(each.ended_s for each in played) - begins_s) / SAMPLES, 1e-9)
+    wanted: list[dict[str, int]] = [{} for _ in range(SAMPLES)]
+    lent: list[dict[str, int]] = [{} for _ in range(SAMPLES)]
+    for each in played:
+        _mark(wanted, each, (each.arrival.submitted_s - begins_s, each.ended_s - begins_s), step_s)
+        for span in each.spans:
+            _mark(lent, each, (span[0] - begins_s, span[1] - begins_s), step_s)
+    due, got = dict.fromkeys(_by_user(played), 0.0), dict.fromkeys(_by_user(played), 0.0)
+    for wants, has in zip(wanted, lent, strict=True):
+        for user, part in max_min(wants, devices).items():
+            due[user] += part
+            got[user] += min(has.get(user, 0), part)
+    return {user: got[user] / due[user] if due[user] else 1.0 for user in due}
+
+
+def _mark(samples: list[dict[str, int]], each: Played, span: tuple[float, float], step_s: float) -> None:
+    """Add a job's devices to the moments that lie in a span."""
+    owner, gpus = each.arrival.owner, each.arrival.needs.gpus
+    for sample in samples[ceil(span[0] / step_s) : ceil(span[1] / step_s)] if gpus else ():
+        sample[owner] = sample.get(owner, 0) + gpus
+
+
+def max_min(wanted: Mapping[str, int], devices: int) -> dict[str, float]:
+    """Return what everybody is due of some devices: nobody more than is wanted, the rest in equal parts."""
+    due: dict[str, float] = {}
+    left = float(devices)
+    for done, (user, count) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):
+        due[user] = min(count, left / (len(wanted) - done))
+        left -= due[user]
+    return due
+
+
+def slowdown(each: Played) -> float:
+    """Return the bounded slowdown: time from submission to end by time held, 1 at least."""
+    return max((each.ended_s - each.arrival.submitted_s) / max(each.held_s, SHORT_S), 1.0)
+
+
+def _by_user(played: Iterable[Played]) -> dict[str, list[Played]]:
+    users: dict[str, list[Played]] = {}
+    for each in played:
+        users.setdefault(each.arrival.owner, []).append(each)
+    return users
+
+
+def _user(played: list[Played], due: float) -> UserReport:
+    held_s = sum(_device_s(each, each.held_s) for each in played)
+    there_s = sum(_device_s(each, each.ended_s - each.arrival.submitted_s) for each in played)
+    return UserReport(
+        jobs=len(played),
+        device_hours=held_s / 3600,
+        mean_wait_s=_mean(each.waited_s for each in played),
+        mean_slowdown=_mean(slowdown(each) for each in played),
+        due=due,
+        service=held_s / there_s if there_s else 1.0,
+    )
+
+
+def _device_s(each: Played, lasted_s: float) -> float:
+    return each.arrival.needs.gpus * lasted_s
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known)

@@ -1,0 +1,123 @@
+"""Needs, times and devices in words: what a reason is made of."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from runner.core.policy.wording import span as span_of
+from runner.core.scheduler.placement import Shape
+from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Kind, Needs, Snapshot
+
+SHOWN = 3
+"""Devices out of service that a reason names one by one."""
+
+NAMED = 3
+"""Jobs that a reason names one by one."""
+
+FIRST_S, LAST_S = (datetime(*day, tzinfo=UTC).timestamp() for day in ((1000, 1, 1), (9999, 12, 31)))
+"""What can be told as a date with four digits."""
+
+DAY_S = 86_400
+
+MIB = 1024**2
+
+BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
+"""Vendors as they write themselves."""
+
+
+def clock(at_s: float, snapshot: Snapshot) -> str:
+    """Return a time of day, with the date when that is another one than now.
+
+    A time that no calendar has is told as the first or the last that it has: words must not fail.
+    """
+    day, second = divmod(_second(at_s + snapshot.utc_offset_s), DAY_S)
+    time = f"{second // 3600:02d}:{second // 60 % 60:02d}"
+    return time if day == _day(snapshot.now_s + snapshot.utc_offset_s) else f"{_date(day)} {time}"
+
+
+def zone(snapshot: Snapshot) -> str:
+    """Return what the clock of the site is ahead of UTC: ``UTC+1``, ``UTC-03:30``."""
+    hours, minutes = divmod(round(abs(snapshot.utc_offset_s) / 60), 60)
+    sign = "-" if snapshot.utc_offset_s < 0 else "+"
+    ahead = f"{hours:02d}:{minutes:02d}" if minutes else f"{hours}"
+    return f"UTC{sign}{ahead}" if hours or minutes else "UTC"
+
+
+def _second(at_s: float) -> int:
+    """Return a time as the second of a calendar."""
+    return int(min(max(at_s, FIRST_S), LAST_S) // 1)
+
+
+@lru_cache(maxsize=16)
+def _day(at_s: float) -> int:
+    """Return the day of a time; it is asked for with every estimate of one plan."""
+    return _second(at_s) // DAY_S
+
+
+@lru_cache(maxsize=1024)
+def _date(day: int) -> str:
+    """Return a day since 1970 as a date; the estimates of a long queue are of few days."""
+    return f"{datetime.fromtimestamp(day * DAY_S, UTC):%Y-%m-%d}"
+
+
+def span(seconds: float) -> str:
+    return span_of(timedelta(seconds=seconds))
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def jobs(ids: Sequence[str]) -> str:
+    """Return some jobs by their ids; of many, a few and how many more: ``jobs 2, 3, 4 and 96 others``."""
+    if len(ids) == 1:
+        return f"job {ids[0]}"
+    if len(ids) <= NAMED + 1:  # "and 1 others" would be no shorter than its id
+        return f"jobs {', '.join(ids[:-1])} and {ids[-1]}"
+    return f"jobs {', '.join(ids[:NAMED])} and {len(ids) - NAMED} others"
+
+
+def size(amount: int) -> str:
+    """Return an amount of memory in the unit that people write: ``64 MiB``, ``1.5 GiB``."""
+    return f"{amount / MIB:.4g} MiB" if 0 < amount < GIB else f"{amount / GIB:.4g} GiB"
+
+
+def wanted(needs: Needs) -> str:
+    """Return needs in words: ``2 linked GPUs with >= 40 GiB``; of a job without GPUs, the rest."""
+    if not needs.gpus:
+        return f"{needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory"
+    nouns = {Kind.WHOLE: "GPU", Kind.SLICE: "GPU slice", Kind.SHARED: "shared GPU"}
+    linked = "linked " if needs.linked and needs.gpus > 1 else ""
+    brand = "" if needs.models or not needs.vendor else f"{BRANDS.get(needs.vendor, needs.vendor)} "
+    noun = f"{linked}{brand}{nouns[needs.kind]}"
+    return f"{counted(needs.gpus, noun)}{''.join(_conditions(needs))}"
+
+
+def _conditions(needs: Needs) -> Iterator[str]:
+    if needs.models:
+        yield f" ({' or '.join(needs.models)})"
+    if needs.device_bytes:
+        yield f" with {size(needs.device_bytes)} left" if needs.kind is Kind.SHARED else (
+            f" with >= {size(needs.device_bytes)}")  # fmt: skip
+    if needs.capability > (0, 0):
+        yield " of capability >= {}.{}".format(*needs.capability)
+
+
+def out_of_service(devices: Iterable[Device]) -> Iterator[str]:
+    """Yield what keeps devices from being lent, a few by name and the others as a number."""
+    closed = [device for device in devices if device.state not in {DeviceState.FREE, DeviceState.LENT}]
+    for device in closed[:SHOWN]:
+        if device.state is DeviceState.FOREIGN:
+            yield f"{device.name} used by {device.reason or 'a foreign process'}"
+        else:
+            yield f"{device.name} {device.state}{f' ({device.reason})' if device.reason else ''}"
+    if len(closed) > SHOWN:
+        yield f"{len(closed) - SHOWN} more out of service"
+
+
+def scarce(shape: Shape, cpus: int, memory_bytes: int) -> Iterator[str]:
+    """Yield which of a host's own resources do not suffice, given the most that one host has free."""
+    if shape.millicpus > cpus:
+        yield f"{shape.needs.cpus:g} cpus wanted and {cpus / 1000:g} free"
+    if shape.needs.memory_bytes > memory_bytes:
+        yield f"{size(shape.needs.memory_bytes)} of memory wanted and {size(memory_bytes)} free"

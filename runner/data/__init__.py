@@ -1,1 +1,0 @@
-"""Small real data sets: what there is, how it is made, where it lies."""

@@ -1,1 +1,0 @@
-"""The devices of this machine, live."""

@@ -1,0 +1,204 @@
+"""A matrix as the job files it stands for: the same tree, with one combination of values put in.
+
+Each of them is then read like any other file.  The values keep the places at which they are
+written, so whatever is wrong with one is told where it stands: in the matrix.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from jobs import contract
+from runner.base import yaml as yaml_tree
+from runner.base.textfile import Position, Problem, quoted
+from runner.base.yaml import Mapping, Node, Scalar
+from runner.files import validation as parsing
+from runner.files import validators as rules
+from runner.files.job.queue import Matrix, Setting, combinations, impossible_matrix
+
+SHORT_FORMS: Final = {"profile": "extends", "image": "name"}
+"""Sections for which a text may stand, and the field that it means."""
+
+FREE_NAMES: Final = ("environment", "labels", "secrets")
+"""Sections whose names are the user's own, dots included."""
+
+TEXTS: Final = ("environment.", "labels.")
+"""What begins the names of fields in which a number is a text."""
+
+ONCE: Final = {
+    "name": "is made from that of the file and a number in each job of a matrix",
+    "matrix": "cannot hold another matrix",
+    "schedule": "cannot be beside a matrix",
+}
+"""What cannot differ between the jobs of a matrix, and why."""
+
+
+T = TypeVar("T")
+
+Combination: TypeAlias = dict[str, Setting]
+
+
+class Alone(contract.Spec):
+    """The matrix of a file, whatever else is in it."""
+
+    matrix: Matrix | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of the files that a matrix stands for."""
+
+    tree: Mapping
+    values: Combination
+
+
+class _NoMapping(Exception):
+    """A field below something that has no fields."""
+
+
+def matrix_of(tree: Mapping) -> Matrix | None:
+    """Return the matrix of a file, None where it has none or one with mistakes, which others tell."""
+    if "matrix" not in tree.entries:
+        return None
+    written = {"matrix": yaml_tree.plain(tree.entries["matrix"])}
+    alone, _ = parsing.validated(Alone, written, tree)
+    found = alone.matrix if alone else None
+    return None if found is None or any(impossible_matrix(found)) else found
+
+
+def problems(tree: Mapping, matrix: Matrix) -> Iterator[Problem]:
+    """Yield what cannot be varied, where the matrix names it."""
+    timed = tree.entries.get("schedule")
+    if timed is not None and not (isinstance(timed, Scalar) and timed.value is None):
+        beside = "cannot be beside a matrix: at each of its times one job is submitted"
+        yield Problem(yaml_tree.place(tree, ("schedule",)), "schedule", beside)
+    for name in matrix.values:
+        path = ("matrix", "values", name)
+        fact = ONCE.get(name.partition(".")[0]) or _inside_another(name, matrix)
+        try:
+            _put(tree, _parts(name), Scalar(tree.at, None, ""), tree.at)
+        except _NoMapping as error:
+            fact = fact or f"cannot be varied: {error}"
+        if fact:
+            yield Problem(yaml_tree.key_place(tree, path), _shown(name), fact)
+
+
+def _inside_another(name: str, matrix: Matrix) -> str | None:
+    """Return what is wrong with a field that is part of another one that is varied."""
+    others = (other for other in matrix.values if name.startswith(f"{other}.") and other not in SHORT_FORMS)
+    return next((f"is part of {quoted(other)}, which is varied too" for other in others), None)
+
+
+def variants(tree: Mapping, matrix: Matrix, name: str, wrong: Collection[str] = ()) -> tuple[Variant, ...]:
+    """Return the files that a matrix stands for; ``name`` is that of the whole, and each has a number.
+
+    The fields ``wrong``, by their paths, are left as the file has them: what else is not right can
+    be told together with what is wrong with those.
+    """
+    values = yaml_tree.at_path(tree, ("matrix", "values"))
+    assert isinstance(values, Mapping)  # noqa: S101  (the matrix was made from it)
+    nodes = {
+        (field, type(node.value), node.value): node
+        for field, items in values.entries.items()
+        for node in getattr(items, "items", ())
+    }
+    varied = _without(matrix, {each for each in matrix.values if _shown(each) in wrong})
+    found = tuple(
+        Variant(_variant(tree, values, chosen, nodes, f"{name}-{number}"), _arriving(chosen, nodes))
+        for number, chosen in enumerate(map(dict, combinations(varied)), start=1)
+    )
+    return found if any(each.values for each in found) else (Variant(tree, {}),)
+
+
+def _without(matrix: Matrix, names: Collection[str]) -> Matrix:
+    """Return a matrix that varies some fields less, and nothing that it has left out with them."""
+    if not names:
+        return matrix
+
+    def kept(fields: Iterable[tuple[str, T]]) -> dict[str, T]:
+        return {name: value for name, value in fields if name not in names}
+
+    left_out = [kept(each.items()) for each in matrix.exclude]
+    return matrix.model_copy(update={"values": kept(matrix.values.items()), "exclude": left_out})
+
+
+def _shown(name: str) -> str:
+    return parsing.dotted(("matrix", "values", name))
+
+
+def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], Scalar]) -> Combination:
+    """Return a combination as its job gets it: a number that is a text there is told as it was typed."""
+    return {
+        field: nodes[field, type(value), value].text
+        if field.startswith(TEXTS) and type(value) in (int, float)
+        else value
+        for field, value in chosen.items()
+    }
+
+
+def _variant(
+    tree: Mapping,
+    values: Mapping,
+    chosen: Combination,
+    nodes: dict[tuple[str, type, object], Scalar],
+    name: str,
+) -> Mapping:
+    labels = {}
+    for field in sorted(chosen, key=lambda each: each.count(".")):  # a profile before its switches
+        node, at = nodes[field, type(chosen[field]), chosen[field]], values.keys[field]
+        tree = _put(tree, _parts(field), node, at)
+        if _is_label(field, node.text):
+            labels[field] = Scalar(node.at, node.text, node.text)
+    for field, node in labels.items():
+        tree = _put(tree, ("labels", field), node, values.keys[field])
+    named = tree.entries.get("name")
+    if named is not None and not (isinstance(named, Scalar) and isinstance(named.value, str)):
+        return tree  # wrong, and to be told as such
+    at = named.at if named else tree.at
+    return _with(tree, "name", Scalar(at, name, name), tree.keys.get("name", at))
+
+
+def _is_label(field: str, text: str) -> bool:
+    """Return whether a value can be found by a label that is called like its field."""
+    try:
+        rules.label_key(field)
+        rules.label_value(text)
+    except ValueError:
+        return False
+    return not field.startswith("labels.")
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    section, dot, rest = name.partition(".")
+    if section in FREE_NAMES and dot:
+        return section, rest
+    return tuple(name.split("."))
+
+
+def _put(tree: Mapping, path: Sequence[str], value: Node, at: Position) -> Mapping:
+    """Return a tree with a value in it; ``at`` is where its key is taken to stand.
+
+    Raises:
+        _NoMapping: something on the way to it has no fields.
+    """
+    head, *rest = path
+    if not rest:
+        return _with(tree, head, value, at)
+    inside = _opened(head, tree.entries.get(head), at)
+    return _with(tree, head, _put(inside, rest, value, at), tree.keys.get(head, at))
+
+
+def _opened(name: str, node: Node | None, at: Position) -> Mapping:
+    """Return a section as the mapping that it is, or that its short form stands for."""
+    if isinstance(node, Mapping):
+        return node
+    if node is None:
+        return Mapping(at, {}, {}, 1)
+    if isinstance(node, Scalar) and name in SHORT_FORMS:
+        field = SHORT_FORMS[name]
+        return Mapping(node.at, {field: node.at}, {field: node}, 2)
+    raise _NoMapping(f"{quoted(name)} has no fields")
+
+
+def _with(tree: Mapping, name: str, value: Node, at: Position) -> Mapping:
+    return Mapping(tree.at, {**tree.keys, name: at}, {**tree.entries, name: value}, tree.size)

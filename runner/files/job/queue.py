@@ -1,0 +1,293 @@
+"""What a job file may say about its place in the queue: when, after whom, on which devices, how often.
+
+The models of the sections ``queue``, ``devices``, ``matrix`` and ``schedule``, and what in them
+contradicts itself.  Whether a class, a device or another job exists is asked where those are known.
+"""
+
+import math
+import re
+import zoneinfo
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from itertools import product
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from jobs import contract
+from runner.base.textfile import quoted, shown
+from runner.base.units import format_size
+from runner.core.scheduler.snapshot import Condition, Kind
+from runner.files.job.cron import NAMED, cron
+from runner.files.types import GIB, Memory, Name
+from runner.files.validation import did_you_mean
+
+MAX_COMBINATIONS: Final = 1000
+"""Jobs of one matrix: each is looked at as a whole file before the first is accepted."""
+
+FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+LAST: Final = datetime(9001, 1, 1, tzinfo=UTC)
+"""Between these every clock on a wall can show a moment, and whatever is added to it."""
+
+_CAPABILITY: Final = re.compile(r"([0-9]{1,2})\.([0-9])")
+_CRON_PART: Final = re.compile(r"[0-9A-Za-z*/,#?-]+")
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_FIELD: Final = re.compile(r"[a-z][a-z_0-9]*(\.[A-Za-z0-9_][A-Za-z0-9_./-]*)*")
+_ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
+
+
+def _instant(value: object) -> object:
+    """Return a moment with its offset: without one, the daemon would have to guess whose clock is meant."""
+    moment = _read_moment(value)
+    if moment is None:
+        raise ValueError(f"must be a time such as 2030-01-31T18:00:00+01:00, not {shown(value)}")
+    if moment.tzinfo is None:
+        raise ValueError(f"needs an offset from UTC: did you mean {quoted(f'{moment.isoformat()}Z')}?")
+    if not FIRST <= moment < LAST:
+        raise ValueError(f"must be in the years {FIRST:%Y} to {LAST.year - 1}, not {shown(value)}")
+    return moment
+
+
+def _read_moment(value: object) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _capability(value: str) -> str:
+    """Return a compute capability as it was written."""
+    if not _CAPABILITY.fullmatch(value):
+        raise ValueError(f'must be a compute capability such as "8.0", not {quoted(value)}')
+    return value
+
+
+def _cron(value: str) -> str:
+    """Return a cron expression of five parts, or a name such as @daily."""
+    if value in NAMED:
+        return value
+    if value.startswith("@"):
+        hint = did_you_mean(value, NAMED) or f"; there are {', '.join(NAMED)}"
+        raise ValueError(f"there is no name {quoted(value)} for a time{hint}")
+    parts = value.split()
+    if len(parts) != 5:
+        raise ValueError(
+            f"must have five parts: minute hour day month weekday; {quoted(value)} has {len(parts)}"
+        )
+    for part in parts:
+        if not _CRON_PART.fullmatch(part):
+            raise ValueError(f"{quoted(part)} is no part of a cron expression")
+    expression = " ".join(parts)
+    cron(expression, "UTC")  # raises what is wrong with it, or that it never comes
+    return expression
+
+
+def _zone(value: str) -> str:
+    if not _ZONE.fullmatch(value):
+        raise ValueError(f"must be a time zone such as Europe/Berlin or UTC, not {quoted(value)}")
+    if value != "UTC" and value not in _zones():
+        hint = did_you_mean(value, _zones()) or "; one is called Europe/Berlin"
+        raise ValueError(f"there is no time zone {quoted(value)}{hint}")
+    return value
+
+
+@cache
+def _zones() -> frozenset[str]:
+    """Return the time zones that this machine knows; to list them takes a moment."""
+    return frozenset(zoneinfo.available_timezones())
+
+
+def _model(value: str) -> str:
+    """Return part of a model's name."""
+    if not 2 <= len(value) <= 64 or not value.isprintable():
+        raise ValueError(f'must be part of a model\'s name such as "H100", not {quoted(value)}')
+    return value
+
+
+def _reference(value: str) -> str:
+    """Return what can be the id or the name of a job."""
+    if not _REFERENCE.fullmatch(value):
+        raise ValueError(f"must be the id or the name of a job, not {quoted(value)}")
+    return value
+
+
+def _varied(value: str) -> str:
+    """Return a field by its path, as messages name it."""
+    if not _FIELD.fullmatch(value):
+        raise ValueError("is no field that can be varied; one is written workload.steps")
+    return value
+
+
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Moment = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string"})]
+Capability = Annotated[str, AfterValidator(_capability)]
+Cron = Annotated[str, AfterValidator(_cron)]
+Zone = Annotated[str, AfterValidator(_zone)]
+Model = Annotated[str, AfterValidator(_model)]
+Models = Annotated[tuple[Model, ...], Field(max_length=16), BeforeValidator(_one_or_more)]
+Reference = Annotated[str, AfterValidator(_reference)]
+Varied = Annotated[str, AfterValidator(_varied)]
+Setting: TypeAlias = bool | int | float | str
+
+
+class Dependency(contract.Spec):
+    """Another job that must have ended first."""
+
+    job: Reference = Field(description="Its id, or its name: the newest of yours with that name.")
+    condition: Literal["ok", "any", "failed"] = Field(
+        "ok", description="How it must have ended: succeeded, in any way, or not succeeded."
+    )
+
+    @property
+    def wanted(self) -> Condition:
+        return Condition(self.condition)
+
+
+def _dependency(value: object) -> object:
+    if isinstance(value, str):
+        return {"job": value}
+    if isinstance(value, Mapping | Dependency):
+        return value
+    hint = f'; put it in quotes: "{value}"' if type(value) is int else ""
+    raise ValueError(f"must be the id or the name of a job, or a mapping with it, not {shown(value)}{hint}")
+
+
+class Queueing(contract.Spec):
+    """When a job may start, and before whom."""
+
+    priority_class: Name = Field("normal", description="A class that the site has; the higher goes first.")
+    after: tuple[Annotated[Dependency, BeforeValidator(_dependency)], ...] = Field(
+        (), max_length=64, description="Jobs that must have ended first; a text is the name or id of one."
+    )
+    not_before: Moment | None = Field(None, description="Earliest start, with an offset from UTC; null: now.")
+
+
+class DeviceChoice(contract.Spec):
+    """On which devices a job can run; how many it wants is ``resources.gpus``."""
+
+    kind: Literal["whole", "slice", "shared"] = Field(
+        "whole", description="Whole GPUs, MIG slices, or a part of the memory of a GPU that others use too."
+    )
+    model: Models = Field((), description="Part of the model's name, such as H100; of several, any will do.")
+    memory: Memory | None = Field(
+        None, description="Least memory of each device; of a shared one, the part that this job takes."
+    )
+    capability: Capability | None = Field(None, description='Least compute capability, such as "8.0".')
+    linked: bool = Field(default=False, description="true: all on one NVLink or xGMI island.")
+
+    @property
+    def lent_as(self) -> Kind:
+        return Kind(self.kind)
+
+    @property
+    def least_capability(self) -> tuple[int, int]:
+        major, _, minor = (self.capability or "0.0").partition(".")
+        return int(major), int(minor)
+
+
+class Matrix(contract.Spec):
+    """Many jobs from one file: one for each combination of values."""
+
+    values: dict[Varied, tuple[Setting, ...]] = Field(
+        min_length=1, max_length=16, description="Field or variable, and the values that it takes in turn."
+    )
+    exclude: tuple[dict[Varied, Setting], ...] = Field(
+        (), max_length=1000, description="Combinations to leave out; a part of one stands for all with it."
+    )
+    at_a_time: int | None = Field(None, ge=1, le=10_000, description="Jobs that may run together; null: any.")
+
+
+class Schedule(contract.Spec):
+    """When the job is submitted again, on its own."""
+
+    cron: Cron = Field(description="minute hour day month weekday, or @daily and the like.")
+    timezone: Zone = Field("UTC", description="Whose clock the cron expression means.")
+    overlap: Literal["skip", "queue", "replace"] = Field(
+        "skip",
+        description="While the last one is unfinished: leave this one out, add it, or cancel that.",
+    )
+    missed: Literal["run_once", "skip"] = Field(
+        "skip", description="What to do about times at which the daemon was down."
+    )
+    until: Moment | None = Field(None, description="The last moment at which one is submitted; null: no end.")
+
+
+def combinations(matrix: Matrix) -> tuple[Mapping[str, Setting], ...]:
+    """Return the combinations of a matrix in the order in which they are written, without those left out."""
+    names = list(matrix.values)
+    every = (dict(zip(names, values, strict=True)) for values in product(*matrix.values.values()))
+    return tuple(each for each in every if not any(_holds(each, left_out) for left_out in matrix.exclude))
+
+
+def _holds(combination: Mapping[str, Setting], part: Mapping[str, Setting]) -> bool:
+    return all(name in combination and combination[name] == value for name, value in part.items())
+
+
+Complaint: TypeAlias = tuple[tuple[str | int, ...], str]
+"""A field by its path, and what is wrong with it."""
+
+
+def contradictions(
+    *, gpus: int, queueing: Queueing, devices: DeviceChoice, matrix: Matrix | None, schedule: Schedule | None
+) -> Iterator[Complaint]:
+    """Yield what in the queue's part of a job file contradicts itself or the number of GPUs."""
+    yield from _impossible_devices(gpus, devices)
+    for number, fact in repeated(queueing).items():
+        yield ("queue", "after", number), fact
+    if matrix is not None:
+        yield from impossible_matrix(matrix)
+    if schedule is not None and queueing.not_before is not None:
+        yield (
+            ("queue", "not_before"),
+            "has no meaning beside schedule, which says when; leave one of them out",
+        )
+
+
+def repeated(queueing: Queueing) -> Mapping[int, str]:
+    """Return which dependencies are there twice, by number."""
+    jobs = [after.job for after in queueing.after]
+    return {
+        number: f"{quoted(job)} is there twice; keep one of them"
+        for number, job in enumerate(jobs)
+        if job in jobs[:number]
+    }
+
+
+def _impossible_devices(gpus: int, devices: DeviceChoice) -> Iterator[Complaint]:
+    if not gpus and devices != DeviceChoice():
+        yield ("devices",), "is about GPUs, of which the job asks for none; set resources.gpus"
+    if devices.kind == "shared" and devices.memory is None:
+        yield ("devices", "memory"), "is required where devices are shared: the part of the memory to take"
+    if devices.kind == "shared" and devices.memory is not None and devices.memory > 1024 * GIB:
+        yield ("devices", "memory"), f"{format_size(devices.memory)} is more than any device has"
+    if devices.kind != "whole" and devices.linked:
+        yield ("devices", "linked"), f"cannot be asked of {devices.kind} devices, which have no links"
+
+
+def impossible_matrix(matrix: Matrix) -> Iterator[Complaint]:
+    """Yield what is wrong with a matrix, whatever the fields are that it names."""
+    count = math.prod(len(values) for values in matrix.values.values())
+    for name, values in matrix.values.items():
+        if not values:
+            yield ("matrix", "values", name), "has no value; give some or leave it out"
+        if len({(type(value), value) for value in values}) < len(values):
+            yield ("matrix", "values", name), "has a value twice; keep one of them"
+    if count > MAX_COMBINATIONS:
+        yield ("matrix", "values"), f"{count} jobs are too many; at most {MAX_COMBINATIONS}"
+    for number, part in enumerate(matrix.exclude):
+        for name in part.keys() - matrix.values.keys():
+            yield ("matrix", "exclude", number, name), "is no field of the matrix"
+        for name, value in part.items():
+            if name in matrix.values and value not in matrix.values[name]:
+                yield (
+                    ("matrix", "exclude", number, name),
+                    f"{shown(value)} is none of its values in the matrix",
+                )
+    if 0 < count <= MAX_COMBINATIONS and not combinations(matrix):
+        yield ("matrix", "exclude"), "leaves nothing of the matrix"

@@ -1,0 +1,63 @@
+"""JSON Schema of the job file, for editors: what they complete, explain and underline.
+
+Looser than ``spec.load`` where a schema cannot say it (which paths exist, which fields
+contradict each other), never stricter.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from jobs import contract
+from runner.base.units import format_duration, format_size
+from runner.files.job import model as jobfile
+from runner.files.profiles.load import AUTO, profile_names
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(profiles: Path | None = None) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a job file."""
+    document = jobfile.JobFile.model_json_schema()
+    fields, definitions = document["properties"], document["$defs"]
+    document["required"].remove("name")  # the file's name stands in
+    for plan in contract.PLANS:
+        definitions[plan.__name__]["required"] = ["kind", *definitions[plan.__name__].get("required", ())]
+    names = (AUTO, *profile_names(profiles or contract.profiles_dir()))
+    definitions["ProfileChoice"]["properties"]["extends"]["enum"] = list(names)
+    _allow_text(fields["profile"], {"type": "string", "enum": list(names)}, AUTO)
+    _allow_text(fields["image"], {"type": "string"}, "auto")
+    queueing, devices = definitions["Queueing"]["properties"], definitions["DeviceChoice"]["properties"]
+    queueing["after"]["items"] = {"anyOf": [{"type": "string"}, queueing["after"]["items"]]}
+    _allow_one(devices["model"])
+    for section in ("environment", "labels"):
+        fields[section]["additionalProperties"] = {"type": ["string", "number"]}
+    _write_defaults(fields, jobfile.JobFile)
+    for model in (jobfile.Resources, jobfile.Checkpoints, jobfile.Retry):
+        _write_defaults(definitions[model.__name__]["properties"], model)
+    return {"$schema": DIALECT, **document, "title": "Job file"}
+
+
+def _allow_text(field: dict[str, Any], text: dict[str, Any], default: str) -> None:
+    """Let a text stand for the mapping of a field."""
+    reference = field.pop("$ref")
+    field.update(anyOf=[text, {"$ref": reference}], default=default)
+
+
+def _allow_one(field: dict[str, Any]) -> None:
+    """Let one value stand for a list of one."""
+    several = {name: field.pop(name) for name in ("type", "items", "maxItems")}
+    field["anyOf"] = [several["items"], several]
+
+
+def _write_defaults(fields: dict[str, Any], model: type[BaseModel]) -> None:
+    """Say defaults as a user would write them; those of a section stand in the section."""
+    for name, info in model.model_fields.items():
+        if isinstance(info.default, timedelta):
+            fields[name]["default"] = format_duration(info.default)
+        elif name in ("memory", "shm"):
+            fields[name]["default"] = format_size(info.default)
+        elif "$ref" in fields[name]:
+            fields[name].pop("default", None)

@@ -1,0 +1,206 @@
+"""Unit tests of a policy, as users write them: facts in, verdict out.
+
+A case may tell what was before it.  Those attempts go through the same policy, so that tries and
+ceilings are used up as they really would be.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from runner.base.textfile import Problem, SpecError, quoted, read_source
+from runner.core.policy.adjustments import stays
+from runner.core.policy.decision import Decision, Limit, Situation
+from runner.core.policy.evaluate import decide
+from runner.core.policy.facts import Facts, Known, Moment
+from runner.core.policy.history import History
+from runner.core.policy.model import STARTS, Knob, Policy, Verb
+from runner.files.cursor import Spot, asked
+from runner.files.policy.conditions import fact_of, known_value
+from runner.files.policy.load import top
+from runner.files.validation import did_you_mean
+
+HOUR: Final = timedelta(hours=1)
+BEGIN: Final = datetime(2030, 1, 1, tzinfo=UTC)
+MAX_TIMES: Final = 1000
+
+_SITUATION: Final = ("at", "facts", "lasted")
+_EXPECTED: Final = ("do", "rule", "nearly", "with", "from", "charged", "limit", "advice", "says")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One end, glance or change, some times in a row."""
+
+    moment: Moment
+    facts: Facts
+    lasted: timedelta = HOUR
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What was, what is, and what should follow: only what is written is compared."""
+
+    name: str
+    before: tuple[Told, ...]
+    now: Told
+    expected: dict[str, str]
+    spot: Spot = field(compare=False)
+
+    def problem(self, fact: str) -> Problem:
+        """Return what is wrong with the verdict, and where it was expected."""
+        return Problem(self.spot.key_at, self.name, fact)
+
+
+def read(path: Path) -> tuple[Case, ...]:
+    """Return the cases in a file.
+
+    Raises:
+        SpecError: it cannot be read, or is not right.
+    """
+    return load(read_source(path, "file of cases"), path)
+
+
+def load(raw: bytes, path: Path) -> tuple[Case, ...]:
+    """Return the cases that a YAML text tells.
+
+    Raises:
+        SpecError: with every problem at once.
+    """
+    spot = top(raw, path)
+    here = spot.fields(("cases",))
+    cases = [_case(item) for item in here["cases"].items()] if "cases" in here else []
+    if not cases:
+        spot.problems.append(Problem(spot.key_at, "cases", "is required: a list of cases"))
+    if spot.problems:
+        raise SpecError(path, spot.problems)
+    return tuple(case for case in cases if case)
+
+
+def run(policy: Policy, case: Case) -> Iterator[str]:
+    """Yield where the verdict differs from what was expected."""
+    decision = verdict_of(policy, case)
+    found = _found(decision)
+    for name, wanted in case.expected.items():
+        if name == "says":
+            if wanted not in found["says"]:
+                yield f"should say {quoted(wanted)}, but says {quoted(found['says'])}"
+        elif name == "nearly":
+            yield from _not_nearly(decision, wanted)
+        elif found[name] != wanted:
+            yield f"{name} should be {wanted}, but is {found[name]}: {decision.verdict.reason}"
+
+
+def _not_nearly(decision: Decision, name: str) -> Iterator[str]:
+    """Yield why a rule that should nearly have answered did answer, or could not."""
+    weighed = {each.rule: each for each in decision.weighed}
+    if name not in weighed:
+        yield f"there is no rule {quoted(name)}{did_you_mean(name, weighed)}"
+    elif weighed[name].truth:
+        yield f"rule {quoted(name)} should not quite be true, but is"
+
+
+def verdict_of(policy: Policy, case: Case) -> Decision:
+    """Return what a policy says about a case, after all that was before it."""
+    history, clock, spec = History(), BEGIN, 0
+    for told in (each for each in case.before for _ in range(each.times)):
+        decision = _ask(policy, told, history, clock, spec)
+        history = decision.history
+        clock += told.lasted + decision.verdict.delay if told.moment is Moment.EXIT else timedelta()
+        spec += any(not stays(each) for each in decision.verdict.adjust)
+    return _ask(policy, case.now, history, clock, spec)
+
+
+def _ask(policy: Policy, told: Told, history: History, clock: datetime, spec: int) -> Decision:
+    situation = Situation(told.facts, clock + told.lasted, clock, f"spec-{spec}", "case")
+    return decide(policy, told.moment, history, situation)
+
+
+def _found(decision: Decision) -> dict[str, str]:
+    verdict = decision.verdict
+    starts = verdict.verb in STARTS
+    step = verdict.start.step
+    source = str(verdict.start.source) if step is None else f"step {step}"
+    return {
+        "do": str(verdict.verb),
+        "rule": verdict.rule or "none",
+        "with": _turned({str(each.knob): each.turn for each in verdict.adjust}),
+        "from": source if starts else "nothing",
+        "charged": str(verdict.charged).lower(),
+        "limit": str(verdict.limit or "none"),
+        "advice": ", ".join(each.rule for each in decision.advice) or "none",
+        "says": verdict.reason,
+    }
+
+
+def _turned(adjustments: dict[str, str]) -> str:
+    return ", ".join(f"{knob} {turn}" for knob, turn in sorted(adjustments.items())) or "nothing"
+
+
+# --- Reading ------------------------------------------------------------------------------------------
+
+
+def _case(spot: Spot) -> Case | None:
+    here = spot.fields(("name", *_SITUATION, "before", "expect"))
+    for missing in [each for each in ("name", "facts", "expect") if each not in here]:
+        spot.complain(f"{missing} is required")
+    name = asked(here, "name", Spot.text, "")
+    before = [_told(item, ("times",)) for item in here["before"].items()] if "before" in here else []
+    expected = _expected(here["expect"]) if "expect" in here else {}
+    return Case(name, tuple(before), _situation(here), expected, spot)
+
+
+def _told(spot: Spot, more: tuple[str, ...]) -> Told:
+    here = spot.fields((*_SITUATION, *more))
+    return _situation(here)
+
+
+def _situation(here: dict[str, Spot]) -> Told:
+    moment = Moment(asked(here, "at", lambda each: each.word(Moment), "exit"))
+    return Told(
+        moment,
+        _facts(here["facts"], moment) if "facts" in here else {},
+        asked(here, "lasted", lambda each: each.duration(timedelta(), timedelta(days=3660)), HOUR),
+        asked(here, "times", lambda each: each.whole(1, MAX_TIMES), 1),
+    )
+
+
+def _facts(spot: Spot, moment: Moment) -> dict[str, Known]:
+    facts: dict[str, Known] = {}
+    for name, entry in spot.entries().items():
+        fact = fact_of(name, entry, moment)
+        if fact and fact.derived:
+            entry.complain_of_key('follows from what was before; tell that with "before"')
+        value = known_value(fact, entry) if fact else None
+        if value is not None:
+            facts[name] = value
+    return facts
+
+
+def _expected(spot: Spot) -> dict[str, str]:
+    here = spot.fields(_EXPECTED)
+    if "do" not in here:
+        spot.complain("do is required: the verb that should follow")
+    wanted = {name: _wanted(name, entry) for name, entry in here.items()}
+    return {name: text for name, text in wanted.items() if text is not None}
+
+
+def _wanted(name: str, spot: Spot) -> str | None:
+    match name:
+        case "do":
+            return spot.word(Verb)
+        case "with":
+            entries = spot.fields(Knob, kind="adjustment")
+            return _turned({knob: entry.text() or "" for knob, entry in entries.items()})
+        case "charged":
+            charged = spot.truth()
+            return None if charged is None else str(charged).lower()
+        case "limit":
+            return spot.word([*Limit, "none"])
+        case "advice":
+            return ", ".join(item.text() or "" for item in spot.items()) or "none"
+        case _:
+            return spot.text(500)

@@ -1,0 +1,195 @@
+"""Conditions of a policy file: from YAML to values, each fact and each operand checked against the table."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from runner.base.textfile import quoted
+from runner.base.yaml import Mapping as Tree
+from runner.base.yaml import Scalar, Sequence
+from runner.core.policy.catalog import TABLE, at
+from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
+from runner.core.policy.facts import LISTS, NUMERIC, Fact, Kind, Moment, Value
+from runner.files.cursor import Spot
+from runner.files.validation import choose, did_you_mean
+
+MEANT: Final[Mapping[str, str]] = {
+    "oom.cuda": "oom.device",
+    "gpu.xid": "device.xid",
+    "gpu.recovery": "device.recovery",
+    "gpu.lost": "device.lost",
+    "gpu.util": "device.util",
+    "window": "device.window_s",
+    "ckpt.present": "checkpoint.present",
+    "ckpt.valid": "checkpoint.valid",
+    "ckpt.step": "checkpoint.step",
+    "ckpt.age": "checkpoint.age_s",
+    "ckpt.compatible": "checkpoint.compatible",
+    "heartbeat.age": "heartbeat.age_s",
+    "deadline.slack": "deadline.slack_s",
+    "attempt.uptime": "attempt.uptime_s",
+    "root_cause": "cause",
+    "exit": "exit.class",
+}
+"""What a fact is called elsewhere; the rest is guessed from the spelling."""
+
+JOINTS: Final = ("all", "any", "not")
+ORDERS: Final = (Operator.LT, Operator.LE, Operator.GE, Operator.GT)
+
+
+def condition(spot: Spot, moment: Moment) -> Condition | None:
+    """Return the condition of a rule; ``{}`` is always true."""
+    if isinstance(spot.node, Tree) and not spot.node.entries:
+        return ALWAYS
+    return _every(spot, moment)
+
+
+def _every(spot: Spot, moment: Moment) -> Condition | None:
+    """Return the entries of a mapping, all of which must hold."""
+    entries = spot.entries()
+    if not entries and isinstance(spot.node, Tree):
+        spot.complain("is always true; write what must hold")
+    parts = [_entry(name, entry, moment) for name, entry in entries.items()]
+    good = tuple(part for part in parts if part is not None)
+    if not good or len(good) < len(parts):
+        return None
+    return good[0] if len(good) == 1 else AllOf(good)
+
+
+def _entry(name: str, spot: Spot, moment: Moment) -> Condition | None:
+    if name == "not":
+        part = _every(spot, moment)
+        return Not(part) if part else None
+    if name in JOINTS:
+        return _several(name, spot, moment)
+    fact = fact_of(name, spot, moment)
+    return _wanted(fact, spot) if fact else None
+
+
+def _several(name: str, spot: Spot, moment: Moment) -> Condition | None:
+    items = spot.items()
+    if not items and isinstance(spot.node, Sequence):
+        spot.complain("is an empty list; write the conditions")
+    parts = [_every(item, moment) for item in items]
+    good = tuple(part for part in parts if part is not None)
+    if not good or len(good) < len(parts):
+        return None
+    if len(good) == 1:
+        return good[0]
+    return AllOf(good) if name == "all" else AnyOf(good)
+
+
+def fact_of(name: str, spot: Spot, moment: Moment) -> Fact | None:
+    """Return a fact by its name, or complain."""
+    there = at(moment)
+    if name in there:
+        return there[name]
+    if name in TABLE:
+        moments = " and ".join(f"on_{each}" for each in TABLE[name].moments)
+        spot.complain_of_key(f"is not known on_{moment}; it is a fact of {moments}")
+        return None
+    meant = MEANT.get(name)
+    hint = f"; did you mean {quoted(meant)}?" if meant in there else did_you_mean(name, there)
+    spot.complain_of_key(f"there is no such fact{hint or _LIST}")
+    return None
+
+
+_LIST: Final = '; see them all with "runner policy facts"'
+
+
+# --- What is wanted of one fact -----------------------------------------------------------------------
+
+
+def _wanted(fact: Fact, spot: Spot) -> Condition | None:
+    if isinstance(spot.node, Tree):
+        return _operators(fact, spot)
+    if isinstance(spot.node, Sequence):
+        spot.complain("must be one value; write {in: [...]} for one of several")
+        return None
+    operand = value_of(fact, spot)
+    return None if operand is None else Comparison(fact.name, Operator.IS, operand)
+
+
+def _operators(fact: Fact, spot: Spot) -> Condition | None:
+    numeric = fact.kind in NUMERIC
+    names = [*(("lt", "le", "ge", "gt") if numeric else ()), "in", "not"]
+    entries = spot.entries()
+    if not entries:
+        spot.complain(f"says nothing; write a value, or {choose(names)}")
+    parts = [_operator(fact, name, entry, names) for name, entry in entries.items()]
+    good = tuple(part for part in parts if part is not None)
+    if not good or len(good) < len(parts):
+        return None
+    return good[0] if len(good) == 1 else AllOf(good)
+
+
+def _operator(fact: Fact, name: str, spot: Spot, names: list[str]) -> Condition | None:
+    if name == "not":
+        part = _wanted(fact, spot)
+        return Not(part) if part else None
+    if name == "in":
+        return _one_of(fact, spot)
+    if name not in names:
+        ordered = name in ORDERS
+        reason = (
+            f"a {fact.kind} has no order" if ordered else f"unknown comparison{did_you_mean(name, names)}"
+        )
+        spot.complain_of_key(f"{reason}; there is {choose(names)}")
+        return None
+    operand = value_of(fact, spot)
+    return None if operand is None else Comparison(fact.name, Operator(name), operand)
+
+
+def _one_of(fact: Fact, spot: Spot) -> Condition | None:
+    items = spot.items()
+    if not items and isinstance(spot.node, Sequence):
+        spot.complain("is an empty list, which nothing is in")
+    values = [value_of(fact, item) for item in items]
+    good = tuple(value for value in values if value is not None)
+    if not good or len(good) < len(values):
+        return None
+    return Comparison(fact.name, Operator.IN, good)
+
+
+def value_of(fact: Fact, spot: Spot) -> Value | None:
+    """Return a value that the fact can have, or complain."""
+    value = spot.node.value if isinstance(spot.node, Scalar) else None
+    if value is not None and fact.allows(value):
+        return value
+    if isinstance(spot.node, Scalar) and value is None:
+        spot.complain(
+            f"a fact is never null; what is unknown makes a rule unknown, and {_kind(fact)} is wanted"
+        )
+    else:
+        hint = did_you_mean(str(value), fact.values) if isinstance(value, str) else ""
+        spot.complain(f"must be {_kind(fact)}, not {spot.written}{hint}")
+    return None
+
+
+def _kind(fact: Fact) -> str:
+    """Return what a value of a fact is, in words."""
+    match fact.kind:
+        case Kind.TRUTH:
+            return "true or false"
+        case Kind.WORD:
+            return choose(fact.values)
+        case Kind.TEXT | Kind.WORDS:
+            return "text"
+        case Kind.WHOLE | Kind.WHOLES:
+            return f"a whole number{_range(fact)}"
+        case Kind.NUMBER:  # exhaustive
+            return f"a number{_range(fact)}"
+
+
+def _range(fact: Fact) -> str:
+    if fact.least is not None and fact.most is not None:
+        return f" from {fact.least:g} to {fact.most:g}"
+    return f" of at least {fact.least:g}" if fact.least is not None else ""
+
+
+def known_value(fact: Fact, spot: Spot) -> Value | tuple[Value, ...] | None:
+    """Return what a fact is said to be: for a list fact a list."""
+    if fact.kind not in LISTS:
+        return value_of(fact, spot)
+    values = [value_of(fact, item) for item in spot.items()]
+    good = tuple(value for value in values if value is not None)
+    return good if len(good) == len(values) else None

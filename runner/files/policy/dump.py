@@ -1,0 +1,129 @@
+"""A policy as a policy file that says the same: everything that it extends written out, one rule per line."""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from runner.base.units import format_duration
+from runner.base.yaml import resolve
+from runner.core.policy.conditions import AllOf, AnyOf, Comparison, Condition, Not, Operator
+from runner.core.policy.facts import Moment
+from runner.core.policy.model import STARTS, Mode, Policy, Rule, Spent, Start
+from runner.files.policy.load import SECTIONS, VERSION
+
+Tree: TypeAlias = "Mapping[str, Tree] | list[Tree] | str | float | bool | timedelta | None"
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
+
+
+def dump(policy: Policy) -> str:
+    """Return the text of a file that comes to this policy."""
+    ceilings, backoff, economics = policy.ceilings, policy.backoff, policy.economics
+    storm: Tree = {"attempts": ceilings.storm.attempts, "within": ceilings.storm.within}
+    head: dict[str, Tree] = {
+        "policy": VERSION,
+        "name": policy.name,
+        "ceilings": {
+            "attempts": ceilings.attempts,
+            "wall": ceilings.wall,
+            "storm": storm,
+            "no_progress": min(ceilings.no_progress, ceilings.attempts),  # more would never be reached
+        },
+        "backoff": {
+            "first": backoff.first,
+            "factor": backoff.factor,
+            **(
+                {"max": backoff.max} if backoff.factor != 1 else {}
+            ),  # where nothing grows it is never reached
+            "jitter": backoff.jitter,
+        },
+        "economics": {
+            "hurdle": economics.hurdle,
+            "max_swaps": economics.max_swaps,
+            "rate_window": economics.rate_window,
+        },
+    }
+    lines = [f"{name}: {_flow(value)}" for name, value in head.items()]
+    for moment, section in SECTIONS.items():
+        lines += _section(section, policy.rules(moment), moment)
+    return "\n".join(lines) + "\n"
+
+
+def _section(name: str, rules: tuple[Rule, ...], moment: Moment) -> list[str]:
+    if not rules:
+        return []
+    return ["", f"{name}:", *(f"  - {_flow(_rule(rule, moment))}" for rule in rules)]
+
+
+def _rule(rule: Rule, moment: Moment) -> dict[str, Tree]:
+    said: dict[str, Tree] = {"name": rule.name, "when": tree(rule.when), "do": str(rule.do)}
+    if rule.mode is not Mode.ACT:
+        said["mode"] = str(rule.mode)
+    if moment is Moment.EXIT and rule.do in STARTS:
+        said |= _of_an_attempt(rule)
+    return said | ({"why": rule.why} if rule.why else {})
+
+
+def _of_an_attempt(rule: Rule) -> dict[str, Tree]:
+    said: dict[str, Tree] = {}
+    if rule.start != Start():
+        said["from"] = str(rule.start.source) if rule.start.step is None else {"step": rule.start.step}
+    if rule.adjust:
+        said["with"] = {str(each.knob): each.turn for each in rule.adjust}
+    if not rule.charge:
+        said["charge"] = False
+    if rule.tries is not None:
+        said["tries"] = rule.tries
+    if rule.spent is not Spent.GIVE_UP:
+        said["spent"] = str(rule.spent)
+    return said
+
+
+def tree(condition: Condition, *, inside: bool = False) -> dict[str, Tree]:
+    """Return a condition as the mapping that a file would hold."""
+    match condition:
+        case Comparison(fact, Operator.IS, operand):
+            return {fact: _operand(operand)}
+        case Comparison(fact, sign, operand):
+            return {fact: {str(sign): _operand(operand)}}
+        case Not(part):
+            return {"not": tree(part)}
+        case AnyOf(parts):
+            return {"any": [tree(part) for part in parts]}
+        case AllOf(parts):  # exhaustive
+            return _all(parts, inside=inside)
+
+
+def _all(parts: tuple[Condition, ...], *, inside: bool) -> dict[str, Tree]:
+    """Return several conditions in the shortest form: one fact's comparisons together, or side by side."""
+    compared = [part for part in parts if isinstance(part, Comparison) and part.operator is not Operator.IS]
+    if len(compared) == len(parts) and len({part.fact for part in compared}) == 1:
+        operators: dict[str, Tree] = {str(part.operator): _operand(part.operand) for part in compared}
+        if len(operators) == len(parts):
+            return {compared[0].fact: operators}
+    entries = [tree(part, inside=True) for part in parts]
+    merged = {name: value for entry in entries for name, value in entry.items()}
+    if not inside and len(merged) == len(entries):
+        return merged
+    return {"all": list(entries)}
+
+
+def _operand(value: object) -> Tree:
+    return list(value) if isinstance(value, tuple) else value  # type: ignore[return-value]  # a fact's value
+
+
+def _flow(value: Tree) -> str:
+    match value:
+        case Mapping():
+            return "{" + ", ".join(f"{name}: {_flow(each)}" for name, each in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_flow, value)) + "]"
+        case timedelta():
+            return format_duration(value)
+        case str():
+            plain = _PLAIN.fullmatch(value) and resolve(value) == value
+            return value if plain else json.dumps(value, ensure_ascii=False)
+        case _:
+            return json.dumps(value)

@@ -1,0 +1,158 @@
+"""Journals: records of decisions, one JSON object per line, as they are kept beside the attempts."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from runner.base.errors import UsageError
+from runner.base.textfile import Position, Problem, SpecError, one_line, quoted, read_lines, standard_input
+from runner.core.policy.catalog import known
+from runner.core.policy.explain import VERSION, Record, explained, situation_of
+from runner.core.policy.facts import Moment
+from runner.core.policy.model import Policy
+from runner.core.policy.replay import Replay, Turn, replay
+
+STANDARD_INPUT: Final = Path("-")
+
+MOST_NAMED: Final = 5
+"""Jobs of a journal that a refusal lists; a journal knows them by their ids."""
+
+_NEEDED = (
+    "job",
+    "attempt",
+    "moment",
+    "at",
+    "started",
+    "effective",
+    "policy",
+    "facts",
+    "verdict",
+    "rules",
+    "used",
+)
+
+
+def read(paths: Iterable[Path]) -> tuple[Record, ...]:
+    """Return the records in some journals; ``-`` is standard input.
+
+    Raises:
+        SpecError: one cannot be read, or holds a line that is no record; every such line of the file.
+    """
+    return tuple(record for path in paths for record in load(_text(path), path))
+
+
+def _text(path: Path) -> str:
+    if path != STANDARD_INPUT:
+        return read_lines(path, "journal")
+    try:
+        return standard_input().read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
+
+
+def load(text: str, path: Path) -> tuple[Record, ...]:
+    """Return the records in the text of one journal.
+
+    Raises:
+        SpecError: with every line that is no record.
+    """
+    records: list[Record] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            records.append(_record(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(Problem(Position(number, 1), "", f"is no record of a decision: {_said(error)}"))
+    if problems:
+        raise SpecError(path, problems)
+    return tuple(records)
+
+
+def about(records: Iterable[Record], job: str, attempt: int | None) -> tuple[Record, ...]:
+    """Return the decisions about an attempt of a job, the last attempt by default.
+
+    Raises:
+        UsageError: there is none.
+    """
+    records = tuple(records)
+    own = [kept for kept in records if kept["job"] == job]
+    if not own:
+        jobs = list(dict.fromkeys(str(kept["job"]) for kept in records))
+        most = f"{', '.join(jobs[:MOST_NAMED])}{', ...' if len(jobs) > MOST_NAMED else ''}"
+        raise UsageError(
+            f"job {quoted(job)}: no decision about it is in the journal; it has {most or 'none'}"
+        )
+    number = max(kept["attempt"] for kept in own) if attempt is None else attempt
+    found = tuple(kept for kept in own if kept["attempt"] == number)
+    if not found:
+        there = ", ".join(str(n) for n in sorted({kept["attempt"] for kept in own}))
+        raise UsageError(f"job {quoted(job)}: no decision about attempt {number}; there are {there}")
+    return found
+
+
+def explain(records: Iterable[Record], job: str, attempt: int | None) -> str:
+    """Return what was decided about an attempt of a job, in words.
+
+    Raises:
+        UsageError: there is no such record.
+    """
+    return "\n\n".join("\n".join(explained(kept)) for kept in about(records, job, attempt))
+
+
+def simulate(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
+    """Return every job of a journal under another policy, in the order of their first record."""
+    jobs: dict[str, list[Record]] = {}
+    for kept in records:
+        if kept["moment"] == Moment.EXIT:
+            jobs.setdefault(kept["job"], []).append(kept)
+    return tuple(replay(job, policy, own) for job, own in jobs.items())
+
+
+def as_json(simulated: Replay) -> dict[str, Any]:
+    """Return a replay as JSON has it."""
+    recorded, still = simulated.lost_s
+    return {
+        "job": simulated.job,
+        "attempts": len(simulated.turns),
+        "attempts_made": simulated.made,
+        "lost_s": recorded,
+        "lost_s_made": still,
+        "goes_on": simulated.goes_on,
+        "turns": [_turn(turn) for turn in simulated.turns],
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    verdict = turn.verdict
+    other = {"do": str(verdict.verb), "rule": verdict.rule, "reason": verdict.reason} if verdict else None
+    return {
+        "attempt": turn.attempt,
+        "recorded": turn.recorded,
+        "reason": turn.reason,
+        "lost_s": turn.lost_s,
+        "verdict": other,
+        "certain": turn.certain,
+    }
+
+
+def _record(kept: Record) -> Record:
+    """Return a record that everything here can read."""
+    if kept["record"] != VERSION:
+        raise ValueError(f"version {kept['record']!r}, not {VERSION}")
+    missing = [name for name in _NEEDED if name not in kept]
+    if missing:
+        raise ValueError(f"{missing[0]!r} is missing")
+    facts = known(kept["facts"], Moment(kept["moment"]))
+    for name, value in kept["facts"].items():
+        if name not in facts:  # of an attempt's own words that is unknown, in a journal it is a mistake
+            raise ValueError(f"{name} cannot be {value!r}")
+    situation_of(kept)
+    "".join(explained(kept))
+    return kept
+
+
+def _said(error: Exception) -> str:
+    return one_line(f"{error} is missing" if isinstance(error, KeyError) else str(error))

@@ -1,0 +1,58 @@
+"""Rules that can never answer: behind one that always does before them, or with a condition that cannot hold.
+
+Careful rather than complete: what is reported is certain, and some that cannot be reached are not found.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from runner.core.policy.catalog import TABLE
+from runner.core.policy.conditions import Comparison, Condition, Operator, conjuncts
+from runner.core.policy.facts import LISTS, Value
+from runner.core.policy.model import Rule, Spent
+
+
+def hidden(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
+    """Yield (rule, an earlier one that is true whenever it is, and then always answers)."""
+    answering: list[tuple[Rule, frozenset[Condition]]] = []
+    for rule in rules:
+        wanted = conjuncts(rule.when)
+        earlier = next((one for one, parts in answering if parts <= wanted), None)
+        if earlier and not rule.speaks_only:
+            yield rule, earlier
+        if _keeps(rule):
+            answering.append((rule, wanted))
+
+
+def _keeps(rule: Rule) -> bool:
+    """Return whether a rule answers whenever it is true: it neither only speaks nor hands over."""
+    return not rule.speaks_only and rule.spent is not Spent.NEXT
+
+
+def contradiction(condition: Condition) -> str | None:
+    """Return a fact of which a condition wants what cannot be; None if there seems to be none."""
+    wanted: dict[str, list[Comparison]] = {}
+    for part in conjuncts(condition):
+        if isinstance(part, Comparison) and TABLE[part.fact].kind not in LISTS:
+            wanted.setdefault(part.fact, []).append(part)
+    return next((fact for fact, parts in sorted(wanted.items()) if not _possible(parts)), None)
+
+
+def _possible(parts: Iterable[Comparison]) -> bool:
+    least, most, strict = float("-inf"), float("inf"), False
+    named: set[Value] | None = None
+    for part in parts:
+        match part.operator, part.operand:
+            case Operator.GE | Operator.GT, int() | float() as bound:
+                least, strict = max(least, bound), strict or part.operator is Operator.GT
+            case Operator.LE | Operator.LT, int() | float() as bound:
+                most, strict = min(most, bound), strict or part.operator is Operator.LT
+            case _:
+                choices = set(part.operand if isinstance(part.operand, tuple) else (part.operand,))
+                named = choices if named is None else named & choices
+    if named is not None:
+        return any(_within(value, least, most) for value in named)
+    return least < most or (least == most and not strict)
+
+
+def _within(value: Value, least: float, most: float) -> bool:
+    return isinstance(value, str) or least <= value <= most

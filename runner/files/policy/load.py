@@ -1,0 +1,358 @@
+"""The policy file: from YAML to a policy, with every problem at once.
+
+``extends`` takes over another policy: its rules are asked after one's own (one of the same name is
+replaced), its ceilings can be made lower and not higher.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from runner.base import yaml as yaml_tree
+from runner.base.textfile import Problem, SpecError, quoted, read_source, yaml_stems
+from runner.base.units import format_duration
+from runner.core.policy.conditions import comparisons
+from runner.core.policy.facts import Moment
+from runner.core.policy.history import KEPT_STARTS
+from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, Rule, Storm, tightened
+from runner.files.cursor import Spot, asked
+from runner.files.policy.lint import hidden
+from runner.files.policy.rules import NAME, Written, rules
+from runner.files.validation import did_you_mean
+
+SHIPPED: Final = Path(__file__).parent / "shipped"
+"""The policies that come with the runner."""
+
+VERSION: Final = 1
+DEFAULT: Final = "default"
+
+SECTIONS: Final = {
+    Moment.EXIT: "on_exit",
+    Moment.WATCH: "on_watch",
+    Moment.CHANGE: "on_change",
+}
+FIELDS: Final = ("policy", "name", "extends", "ceilings", "backoff", "economics", *SECTIONS.values())
+MEANT: Final = {
+    "version": "policy",
+    "limits": "ceilings",
+    "base": "extends",
+    "rules": "on_exit",
+    "retry": "backoff",
+}
+
+_FIELD: Final = re.compile(
+    rb"^[\s{\"'\xef\xbb\xbf]*(" + "|".join(set(FIELDS) - {"name"}).encode() + rb")[\"']?\s*:", re.MULTILINE
+)
+"""Begins a line of what is meant to be a policy."""
+
+SECOND: Final = timedelta(seconds=1)
+MINUTE: Final = timedelta(minutes=1)
+DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where other policies are found: by name in a directory, and by path where that is allowed.
+
+    A daemon that reads for others says ``paths=False``: a path is read with the rights of whoever reads.
+    """
+
+    directory: Path = SHIPPED
+    paths: bool = True
+    reader: Callable[[Path], bytes] | None = None  # of paths: with the rights of whoever asks
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the policies there, without their cases."""
+        return tuple(sorted(filter(NAME.fullmatch, yaml_stems(self.directory))))
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a policy of this name."""
+        found = f"{self.directory}/{name}.yaml"
+        return NAME.fullmatch(name) is not None and os.path.exists(found)  # noqa: PTH110  at each submission
+
+    def text(self, path: Path) -> bytes:
+        """Return the text of a policy.
+
+        Raises:
+            SpecError: it cannot be read.
+        """
+        if self.reader is None or path.parent == self.directory:
+            return source(path)
+        return self.reader(path)
+
+    def find(self, name: str, beside: Path) -> Path | None:
+        """Return the file of a policy that another one names."""
+        if name in self.names():
+            return self.directory / f"{name}.yaml"
+        looks_like_path = "/" in name or name.endswith(".yaml")
+        return (beside.parent / name) if self.paths and looks_like_path else None
+
+
+def named(name: str, shelf: Shelf | None = None) -> Policy:
+    """Return a policy that comes with the runner.
+
+    Raises:
+        SpecError: there is none of this name.
+    """
+    shelf = shelf or Shelf()
+    if name not in shelf.names():
+        raise unknown(name, shelf)
+    return read(shelf.directory / f"{name}.yaml", shelf)
+
+
+def unknown(name: str, shelf: Shelf) -> SpecError:
+    """Return the error that there is no policy of a name."""
+    hint = did_you_mean(name, shelf.names()) or f"; there are {', '.join(shelf.names())}"
+    return SpecError(Path(name), [Problem(None, "", f"there is no policy of this name{hint}")])
+
+
+def read(path: Path, shelf: Shelf | None = None) -> Policy:
+    """Return the policy in a file.
+
+    Raises:
+        SpecError: it cannot be read, or is not right.
+    """
+    shelf = shelf or Shelf()
+    return load(shelf.text(path), path, shelf)
+
+
+def load(raw: bytes, path: Path, shelf: Shelf | None = None) -> Policy:
+    """Return the policy that a YAML text describes; ``path`` serves for messages and to find what it extends.
+
+    Raises:
+        SpecError: with every problem at once.
+    """
+    return _load(raw, path, shelf or Shelf(), ())
+
+
+def source(path: Path) -> bytes:
+    """Return the text of a policy file.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    if not path.exists() and not path.is_symlink():
+        raise SpecError(
+            path, [Problem(None, "", 'no such file; "runner policy show" prints one to begin with')]
+        )
+    return read_source(path, "policy")
+
+
+def top(raw: bytes, path: Path) -> Spot:
+    """Return the mapping at the top of a YAML text, and the problems so far.
+
+    Raises:
+        SpecError: there is none.
+    """
+    tree, problems = yaml_tree.compose(raw)
+    if isinstance(tree, yaml_tree.Mapping) and tree.entries:
+        return Spot(tree, (), tree.at, list(problems))
+    fact = 'must be "field: value" lines' if tree is not None else "the file is empty"
+    raise SpecError(path, problems or [Problem(yaml_tree.START, "", fact)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The file that is being read: where it is, what it may refer to, what extends it."""
+
+    path: Path
+    shelf: Shelf
+    above: tuple[Path, ...]
+
+
+def _load(raw: bytes, path: Path, shelf: Shelf, above: tuple[Path, ...]) -> Policy:
+    _complain_of_another(raw, path)
+    spot = top(raw, path)
+    here = spot.fields(FIELDS, MEANT)
+    _complain_of_version(spot, here)
+    parent = _parent(here["extends"], _Origin(path, shelf, above)) if "extends" in here else None
+    base = parent or Policy("")
+    written = {moment: rules(here[name], moment) if name in here else [] for moment, name in SECTIONS.items()}
+    merged = {
+        moment: _merged([each.rule for each in written[moment]], base.rules(moment)) for moment in Moment
+    }
+    policy = Policy(
+        asked(here, "name", _name, path.stem),
+        asked(here, "ceilings", lambda each: _ceilings(each, parent), base.ceilings),
+        asked(here, "backoff", lambda each: _backoff(each, base.backoff), base.backoff),
+        asked(here, "economics", lambda each: _economics(each, base.economics), base.economics),
+        merged[Moment.EXIT],
+        merged[Moment.WATCH],
+        merged[Moment.CHANGE],
+    )
+    _complain_of_watchers(written[Moment.EXIT], policy)
+    _complain_of_silence(spot, policy)
+    if spot.problems:
+        raise SpecError(path, spot.problems)
+    return policy
+
+
+def _complain_of_another(raw: bytes, path: Path) -> None:
+    """Return if a text is meant to be a policy; of any other file nothing is repeated in a message.
+
+    Raises:
+        SpecError: no line of it begins with a field of a policy.
+    """
+    if raw.strip() and raw[:1] not in {b"\xff", b"\xfe"} and _FIELD.search(raw) is None:
+        fact = 'is no policy, which is "field: value" lines, the first of them policy: 1'
+        raise SpecError(path, [Problem(yaml_tree.START, "", fact)])
+
+
+def _complain_of_version(spot: Spot, here: Mapping[str, Spot]) -> None:
+    if "policy" not in here:
+        spot.problems.append(Problem(yaml_tree.START, "policy", f"is required; write policy: {VERSION}"))
+    elif here["policy"].value() != VERSION or here["policy"].value() is True:
+        here["policy"].complain(
+            f"must be {VERSION}, the version of the language, not {here['policy'].written}"
+        )
+
+
+def _name(spot: Spot) -> str | None:
+    text = spot.text(63)
+    if text is not None and not NAME.fullmatch(text):
+        spot.complain(f"must be small letters, digits and dashes, the first a letter, not {quoted(text)}")
+    return text
+
+
+def _merged(own: list[Rule], inherited: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return one's own rules, then the inherited ones that are not replaced and can still answer."""
+    names = {rule.name for rule in own}
+    both = (*own, *(rule for rule in inherited if rule.name not in names))
+    never = {rule.name for rule, _ in hidden(both)} - names
+    return tuple(rule for rule in both if rule.name not in never)
+
+
+# --- What it extends ----------------------------------------------------------------------------------
+
+
+def _parent(spot: Spot, origin: _Origin) -> Policy | None:
+    name = spot.text(500)
+    if name is None:
+        return None
+    path = origin.shelf.find(name, origin.path)
+    if path is None:
+        names = origin.shelf.names()
+        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+        spot.complain(f"there is no policy {quoted(name)}{hint}")
+        return None
+    chain = (*origin.above, origin.path.resolve())
+    if path.resolve() in chain:
+        spot.complain(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
+        return None
+    try:
+        return _load(origin.shelf.text(path), path, origin.shelf, chain)
+    except SpecError as error:
+        first, more = error.lines[0], len(error.problems) - 1
+        spot.complain(f"is not right: {first}{f' (and {more} more)' if more else ''}")
+        return None
+
+
+# --- Settings -----------------------------------------------------------------------------------------
+
+
+def _ceilings(spot: Spot, parent: Policy | None) -> Ceilings:
+    base = parent.ceilings if parent else Ceilings()
+    here = spot.fields([each.name for each in fields(Ceilings)], {"max_attempts": "attempts"})
+    own = replace(
+        base,
+        attempts=asked(here, "attempts", lambda each: each.whole(1, 1000), base.attempts),
+        wall=_wall(here["wall"], base.wall) if "wall" in here else base.wall,
+        storm=asked(here, "storm", lambda each: _storm(each, base.storm), base.storm),
+        no_progress=asked(here, "no_progress", lambda each: each.whole(1, 1000), base.no_progress),
+    )
+    if parent:
+        _complain_of_loosening(own, parent, here)
+    if "no_progress" in here and own.no_progress > own.attempts:
+        here["no_progress"].complain(f"is never reached: there are {own.attempts} attempts at most")
+    return tightened(base, own) if parent else own
+
+
+def _wall(spot: Spot, base: timedelta | None) -> timedelta | None:
+    is_null = isinstance(spot.node, yaml_tree.Scalar) and spot.node.value is None
+    return None if is_null else spot.duration(MINUTE, 3660 * DAY) or base
+
+
+def _storm(spot: Spot, base: Storm) -> Storm:
+    here = spot.fields([each.name for each in fields(Storm)])
+    return Storm(
+        asked(here, "attempts", lambda each: each.whole(1, KEPT_STARTS), base.attempts),
+        asked(here, "within", lambda each: each.duration(SECOND, 7 * DAY), base.within),
+    )
+
+
+def _complain_of_loosening(own: Ceilings, parent: Policy, here: Mapping[str, Spot]) -> None:
+    """Complain about ceilings that are higher than those which are inherited."""
+    base = parent.ceilings
+    longest = timedelta.max
+    looser = {
+        "attempts": own.attempts > base.attempts,
+        "wall": (own.wall or longest) > (base.wall or longest),
+        "storm": own.storm.attempts > base.storm.attempts or own.storm.within < base.storm.within,
+        "no_progress": own.no_progress > base.no_progress,
+    }
+    for name in (each for each in looser if looser[each] and each in here):
+        fact = (
+            f"is looser than in {quoted(parent.name)}: {_said(base, name)}; a ceiling can only be tightened"
+        )
+        here[name].complain(fact)
+
+
+def _said(ceilings: Ceilings, name: str) -> str:
+    if name == "storm":
+        return f"{ceilings.storm.attempts} within {format_duration(ceilings.storm.within)}"
+    if name == "wall":
+        return format_duration(ceilings.wall) if ceilings.wall else "none"
+    return str(getattr(ceilings, name))
+
+
+def _backoff(spot: Spot, base: Backoff) -> Backoff:
+    here = spot.fields([each.name for each in fields(Backoff)])
+    wait: Callable[[Spot], timedelta | None] = lambda each: each.duration(0 * SECOND, DAY)  # noqa: E731 - used twice
+    own = Backoff(
+        asked(here, "first", wait, base.first),
+        asked(here, "factor", lambda each: each.number(1, 100), base.factor),
+        asked(here, "max", wait, base.max),
+        asked(here, "jitter", lambda each: each.number(0, 1), base.jitter),
+    )
+    if own.first > own.max:
+        (here.get("first") or here["max"]).complain_of_key("the first wait is longer than the longest (max)")
+    if own.factor == 1 and "factor" in here and "max" in here:
+        here["max"].complain_of_key("is never reached: with factor 1 every wait is the first one")
+    return own
+
+
+def _economics(spot: Spot, base: Economics) -> Economics:
+    here = spot.fields([each.name for each in fields(Economics)])
+    return Economics(
+        asked(here, "hurdle", lambda each: each.number(1, 100), base.hurdle),
+        asked(here, "max_swaps", lambda each: each.whole(0, 100), base.max_swaps),
+        asked(here, "rate_window", lambda each: each.duration(10 * SECOND, DAY), base.rate_window),
+    )
+
+
+# --- What only shows when all is read -----------------------------------------------------------------
+
+
+def _complain_of_watchers(written: list[Written], policy: Policy) -> None:
+    """Complain about rules that wait for a stop by a rule which does not exist."""
+    there = {f"watch/{rule.name}" for rule in policy.on_watch}
+    for each in written:
+        for test in comparisons(each.rule.when):
+            operands = test.operand if isinstance(test.operand, tuple) else (test.operand,)
+            for word in operands if test.fact == "killed_by" else ():
+                if str(word).startswith("watch/") and word not in there:
+                    hint = did_you_mean(str(word), there)
+                    each.fields["when"].complain_of_key(
+                        f"there is no rule {quoted(str(word))} in on_watch{hint}"
+                    )
+
+
+def _complain_of_silence(spot: Spot, policy: Policy) -> None:
+    if not policy.on_exit and not spot.problems:
+        spot.problems.append(
+            Problem(yaml_tree.START, "on_exit", "is required: without a rule every job would be held")
+        )

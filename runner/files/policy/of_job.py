@@ -1,0 +1,178 @@
+"""The policy of a job: found when the job is submitted, kept with it, and held under its own ceilings.
+
+A policy file of the user's own is read with the user's rights, together with the files that it extends.
+What is kept is the policy written out, so that a later edit of a file changes nothing that runs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Final
+
+from jobs import contract
+from runner.base.textfile import Problem, SpecError, one_line, quoted
+from runner.core.policy.model import Backoff, Ceilings, Knob, Policy, digest, tightened
+from runner.files.job.model import JobFile, Retry
+from runner.files.job.paths import Look, unusable
+from runner.files.policy import dump as policy_text
+from runner.files.policy import load as files
+from runner.files.policy.load import Shelf
+from runner.files.profiles.load import profile_names
+from runner.files.validation import did_you_mean
+from runner.files.validators import is_path_of_policy
+
+_PINNED: Final = Path("policy.yaml")
+
+
+def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.source) -> Policy:
+    """Return the policy that a job names; ``reader`` reads files with the rights of the job's owner.
+
+    Raises:
+        SpecError: there is none, or it is not right; mistakes in the policy's own file have places there.
+    """
+    shelf = Shelf(reader=reader)
+    if is_path_of_policy(job.policy):
+        policy = _own(job, base / job.policy, shelf)
+    elif shelf.has(job.policy):
+        policy = _shipped(job.policy)
+    else:
+        hint = did_you_mean(job.policy, shelf.names()) or f"; there are {', '.join(shelf.names())}"
+        raise _wrong(job, f"there is no policy {quoted(job.policy)}{hint}")
+    for fact in _unknown_profiles(policy):
+        raise _wrong(job, fact)
+    return policy
+
+
+class Named:
+    """What the jobs of a file name, seen by ``look`` and ``reader``; what they share is looked at once."""
+
+    def __init__(self, base: Path, look: Look, reader: Callable[[Path], bytes] = files.source) -> None:
+        self.base, self.look, self._reader = base, cache(look), reader
+        self._asked: set[str] = set()
+        self._policies: dict[str, Policy] = {}
+
+    def problems(self, job: JobFile) -> Iterator[Problem]:
+        """Yield what is wrong with the paths of a job, and with its policy as the job file names it."""
+        yield from unusable(job, self.base, self.look)
+        if job.policy not in self._asked:
+            self._asked.add(job.policy)
+            try:
+                self.policy(job)
+            except SpecError as error:
+                yield from error.problems if error.path == job.origin.path else ()
+
+    def policy(self, job: JobFile) -> Policy:
+        """Return the policy of a job.
+
+        Raises:
+            SpecError: its own file is not right.
+        """
+        if job.policy not in self._policies:
+            self._policies[job.policy] = find(job, self.base, self._reader)
+        return self._policies[job.policy]
+
+
+def _own(job: JobFile, path: Path, shelf: Shelf) -> Policy:
+    """Return the policy in a file of the user's; one that cannot be read is a mistake of the job file."""
+    try:
+        return files.read(path, shelf)
+    except SpecError as error:
+        if error.path == path and all(problem.at is None for problem in error.problems):
+            fact = f"{one_line(str(path))}: {'; '.join(problem.fact for problem in error.problems)}"
+            raise _wrong(job, fact) from error
+        raise
+
+
+@lru_cache(maxsize=64)
+def _shipped(name: str) -> Policy:
+    """Return a policy that comes with the runner; reading one anew takes 10 ms."""
+    return files.named(name)
+
+
+def _unknown_profiles(policy: Policy) -> Iterator[str]:
+    """Yield what is wrong with profiles that a policy's remedies name."""
+    named = [
+        (rule.name, adjustment.turn)
+        for rule in policy.on_exit
+        for adjustment in rule.adjust
+        if adjustment.knob is Knob.PROFILE
+    ]
+    names = profile_names(contract.profiles_dir()) if named else ()
+    for rule, profile in named:
+        if profile not in names:
+            hint = did_you_mean(profile, names) or f"; there are {', '.join(names)}"
+            yield f"rule {quoted(rule)}: there is no profile {quoted(profile)}{hint}"
+
+
+def _wrong(job: JobFile, fact: str) -> SpecError:
+    problem: Problem = job.origin.problem(("policy",), fact)
+    return SpecError(job.origin.path, [problem])
+
+
+@lru_cache(maxsize=64)
+def pinned(policy: Policy) -> str:
+    """Return a policy as the text that is kept with a job; most jobs have one of a few."""
+    return policy_text.dump(policy)
+
+
+@lru_cache(maxsize=512)
+def unpinned(text: str | None) -> Policy:
+    """Return the policy that is kept with a job; jobs of an older runner have the default one."""
+    if text is None:
+        return _shipped(files.DEFAULT)
+    return files.load(text.encode(), _PINNED, Shelf(paths=False))
+
+
+def digests(text: str | None, policy: Policy) -> str:
+    """Return the digest of the policy that is kept with a job, as ``runner policy check`` prints it.
+
+    Where the job file has tightened it to ``policy``, the digest of what came of that is added.
+    """
+    written, held = digest(unpinned(text)), digest(policy)
+    return written if written == held else f"{written} + retry: {held}"
+
+
+def kept_digest(policy: Policy) -> str:
+    """Return the digest that a policy will have once it is kept with a job."""
+    return digest(unpinned(pinned(policy)))
+
+
+def in_force(job: JobFile, policy: Policy) -> Policy:
+    """Return a policy under the ceilings that the job file adds, and with its waits."""
+    return held(policy, job.retry, job.resources.time_limit)
+
+
+def in_vain(retry: Retry, policy: Policy) -> Iterator[str]:
+    """Yield what a job file allows itself and its policy does not: it can only tighten."""
+    most = policy.ceilings
+    for name, wish, held_at in (
+        ("max_attempts", retry.max_attempts, most.attempts),
+        ("no_progress", retry.no_progress, most.no_progress),
+    ):
+        if wish is not None and wish > held_at:
+            yield f"retry.{name}: has no effect: its policy allows {held_at}, and no job file more"
+
+
+def held(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
+    """Return a policy under the ceilings of a job file, and with its waits."""
+    ceilings, backoff = _ceilings(policy.ceilings, retry, wall), _backoff(policy.backoff, retry)
+    return replace(policy, ceilings=ceilings, backoff=backoff)
+
+
+def _ceilings(ceilings: Ceilings, retry: Retry, wall: timedelta | None) -> Ceilings:
+    own = replace(
+        ceilings,
+        attempts=retry.max_attempts or ceilings.attempts,
+        no_progress=retry.no_progress or ceilings.no_progress,
+        wall=wall or ceilings.wall,
+    )
+    return tightened(ceilings, own)
+
+
+def _backoff(backoff: Backoff, retry: Retry) -> Backoff:
+    """Return the waits of a job; of two that contradict each other the one in the job file counts."""
+    first, longest = retry.backoff, retry.backoff_max
+    most = longest if longest is not None else max(backoff.max, first or backoff.max)
+    return replace(backoff, first=min(backoff.first, most) if first is None else first, max=most)

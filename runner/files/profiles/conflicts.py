@@ -1,0 +1,159 @@
+"""What the switches of a profile have to do with each other, with the accelerator and with the workload.
+
+Three answers: a *contradiction* (two switches that cannot both hold) and an *impossible*
+setting (one that this accelerator can never have) are refused before anything runs; an
+*unused* one is allowed and reported, because the same profile serves several workloads.
+What a device merely lacks is none of these: the trainer falls back, and records it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from jobs import contract
+from runner.base.textfile import Position, quoted, shown
+from runner.files.profiles.load import Accelerator, Said
+
+Test: TypeAlias = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two switches that cannot have such values at the same time."""
+
+    one: str
+    is_one: Test
+    other: str
+    is_other: Test
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """One thing that is wrong with a profile: ``switch`` is to blame, ``fact`` names the other side."""
+
+    switch: str
+    other: str
+    fact: str
+
+
+def _on(value: object) -> bool:
+    return value is True
+
+
+def _some(value: Any) -> bool:  # noqa: ANN401 - a switch of any type
+    return isinstance(value, int) and value > 0
+
+
+def _one_of(*words: str) -> Test:
+    return lambda value: value in words
+
+
+_BY_THE_CLOCK: Final = "kernels chosen by the clock are other ones after a resume, and give other bits"
+_EXACT: Final = "fp32 promises all 24 bits, and TF32 rounds to 11"
+_NOTHING_COMPILED: Final = "nothing is compiled"
+
+_MADE_ELSEWHERE: Final = "batches that live on the device are made there, and not by other processes"
+_NOT_PINNED: Final = "a copy can go on by itself only from pinned memory"
+_TUNED: Final = _one_of("max-autotune", "max-autotune-no-cudagraphs")
+
+CONTRADICTIONS: Final = (
+    Contradiction("cudnn_benchmark", _on, "deterministic", _on, _BY_THE_CLOCK),
+    Contradiction("compile", _TUNED, "deterministic", _on, _BY_THE_CLOCK),
+    Contradiction("tf32_matmul", _on, "precision", _one_of("fp32"), _EXACT),
+    Contradiction("tf32_cudnn", _on, "precision", _one_of("fp32"), _EXACT),
+    Contradiction("loader_workers", _some, "placement", _one_of("device"), _MADE_ELSEWHERE),
+    Contradiction("non_blocking", _on, "placement", _one_of("host"), _NOT_PINNED),
+    Contradiction("compile_fullgraph", _on, "compile", _one_of("off"), _NOTHING_COMPILED),
+    Contradiction("compile_dynamic", _on, "compile", _one_of("off"), _NOTHING_COMPILED),
+)
+
+IMPOSSIBLE: Final[tuple[tuple[str, Test, Accelerator, str], ...]] = (
+    (
+        "memory_fraction",
+        lambda value: value is not None,
+        "cpu",
+        "it has no memory of its own to share out; resources.memory is the limit",
+    ),
+)
+"""Switch, value, accelerator, reason: what no fallback can stand in for."""
+
+
+def clashes(said: Mapping[str, Said], accelerator: Accelerator, because: str = "") -> Iterator[Clash]:
+    """Yield everything that is wrong with the switches of a profile on an accelerator.
+
+    ``because`` says why it is this accelerator, to be put behind its name.
+    """
+    for rule in CONTRADICTIONS:
+        if rule.is_one(said[rule.one].value) and rule.is_other(said[rule.other].value):
+            blamed, witness = rule.one, rule.other
+            if _particular(said[witness]) > _particular(said[blamed]):
+                blamed, witness = witness, blamed
+            against = f"{witness}: {shown(said[witness].value)}{said[witness].whose}"
+            fact = f"{_value(said[blamed])} contradicts {against}: {rule.why}; change one of them"
+            yield Clash(blamed, witness, fact)
+    for switch, test, where, why in IMPOSSIBLE:
+        if where == accelerator and test(said[switch].value):
+            fact = f"{_value(said[switch])} is impossible on the accelerator {quoted(where)}{because}: {why}"
+            yield Clash(switch, "accelerator", fact)
+
+
+def _value(said: Said) -> str:
+    """Return the value to blame, with its place where the complaint itself has none."""
+    return f"{shown(said.value)}{said.whose if said.profile else ''}"
+
+
+def _particular(said: Said) -> tuple[int, Position]:
+    """Return what tells which of two sides to change: the later one, in the most particular file."""
+    return said.rank, said.at or Position(0, 0)
+
+
+# --- Settings without effect --------------------------------------------------------------------------
+
+_STREAM: Final = frozenset({"imu_stream"})
+_PAIRS: Final = frozenset({"pair_classifier"})
+_RECORDS: Final = frozenset({"imu_stream", "graph_forecast", "resident_transformer", "pair_classifier"})
+
+USED_BY: Final[Mapping[str, frozenset[str]]] = {
+    "attention": frozenset({"causal_lm"}),
+    "conversion": _RECORDS,
+    "stream_buffer": _STREAM,
+    "stream_buffer_memory": _STREAM,
+    "shared_targets": _STREAM,
+    "graph_cache": frozenset({"graph_forecast"}),
+    "encode_once": _PAIRS,
+    "last_position_only": _PAIRS,
+}
+"""Switches that only some workloads know; every built-in one knows the others."""
+
+ENVIRONMENT: Final = frozenset({"threads", "allocator", "launch_blocking", "deterministic", "compile_cache"})
+"""Switches that reach a program of the user's own, as variables of its environment."""
+
+_OF_A_DEVICE: Final = frozenset(
+    ("tf32_cudnn", "cudnn_benchmark", "allocator", "launch_blocking", "memory_cleanup_every")
+)
+_OF_COMPILATION: Final = frozenset({"compile_dynamic", "compile_fullgraph", "compile_cache"})
+_OF_LOADERS: Final = frozenset({"loader_prefetch", "loader_persistent"})
+
+
+def unused(profile: contract.Profile, kind: str, accelerator: Accelerator) -> Mapping[str, str]:
+    """Return the switches that will have no effect, each with the reason."""
+    return {switch: why for switch in contract.SWITCHES if (why := _idle(switch, profile, kind, accelerator))}
+
+
+def _idle(switch: str, profile: contract.Profile, kind: str, accelerator: Accelerator) -> str | None:
+    if kind == "program":
+        return None if switch in ENVIRONMENT else "a program of your own does as it likes; spec.json tells it"
+    if kind not in USED_BY.get(switch, {kind}):
+        return f"{kind} has no use for it"
+    if accelerator == "cpu" and switch in _OF_A_DEVICE:
+        return "the accelerator is the cpu"
+    if switch in _OF_COMPILATION and profile.compile == "off":
+        return "compile is off"
+    if switch in _OF_LOADERS and profile.loader_workers == 0:
+        return "loader_workers is 0"
+    if switch == "memory_log_every" and profile.memory_log != "interval":
+        return f"memory_log is {profile.memory_log}"
+    if switch == "stream_buffer_memory" and profile.stream_buffer != "auto":
+        return f"stream_buffer is {profile.stream_buffer}"
+    return None

@@ -1,0 +1,55 @@
+"""What a profile comes to in the environment of an attempt.
+
+Some switches must be in force before torch is imported, so only the launch can throw them:
+threads, the allocator, the workspace of cuBLAS, where compiled code is kept.  One pure
+function, so that a dry run shows what an attempt will find.
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+
+from jobs.contract import Profile, thread_count
+from runner.files.profiles.load import Accelerator
+
+
+def environment(
+    profile: Profile, accelerator: Accelerator, cpus: float, home: PurePath, scratch: PurePath
+) -> Mapping[str, str]:
+    """Return the variables that follow from a profile.
+
+    Args:
+        profile: The settings in force.
+        accelerator: Which of them mean something.
+        cpus: The quota of the attempt.
+        home: The job's own directory, which its attempts share and no other job can write to.
+        scratch: A directory of this attempt alone.
+    """
+    found = {
+        "OMP_NUM_THREADS": str(thread_count(profile, cpus)),
+        "OMP_WAIT_POLICY": "PASSIVE",  # a thread that spins uses up the quota of those that work
+        **_compiled_code(home if profile.compile_cache else scratch),
+    }
+    if accelerator != "cpu":
+        found |= _of_a_device(profile, accelerator)
+    return found
+
+
+def _compiled_code(below: PurePath) -> dict[str, str]:
+    """Return where compiled code is kept: it is run as it lies there, so never where others can write."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(below / ".cache" / "inductor"),
+        "TRITON_CACHE_DIR": str(below / ".cache" / "triton"),
+    }
+
+
+def _of_a_device(profile: Profile, accelerator: Accelerator) -> dict[str, str]:
+    expandable = profile.allocator == "expandable_segments"
+    # Of the three names for it torch 2.13 reads this one first, on ROCm too; what an image says is overruled.
+    found = {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{expandable}"}
+    if accelerator == "cuda":
+        found["CUDA_LAUNCH_BLOCKING"] = str(int(profile.launch_blocking))
+    elif profile.launch_blocking:
+        found["AMD_SERIALIZE_KERNEL"] = "3"  # what torch itself recommends on ROCm
+    if profile.deterministic:
+        found["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it, deterministic mode refuses matrix products
+    return found

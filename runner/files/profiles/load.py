@@ -1,0 +1,252 @@
+"""Named profiles: YAML files that the operator owns, and what a job changes in one.
+
+A profile file may extend another one; a job names a profile, or extends one and overrides
+some switches.  What comes out is a ``jobs.contract.Profile``, which knows nothing of names,
+and beside it where each value was said, so that two that contradict each other can be shown.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from jobs import contract
+from runner.base import yaml as yaml_tree
+from runner.base.errors import UsageError
+from runner.base.textfile import Position, Problem, SpecError, quoted, read_source, yaml_stems
+from runner.files import validation as parsing
+from runner.files.types import MIB, BufferMemory, Name
+
+Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
+
+ACCELERATORS: Final[tuple[Accelerator, ...]] = ("cpu", "cuda", "rocm")
+
+AUTO: Final = "auto"
+"""Stands for the profile that is called like the accelerator."""
+
+JOB_FILE: Final = 1000
+"""The rank of what a job file says; no chain of profiles is as long."""
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_REASON: Final = re.compile(r"(?:^|\s)#\s?(.*)$")
+
+
+class ProfileChoice(contract.Profile):
+    """A profile by name, and the switches of it that are to be different."""
+
+    name: Name = Field(AUTO, description="What reports call it; made up from the changes by default.")
+    extends: str = Field(AUTO, description="The profile that these changes start from.")
+    stream_buffer_memory: BufferMemory = Field(
+        256 * MIB, description="Memory that an automatic stream buffer may take."
+    )
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The switches that were given, by name."""
+        return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"extends", "name"})}
+
+    @model_serializer(mode="wrap")
+    def _only_what_was_given(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the defaults out: read back, they would look like changes."""
+        return {name: value for name, value in serialize(self).items() if name in self.model_fields_set}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The value of one switch, and who says so."""
+
+    value: Any
+    profile: str | None = None  # the one whose file says it; None: the job file, or the contract's default
+    at: Position | None = None
+    reason: str = ""
+    rank: int = 0  # how particular: 0 is a default, then profile after profile, the job file last
+
+    @property
+    def place(self) -> str:
+        """Where a reader finds it: ``cuda.yaml:12``; empty for what no profile says."""
+        return f"{self.profile}.yaml:{self.at.line}" if self.profile and self.at else ""
+
+    @property
+    def whose(self) -> str:
+        """Who says it, to be put behind the value in a sentence."""
+        if self.profile:
+            return f" of profile {quoted(self.profile)} ({self.place})"
+        if self.rank == 0:
+            return ", the default"
+        return f" (line {self.at.line})" if self.at else ""
+
+
+def profile_names(profiles: Path) -> tuple[str, ...]:
+    """Return the names of the profiles in a directory."""
+    return tuple(sorted(filter(_is_name, yaml_stems(profiles))))
+
+
+def is_profile(name: str, profiles: Path) -> bool:
+    """Return whether a profile of this name is in a directory."""
+    return _is_name(name) and os.path.exists(_place(name, profiles))  # noqa: PTH110  asked at each submission
+
+
+def _place(name: str, profiles: Path) -> str:
+    return f"{profiles}/{name}.yaml"
+
+
+def _is_name(name: str) -> bool:
+    return name != AUTO and _FILE_NAME.fullmatch(name) is not None
+
+
+def unknown_profile(tree: yaml_tree.Mapping, profiles: Path) -> list[Problem]:
+    """Return the problem with the profile that a job file names, if there is one."""
+    path: tuple[str, ...] = ("profile",)
+    node = tree.entries.get("profile")
+    if isinstance(node, yaml_tree.Mapping):
+        path, node = ("profile", "extends"), node.entries.get("extends")
+    if not isinstance(node, yaml_tree.Scalar) or not isinstance(node.value, str):
+        return []
+    if node.value == AUTO or is_profile(node.value, profiles):
+        return []
+    names = (AUTO, *profile_names(profiles))
+    hint = parsing.did_you_mean(node.value, names) or f"; there are {', '.join(names)}"
+    return [Problem(node.at, parsing.dotted(path), f"there is no profile {quoted(node.value)}{hint}")]
+
+
+def resolve(choice: ProfileChoice, profiles: Path, accelerator: Accelerator) -> contract.Profile:
+    """Return the settings that a choice comes to on an accelerator.
+
+    Raises:
+        UsageError: a profile is missing, extends itself or is not valid.
+    """
+    base = accelerator if choice.extends == AUTO else choice.extends
+    settings = {switch: said.value for switch, said in named(base, profiles, accelerator).items()}
+    name = choice.name if "name" in choice.model_fields_set else "+".join([base, *choice.changes])
+    return contract.Profile.model_validate({**settings, **choice.changes, "name": name[:200]})
+
+
+def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mapping[str, Said]:
+    """Return every switch as a named profile has it, with who says so.
+
+    Raises:
+        UsageError: a profile is missing, extends itself or is not valid.
+    """
+    return _merged(_chain(name, profiles, accelerator))
+
+
+def chosen(
+    choice: ProfileChoice, tree: yaml_tree.Node | None, profiles: Path, accelerator: Accelerator
+) -> Mapping[str, Said]:
+    """Return every switch as a job has it, with who says so; ``tree`` is the job file.
+
+    Raises:
+        UsageError: a profile is missing, extends itself or is not valid.
+    """
+    base = accelerator if choice.extends == AUTO else choice.extends
+    changes = {
+        switch: Said(value, at=yaml_tree.place(tree, ("profile", switch)) if tree else None, rank=JOB_FILE)
+        for switch, value in choice.changes.items()
+    }
+    return {**named(base, profiles, accelerator), **changes}
+
+
+def chain(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> tuple[str, ...]:
+    """Return the names of a profile and of those that it extends, the last one extending none."""
+    return tuple(layer.name for layer in _chain(name, profiles, accelerator))
+
+
+def introduction(path: Path) -> str:
+    """Return what the comment at the beginning of a profile file says, as one line."""
+    lines = []
+    for line in read_source(path).decode("utf-8", "replace").splitlines():
+        if not line.startswith("#") or not line.strip("# "):
+            break
+        lines.append(line.lstrip("# "))
+    return " ".join(lines)
+
+
+# --- Files --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # the same text has been read into the same one
+class _Layer:
+    """One profile file."""
+
+    name: str
+    extends: str | None
+    said: Mapping[str, Said]
+
+
+def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer, ...]:
+    """Return the files that make a profile, the most particular one first."""
+    layers: list[_Layer] = []
+    following: str | None = name
+    while following is not None:
+        name = accelerator if following == AUTO else following
+        above = [layer.name for layer in layers]
+        if name in above:
+            raise UsageError(f"profile {quoted(name)} extends itself: {' -> '.join([*above, name])}")
+        if not _is_name(name):
+            raise _missing(name, profiles)
+        layers.append(_layer(name, profiles))
+        following = layers[-1].extends
+    return tuple(layers)
+
+
+def _layer(name: str, profiles: Path) -> _Layer:
+    place = _place(name, profiles)
+    try:
+        found = os.stat(place)  # noqa: PTH116  several times at each submission
+    except OSError as error:
+        raise _missing(name, profiles) from error
+    return _read(name, place, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _read(name: str, place: str, _version: tuple[int, int, int]) -> _Layer:
+    """Return what a file says, read again when it has been written again."""
+    path = Path(place)
+    return _load(name, path, read_source(path, "profile"))
+
+
+def _missing(name: str, profiles: Path) -> UsageError:
+    return UsageError(f"there is no profile {quoted(name)} in {profiles}")
+
+
+@lru_cache(maxsize=64)
+def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, Said]:
+    """Return what files say together, the first one before all others."""
+    defaults = {switch: contract.Profile.model_fields[switch].default for switch in contract.SWITCHES}
+    found = {switch: Said(value) for switch, value in defaults.items()}
+    for rank, layer in enumerate(reversed(layers), start=1):
+        found |= {switch: replace(said, rank=rank) for switch, said in layer.said.items()}
+    return MappingProxyType(found)
+
+
+@lru_cache(maxsize=64)
+def _load(name: str, path: Path, raw: bytes) -> _Layer:
+    """Return what a file says; the same few are asked for at every submission."""
+    tree, problems = parsing.mapping(raw, path)
+    written = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
+    found, more = parsing.validated(ProfileChoice, written, tree)
+    if found is None or problems:
+        raise SpecError(path, [*problems, *more])
+    lines = raw.decode("utf-8", "replace").splitlines()
+    said = {
+        switch: Said(value, name, tree.keys[switch], _reason(lines, tree.keys[switch].line))
+        for switch, value in found.changes.items()
+    }
+    return _Layer(name, found.extends if "extends" in found.model_fields_set else None, said)
+
+
+def _reason(lines: list[str], line: int) -> str:
+    """Return the comment beside a line (from 1), and the indented comments below it that go on."""
+    first = _REASON.search(lines[line - 1])
+    parts = [first[1]] if first else []
+    for following in lines[line:]:
+        if not following.startswith(" ") or not following.lstrip().startswith("#"):
+            break
+        parts.append(following.lstrip(" #"))
+    return " ".join(parts)

@@ -1,0 +1,255 @@
+"""What an operator may say: one YAML file, closed against unknown keys, every value with its unit and reason.
+
+The file is ``/etc/runner/settings.yaml`` for a system daemon and ``<config>/runner/settings.yaml``
+for a user's own; ``RUNNER_SETTINGS`` names another.  None is needed: every value has a default.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from jobs.contract import profiles_dir
+from runner.base import yaml as yaml_tree
+from runner.base.errors import UsageError
+from runner.base.textfile import NotRegular, Problem, SpecError, open_source, quoted
+from runner.files import validation as parsing
+from runner.files.profiles.load import profile_names
+from runner.files.settings.notify import Notification
+from runner.files.settings.queue import QueueSettings
+
+HOST_PROGRAMS: Final = (
+    "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
+)  # fmt: skip
+"""What draws the screen, and NVIDIA's own services; the kernel keeps 15 letters of a name."""
+
+SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
+
+_LISTEN: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):([0-9]{1,9})")
+_LAST_PORT: Final = 65535
+
+
+def _listen(value: str) -> str:
+    """Return a host and a port."""
+    found = _LISTEN.fullmatch(value)
+    if not found:
+        raise ValueError(f"must be host:port such as 127.0.0.1:9835, not {quoted(value)}")
+    if int(found[2]) > _LAST_PORT:
+        raise ValueError(f"there is no port {found[2]}; they go up to {_LAST_PORT}")
+    return value
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) else value
+
+
+WrittenPath = Annotated[Path, BeforeValidator(_path)]
+
+
+class RunAs(BaseModel):
+    """Numeric uid and gid; never 0 for containers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uid: int = Field(65532, ge=0)
+    gid: int = Field(65532, ge=0)
+
+
+class Alarm(BaseModel):
+    """When a job that uses little of what it holds is worth a word to its owner."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    below_percent: float = Field(70.0, ge=0, le=100)
+    """Mean utilisation below which an alarm is noted on the job; 0: never."""
+
+    window_s: float = Field(600.0, ge=10, le=86400)
+    """For how long it must have been as low."""
+
+    profiles: dict[str, Annotated[float, Field(ge=0, le=100)]] = {}
+    """Other limits for the jobs of some profiles, by name."""
+
+    def strangers(self) -> Iterator[str]:
+        """Yield what is wrong with limits for profiles that do not exist."""
+        names = profile_names(profiles_dir())
+        for name in self.profiles:
+            if name.partition("+")[0] not in names:  # "cuda+threads" is what changes to cuda are called
+                hint = parsing.did_you_mean(name, names) or f"; there are {', '.join(names)}"
+                only = "it is only for jobs that call their own profile so"
+                yield f"alarm.profiles: there is no profile {quoted(name)}{hint}; {only}"
+
+
+class Metrics(BaseModel):
+    """Where a monitoring system finds figures, beside ``/metrics`` of the socket."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: Annotated[str, AfterValidator(_listen)] | None = None
+    """``host:port`` for TCP; null: the socket alone."""
+
+
+class Settings(BaseModel):
+    """Everything that an operator decides."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    executor: Literal["auto", "docker", "process"] = "auto"
+    """Where attempts run.  ``auto``: the engine when it answers at start, else processes of this host."""
+
+    engine: str | None = None
+    """URL of the engine; None: ``DOCKER_HOST``, then the default socket."""
+
+    runtime: str = "runc"
+    """OCI runtime.  Named, so that an engine's ``default-runtime: nvidia`` cannot hand out every GPU."""
+
+    gpu_injection: Literal["cdi", "hook"] = "cdi"
+    """How NVIDIA devices reach a container; the hook is for engines without CDI (before 25)."""
+
+    seccomp: WrittenPath | None = None
+    """A seccomp profile (JSON) instead of the engine's own; None: the engine's."""
+
+    root_jobs_run_as: RunAs = RunAs()
+    """Whom the jobs of root run as.  Containers refuse uid 0 whatever this says."""
+
+    system_wide: bool | None = None
+    """Whether every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
+
+    memlock_unlimited: bool = False
+    """Pinned memory without a limit; fails where the engine itself may not raise limits."""
+
+    open_files: int = Field(16384, ge=64)
+    """Open files of one attempt; must not exceed the engine's own hard limit."""
+
+    network: str | None = None
+    """An engine network for every container; None: no network, which is the safe choice."""
+
+    pin_mounts: bool = True
+    """Whether a root daemon pins mount sources against swapping; false for an engine elsewhere."""
+
+    cpus: float | None = Field(None, gt=0, le=65536)
+    """CPUs to lend in all; None: those of this host."""
+
+    memory_bytes: int | None = Field(None, gt=0, le=2**60)
+    """Memory to lend in all, bytes; None: nine tenths of this host's."""
+
+    base: str | None = None
+    """Base image tag; None: found, pulled or bootstrapped (docs/operations.md)."""
+
+    pull: str | None = "python:3.11-slim-bookworm"
+    """Reference to pull when there is no local base; None: never pull."""
+
+    builder: Literal["auto", "buildx", "engine", "classic"] = "auto"
+    """Which image builder; ``auto`` probes in this order."""
+
+    ca_file: WrittenPath | None = None
+    """An extra CA bundle for builds behind a TLS-inspecting proxy; never ends up in an image."""
+
+    allowed_images: dict[str, str] = {}
+    """Names that a job file may give as ``image``, and the references they stand for."""
+
+    log_quota_bytes: int = Field(256 * 1024**2, ge=1024**2)
+    """Disk space of one attempt's log; the middle of a longer one is cut out."""
+
+    observe_every_s: float = Field(1.0, ge=0.05, le=60)
+    """Seconds between looks at the engine while something runs; its events come sooner."""
+
+    watch_every_s: float = Field(5.0, ge=0.05, le=60)
+    """Seconds between looks at what a running attempt says of itself, and at its devices."""
+
+    silence_floor_s: float = Field(300.0, ge=1, le=86400)
+    """No silence of an attempt shorter than this is held against it, however quick its steps were."""
+
+    launches_at_once: int = Field(4, ge=1, le=64)
+    """How many containers are created side by side."""
+
+    notify: tuple[Notification, ...] = Field((), max_length=16)
+    """Who is told of what by webhook, mail or a command; each has a thread of its own."""
+
+    queue: QueueSettings = QueueSettings()
+    """Who goes first, and who may have how much (docs/scheduling.md)."""
+
+    alarm: Alarm = Alarm()
+    """When a job that uses little of what it holds is worth a word."""
+
+    metrics: Metrics = Metrics()
+    """Figures for a monitoring system over TCP; without encryption and without asking who reads them."""
+
+    shared_devices: tuple[str, ...] = ()
+    """Devices that several jobs may share by memory: UUIDs, names (GPU-3), or parts of a model's name."""
+
+    clean_within_s: float = Field(60.0, ge=5, le=3600)
+    """How long a device that was given back may take to be clean again before it is quarantined."""
+
+    host_programs: tuple[str, ...] = HOST_PROGRAMS
+    """Programs of the host that may be on a device that is lent, by the first 15 letters of their name."""
+
+    def strangers(self) -> Iterator[str]:
+        """Yield what is named here and does not exist on this machine: no error, for it may come later."""
+        yield from self.queue.strangers()
+        yield from self.alarm.strangers()
+        for number, rule in enumerate(self.notify):
+            if rule.stranger:
+                yield f"notify[{number}].{rule.stranger}"
+
+    def seccomp_text(self) -> str | None:
+        """Return the profile's text; engines take the JSON itself and no path.
+
+        Raises:
+            UsageError: the file cannot be read.
+        """
+        if self.seccomp is None:
+            return None
+        try:
+            with open_source(self.seccomp) as file:
+                return file.read().decode()
+        except OSError as error:
+            raise UsageError(f"{self.seccomp}: seccomp profile: {error.strerror}") from error
+
+
+def settings_path() -> Path:
+    """Return where the settings file of this user is looked for."""
+    named = os.environ.get("RUNNER_SETTINGS")
+    if named:
+        return Path(named)
+    if os.geteuid() == 0:
+        return SYSTEM_SETTINGS
+    config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(config) / "runner" / "settings.yaml"
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Return the settings of a file; the defaults when none is named and none is there.
+
+    Raises:
+        UsageError: the file cannot be read, is no YAML, or says something impossible: all of it, by place.
+    """
+    where = path or settings_path()
+    try:
+        with open_source(where) as file:
+            raw = file.read()
+    except FileNotFoundError as error:
+        if path is not None or os.environ.get("RUNNER_SETTINGS"):
+            raise UsageError(f"{where}: there is no such settings file") from error
+        return Settings()
+    except NotRegular as error:
+        raise UsageError(f"{where}: is not a regular file") from error
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be read: {error}") from error
+    return _parse(where, raw)
+
+
+def _parse(where: Path, raw: bytes) -> Settings:
+    tree, problems = yaml_tree.compose(raw)
+    if not problems and (tree is None or yaml_tree.plain(tree) in (None, {})):
+        return Settings()
+    if not isinstance(tree, yaml_tree.Mapping):
+        at_top = [] if tree is None else [Problem(tree.at, "", parsing.no_mapping(tree))]
+        raise SpecError(where, [*problems, *at_top])
+    entries = {name: yaml_tree.plain(node) for name, node in tree.entries.items()}
+    found, more = parsing.validated(Settings, entries, tree, of_a_job=False)
+    if found is None or problems:
+        raise SpecError(where, [*problems, *more])
+    return found

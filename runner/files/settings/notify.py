@@ -1,0 +1,103 @@
+"""What an operator may say about notifications: on which events, of whose jobs, and by which way."""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from runner.base.textfile import one_line, quoted
+from runner.core.notification import WORDS
+from runner.files.validation import did_you_mean
+
+SENDMAIL: Final = "/usr/sbin/sendmail"
+"""What takes mail; every mail system for Unix brings one."""
+
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*)?")
+
+
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _words(value: tuple[str, ...]) -> tuple[str, ...]:
+    for word in value:
+        if word not in WORDS:
+            hint = did_you_mean(word, WORDS) or "; docs/notifications.md has them all"
+            raise ValueError(f"nothing that happens is called {quoted(word)}{hint}")
+    return value
+
+
+def _url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        right = bool(parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0)
+    except ValueError:  # a port that is no number
+        right = False
+    if not right or not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError(f"must be an http or https address, not {quoted(value)}")
+    return value
+
+
+def _address(value: str) -> str:
+    if not _ADDRESS.fullmatch(value) or value.startswith("-"):
+        raise ValueError(f"must be one mail address, not {quoted(value)}")
+    return value
+
+
+def _argv(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value[0].startswith("/"):
+        raise ValueError(f"must begin with the absolute path of a program, not {quoted(value[0])}")
+    return value
+
+
+Words = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_words), BeforeValidator(_several)]
+Argv = Annotated[tuple[str, ...], Field(min_length=1, max_length=64), AfterValidator(_argv)]
+
+
+class Notification(BaseModel):
+    """One rule: exactly one of ``webhook``, ``mail`` and ``command``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    on: Words
+    """Events, states or outcomes, such as ``failed``, ``held`` or ``alarm``."""
+
+    who: Literal["all"] | tuple[str, ...] = "all"
+    """Names of the users whose jobs it is about."""
+
+    webhook: Annotated[str, AfterValidator(_url)] | None = None
+    """Gets the notice as the body of a POST."""
+
+    mail: Annotated[str, AfterValidator(_address)] | None = None
+    """Gets the notice through ``/usr/sbin/sendmail``."""
+
+    command: Argv | None = None
+    """Gets the notice on its standard input; runs as the daemon's user."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "Notification":
+        if sum(way is not None for way in (self.webhook, self.mail, self.command)) != 1:
+            raise ValueError("needs exactly one of webhook, mail and command")
+        return self
+
+    @property
+    def stranger(self) -> str:
+        """What keeps its program from being started by this process, as this machine is; empty: nothing."""
+        program = self.command[0] if self.command else SENDMAIL if self.mail else None
+        if program is None:
+            return ""
+        told = f"{'command' if self.command else 'mail'}: {one_line(program)}"
+        if not Path(program).exists():
+            return f"{told} does not exist; nobody is told"
+        fit = Path(program).is_file() and os.access(program, os.X_OK, effective_ids=True)
+        return "" if fit else f"{told} is no program that the daemon may execute; nobody is told"
+
+    @property
+    def way(self) -> str:
+        """What the log calls it; without the path of a webhook, which may be a secret."""
+        if self.webhook is not None:
+            return f"webhook {urlsplit(self.webhook).hostname}"
+        return f"mail {self.mail}" if self.mail is not None else f"command {(self.command or ('',))[0]}"

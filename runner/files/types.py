@@ -1,0 +1,93 @@
+"""The vocabulary of the job file: sizes and durations with their ranges, names, paths.
+
+Pydantic sees each as one type that parses, checks and says what is wrong in house words.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
+
+from runner.base.textfile import quoted
+from runner.base.units import format_duration, format_size, parse_duration, parse_size
+from runner.files import validators as rules
+
+MIB: Final = 1024**2
+GIB: Final = 1024**3
+TIB: Final = 1024**4
+SECOND: Final = timedelta(seconds=1)
+
+SIZE_PATTERN: Final = r"^ *[0-9]+(\.[0-9]+)? ?[KMGTPkmgtp]?([Ii]?[Bb])? *$"
+DURATION_PATTERN: Final = r"^ *([0-9]+(\.[0-9]+)? *(d|h|m|s|ms) *)+$"
+
+
+def _size(least: int, most: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        size = parse_size(value)
+        if least <= size <= most:
+            return size
+        bare = isinstance(value, int) and 0 < value < 1024
+        hint = f"; a bare number is bytes, did you mean {quoted(f'{value}GiB')}?" if bare else ""
+        raise ValueError(f"must be from {format_size(least)} to {format_size(most)}, not {value}{hint}")
+
+    return check
+
+
+def _duration(least: timedelta, most: timedelta) -> Callable[[object], timedelta]:
+    def check(value: object) -> timedelta:
+        duration = parse_duration(value)
+        if least <= duration <= most:
+            return duration
+        raise ValueError(f"must be from {format_duration(least)} to {format_duration(most)}, not {value}")
+
+    return check
+
+
+_SIZES: Final = WithJsonSchema(
+    {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]}
+)
+_DURATIONS: Final = WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+_WRITTEN: Final = PlainSerializer(format_duration, return_type=str, when_used="json")
+
+Memory = Annotated[int, PlainValidator(_size(64 * MIB, 64 * TIB)), _SIZES]
+BufferMemory = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
+Shm = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
+AUTO_INTERVAL: Final = "auto"
+
+
+def _automatic(check: Callable[[object], timedelta]) -> Callable[[object], "timedelta | Literal['auto']"]:
+    """Accept the word ``auto`` besides what ``check`` accepts."""
+
+    def either(value: object) -> "timedelta | Literal['auto']":
+        try:
+            return "auto" if value == AUTO_INTERVAL else check(value)
+        except ValueError as error:
+            raise ValueError(str(error).replace("must be a ", "must be auto or a ", 1)) from error
+
+    return either
+
+
+def _interval_text(value: "timedelta | Literal['auto']") -> str:
+    return value if isinstance(value, str) else format_duration(value)
+
+
+SaveInterval = Annotated[
+    timedelta | Literal["auto"],
+    PlainValidator(_automatic(_duration(SECOND / 10, timedelta(days=1)))),
+    WithJsonSchema({"anyOf": [{"const": AUTO_INTERVAL}, {"type": "string", "pattern": DURATION_PATTERN}]}),
+    PlainSerializer(_interval_text, return_type=str, when_used="json"),
+]
+Wait = Annotated[timedelta, PlainValidator(_duration(0 * SECOND, timedelta(days=1))), _DURATIONS, _WRITTEN]
+Grace = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(hours=1))), _DURATIONS, _WRITTEN]
+TimeLimit = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(days=366))), _DURATIONS, _WRITTEN]
+
+Name = Annotated[str, AfterValidator(rules.job_name)]
+JobName = Annotated[Name, BeforeValidator(rules.unnumbered)]
+PolicyChoice = Annotated[str, AfterValidator(rules.policy)]
+HostPath = Annotated[str, AfterValidator(rules.host_path)]
+Target = Annotated[str, AfterValidator(rules.mount_target)]
+Variable = Annotated[str, AfterValidator(rules.variable_name)]
+Text = Annotated[str, AfterValidator(rules.text)]
+LabelKey = Annotated[str, AfterValidator(rules.label_key)]
+LabelValue = Annotated[str, AfterValidator(rules.label_value)]

@@ -1,0 +1,356 @@
+"""From YAML text to a pydantic model, and from pydantic's complaints to the house's words.
+
+Every complaint names the field, says what is wanted and what was found, and guesses what
+was meant.  Validation is strict: the text "200" is no number, because a file that means
+two things is a file that somebody will read the other way.
+"""
+
+import difflib
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from runner.base import yaml as yaml_tree
+from runner.base.textfile import Problem, SpecError, one_line, quoted, shown
+from runner.base.yaml import Node, Part, Scalar
+from runner.files import shell
+from runner.files.aliases import ENGINE_OPTIONS, MEANT
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def below(path: tuple[Part, ...], fact: str) -> PydanticCustomError:
+    """Return an error to raise in a validator about something inside the value that it checks."""
+    return PydanticCustomError("below", "{fact}", {"fact": fact, "path": path})
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return ``; did you mean "x"?`` or nothing."""
+    if len(word) > 64:
+        return ""
+    lowered = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), lowered, n=1, cutoff=0.6)
+    return f"; did you mean {quoted(lowered[close[0]])}?" if close else ""
+
+
+def choose(choices: Sequence[str]) -> str:
+    """Return the choices as people list them."""
+    words = [quoted(choice) for choice in choices]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def mapping(raw: bytes, path: Path) -> tuple[yaml_tree.Mapping, list[Problem]]:
+    """Return the tree of a YAML file whose top is a mapping, and problems that did not stop the reading.
+
+    Raises:
+        SpecError: it is no YAML, empty, or something else at the top.
+    """
+    tree, problems = yaml_tree.compose(raw)
+    if isinstance(tree, yaml_tree.Mapping) and tree.entries:
+        return tree, list(problems)
+    raise SpecError(path, problems or [Problem(tree.at if tree else yaml_tree.START, "", no_mapping(tree))])
+
+
+def no_mapping(tree: Node | None) -> str:
+    """Return what is wrong with a file that is no mapping at the top."""
+    if isinstance(tree, yaml_tree.Sequence):
+        return 'must be "field: value" lines, not a list'
+    if isinstance(tree, Scalar) and tree.value is not None:
+        return f'must be "field: value" lines, not {quoted(tree.text)}'
+    return 'the file is empty; "runner init" writes one to start from'
+
+
+def validated(
+    model: type[M], written: Mapping[str, object], tree: Node, *, of_a_job: bool = True
+) -> tuple[M | None, list[Problem]]:
+    """Return the model, or None and every problem; ``of_a_job``: other tools' words for fields are known."""
+    try:
+        return model.model_validate(written, strict=True), []
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        lists = {detail["loc"][:-1] for detail in found}  # what is wrong with their entries is told of each
+        heard = [detail for detail in found if detail["type"] != "too_short" or detail["loc"] not in lists]
+        return None, [_problem(_Complaint(model, tree, detail, of_a_job)) for detail in heard]
+
+
+# --- One complaint ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """One error of pydantic, with what is needed to say it better."""
+
+    model: type[BaseModel]
+    tree: Node
+    detail: ErrorDetails
+    of_a_job: bool
+
+    @property
+    def path(self) -> tuple[Part, ...]:
+        """The field as the file spells it: without pydantic's marks."""
+        inside = self.detail.get("ctx", {}).get("path", ())
+        parts = [*_as_spelt(self.model, self.detail["loc"]), *inside]
+        if isinstance(yaml_tree.at_path(self.tree, tuple(parts[:-1])), Scalar):
+            parts.pop()  # a short form: the text stands for a mapping with this field in it
+        return tuple(parts)
+
+    @property
+    def node(self) -> Node | None:
+        return yaml_tree.at_path(self.tree, self.path)
+
+
+def _problem(complaint: _Complaint) -> Problem:
+    path = complaint.path
+    kind = complaint.detail["type"]
+    of_key = kind == "extra_forbidden" or "[key]" in complaint.detail["loc"]
+    at = (yaml_tree.key_place if of_key else yaml_tree.place)(complaint.tree, path)
+    return Problem(at, dotted(path), one_line(_fact(complaint, kind)))
+
+
+def dotted(path: tuple[Part, ...]) -> str:
+    """Return a field as messages name it: ``mounts[0].source``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{_segment(part)}"
+    return text.removeprefix(".")
+
+
+def _segment(part: str) -> str:
+    return part if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", part) else quoted(part)
+
+
+def _fact(complaint: _Complaint, kind: str) -> str:
+    context = complaint.detail.get("ctx", {})
+    match kind:
+        case "below":
+            return str(context["fact"])
+        case "value_error":
+            return str(context["error"])
+        case "missing":
+            return "is required"
+        case "extra_forbidden":
+            return _unknown(complaint)
+        case "too_long":
+            return f"holds more than {context['max_length']} entries"
+        case "too_short":
+            return f"must hold at least {context['min_length']} entry"
+        case "string_too_long":
+            return f"is longer than {context['max_length']} characters"
+        case "string_too_short":
+            return "must not be empty"
+        case _:
+            return _mismatch(complaint)
+
+
+def _unknown(complaint: _Complaint) -> str:
+    word = str(complaint.path[-1])
+    parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
+    names = tuple(parent.model_fields) if _is_model(parent) else ()
+    meant = MEANT.get(word, "") if complaint.of_a_job else ""
+    if meant and (meant.startswith(dotted(complaint.path[:-1])) or "." in meant):
+        return f"unknown field; did you mean {quoted(meant)}?"
+    if complaint.of_a_job and word in ENGINE_OPTIONS:
+        return "unknown field; a job file carries no options of the container engine"
+    if hint := did_you_mean(word, names):
+        return f"unknown field{hint}"
+    elsewhere = [
+        dotted((*path, word)) for path, fields in _sections(complaint.model, complaint.tree) if word in fields
+    ]
+    if elsewhere and complaint.path[:-1] == ("matrix",):
+        return f"unknown field; did you mean {quoted(elsewhere[0])} in matrix.values?"
+    return f"unknown field{f'; did you mean {quoted(elsewhere[0])}?' if elsewhere else ''}"
+
+
+def _sections(
+    model: type[BaseModel], node: Node | None, path: tuple[str, ...] = ()
+) -> Iterable[tuple[tuple[str, ...], frozenset[str]]]:
+    yield path, frozenset(model.model_fields)
+    for name, info in model.model_fields.items():
+        below_it = yaml_tree.at_path(node, (name,)) if node else None
+        if _is_model(inner := _chosen(_bare(info.annotation), below_it)):
+            yield from _sections(inner, below_it, (*path, name))
+
+
+def _mismatch(complaint: _Complaint) -> str:
+    info = _field_at(complaint)
+    wanted = _wanted(info.annotation, info) if info else _wanted(_entry_type(complaint))
+    return f"must be {wanted}, not {_found(complaint.node)}{_hint(complaint, info)}"
+
+
+def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
+    node = complaint.node
+    kind = _type_of(complaint)
+    if not isinstance(node, Scalar):
+        return ""
+    if node.value is None and info is not None and not info.is_required():
+        return "; remove the line to get the default"
+    if get_origin(kind) is tuple and isinstance(node.value, str):
+        is_command = complaint.path[-1:] == ("command",)
+        return f"; did you mean {shell.as_list(node.value, command=is_command)}?"
+    if kind is str:
+        return '; write "" for an empty text' if node.value is None else "; put it in quotes"
+    if words := _words(kind):
+        return did_you_mean("off" if node.value is False else node.text, words)
+    if kind is bool and node.text.lower() in {"yes", "no", "on", "off"}:
+        return f"; did you mean {'true' if node.text.lower() in {'yes', 'on'} else 'false'}?"
+    if isinstance(node.value, str) and isinstance(yaml_tree.resolve(node.text), int | float):
+        return "; remove the quotes"
+    return ""
+
+
+def _found(node: Node | None) -> str:
+    """Return how a message names what the file says: numbers as they were typed."""
+    if isinstance(node, Scalar) and type(node.value) in (int, float):
+        return quoted(node.text)[1:-1]
+    return shown(yaml_tree.plain(node)) if node else "nothing"
+
+
+# --- What a field wants -------------------------------------------------------------------------------
+
+
+def _field_at(complaint: _Complaint) -> FieldInfo | None:
+    if not complaint.path:
+        return None
+    parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
+    return parent.model_fields.get(str(complaint.path[-1])) if _is_model(parent) else None
+
+
+def _type_of(complaint: _Complaint) -> Any:  # noqa: ANN401 - annotations are values of any kind
+    return _type_at(complaint.model, complaint.path, complaint.tree)
+
+
+def _entry_type(complaint: _Complaint) -> Any:  # noqa: ANN401 - the same
+    """Return the type of what a list or a mapping holds, with its range; else the type at the place."""
+    holder = _type_at(complaint.model, complaint.path[:-1], complaint.tree) if complaint.path else None
+    if get_origin(holder) in (tuple, dict):
+        return get_args(holder)[0 if get_origin(holder) is tuple else 1]
+    return _type_of(complaint)
+
+
+def _as_spelt(model: type[BaseModel], loc: tuple[Part, ...]) -> Iterator[Part]:
+    """Yield the parts of pydantic's location that a file has: not which member of a union was meant."""
+    kind: Any = model
+    for part in loc:
+        if part == "[key]":
+            continue
+        members = _members(kind)
+        if len(members) == 1:
+            yield part
+            kind = _inside(members[0], part)
+        else:
+            kind = next((member for member in members if _tag(member) == part), None)
+
+
+def _type_at(model: type[BaseModel], path: tuple[Part, ...], tree: Node) -> Any:  # noqa: ANN401 - the same
+    """Return the type at a path, None when the model has no such place."""
+    kind: Any = model
+    for depth, part in enumerate(path, start=1):
+        kind = _chosen(_inside(kind, part), yaml_tree.at_path(tree, path[:depth]))
+    return kind
+
+
+def _inside(kind: Any, part: Part) -> Any:  # noqa: ANN401 - the same
+    """Return the type of one field of a model, or of what a list or a mapping holds."""
+    if _is_model(kind):
+        info = kind.model_fields.get(str(part))
+        return _bare(info.annotation) if info else None
+    if get_origin(kind) in (tuple, dict):
+        return _bare(get_args(kind)[0 if get_origin(kind) is tuple else 1])
+    return None
+
+
+def _chosen(kind: Any, node: Node | None) -> Any:  # noqa: ANN401 - the same
+    """Return the member of a union of models that the file's own ``kind`` chooses."""
+    said = node.entries.get("kind") if isinstance(node, yaml_tree.Mapping) else None
+    tag = said.value if isinstance(said, Scalar) else None
+    return next((member for member in _members(kind) if tag is not None and _tag(member) == tag), kind)
+
+
+def _tag(kind: object) -> object:
+    """Return the ``kind`` of a model that is one member of a union."""
+    found = kind.model_fields.get("kind") if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return found.default if found else None
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _bare(annotation: Any) -> Any:  # noqa: ANN401 - the same
+    """Return a type without its annotations and without ``| None``."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    members = _members(annotation)
+    return _bare(members[0]) if _is_union(annotation) and len(members) == 1 else annotation
+
+
+def _is_union(annotation: object) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the same
+    """Return the types that a value may have, null apart."""
+    if not _is_union(annotation):
+        return (annotation,)
+    return tuple(kind for kind in get_args(annotation) if kind is not types.NoneType)
+
+
+def _words(kind: Any) -> list[str]:  # noqa: ANN401 - the same
+    """Return the words that a field may say, whatever else it may be."""
+    literals = [member for member in map(_bare, _members(kind)) if get_origin(member) is Literal]
+    return [str(choice) for literal in literals for choice in get_args(literal)]
+
+
+def wanted(info: FieldInfo) -> str:
+    """Return what a field may hold, in the words of complaints."""
+    return _wanted(info.annotation, info)
+
+
+def _wanted(annotation: Any, info: FieldInfo | None = None) -> str:  # noqa: ANN401 - the same
+    members = _members(annotation)
+    bounds = info.metadata if info else []
+    words = dict.fromkeys(_described(member, bounds, alone=len(members) == 1) for member in members)
+    return f"{' or '.join(words)}{', or null' if types.NoneType in get_args(annotation) else ''}"
+
+
+def _described(annotation: Any, bounds: Sequence[object], *, alone: bool) -> str:  # noqa: ANN401 - the same
+    kind = _bare(annotation)
+    if get_origin(kind) is Literal:
+        return f"{'one of ' if alone else ''}{choose([str(choice) for choice in get_args(kind)])}"
+    own = [
+        item for field in getattr(annotation, "__metadata__", ()) for item in getattr(field, "metadata", ())
+    ]
+    return f"{_WORDS.get(get_origin(kind) or kind, 'a mapping')}{_range([*bounds, *own])}"
+
+
+_WORDS: Final[Mapping[Any, str]] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "text",
+    tuple: "a list",
+}
+
+
+def _range(metadata: Sequence[object]) -> str:
+    bound = {
+        name: value
+        for item in metadata
+        for name in ("ge", "gt", "le", "lt")
+        if (value := getattr(item, name, None)) is not None
+    }
+    if "ge" in bound and "le" in bound:
+        return f" from {bound['ge']} to {bound['le']}"
+    words = [f"{_BOUNDS[name]} {value}" for name, value in bound.items()]
+    return f" {' and '.join(words)}" if words else ""
+
+
+_BOUNDS: Final = {"ge": "of at least", "gt": "greater than", "le": "of at most", "lt": "less than"}

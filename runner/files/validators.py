@@ -1,0 +1,175 @@
+"""What names, variables and paths a job file may hold: plain functions that return or refuse.
+
+Each raises ``ValueError`` in the words that the user gets to see.  The list of refused
+variables is a wall, not advice: some of them reach code that runs as root on the host
+(CVE-2025-23266: ``LD_PRELOAD`` in a container hook), others undo the choice of devices.
+"""
+
+import re
+from pathlib import PurePosixPath
+from typing import Final
+
+from runner.base.textfile import quoted
+
+DATA_ROOT: Final = PurePosixPath("/data")
+"""Mounts of a job lie below this directory and nowhere else."""
+
+WORKLOAD_TARGET: Final = DATA_ROOT / "workload"
+"""Where the runner itself shows the workload's data; a job cannot mount over it."""
+
+CODE_TARGET: Final = PurePosixPath("/code")
+"""Where the runner shows the code of a program."""
+
+MAX_TEXT: Final = 32 * 1024
+
+NO_NUMBER: Final = "must not be a number; ids of jobs are"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NUMBER: Final = re.compile(r"[0-9]+")
+_POLICY: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+
+_LOADER: Final = re.compile(r"LD_.*|GLIBC_TUNABLES|GCONV_PATH|BASH_ENV|ENV|PYTHON(HOME|PATH|STARTUP|INSPECT)")
+_DEVICES: Final = re.compile(
+    r"NVIDIA_.*|(CUDA|AMD|ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|CUDA_DEVICE_ORDER"
+)
+_ENGINE: Final = re.compile(r"DOCKER_.*|CONTAINER_HOST")
+_RUNNER: Final = re.compile(
+    r"RUNNER_.*|HOME|USER|LOGNAME|PATH|TMPDIR|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR"
+    r"|CUDA_CACHE_PATH|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED|OMP_WAIT_POLICY"
+)
+_THREADS: Final = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS")
+_ALLOCATOR: Final = re.compile(r"PYTORCH_((CUDA|HIP)_)?ALLOC_CONF")
+_BLOCKING: Final = re.compile(r"(CUDA|HIP)_LAUNCH_BLOCKING|AMD_SERIALIZE_KERNEL")
+_SECRET: Final = re.compile(r".*(PASSWORD|PASSWD|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|TOKEN$).*")
+
+REFUSED_VARIABLES: Final = (
+    (_LOADER, "decides which code programs load; it belongs to the image"),
+    (_DEVICES, "chooses devices; ask for them with resources.gpus"),
+    (_ENGINE, "belongs to the container engine; a job has nothing to say to it"),
+    (_RUNNER, "is set by the runner"),
+    (_THREADS, 'is set by the runner; use "threads" of the profile'),
+    (
+        _ALLOCATOR,
+        'is set by the runner, and of several names for it one wins; use "allocator" of the profile',
+    ),
+    (_BLOCKING, 'is set by the runner; use "launch_blocking" of the profile'),
+    (_SECRET, "looks like a secret, and a job's environment is not secret: use secrets"),
+)
+"""Pattern and reason, in the order in which they are tried."""
+
+
+def job_name(value: str) -> str:
+    """Return a name that is safe as part of a file, container or host name."""
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            "must be at most 63 letters, digits, dots, dashes or underscores, the first a letter or digit, "
+            f"not {quoted(value)}"
+        )
+    return value
+
+
+def new_name(value: str) -> str:
+    """Return a name that a job may be given: none that would be taken for the id of another one."""
+    if is_number(job_name(value)):
+        raise ValueError(NO_NUMBER)
+    return value
+
+
+def unnumbered(value: object) -> object:
+    """Return what stands in the place of a name unless it is a number: in quotes it would be no better."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(NO_NUMBER)  # noqa: TRY004 - pydantic reports ValueError
+    return value
+
+
+def is_number(value: str) -> bool:
+    """Return whether a name could be the id of a job."""
+    return _NUMBER.fullmatch(value) is not None
+
+
+def name_from(stem: str) -> str:
+    """Return the name of a job whose file has this stem; never fails."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
+    return (f"job-{safe}" if is_number(safe) else safe)[:63] or "job"
+
+
+def variable_name(value: str) -> str:
+    """Return the name of an environment variable that a job may set."""
+    if not _VARIABLE.fullmatch(value):
+        raise ValueError(
+            "is no name for a variable: letters, digits and underscores, not beginning with a digit"
+        )
+    for pattern, reason in REFUSED_VARIABLES:
+        if pattern.fullmatch(value.upper()):
+            raise ValueError(reason)
+    return value
+
+
+def text(value: str) -> str:
+    """Return a value of the environment, or an argument of a program."""
+    if len(value.encode()) > MAX_TEXT:
+        raise ValueError("is longer than 32 KiB; put it in a file and mount that")
+    return value
+
+
+def label_key(value: str) -> str:
+    if not _LABEL.fullmatch(value):
+        raise ValueError(
+            "is no label: at most 63 ASCII letters, digits, dots, dashes, slashes or underscores, "
+            "first and last a letter or digit"
+        )
+    if re.match(r"runner([./]|$)", value, re.IGNORECASE):
+        raise ValueError('labels that begin with "runner" belong to the runner')
+    return value
+
+
+def label_value(value: str) -> str:
+    if len(value) > 255 or not value.isprintable():
+        raise ValueError("must be one line of at most 255 characters")
+    return value
+
+
+def host_path(value: str) -> str:
+    """Return a path on the host as it was written; whether it exists is another question."""
+    if not value:
+        raise ValueError("must be a path, not empty")
+    if value.startswith("~"):
+        written = quoted("/home/you" + value[1:])
+        raise ValueError(f'"~" is not expanded, because the runner is another user; write {written}')
+    if value.startswith("$") or "${" in value:
+        raise ValueError(f"variables are not expanded in {quoted(value)}; write the path")
+    if len(value.encode()) > 4095:
+        raise ValueError("is longer than a path can be")
+    return value
+
+
+def policy(value: str) -> str:
+    """Return the name of a policy, or the path of its file as it was written."""
+    if is_path_of_policy(value):
+        return host_path(value)
+    if not _POLICY.fullmatch(value):
+        raise ValueError(
+            f"must be the name of a policy or of a file, such as ./policy.yaml, not {quoted(value)}"
+        )
+    return value
+
+
+def is_path_of_policy(value: str) -> bool:
+    """Return whether a job file means a file and not a policy that comes with the runner."""
+    return "/" in value or value.endswith((".yaml", ".yml")) or value.startswith(("~", "$"))
+
+
+def mount_target(value: str) -> str:
+    """Return a place inside the container where a job may mount something."""
+    target = PurePosixPath(value)
+    if ".." in target.parts or not target.is_relative_to(DATA_ROOT) or target == DATA_ROOT:
+        raise ValueError(f"must be a path below /data, such as /data/corpus, not {quoted(value)}")
+    if target.is_relative_to(WORKLOAD_TARGET):
+        raise ValueError(
+            f"{WORKLOAD_TARGET} is where the runner shows the workload's data; choose another name"
+        )
+    if not value.isprintable():
+        raise ValueError(f"must be printable, not {quoted(value)}")
+    return str(target)

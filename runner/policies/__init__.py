@@ -1,1 +1,0 @@
-"""Policy files: reading them, checking them, explaining them, and finding the one of a job."""

@@ -1,1 +1,0 @@
-"""Jobs that are submitted when their time has come."""

@@ -1,0 +1,114 @@
+"""Pieces of an attempt's log, by offset: a reader who asks again where it stopped misses nothing."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jobs.contract import open_regular
+from runner.adapters.host import log_quota
+from runner.core.job.model import Finished, Held
+from runner.core.ports.all import AttemptRow, JobRow
+from runner.services.jobs import NotFound, Service
+
+MAX_PIECE_BYTES: Final = 1024**2
+POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a log, and what a reader must know to go on."""
+
+    content: bytes
+    next_offset: int
+    attempt: int
+    attempt_ended: bool
+    next_attempt: int | None
+    job_ended: bool
+    cut: tuple[int, int] | None = None
+
+    @property
+    def worth_telling(self) -> bool:
+        """Whether waiting longer would bring the reader nothing that it does not know yet."""
+        return bool(self.content) or self.cut is not None or self.attempt_ended or self.job_ended
+
+    def headers(self) -> dict[str, str]:
+        known = {
+            "X-Runner-Attempt": str(self.attempt),
+            "X-Runner-Next-Offset": str(self.next_offset),
+            "X-Runner-Attempt-Ended": str(int(self.attempt_ended)),
+            "X-Runner-Job-Ended": str(int(self.job_ended)),
+        }
+        if self.next_attempt is not None:
+            known["X-Runner-Next-Attempt"] = str(self.next_attempt)
+        if self.cut is not None:
+            known["X-Runner-Cut"] = f"{self.cut[0]}-{self.cut[1]}"
+        return known
+
+
+def piece(service: Service, job_id: str, part: str, attempt: int | None, offset: int) -> Piece:
+    """Return what follows ``offset`` in the log of an attempt, the newest one when none is given.
+
+    Raises:
+        NotFound: there is no such job, or no such attempt.
+    """
+    # The state is read before the file: what was written before the end is then surely seen.
+    row = service.find(job_id)
+    if part == "build":
+        over = row.job.state.kind != "preparing"
+        return _cut(
+            service.workshop.directory(row).root / "build.log",
+            offset,
+            Piece(b"", offset, 0, over, None, over),
+        )
+    attempts = {a.number: a for a in service.store.attempts(job_id)}
+    chosen = attempts.get(attempt or max(attempts, default=0))
+    if chosen is None and attempt:
+        there = ", ".join(map(str, sorted(attempts))) or "none yet"
+        raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")
+    if chosen is None:
+        return Piece(b"", offset, attempt or 0, _settled(row), None, _settled(row))
+    return _of_attempt(service, row, chosen, attempts, offset)
+
+
+def _of_attempt(
+    service: Service, row: JobRow, chosen: AttemptRow, attempts: dict[int, AttemptRow], offset: int
+) -> Piece:
+    number = chosen.number
+    later = number + 1 if number + 1 in attempts else None
+    blank = Piece(b"", offset, number, chosen.ended_at is not None, later, _settled(row))
+    return _cut(service.workshop.paths(row, number, chosen.lineage).log, offset, blank)
+
+
+def _cut(path: Path, offset: int, blank: Piece) -> Piece:
+    """Return ``blank`` with what the file holds from ``offset`` on, up to the next hole."""
+    try:
+        file = open_regular(path)
+    except OSError:
+        return blank
+    with file:
+        content = _read(file.fileno(), offset)  # first: what is cut from now on is no zeros in it
+        for start, end in log_quota.segments(file.fileno()):
+            if offset < start:
+                return _with(blank, b"", start, (offset, start))
+            if offset < end:
+                content = content[: end - offset]
+                return _with(blank, content, offset + len(content), None)
+    return blank
+
+
+def _read(descriptor: int, offset: int) -> bytes:
+    """Return what is at ``offset``, holes as zeros; nothing beyond the end, however far."""
+    there = os.fstat(descriptor).st_size - offset
+    return os.pread(descriptor, min(MAX_PIECE_BYTES, there), offset) if there > 0 else b""
+
+
+def _with(blank: Piece, content: bytes, next_offset: int, cut: tuple[int, int] | None) -> Piece:
+    ended = blank.attempt_ended and not content and cut is None
+    return Piece(
+        content, next_offset, blank.attempt, ended, blank.next_attempt, blank.job_ended and ended, cut
+    )
+
+
+def _settled(row: JobRow) -> bool:
+    return isinstance(row.job.state, Finished | Held)

@@ -1,0 +1,88 @@
+"""Jobs as the outside sees them: JSON values, times in ISO 8601 UTC."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from jobs.contract import Result, Status
+from runner.core.job.model import Finished, Held, Job, Preparing, Queued, Running, Starting, Stopping
+from runner.core.policy.turned import Turned
+from runner.core.ports.all import AttemptRow, EventRow, JobRow
+
+Json: TypeAlias = dict[str, Any]
+
+
+def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
+    """Return what a list shows of one job; ``waiting`` is what the daemon says it waits for."""
+    state = row.job.state
+    return {
+        "id": row.job.id,
+        "name": row.name,
+        "owner": row.owner.name,
+        "state": state.kind,
+        "outcome": str(state.outcome) if isinstance(state, Finished) else None,
+        "why": waiting or _why(row.job),
+        "since": moment(state.since),
+        "submitted_at": moment(row.submitted_at),
+        "attempt": row.job.attempts,
+        "attempts_max": row.job.attempts_max,
+        "priority": row.priority,
+        "gpus": list(_devices(row.job)),
+        "progress": None if progress is None else progress.model_dump(mode="json"),
+        "saved_step": row.job.saved,
+        "labels": dict(row.labels),
+    }
+
+
+def settings(turned: Turned) -> Json:
+    """Return what remedies have changed over the job's own settings."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(turned).items()
+        if value not in {None, ()}
+    }
+
+
+def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Json:
+    """Return one attempt; a killed one wrote no result, so its last heartbeat says where it began."""
+    said = result or status
+    return {
+        "number": row.number,
+        "lineage": row.lineage,
+        "placed_at": moment(row.placed_at),
+        "launched_at": moment(row.launched_at),
+        "ended_at": moment(row.ended_at),
+        "exit_code": row.exit_code,
+        "cause": row.cause,
+        "message": row.message,
+        "verdict": row.verdict,
+        "resumed_from": None if said is None else said.resumed_from,
+        "checkpoint_step": row.checkpoint_step,
+    }
+
+
+def event(row: EventRow, name: str) -> Json:
+    at = moment(row.at)
+    return {"seq": row.seq, "job": row.job_id, "name": name, "at": at, "kind": row.kind, "text": row.text}
+
+
+def _why(job: Job) -> str:
+    match job.state:
+        case Preparing():
+            return "preparing the image"
+        case Queued(why=why):
+            return why
+        case Held(why=why) | Finished(why=why):
+            return why
+        case Stopping(reason=reason):
+            return str(reason)
+        case Starting() | Running():
+            return ""
+
+
+def _devices(job: Job) -> tuple[str, ...]:
+    return job.state.allocation.devices if isinstance(job.state, Starting | Running | Stopping) else ()
+
+
+def moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,84 @@
+"""``runner why``: what a job does or waits for, until when, and what can be done about it."""
+
+from datetime import UTC, datetime
+
+from runner.control.loop import Daemon
+from runner.core.job.model import Finished, Held, Lent, Preparing, Queued, Running, Starting, Stopping
+from runner.core.ports.all import JobRow
+from runner.core.scheduler.snapshot import Snapshot
+from runner.core.scheduler.words import clock
+from runner.server.api.views import Json, moment
+
+
+def reason(daemon: Daemon, row: JobRow) -> Json:
+    """Return why a job is where it is.
+
+    ``starts_at`` is the estimate for a job that waits, ``until`` when one that holds something will
+    have given it back; both null where nobody knows.
+    """
+    entry, job_id = daemon.entries.get(row.job.id), row.job.id
+    wait = None if entry is None else daemon.queue.wait(entry)
+    running = daemon.queue.running.get(job_id)
+    ends_s = None if running is None else running.ends_s
+    now = daemon.world.clock.now()
+    at = Snapshot(now.timestamp(), (), utc_offset_s=daemon.world.site.utc_offset_s(now))
+    return {
+        "job": job_id,
+        "name": row.name,
+        "state": row.job.state.kind,
+        "outcome": str(row.job.state.outcome) if isinstance(row.job.state, Finished) else None,
+        "why": _words(row, daemon.why(job_id), ends_s, at),
+        "starts_at": None if wait is None else _moment(wait.starts_s),
+        "never": wait is not None and wait.never,
+        "until": _moment(ends_s),
+    }
+
+
+def _moment(at_s: float | None) -> str | None:
+    return None if at_s is None else moment(datetime.fromtimestamp(at_s, UTC))
+
+
+def _words(row: JobRow, why: str, ends_s: float | None, at: Snapshot) -> str:
+    match row.job.state:
+        case Preparing():
+            return f"its image is being found or built{_more(why)}"
+        case Queued(why=before):
+            first = why or "the queue is about to look at it"
+            return f"{first}{f' (before that: {before})' if before else ''}"
+        case Held(why=held, asked=asked):
+            begins = "" if asked or held.startswith("held") else "held by its policy: "
+            return f"{begins}{held}; runner release lets it go on, runner cancel ends it"
+        case Finished(outcome=outcome, why=ended):
+            return ended if ended.startswith(outcome) else f"{outcome}: {ended}"
+        case Starting() | Running() | Stopping() as state:
+            return f"{_does(state)}{_ends(state, ends_s, at)}{_more(why)}"
+
+
+def _does(state: Lent) -> str:
+    where = ", ".join(state.allocation.devices) or "cpu"
+    begins = f"attempt {state.attempt.number}"
+    match state:
+        case Starting():
+            return f"{begins} is being started on {where}"
+        case Running():
+            return f"{begins} runs on {where}"
+        case Stopping(reason=reason, by=by):
+            by_whom = f" by {by}" if by and not by.isdecimal() else f" for job {by}" if by else ""
+            return f"{begins} on {where} was asked to stop ({reason}{by_whom})"
+
+
+def _ends(state: Lent, ends_s: float | None, at: Snapshot) -> str:
+    if ends_s is None:
+        return "; nobody knows until when"
+    until = clock(ends_s, at)
+    match state:
+        case Stopping():
+            return f"; it is gone by about {until}"
+        case Running(deadline=deadline) if deadline is not None:
+            return f"; its time limit ends it at {until} at the latest"
+        case _:
+            return f"; probably until about {until}"
+
+
+def _more(why: str) -> str:
+    return f": {why}" if why else ""

@@ -1,0 +1,216 @@
+"""What an attempt and its directory say, as facts that a policy can ask about.
+
+Everything that the program wrote is a hint; exit codes and kernel counters come from the executor, and
+checkpoints are verified here.  What nobody knows is left out.
+"""
+
+import hashlib
+import json
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from jobs.contract import AttemptSpec, CheckpointPlan, Effective, ExitCode, Phase, Result, Status
+from runner.adapters.host.run_directory import Saved
+from runner.core.job.exit_cause import Evidence, completed
+from runner.core.job.model import Attempt, Ended
+from runner.core.policy.facts import Known
+from runner.core.policy.heartbeat import Sign
+from runner.core.policy.roots import fingerprint
+from runner.core.ports.all import Gone
+
+OUT_OF_MEMORY: Final = re.compile(
+    rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUDA error: out of memory"
+    rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    rb"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor"
+)
+"""What programs that do not speak the contract print when a device has no memory left."""
+
+LAST_LINES: Final = 20
+"""Where a program that printed no traceback may have said what it died of."""
+
+LOG_TAIL_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What an attempt has written about itself; None or empty: nothing that could be read."""
+
+    status: Status | None = None
+    result: Result | None = None
+    effective: Effective | None = None
+    rates: tuple[float, ...] = ()  # items per second, from metrics.jsonl
+    log_tail: bytes = b""
+
+
+def of_end(gone: Gone, ended: Ended, evidence: Evidence, reports: Reports) -> dict[str, Known]:
+    """Return how an attempt ended."""
+    facts: dict[str, Known] = {
+        "exit.class": _class(evidence),
+        "cause": ended.cause,
+        "root": fingerprint(ended.cause, ended.message),
+        "oom.host": gone.oom_seen,
+    }
+    if gone.exit_code is not None:
+        facts["exit.code"] = gone.exit_code
+    if (device := _out_of_device_memory(evidence, reports)) is not None:
+        facts["oom.device"] = device
+    if evidence.exit_code == ExitCode.NON_FINITE or evidence.result_cause is not None:
+        facts["nan"] = ended.cause == "non_finite"
+    return facts
+
+
+def _class(evidence: Evidence) -> str:
+    code = evidence.exit_code
+    if code is None:
+        return "vanished"
+    if completed(evidence):
+        return "success"
+    if code == 0:
+        return "no_result"
+    return "signal" if 128 < code <= 128 + 64 else "exception"
+
+
+def _out_of_device_memory(evidence: Evidence, reports: Reports) -> bool | None:
+    """Return whether a device had no memory left; None where nobody has said anything."""
+    said = {evidence.result_cause, *(("device_out_of_memory",) if evidence.exit_code == 98 else ())}
+    if "device_out_of_memory" in said:
+        return True
+    if evidence.result_cause is not None or evidence.exit_code == 0:
+        return False
+    if _class(evidence) != "exception" and evidence.exit_code != _ABORTED:
+        return None  # whoever is killed may have said so long before, and gone on with less
+    return True if OUT_OF_MEMORY.search(_last_words(reports.log_tail)) else None
+
+
+_ABORTED: Final = 128 + signal.SIGABRT  # what an exception in C++ ends in
+_TRACEBACK: Final = b"Traceback (most recent call last)"
+
+
+def _last_words(log: bytes) -> bytes:
+    """Return what a program has said of its death: the last traceback, or its last lines.
+
+    A launcher of several processes adds a traceback of its own, which names the one that matters.
+    """
+    before, found, last = log.rpartition(_TRACEBACK)
+    if found and b"ChildFailedError" in last:
+        return _last_words(before)
+    return last if found else b"\n".join(log.splitlines()[-LAST_LINES:])
+
+
+def of_progress(reports: Reports) -> dict[str, Known]:
+    """Return what it was doing and how far it came, in its own words."""
+    facts: dict[str, Known] = {}
+    status, result = reports.status, reports.result
+    phase = result.phase if result is not None and result.phase is not None else status and status.phase
+    if isinstance(phase, Phase):
+        facts["phase"] = phase.value
+    if status is not None:
+        facts |= _of_status(status)
+    if result is not None:
+        facts["progress.step"] = result.step
+    length = reports.effective.steps_per_epoch if reports.effective is not None else None
+    if length and isinstance(step := facts.get("progress.step"), int):
+        facts["progress.epoch_fraction"] = step % length / length
+    if reports.rates:
+        facts["progress.rate"] = sum(reports.rates) / len(reports.rates)
+    return facts
+
+
+def _of_status(status: Status) -> dict[str, Known]:
+    facts: dict[str, Known] = {"progress.step": status.step}
+    if status.data_wait is not None:
+        facts["data_wait"] = status.data_wait
+    if status.items_per_s is not None:
+        facts["progress.rate_recent"] = status.items_per_s
+    if status.total_steps:
+        facts["progress.total"] = status.total_steps
+        facts["progress.total_fraction"] = min(status.step / status.total_steps, 1.0)
+    return facts
+
+
+def sign(status: Status | None) -> Sign | None:
+    """Return a heartbeat as the learner of silences takes it."""
+    if status is None:
+        return None
+    return Sign(status.phase.value, status.step, status.time, status.items, status.resumed_from or 0)
+
+
+def of_checkpoints(saved: Saved, attempt: Attempt, now: datetime) -> dict[str, Known]:
+    """Return what the lineage holds; the program's word is not taken for it."""
+    facts: dict[str, Known] = {
+        "checkpoint.present": bool(saved.steps or saved.rejected),
+        "checkpoint.valid": bool(saved.steps),
+        "checkpoint.count": len(saved.steps),
+        "checkpoint.rejected": len(saved.rejected),
+        "progress.advanced": (saved.newest or 0) > (attempt.began or 0),
+    }
+    if saved.newest is not None:
+        facts["checkpoint.step"] = saved.newest
+    if saved.changed is not None:
+        facts["checkpoint.age_s"] = max((now - saved.changed).total_seconds(), 0.0)
+    if saved.attempt == attempt.number:  # what runs next is what made it
+        facts["checkpoint.compatible"] = True
+    return facts
+
+
+# --- What took effect ---------------------------------------------------------------------------------
+
+
+def of_settings(spec: AttemptSpec, profile: str, effective: Effective | None) -> dict[str, Known]:
+    """Return what took effect; what the spec asked for where the program ended before it could say.
+
+    ``profile`` is the name of the one that the job starts from.
+    """
+    facts: dict[str, Known] = {"effective.profile": profile}
+    facts |= _asked(spec)
+    return facts if effective is None else {**facts, **_reported(effective)}
+
+
+def _asked(spec: AttemptSpec) -> dict[str, Known]:
+    profile = spec.profile
+    facts: dict[str, Known] = {"effective.workers": profile.loader_workers}
+    rows = profile.micro_batch or getattr(spec.workload, "batch_size", None)
+    if isinstance(rows, int):
+        facts["effective.micro_batch"] = rows
+    if isinstance(evaluated := profile.eval_batch or rows, int):
+        facts["effective.eval_batch"] = evaluated
+    if profile.precision != "auto":
+        facts["effective.precision"] = profile.precision
+    return facts
+
+
+def _reported(effective: Effective) -> dict[str, Known]:
+    facts: dict[str, Known] = {
+        "effective.micro_batch": effective.micro_batch,
+        "effective.eval_batch": _number(effective, "eval_batch") or effective.micro_batch,
+        "effective.precision": effective.precision,
+        "effective.compile": effective.compile_graphs > 0,
+    }
+    if (workers := _number(effective, "loader_workers")) is not None:
+        facts["effective.workers"] = workers
+    return facts
+
+
+def _number(effective: Effective, switch: str) -> int | None:
+    known = effective.switches.get(switch)
+    text = (known.applied or "") if known else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def digest_of(spec: AttemptSpec, settings: Mapping[str, Known]) -> str:
+    """Return what two attempts share only if they really ran alike: the spec without what counts attempts."""
+    same = spec.model_copy(
+        update={
+            "job_id": "",
+            "attempt": 1,
+            "lineage": 1,
+            "resume_step": None,
+            "checkpoint": CheckpointPlan(),
+        }
+    )
+    text = same.model_dump_json() + json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,63 @@
+"""How a program of the user's own is started: its command, its place, its environment.
+
+The built-in trainer reads ``spec.json``; a program may be a shell script, so what it needs
+is said in variables (``docs/contract.md``).  Pure: paths are words here, nobody looks at them.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
+from runner.core.ports.all import LaunchRequest
+
+
+def started(request: LaunchRequest, spec: AttemptSpec, *, in_container: bool) -> LaunchRequest:
+    """Return the request with the program's own command, place and variables; others as they are."""
+    plan = spec.workload
+    if not isinstance(plan, Program):
+        return request
+    paths = RunPaths(JOB_DIR if in_container else request.run_dir, spec.attempt, spec.lineage)
+    places = {} if in_container else {"PATH": _path()}
+    return replace(
+        request,
+        argv=plan.command,
+        directory=None if plan.code is None else PurePosixPath(plan.code),
+        environment={**request.environment, **places, **variables(spec, plan, paths)},
+    )
+
+
+def variables(spec: AttemptSpec, plan: Program, paths: RunPaths) -> Mapping[str, str]:
+    """Return what a program finds in its environment; what is not so is not there."""
+    said = {
+        "RUNNER_JOB_ID": spec.job_id,
+        "RUNNER_REVISION": spec.revision,
+        "RUNNER_ATTEMPT": spec.attempt,
+        "RUNNER_LINEAGE": spec.lineage,
+        "RUNNER_SEED": spec.seed,
+        "RUNNER_STEPS": plan.steps,
+        "RUNNER_JOB_DIR": paths.root,
+        "RUNNER_ATTEMPT_DIR": paths.attempt_dir,
+        "RUNNER_CHECKPOINT_DIR": paths.lineage_dir,
+        "RUNNER_RESUME_STEP": spec.resume_step,
+        "RUNNER_SAVE_EVERY_STEPS": spec.checkpoint.every_steps,
+        "RUNNER_SAVE_EVERY_S": spec.checkpoint.every_s,
+        "RUNNER_MEAN_BETWEEN_S": spec.checkpoint.mean_between_s,
+        "RUNNER_KEEP": spec.checkpoint.keep,
+        "RUNNER_MILESTONE_EVERY": spec.checkpoint.milestone_every,
+        "RUNNER_ACCELERATOR": spec.accelerator,
+        "RUNNER_CPUS": spec.cpus,
+        "RUNNER_DEVICE_BYTES": spec.device_bytes,
+    }
+    return {name: str(value) for name, value in said.items() if value is not None}
+
+
+_OWN: Final = str(PurePosixPath(sys.executable).parent)
+
+
+def _path() -> str:
+    """Return where programs of this host are found; ``python`` is the one that has ``jobs``."""
+    return os.pathsep.join((_OWN, os.environ.get("PATH", os.defpath)))

@@ -1,0 +1,173 @@
+"""Tells people what happens to jobs: each rule of the settings on a thread of its own, never on the loop.
+
+The queue of what is to be told is the store itself: a rule remembers the last event that it is done
+with, so a restart loses nothing, and what is told twice after a kill is one notice at most.  A rule
+whose receiver is gone waits; what is older than a day by then is dropped, counted and logged.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from threading import Event as Flag
+from threading import Thread
+from typing import Final
+
+import structlog
+
+from runner.adapters.notify import Again, Origin, Send, Undelivered, sender
+from runner.adapters.sqlite.notifications import NoticeFeed
+from runner.base.errors import RunnerError
+from runner.core.notification import Notice
+from runner.core.ports.all import Clock
+from runner.files.settings.notify import Notification
+from runner.services.jobs import Service
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 1.0
+"""Between two looks at the store; each costs a fraction of a millisecond."""
+
+BATCH: Final = 100
+"""Events that are in memory at a time."""
+
+TRIES: Final = 8
+"""Of a notice that the receiver answers, and does not take: about two minutes."""
+
+WAIT_MAX_S: Final = 60.0
+"""Longest wait between two tries; they begin at 1 s and double."""
+
+KEEP: Final = timedelta(days=1)
+"""What happened longer ago is not told any more."""
+
+UNWRITTEN: Final = 500
+"""Events that nobody wants may be looked at again after a kill; so many of them."""
+
+
+@dataclass(slots=True)
+class Courier:
+    """Takes what a rule is about to its receiver, in order, one at a time."""
+
+    rule: Notification
+    send: Send
+    feed: NoticeFeed
+    clock: Clock
+    write: Callable[[str, int], None]  # how far it has got, durably
+    pause: Callable[[float], bool]  # wait; true when it is time to leave
+    delivered: int = 0
+    dropped: int = 0
+    _seq: int | None = None
+    _written: int = 0
+
+    @property
+    def key(self) -> str:
+        """Name of the rule in the store: one that says something else is another."""
+        return "notified:" + hashlib.sha256(self.rule.model_dump_json().encode()).hexdigest()[:16]
+
+    def run(self) -> None:
+        while not self.pause(0):
+            try:
+                more = self.look()
+            except Exception:  # the outermost frame of this thread
+                log.exception("notify.failed", way=self.rule.way)
+                more = self.pause(WAIT_MAX_S)
+            if not more:
+                self.pause(LOOK_S)
+
+    def look(self) -> bool:
+        """Take what is there; return whether there may be more at once."""
+        if self._seq is None:
+            self._begin()
+        notices = self.feed.after(self._seq or 0, BATCH)
+        for notice in notices:
+            wanted = self.wants(notice)
+            if wanted and not self._deliver(notice):
+                return False  # the daemon leaves; the next one goes on from here
+            self._seq = notice.seq
+            if wanted or notice.seq - self._written >= UNWRITTEN:
+                self._write(notice.seq)
+        return len(notices) == BATCH
+
+    def wants(self, notice: Notice) -> bool:
+        """Return whether the rule is about something that has happened."""
+        whose = self.rule.who == "all" or notice.owner in self.rule.who
+        return whose and not notice.words.isdisjoint(self.rule.on)
+
+    def _begin(self) -> None:
+        """Go on where the daemon before has left off; a new rule begins with what comes next."""
+        told = self.feed.told(self.key)
+        self._seq = self._written = self.feed.newest() if told is None else told
+        if told is None:
+            self._write(self._seq)
+
+    def _write(self, seq: int) -> None:
+        try:
+            self.write(self.key, seq)
+        except (RunnerError, Late) as error:  # at worst something is told twice
+            log.warning("notify.cannot_record", way=self.rule.way, problem=str(error))
+        else:
+            self._written = seq
+
+    def _deliver(self, notice: Notice) -> bool:
+        """Deliver or drop a notice; return false when there was no time for either."""
+        tries = 0
+        while self.clock.now() - notice.at <= KEEP:
+            try:
+                self.send(notice)
+            except Undelivered as error:
+                tries += 1
+                log.info("notify.undelivered", way=self.rule.way, seq=notice.seq, problem=str(error))
+                if error.again is Again.NEVER or (error.again is Again.SOME and tries >= TRIES):
+                    return self._drop(notice, str(error))
+            else:
+                self.delivered += 1
+                return True
+            if self.pause(min(2.0 ** min(tries - 1, 10), WAIT_MAX_S)):
+                return False
+        return self._drop(notice, f"older than {KEEP.days} day")
+
+    def _drop(self, notice: Notice, why: str) -> bool:
+        self.dropped += 1
+        log.warning(
+            "notify.dropped", way=self.rule.way, seq=notice.seq, job_id=notice.job_id,
+            kind=notice.kind, problem=why, dropped=self.dropped,
+        )  # fmt: skip
+        return True
+
+
+@dataclass(slots=True)
+class Notifier:
+    """All the rules of the settings."""
+
+    couriers: tuple[Courier, ...]
+    _stop: Flag = field(default_factory=Flag)
+
+    def start(self) -> None:
+        for number, courier in enumerate(self.couriers):
+            Thread(target=courier.run, name=f"notify-{number}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Leave; what is not told yet is told by the next daemon."""
+        self._stop.set()
+
+    def counts(self) -> tuple[tuple[str, int, int], ...]:
+        """Return (way, delivered, dropped) of each rule since the daemon began."""
+        return tuple((each.rule.way, each.delivered, each.dropped) for each in self.couriers)
+
+
+def notifier(service: Service) -> Notifier:
+    """Return what tells people about the jobs of a service; it has not begun yet."""
+    feed, stop = NoticeFeed(service.store), Flag()
+    origin = Origin(service.store.instance, os.uname().nodename)
+
+    def write(key: str, seq: int) -> None:
+        service.daemon.ask(partial(feed.remember, key, seq))
+
+    couriers = (
+        Courier(rule, sender(rule, origin), feed, service.clock, write, stop.wait)
+        for rule in service.settings.notify
+    )
+    return Notifier(tuple(couriers), stop)

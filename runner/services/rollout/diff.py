@@ -1,0 +1,87 @@
+"""A revision as fields that can be held against those of another one.
+
+What a job file leaves to its surroundings is decided first: the profile is the one that its
+choice comes to, paths are absolute, threads are counted.  So two files that say the same in other
+words do not differ, and a profile file that an operator has edited does.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from jobs.contract import Program, thread_count
+from runner.core.policy.change_class import Difference, Fields, Plain, difference
+from runner.core.policy.model import digest
+from runner.files.policy.of_job import unpinned
+from runner.services.submission.revision import Resolved
+
+_ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"})
+"""Parts of the job file that are shown in another form."""
+
+
+def compared(before: Resolved, after: Resolved) -> Difference:
+    """Return what differs between two revisions, field by field."""
+    there = fields(after)
+    if _digest(before) == _digest(after):  # however the names of its files are spelt
+        there = replace(there, values={**there.values, "policy": _policy(before)})
+    return difference(fields(before), there)
+
+
+def fields(revision: Resolved) -> Fields:
+    """Return everything that a revision says, dotted."""
+    plan = revision.job.workload
+    values = dict(_values(revision))
+    return Fields(values, plan.kind, dropout=getattr(plan, "dropout", 0) > 0)
+
+
+def _values(revision: Resolved) -> Iterator[tuple[str, Plain]]:
+    job = revision.job.model_dump(mode="json")
+    for name, value in job.items():
+        if name not in _ELSEWHERE:
+            yield from _flat(name, value)
+    yield "accelerator", revision.accelerator
+    yield "policy", _policy(revision)
+    if mounts := [
+        f"{revision.base / one.source}:{one.target}:{one.read_only}" for one in revision.job.mounts
+    ]:
+        yield "mounts", [*mounts]
+    yield from _workload(revision)
+    yield from _profile(revision)
+
+
+def _policy(revision: Resolved) -> Plain:
+    """Return what tells one policy from another: its name, and its digest as ``runner policy check`` says."""
+    return f"{revision.job.policy} ({_digest(revision)})"
+
+
+def _digest(revision: Resolved) -> str:
+    return digest(unpinned(revision.policy))
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Plain]]:  # noqa: ANN401  (JSON)
+    """Yield the leaves of a mapping; anything else is a leaf itself."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, part in value.items():
+        yield f"{name}.{key}", part
+
+
+def _workload(revision: Resolved) -> Iterator[tuple[str, Plain]]:
+    plan = revision.job.workload
+    for name, value in plan.model_dump(mode="json").items():
+        if name == "data" and revision.data is not None:
+            yield "workload.data", revision.data.path
+        elif name == "code" and isinstance(plan, Program) and plan.code is not None:
+            yield "workload.code", str(revision.base / plan.code)
+        else:
+            yield f"workload.{name}", value
+
+
+def _profile(revision: Resolved) -> Iterator[tuple[str, Plain]]:
+    """Yield the switches as they come out, the number of threads counted."""
+    profile = revision.profile()
+    threads = thread_count(profile, revision.job.resources.cpus)
+    for name, value in profile.model_copy(update={"threads": threads}).model_dump(mode="json").items():
+        if name != "name":
+            yield f"profile.{name}", value

@@ -1,0 +1,338 @@
+"""What a change would bring: everything that is known about it, and what the policy of the job says.
+
+Nothing is done here.  What runs, what is saved and how fast it is are looked up, the arithmetic is made,
+and the policy is asked; ``runner.services.rollout.service`` does what comes of it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from runner.adapters.host.metrics_log import NEVER, Line, Pace, lines, pace, slowed
+from runner.adapters.host.run_directory import tail
+from runner.control.decisions import recorded
+from runner.core.job.model import Attempt, Job, Lent, Running
+from runner.core.policy import explain as records
+from runner.core.policy.catalog import at, known
+from runner.core.policy.change_class import Class, Difference, rows
+from runner.core.policy.decision import Decision, Situation
+from runner.core.policy.economics import Case, Overheads, Rate, Risk, Work
+from runner.core.policy.evaluate import decide
+from runner.core.policy.facts import Known, Moment
+from runner.core.policy.interval import mean_between_s
+from runner.core.policy.model import STARTS, Verb
+from runner.core.ports.all import DecisionRow, JobRow
+from runner.services.attempts import facts as exit_facts
+from runner.services.jobs import Service
+from runner.services.rollout.canary import METRICS_BYTES, Measured, Trial, saves_on_stop
+from runner.services.rollout.cost_benefit import Worth, explained
+from runner.services.submission.revision import Resolved
+
+Outcome: TypeAlias = Literal["keep", "resume", "restart", "decline"]
+
+FREE: Final = records.BOUNDLESS
+"""The gain of a change that costs nothing, because the next attempt begins anyway."""
+
+_FREELY: Final[Mapping[str, Known]] = {
+    "econ.resume_gain": FREE,
+    "econ.restart_gain": FREE,
+    "checkpoint.on_demand": True,
+}
+"""What is so when an attempt has ended anyway: nothing is lost, and nothing has to pay."""
+
+ALLOWED: Final = "changed_training"
+
+SOON_S: Final = 5.0
+"""How long an attempt goes on training at least, from its last heartbeat to its answer to SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A change with everything that is known about it."""
+
+    row: JobRow
+    before: Resolved
+    after: Resolved
+    found: Difference
+    worth: Worth
+    decision: Decision
+    outcome: Outcome
+    why: str
+    record: DecisionRow
+    trial: Trial | None = None
+
+    def json(self, number: int | None, *, approved: bool) -> dict[str, Any]:
+        """Return it for programs and for ``runner apply``; ``number`` is that of the revision it became."""
+        verdict = self.decision.verdict
+        columns = ("field", "before", "after", "class", "why")
+        return {
+            "job": {
+                "id": self.row.job.id,
+                "name": self.row.name,
+                "state": self.row.job.state.kind,
+                "parked": self.trial is not None and self.trial.parked is not None,
+            },
+            "changes": [dict(zip(columns, row, strict=True)) for row in rows(self.found)],
+            "class": str(self.found.kind),
+            "same_bits": self.found.same_bits,
+            "facts": {name: value for name, value in self.decision.facts.items() if value != FREE},
+            "arithmetic": list(explained(self.worth)),
+            "econ": self.worth.json(),
+            "verdict": {
+                "verb": str(verdict.verb),
+                "rule": verdict.rule,
+                "reason": verdict.reason,
+                "limit": None if verdict.limit is None else str(verdict.limit),
+            },
+            "rules": list(records.explained(json.loads(self.record.body))),
+            "outcome": self.outcome,
+            "why": self.why,
+            "approved": approved,
+            "revision": number,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """One change, looked at from all sides."""
+
+    service: Service
+    row: JobRow
+    before: Resolved
+    after: Resolved
+    found: Difference
+    trial: Trial | None
+    approved: bool
+
+    def offer(self) -> Offer:
+        now = self.service.clock.now()
+        attempt = _attempt(self.row.job)
+        worth = self._worth(now)
+        beyond = self._beyond(worth)
+        facts = self._facts(now, attempt, worth, beyond=bool(beyond))
+        if not self._runs:  # nothing is interrupted, so nothing has to pay
+            facts |= _FREELY
+        pinned = self.service.workshop.policy(self.row)
+        started = self.row.job.state.since if isinstance(self.row.job.state, Running) else None
+        situation = Situation(known(facts, Moment.CHANGE), now, started, "", self.row.job.id)
+        decision = decide(pinned.policy, Moment.CHANGE, self.row.job.history, situation)
+        record = recorded(self.row, attempt, pinned, situation, decision)
+        outcome, why = self._outcome(decision, situation, beyond)
+        return Offer(
+            self.row, self.before, self.after, self.found, worth, decision, outcome, why, record, self.trial
+        )
+
+    def hopeless(self) -> str:
+        """Return why the change is declined whatever its canary shows; empty where that may decide."""
+        offer = self.offer()
+        if offer.outcome != "decline":
+            return ""
+        facts = offer.decision.facts
+        situation = Situation(facts, self.service.clock.now(), seed=self.row.job.id)
+        may_pay = any(self._welcome(situation, **{"econ.best": str(verb)}) for verb in STARTS)
+        measurable = not self._other() and not self._beyond(offer.worth)
+        return "" if may_pay and measurable else offer.why
+
+    @property
+    def _runs(self) -> bool:
+        return isinstance(self.row.job.state, Lent) or (
+            self.trial is not None and self.trial.parked is not None
+        )
+
+    def _outcome(self, decision: Decision, situation: Situation, beyond: str) -> tuple[Outcome, str]:
+        """Return what follows: what the policy says, or the next attempt, or nothing."""
+        if not self.found.changes:
+            return "keep", "nothing differs"
+        verdict = decision.verdict
+        if verdict.verb is Verb.RESTART or (verdict.verb is Verb.RESUME and self._runs):
+            return ("restart" if verdict.verb is Verb.RESTART else "resume"), verdict.reason
+        if beyond:
+            return "decline", f"{verdict.reason}; {beyond}"
+        if self.found.kind is Class.A or verdict.verb is Verb.RESUME or self._welcome(situation):
+            return self._kept(verdict.reason)
+        return "decline", f"{verdict.reason}; {self._how(decision, situation)}"
+
+    def _kept(self, reason: str) -> tuple[Outcome, str]:
+        """Return what follows where the next attempt is to take the change up."""
+        before, after = steps(self.before), steps(self.after)
+        if self._runs and before and after and after < before:
+            goes_on = f"what runs goes on to step {before}, beyond workload.steps: {after}"
+            return "decline", f"{reason}; {goes_on}"
+        return "keep", f"{reason}; the change takes effect with the next attempt"
+
+    def _beyond(self, worth: Worth) -> str:
+        """Return why what is saved, or will be, is beyond the steps of the change; empty where it is not."""
+        wanted, had, work = steps(self.after), steps(self.before), worth.case.work
+        if wanted is None or wanted == had or self.found.kind in {Class.D, Class.E}:
+            return ""
+        reached = work.done if self._runs and work.on_demand else work.saved
+        own = "or submit the file as a job of its own"
+        if reached > wanted:
+            return f"workload.steps: {wanted}, and {reached:.0f} are done: give it more than that, {own}"
+        soon = max(worth.now.high * SOON_S if worth.now else 1.0, 1.0) if work.on_demand else 0.0
+        runs = isinstance(self.row.job.state, Running)
+        if runs and min(reached + soon, had or reached) > wanted:
+            said = f"workload.steps: {wanted}; {reached:.0f} are done, and it may be beyond before it stops"
+            return f"{said}: give it more, {own}"
+        return ""
+
+    def _welcome(self, situation: Situation, **more: Known) -> bool:
+        """Return whether the policy would take the change up if it cost nothing, and ``more`` were so."""
+        free = {**situation.facts, **_FREELY, **more}
+        policy = self.service.workshop.policy(self.row).policy
+        history = replace(self.row.job.history, swaps=0)
+        decided = decide(policy, Moment.CHANGE, history, replace(situation, facts=free))
+        return decided.verdict.verb in STARTS
+
+    def _how(self, decision: Decision, situation: Situation) -> str:
+        """Return what would have to be different."""
+        if self.found.kind is Class.C and self._welcome(situation, **{"diff.allowed": True}):
+            return f"the job file allows such a change with allow: [{ALLOWED}]"
+        approved = {"operator.approved": True}
+        if self.found.kind in {Class.D, Class.E} and self._welcome(situation, **approved):
+            return "--approve begins again at step 0, in a new lineage; the old one is kept"
+        name = self.service.workshop.policy(self.row).policy.name
+        if not decision.verdict.rule:
+            return (
+                f"the policy {name} has no on_change rule that answers: "
+                "add extends: default to it, and apply that first"
+            )
+        return f"the policy {name} does not take such a change up"
+
+    def _facts(self, now: datetime, attempt: Attempt, worth: Worth, *, beyond: bool) -> dict[str, object]:
+        """Return what is known when a change is offered."""
+        directory = self.service.workshop.directory(self.row)
+        paths = directory.paths(attempt.number, attempt.lineage)
+        reports = exit_facts.Reports(
+            directory.status(paths), None, directory.effective(paths), directory.rates(paths)
+        )
+        saved = directory.saved(paths)
+        fits = self.found.kind not in {Class.D, Class.E}
+        allowed = ALLOWED in getattr(self.after.job, "allow", ())
+        facts: dict[str, Known | None] = {
+            **exit_facts.of_progress(reports),
+            **exit_facts.of_checkpoints(saved, attempt, now),
+            **exit_facts.of_settings(
+                self.before.spec(self.row.job.id, attempt, in_container=False),
+                self.before.profile_name(attempt.turned),
+                reports.effective,
+            ),
+            **self.found.facts(allowed=allowed),
+            **worth.facts(),
+            **self._devices(attempt),
+            "checkpoint.compatible": False if beyond else fits if saved.steps else None,
+            "checkpoint.on_demand": saves_on_stop(self.before),
+            "operator.approved": self.approved,
+        }
+        there = at(Moment.CHANGE)
+        return {name: value for name, value in facts.items() if name in there and value is not None}
+
+    def _devices(self, attempt: Attempt) -> Mapping[str, Any]:
+        """Return how its devices have been, where somebody looks after them."""
+        del attempt
+        vitals = getattr(self.service.daemon.world, "vitals", None)
+        state = self.row.job.state
+        if vitals is None or not isinstance(state, Running):
+            return {}
+        found: Mapping[str, Any] = vitals.facts(state.allocation.devices, state.since)
+        return found
+
+    # --- the arithmetic
+
+    def _worth(self, now: datetime) -> Worth:
+        measured = self.trial.found if self.trial else None
+        now_pace = self._pace_now(now)
+        new_pace = measured.pace if measured else None
+        rate = self._rate(now_pace, self.before)
+        case = Case(self._work(), _costs(measured), self._risk(rate), self._trial_s(now, measured))
+        new = self._rate(new_pace, self.after, now_pace)
+        return Worth(case, rate, new, self._slowed(now_pace), self._runs, self._other())
+
+    def _slowed(self, alone: Pace | None) -> float:
+        """Return how much the job itself felt of its canary."""
+        if alone is None or self.trial is None or self.trial.over is None or self.trial.parked is not None:
+            return 1.0
+        beside = (self.trial.began.timestamp(), self.trial.over.timestamp())
+        return slowed(self._written(), beside, alone.steps)
+
+    def _risk(self, rate: Rate | None) -> Risk:
+        """Return how often this host interrupts jobs, and how often this one saves."""
+        status, wanted = self.service.progress(self.row), self.before.job.checkpoint
+        every = status.save_every_s if status is not None else None
+        if every is None and isinstance(wanted.every, timedelta):
+            every = wanted.every.total_seconds()
+        if every is None and wanted.every_steps is not None and rate is not None:
+            every = wanted.every_steps / rate.mean
+        return Risk(mean_between_s(*self.service.store.interruptions()), every)
+
+    def _written(self) -> tuple[Line, ...]:
+        attempt = _attempt(self.row.job)
+        paths = self.service.workshop.paths(self.row, attempt.number, attempt.lineage)
+        return lines(tail(paths.metrics, METRICS_BYTES))
+
+    def _pace_now(self, now: datetime) -> Pace | None:
+        """Return how fast it is as it is: lately, and while no canary runs beside it."""
+        if not self._runs:
+            return None
+        window = self.service.workshop.policy(self.row).policy.economics.rate_window
+        written, without = self._written(), NEVER
+        if self.trial is not None:
+            without = (self.trial.began.timestamp(), (self.trial.over or now).timestamp())
+        recent = pace(written, ((now - window).timestamp(), now.timestamp()), without)
+        return recent or pace(written, without=without)
+
+    def _work(self) -> Work:
+        """Return the work in steps, as it is now."""
+        attempt = _attempt(self.row.job)
+        directory = self.service.workshop.directory(self.row)
+        saved = directory.saved(directory.paths(attempt.number, attempt.lineage)).newest or 0
+        done = float(done_by(self.service, self.row) or saved)
+        on_demand = saves_on_stop(self.before) is True
+        return Work(float(steps(self.before) or 0), done, float(saved), on_demand)
+
+    def _other(self) -> str:
+        """Return why a step of the change is not one of before; empty where it is."""
+        names = {change.name for change in self.found.changes}
+        if "workload.steps" in names:
+            return f"with the change there are {steps(self.after) or 'other'} steps, which is other work"
+        return "a batch of another size is other work" if "workload.batch_size" in names else ""
+
+    def _trial_s(self, now: datetime, measured: Measured | None) -> float:
+        """Return for how long the job has stood still for its canary, and what coming back costs."""
+        if self.trial is None or self.trial.parked is None:
+            return 0.0
+        back = measured.start_s if measured else 0.0
+        return (now - self.trial.parked).total_seconds() + back
+
+    @staticmethod
+    def _rate(seen: Pace | None, revision: Resolved, other: Pace | None = None) -> Rate | None:
+        if seen is None:
+            return None
+        every = getattr(revision.job.workload, "eval_every", None)
+        return seen.overall(every, other.eval_s if other else None)
+
+
+def steps(revision: Resolved) -> int | None:
+    """Return how many steps a revision asks for, None where only its program knows."""
+    found: int | None = getattr(revision.job.workload, "steps", None)
+    return found
+
+
+def done_by(service: Service, row: JobRow) -> int:
+    """Return the step that a running attempt is at; 0 until it has loaded what it goes on from."""
+    status = service.progress(row)
+    return status.step if status is not None else 0
+
+
+def _costs(measured: Measured | None) -> Overheads:
+    """Return what a change of attempts costs, as the canary has shown it: loading is part of its start."""
+    return Overheads() if measured is None else Overheads(stop_s=measured.stop_s, start_s=measured.start_s)
+
+
+def _attempt(job: Job) -> Attempt:
+    """Return the attempt that a change is about: the one that runs, or the one that ran last."""
+    if isinstance(job.state, Lent):
+        return job.state.attempt
+    return Attempt(max(job.attempts, 1), job.lineage)

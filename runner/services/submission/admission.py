@@ -1,0 +1,105 @@
+"""What stands against a job when it is submitted, each with its place in the job file.
+
+What can never be had is refused at once, with what there is: waiting for it would be for ever.
+What is merely in use now is nobody's mistake, and waits.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from runner.base.textfile import Problem, one_line
+from runner.base.units import format_size
+from runner.base.yaml import Part
+from runner.control.context import Capacity
+from runner.core.scheduler.admission import About, Refusal, refusals
+from runner.core.scheduler.snapshot import Needs, Snapshot, Waiting
+from runner.files.job.model import JobFile
+from runner.services.submission.request import Submission
+from runner.services.submission.revision import VENDORS, Resolved
+
+PLACES: Final[Mapping[About, tuple[Part, ...]]] = {
+    About.CLASS: ("queue", "priority_class"),
+    About.COUNT: ("resources", "gpus"),
+    About.KIND: ("devices", "kind"),
+    About.MODEL: ("devices", "model"),
+    About.MEMORY: ("devices", "memory"),
+    About.CAPABILITY: ("devices", "capability"),
+    About.HOST: ("resources",),
+}
+"""The field that a refusal is about; a turn is about none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What stands against one job: mistakes of its file, and what its owner has too much of already."""
+
+    problems: tuple[Problem, ...]
+    refused: tuple[str, ...]
+
+
+def lacking(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[Part, ...], str]]:
+    """Yield which of the resources of a job this machine has less of, field by field."""
+    wants = job.resources
+    if wants.cpus > capacity.cpus:
+        yield ("resources", "cpus"), f"asks for {wants.cpus:g}; there are {capacity.cpus:g}"
+    if wants.memory > capacity.memory_bytes:
+        there = f"{capacity.memory_bytes / 1024**3:.1f}GiB"
+        yield ("resources", "memory"), f"asks for {format_size(wants.memory)}; there are {there}"
+    vendor = VENDORS.get(job.accelerator)
+    count = sum(vendor in {None, device.vendor} for device in capacity.devices)
+    if wants.gpus > count:
+        yield ("resources", "gpus"), f"asks for {wants.gpus}; there are {count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What is known at the moment of a submission."""
+
+    submission: Submission
+    capacity: Capacity
+    limits_queue: bool
+    _asked: Callable[[Needs, str, str], tuple[Refusal, ...]]
+
+    def found(self, revision: Resolved) -> Found:
+        """Return what stands against one of the jobs."""
+        job = revision.job
+        lacks = tuple(lacking(job, self.capacity))
+        problems = [job.origin.problem(path, fact) for path, fact in lacks]
+        refused = []
+        for refusal in self._asked(revision.needs(), job.queue.priority_class, revision.team):
+            if refusal.about is About.TURN:
+                refused.append(refusal.text)
+            elif not lacks or refusal.about is About.CLASS:
+                problems.append(self.submission.problem(job, PLACES[refusal.about], refusal.text))
+        return Found(tuple(problems), tuple(refused))
+
+
+def admission(
+    submission: Submission, capacity: Capacity, snapshot: Snapshot, owner: str, jobs: int
+) -> Admission:
+    """Return what answers for each of ``jobs`` that somebody submits together; alike ones are asked once."""
+
+    @cache
+    def asked(needs: Needs, priority_class: str, team: str) -> tuple[Refusal, ...]:
+        waiting = Waiting("", owner, needs, snapshot.now_s, group=team, priority_class=priority_class)
+        return refusals(waiting, snapshot, jobs)
+
+    quotas = snapshot.rules.quotas
+    every = (quotas.user, quotas.group, *quotas.users.values(), *quotas.groups.values())
+    limits_queue = any(quota.queued is not None for quota in every)
+    return Admission(submission, capacity, limits_queue, asked)
+
+
+def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[str, ...]:
+    """Return whose queue is too long for so many more jobs, in words."""
+    asked = refusals(Waiting("", owner, Needs(0, 0), snapshot.now_s, group=team), snapshot, jobs)
+    return tuple(refusal.text for refusal in asked if refusal.about is About.TURN)
+
+
+def refusal(submission: Submission, facts: Iterable[str]) -> str:
+    """Return in one line whose file is refused, why, and who can do something about it."""
+    said = "; ".join(facts)
+    waiting = "runner list --mine has them" if "waiting" in said else "ask whoever runs this machine"
+    return f"{one_line(submission.shown or submission.path)}: {said}; {waiting}"

@@ -1,0 +1,127 @@
+"""The jobs that a job waits for: names become ids when it is submitted, and circles are refused.
+
+A name is the newest of the owner's jobs with it, or all jobs of the newest matrix of that name.
+An id may be anybody's: to wait for a job tells nothing that a list does not.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from runner.adapters.sqlite.schedules import ScheduleBooks
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.errors import Refused
+from runner.base.textfile import Problem, SpecError, one_line, quoted
+from runner.core.job.model import Finished, Outcome
+from runner.core.ports.all import JobRow
+from runner.core.scheduler.dependencies import CircularDependency, Readiness, refuse_circles, satisfied
+from runner.core.scheduler.snapshot import After as Dependency
+from runner.core.scheduler.snapshot import Condition, Ended
+from runner.files.job.model import JobFile
+from runner.services.attempts.prepare import parse_revision
+from runner.services.submission.request import Submission
+from runner.services.submission.revision import Resolved
+
+After = tuple[tuple[str, Condition], ...]
+
+
+def resolved(
+    submission: Submission, job: JobFile, owner: str, store: SqliteStore
+) -> tuple[After, tuple[Problem, ...]]:
+    """Return the ids of the jobs that a job waits for, with how they must have ended; and who is missing."""
+    problems, found = [], []
+    for number, after in enumerate(job.queue.after):
+        ids = tuple(meant(after.job, owner, store))
+        found += [(job_id, after.wanted) for job_id in ids]
+        if not ids:
+            fact = f"there is no job {quoted(after.job)}: no such id, and none of yours has that name"
+            problems.append(submission.problem(job, ("queue", "after", number, "job"), fact))
+    return tuple(dict.fromkeys(found)), tuple(problems)
+
+
+def refuse_hopeless(
+    submission: Submission, revisions: Iterable[Resolved], owner: str, store: SqliteStore
+) -> None:
+    """Return if the jobs that new ones wait for can still end as they must.
+
+    Raises:
+        SpecError: one has ended otherwise, so what waits for it would never start.
+    """
+    jobs = {revision.job.queue.after: revision.job for revision in revisions}  # of a matrix mostly one
+    problems = [problem for job in jobs.values() for problem in _hopeless(submission, job, owner, store)]
+    if problems:
+        raise SpecError(next(iter(jobs.values())).origin.path, problems)
+
+
+def _hopeless(submission: Submission, job: JobFile, owner: str, store: SqliteStore) -> Iterator[Problem]:
+    for number, after in enumerate(job.queue.after):
+        for row in filter(None, map(store.get, meant(after.job, owner, store))):
+            state = row.job.state
+            if not isinstance(state, Finished):
+                continue
+            ended = {row.job.id: Ended(state.outcome, state.since.timestamp())}
+            if satisfied(Dependency(row.job.id, after.wanted), ended) is Readiness.NEVER:
+                how = "been cancelled" if state.outcome is Outcome.CANCELLED else state.outcome
+                fact = f"job {row.job.id} ({row.name}) has {how} already, and {after.wanted} waits for"
+                otherwise = "a failure" if after.wanted is Condition.FAILED else "success"
+                hint = f'{otherwise}; "{row.job.id}:any" would be met'
+                yield submission.problem(job, ("queue", "after", number, "job"), f"{fact} {hint}")
+
+
+def meant(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
+    """Yield the ids that a reference means: one, of a matrix all, or none."""
+    row = store.get(reference) or store.newest_of(owner, reference)
+    first = None if row else store.newest_of(owner, f"{reference}-1")
+    if row is not None:
+        yield row.job.id
+    elif first is not None:
+        yield from (each.job.id for each in members(first, store))
+
+
+def named_else(reference: str, owner: str, uid: int, store: SqliteStore) -> str | None:
+    """Return what somebody has of a name that none of their jobs has, and where it is shown."""
+    name = one_line(reference)
+    if ScheduleBooks(store).named(reference, uid):
+        return f"is a schedule, and no job has that name; runner schedule show {name}"
+    first = store.newest_of(owner, f"{reference}-1")
+    if first is not None and (jobs := members(first, store)):
+        return f"is a matrix of {len(jobs)} jobs, and no job has that name; runner list --sweep {name}"
+    return None
+
+
+def members(row: JobRow, store: SqliteStore) -> tuple[JobRow, ...]:
+    """Return all jobs of the matrix that a job is of, in order; none if it is of none."""
+    sweep = parse_revision(row.revision).sweep
+    return () if sweep is None else store.following(sweep.id, sweep.count)
+
+
+class Edges(Mapping[str, tuple[str, ...]]):
+    """What each job waits for, looked up when it is asked for: only what can be reached is read."""
+
+    def __init__(self, job_id: str, after: After, store: SqliteStore) -> None:
+        self._start, self._after, self._store = job_id, after, store
+
+    def __getitem__(self, job_id: str) -> tuple[str, ...]:
+        if job_id == self._start:
+            return tuple(each for each, _ in self._after)
+        row = self._store.get(job_id)
+        return () if row is None else tuple(each for each, _ in parse_revision(row.revision).after)
+
+    def __iter__(self) -> Iterator[str]:
+        yield self._start
+
+    def __len__(self) -> int:
+        return 1
+
+
+def refuse_circle(job_id: str, revision: Resolved, store: SqliteStore) -> None:
+    """Return if a job that exists can wait for those of a new revision.
+
+    Raises:
+        Refused: one of them waits for it, directly or by way of others.
+    """
+    try:
+        refuse_circles(Edges(job_id, revision.after, store))
+    except CircularDependency as error:
+        origin = revision.job.origin
+        raise Refused(
+            origin.problem(("queue", "after"), f"{error}; leave one out").line(origin.path)
+        ) from error

@@ -1,0 +1,117 @@
+"""A job file as it was handed in, and what the person who did so wanted otherwise.
+
+What ``runner submit`` was given besides the file takes the place of what the file says, and is
+complained about under the name of its option.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from runner.base.errors import UsageError
+from runner.base.textfile import Problem, one_line, shown
+from runner.base.yaml import Part
+from runner.files import validators as rules
+from runner.files.job.model import Besides, JobFile, Written, load_all
+from runner.files.job.queue import Queueing, repeated
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "priority_class": "--class",
+    "after": "--after",
+    "not_before": "--not-before",
+    "priority": "--priority",
+}
+"""What may take the place of a field of ``queue``, or of the job's own priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job file as it was handed in."""
+
+    path: str
+    text: bytes
+    name: str | None = None
+    shown: str | None = None  # the path as it was typed, for messages
+    token: str | None = None  # made up by the client: the same submission sent twice makes one job
+    instead: Mapping[str, Any] = field(default_factory=dict)  # by the names of OPTIONS; None: not given
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What was given besides the file."""
+        return {name: value for name, value in self.instead.items() if value is not None}
+
+    @property
+    def place(self) -> Path:
+        """Where the file is.
+
+        Raises:
+            UsageError: that depends on where one stands.
+        """
+        path = Path(self.path)
+        if not path.is_absolute():
+            raise UsageError(f"path: must be absolute, not {one_line(self.path)!r}")
+        return path
+
+    def read(self, besides: Besides) -> Written:
+        """Return the jobs that are asked for; ``besides`` looks at what they name.
+
+        Raises:
+            SpecError: the file is wrong; all its errors at once.
+            UsageError: what was given besides it is.
+        """
+        if self.name is not None:
+            _checked("--name", lambda: rules.new_name(str(self.name)))
+        written = load_all(self.text, Path(self.shown or self.place), name=self.name, besides=besides)
+        jobs = tuple(self._instead(job) for job in written.jobs)
+        if self.name is not None and written.matrix is None:
+            jobs = tuple(job.model_copy(update={"name": self.name}) for job in jobs)
+        return replace(written, jobs=jobs)
+
+    def _instead(self, job: JobFile) -> JobFile:
+        """Return a job with what was given besides its file."""
+        changes: dict[str, object] = {}
+        said = dict(self.options)
+        if said and job.schedule is not None:
+            option = OPTIONS[next(iter(said))]
+            raise UsageError(f"{option}: goes with a job; what a schedule submits is in its file alone")
+        if (priority := said.pop("priority", None)) is not None:
+            changes["priority"] = _priority(priority)
+        if said:
+            changes["queue"] = job.queue.model_copy(update=_queueing(said))
+        return job.model_copy(update=changes) if changes else job
+
+    def problem(self, job: JobFile, path: tuple[Part, ...], fact: str) -> Problem:
+        """Return something that is wrong with a field of a job, wherever it was said."""
+        name = str(path[1]) if path[0] == "queue" else ""
+        if name in self.options:
+            return Problem(None, OPTIONS[name], fact)
+        return job.origin.problem(path, fact)
+
+
+def _priority(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= 100:
+        raise UsageError(f"--priority: must be a whole number from 0 to 100, not {shown(value)}")
+    return value
+
+
+def _queueing(said: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return fields of the section ``queue``, checked as the file's own are."""
+    try:
+        queueing = Queueing.model_validate(said)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fact = str(first.get("ctx", {}).get("error", first["msg"]))
+        raise UsageError(f"{OPTIONS.get(str(first['loc'][0]), 'queue')}: {one_line(fact)}") from error
+    for fact in repeated(queueing).values():
+        raise UsageError(f"--after: {fact}")
+    return {name: getattr(queueing, name) for name in said}
+
+
+def _checked(option: str, check: Callable[[], object]) -> None:
+    try:
+        check()
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error

@@ -1,0 +1,234 @@
+"""A revision: a job file made independent of where and when it was written.
+
+Paths are absolute, ``auto`` is decided, and who asked is part of it; the store keeps the
+JSON of this, and every attempt is derived from it and from nothing else.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from jobs.contract import AttemptSpec, Plan, Profile, Program
+from runner.adapters.host.as_user import Person
+from runner.base.textfile import SpecError, quoted
+from runner.core.job.model import Attempt, From
+from runner.core.policy.interval import PRIOR_S
+from runner.core.policy.model import Policy
+from runner.core.policy.turned import Turned
+from runner.core.scheduler.snapshot import Condition, Kind, Needs
+from runner.files import datasets as catalogue
+from runner.files import shell
+from runner.files.job import paths
+from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
+from runner.files.policy import of_job
+from runner.files.profiles import conflicts as switches
+from runner.files.profiles.environment import environment
+from runner.files.profiles.load import AUTO, ProfileChoice
+from runner.files.validators import CODE_TARGET, WORKLOAD_TARGET
+
+VENDORS = {"cuda": "nvidia", "rocm": "amd"}
+
+_DATA: Final = ("workload", "data")
+
+
+class Data(BaseModel):
+    """Where on the host the data of a workload lie."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    is_file: bool = False
+    prepared: bool = False
+    """A set of the daemon's own, in its state directory: nobody else can have swapped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Something of the host that a job is shown."""
+
+    source: Path
+    target: PurePosixPath
+    read_only: bool = True
+    trusted: bool = False  # the daemon's own; everything else is looked at as the job's owner
+
+
+def find_data(job: JobFile, base: Path, state_dir: Path, look: paths.Look) -> Data | None:
+    """Return where the data of a job lie, None when they come with the image or are made up.
+
+    ``look`` answers for one path, as in ``spec_paths.unusable``.
+
+    Raises:
+        SpecError: they are a set that has not been prepared.
+    """
+    name = paths.prepared_set(job.workload)
+    if name is not None and not catalogue.is_prepared(state_dir, name):
+        fact = f"the data set {quoted(name)} is not prepared; run: runner data prepare {name}"
+        raise SpecError(job.origin.path, [job.origin.problem(_DATA, fact)])
+    if name is not None:
+        return Data(path=str(catalogue.location(state_dir, name)), prepared=True)
+    written = paths.data_path(job.workload)
+    if written is None:
+        return None
+    path = base / written
+    return Data(path=str(path), is_file=look(path, "file") is None)
+
+
+class Sweep(BaseModel):
+    """A matrix as one of its jobs knows it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    """The id of its first job: the others follow it."""
+    values: dict[str, bool | int | float | str]
+    at_a_time: int | None = None
+    number: int = 1
+    """Which of its jobs this one is, from 1."""
+    count: int = 1
+
+
+class Resolved(BaseModel):
+    """One version of what a user asked for, ready to be run at any time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: JobFile
+    path: str
+    accelerator: Literal["cuda", "rocm", "cpu"]
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    user: str
+    data: Data | None = None
+    policy: str | None = None
+    """The text of the policy, with all that it extends, as it was when the job was submitted."""
+    team: str = ""
+    """The submitter's primary group by name: whose share and quota it uses up; empty: nobody's."""
+    after: tuple[tuple[str, Condition], ...] = ()
+    """Ids of the jobs that must have ended first, and how."""
+    sweep: Sweep | None = None
+    """The matrix that it is one job of."""
+    settings: Profile | None = None
+    """What the profile came to then; None in revisions that are older than this field."""
+
+    @property
+    def base(self) -> Path:
+        return Path(self.path).parent
+
+    @property
+    def person(self) -> Person:
+        return Person(self.uid, self.gid, self.groups, self.user)
+
+    def needs(self) -> Needs:
+        """Return what an attempt takes, and on which devices alone it can run."""
+        resources, devices = self.job.resources, self.job.devices
+        return Needs(
+            cpus=resources.cpus,
+            memory_bytes=resources.memory,
+            gpus=resources.gpus,
+            vendor=VENDORS.get(self.accelerator),
+            models=devices.model,
+            device_bytes=devices.memory or 0,
+            capability=devices.least_capability,
+            linked=devices.linked,
+            kind=devices.lent_as,
+        )
+
+    def policy_in_force(self) -> Policy:
+        """Return the policy of the job, under the ceilings and with the backoff of its job file."""
+        return of_job.in_force(self.job, of_job.unpinned(self.policy))
+
+    def profile(self, turned: Turned | None = None) -> Profile:
+        """Return the settings that the job's profile comes to, with what remedies have turned over it."""
+        turned = turned or Turned()
+        settings, changes = self._settings(turned), turned.switches
+        if not changes:
+            return settings
+        name = "+".join([settings.name, *(each for each in changes if each not in settings.name)])
+        return Profile.model_validate({**settings.model_dump(), **changes, "name": name[:200]})
+
+    def _settings(self, turned: Turned) -> Profile:
+        """Return what the profile came to when the job was submitted: no upgrade changes what runs."""
+        job = self.job
+        if turned.profile is None:
+            return self.settings or resolve_profile(job, self.accelerator)
+        choice = ProfileChoice.model_validate({**job.profile.model_dump(), "extends": turned.profile})
+        return resolve_profile(job.model_copy(update={"profile": choice}), self.accelerator)
+
+    def profile_name(self, turned: Turned) -> str:
+        """Return the name of the profile that the job starts from."""
+        written = turned.profile or self.job.profile.extends
+        return self.accelerator if written == AUTO else written
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job file asks for and nothing will come of, one line each."""
+        idle = switches.unused(self.profile(), self.job.workload.kind, self.accelerator)
+        asked = self.job.profile.changes
+        vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
+        vain += of_job.in_vain(self.job.retry, of_job.unpinned(self.policy))
+        plan = self.job.workload
+        return (*vain, *(shell.warnings(plan.command) if isinstance(plan, Program) else ()))
+
+    def environment(
+        self, root: PurePath, scratch: PurePath, turned: Turned | None = None
+    ) -> Mapping[str, str]:
+        """Return the job's own variables, and those that follow from its profile.
+
+        ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
+        """
+        cpus = self.job.resources.cpus
+        ours = environment(self.profile(turned), self.accelerator, cpus, root / "home", scratch)
+        return {**self.job.environment, **ours}
+
+    def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:
+        """Return what one attempt is told; for how long a host leaves attempts alone is not known here."""
+        return AttemptSpec(
+            job_id=job_id,
+            attempt=attempt.number,
+            lineage=attempt.lineage,
+            revision=attempt.revision,
+            seed=self.job.seed,
+            workload=self._workload(in_container=in_container),
+            profile=self.profile(attempt.turned),
+            checkpoint=checkpoint_plan(self.job, PRIOR_S),
+            resume_step=attempt.start.step if attempt.start.source is From.STEP else None,
+            accelerator=self.accelerator,
+            cpus=self.job.resources.cpus,
+            device_bytes=self._part(),
+        )
+
+    def _part(self) -> int | None:
+        """Return the part of each device's memory that the job takes; None: it has the devices to itself."""
+        devices = self.job.devices
+        return devices.memory if devices.lent_as is Kind.SHARED else None
+
+    def shown(self) -> Iterator[Shown]:
+        """Yield what the job sees of the host, its secrets apart."""
+        for mount in self.job.mounts:
+            yield Shown(self.base / mount.source, PurePosixPath(mount.target), mount.read_only)
+        if self.data is not None:
+            yield Shown(Path(self.data.path), self._data_target(self.data), trusted=self.data.prepared)
+        if (code := self._code()) is not None:
+            yield Shown(code, CODE_TARGET)
+
+    def _code(self) -> Path | None:
+        plan = self.job.workload
+        return self.base / plan.code if isinstance(plan, Program) and plan.code is not None else None
+
+    @staticmethod
+    def _data_target(data: Data) -> PurePosixPath:
+        """Return where the data appear; a file keeps its name, because its ending says what it holds."""
+        return WORKLOAD_TARGET / Path(data.path).name if data.is_file else WORKLOAD_TARGET
+
+    def _workload(self, *, in_container: bool) -> Plan:
+        """Return the plan with the paths that the attempt sees."""
+        changes = {}
+        if self.data is not None:
+            changes["data"] = str(self._data_target(self.data)) if in_container else self.data.path
+        if (code := self._code()) is not None:
+            changes["code"] = str(CODE_TARGET) if in_container else str(code)
+        return self.job.workload.model_copy(update=changes)

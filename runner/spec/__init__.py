@@ -1,1 +1,0 @@
-"""What a user may say about a job, and the way from a file to a value."""

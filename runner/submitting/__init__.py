@@ -1,1 +1,0 @@
-"""From a job file as it was handed in to a revision that can be kept."""

@@ -1,1 +1,0 @@
-"""What people are told: notices, notifications, figures."""

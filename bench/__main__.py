@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench import (
+from bench.cases import (
     burst,
-    daemon,
     decide,
     dispatch,
     first_line,
@@ -30,10 +29,11 @@ from bench import (
     stall,
     submit,
 )
-from bench.machine import Machine, this_machine
-from bench.result import CannotMeasure, Line, NotMeasured, Result, as_json
-from bench.room import QUICK, Effort, Room, opened
-from bench.table import render
+from bench.cases import idle_daemon as daemon
+from bench.support.machine import Machine, this_machine
+from bench.support.result import CannotMeasure, Line, NotMeasured, Result, as_json
+from bench.support.scratch import QUICK, Effort, Room, opened
+from bench.support.table import render
 from runner.base.errors import RunnerError
 
 BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {

@@ -14,7 +14,7 @@ from images.recipe import Entry, Kind, Recipe
 from images.settings import Accelerator
 
 SCHEMA: Final = 1
-"""Raise it when the same recipe would give another image, for instance after a change of ``docker_engine``."""
+"""Raise it when the same recipe would give another image, say after a change of ``docker_engine``."""
 
 LABEL: Final = "runner.digest"
 """Every image made here carries it, with the whole digest; its tag has the first 16 digits."""

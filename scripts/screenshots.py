@@ -115,7 +115,7 @@ class Stage:
         """Make the driver, the program, the settings and a command named ``runner``."""
         (self.root / "driver").mkdir()
         library = self.root / "driver/libnvidia-ml.so.1"
-        source = ROOT / "tests/fakes/nvml/nvml.c"
+        source = ROOT / "tests/fakes/gpu/nvml/nvml.c"
         flags = ("-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
         subprocess.run(["cc", *flags, "-o", library, source], check=True)
         settings = {

@@ -41,9 +41,9 @@ LONGEST: Final = (
     "chaos/test_state_directory.py",
     "unit/test_layers.py",
     "unit/jobs/integrations/test_huggingface.py",
-    "unit/runner/test_daemon.py",
-    "unit/jobs/test_compilation.py",
-    "unit/runner/test_lent_once.py",
+    "unit/runner/control/test_loop.py",
+    "unit/jobs/training/test_compilation.py",
+    "unit/runner/control/test_allocated_once.py",
 )
 """Files that take long, the longest first: begun last, they would leave the other workers idle."""
 

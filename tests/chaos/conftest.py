@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from images.store import ImageStore
-from tests.fakes.counter_image import counter_image
-from tests.fakes.engine_proxy import EngineProxy
-from tests.fakes.service import Service, service
+from tests.fakes.daemon.service import Service, service
+from tests.fakes.engine.engine_proxy import EngineProxy
+from tests.fakes.workloads.counter_image import counter_image
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from typing import Final
 
 import docker
 
-from tests.fakes.counter_image import docker_client
-from tests.fakes.service import speak, until
+from tests.fakes.daemon.service import speak, until
+from tests.fakes.workloads.counter_image import docker_client
 
 # Archives what Python and a shell need and nothing else: a tenth of the image.
 FEW_FILES: Final = """

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.fakes.service import Service, until
+from tests.fakes.daemon.service import Service, until
 
 pytestmark = pytest.mark.engine
 

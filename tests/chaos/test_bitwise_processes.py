@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.small_sets import KINDS, small_plan
+from tests.fakes.workloads.small_sets import KINDS, small_plan
 
 KILLS = int(os.environ.get("JOBS_KILLS", "6"))
 DRIVER = Path(__file__).with_name("bitwise_driver.py")

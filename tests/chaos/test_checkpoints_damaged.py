@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import CheckpointInvalid, checkpoints, verify
-from tests.fakes.service import Service, service, until
+from tests.fakes.daemon.service import Service, service, until
 
 pytestmark = pytest.mark.engine
 

@@ -15,8 +15,8 @@ from typing import Literal
 
 import pytest
 
-from tests.fakes.engine_proxy import EngineProxy
-from tests.fakes.service import PATIENCE_S, Service, assert_consecutive, service
+from tests.fakes.daemon.service import PATIENCE_S, Service, assert_consecutive, service
+from tests.fakes.engine.engine_proxy import EngineProxy
 
 pytestmark = pytest.mark.engine
 

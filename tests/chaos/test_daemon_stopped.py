@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes.service import PATIENCE_S, Service, service
+from tests.fakes.daemon.service import PATIENCE_S, Service, service
 
 pytestmark = pytest.mark.engine
 

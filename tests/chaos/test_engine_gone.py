@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.own_engine import OwnEngine, own_engine
-from tests.fakes.engine_proxy import EngineProxy
-from tests.fakes.service import Service, assert_consecutive, service, until
+from tests.fakes.daemon.service import Service, assert_consecutive, service, until
+from tests.fakes.engine.engine_proxy import EngineProxy
 
 pytestmark = pytest.mark.engine
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engine_proxy import EngineProxy
-from tests.fakes.service import PATIENCE_S, Json, Service, service
+from tests.fakes.daemon.service import PATIENCE_S, Json, Service, service
+from tests.fakes.engine.engine_proxy import EngineProxy
 
 pytestmark = pytest.mark.engine
 

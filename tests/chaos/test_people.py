@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runner.client.client import Client
-from tests.fakes.people import with_uid
-from tests.fakes.service import Json, Service, service, until
+from tests.fakes.daemon.service import Json, Service, service, until
+from tests.fakes.host.users import with_uid
 
 pytestmark = [
     pytest.mark.engine,

@@ -14,7 +14,7 @@ import pytest
 
 from runner.adapters.gpu.amd import AmdHealth
 from runner.core.ports.all import Device, DeviceProcess, Health
-from tests.fakes.vitals import FakeHealth
+from tests.fakes.gpu.vitals import FakeHealth
 
 SOURCE = Path(__file__).parents[1] / "fakes/nvml/nvml.c"
 LOOK = """

@@ -28,7 +28,7 @@ from tests.contract.worlds import (
     process_place,
     seen,
 )
-from tests.fakes.executor import FOREVER, Program
+from tests.fakes.engine.executor import FOREVER, Program
 
 DOCKER = pytest.param("docker", marks=pytest.mark.engine)
 EXIT_7 = ("/bin/sh", "-c", "exit 7")

@@ -20,8 +20,8 @@ from runner.adapters.docker.hardening import HardenedSettings
 from runner.adapters.host.clock import boot_id
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.core.ports.all import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation, Owner
-from tests.fakes.executor import FakeExecutor, Program
-from tests.fakes.executor import World as FakeWorld
+from tests.fakes.engine.executor import FakeExecutor, Program
+from tests.fakes.engine.executor import World as FakeWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

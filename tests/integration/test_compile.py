@@ -7,7 +7,7 @@ import pytest
 
 from images.store import ImageStore
 from jobs.contract import Effective
-from tests.fakes.service import Service, service
+from tests.fakes.daemon.service import Service, service
 
 pytestmark = pytest.mark.engine
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.gpu_site import Site, site, stranger
-from tests.fakes.hosts import GIB, h100s, sliced_a100s
-from tests.fakes.service import until
+from tests.fakes.daemon.service import until
+from tests.fakes.gpu.hosts import GIB, h100s, sliced_a100s
+from tests.fakes.gpu.site import Site, site, stranger
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 

@@ -10,8 +10,8 @@ import pytest
 from images.store import ImageStore
 from jobs.contract import Effective, Result, checkpoints, verify
 from runner.adapters.docker.hardening import difference
-from tests.fakes.counter_image import counter_image
-from tests.fakes.service import Json, Service, service, until
+from tests.fakes.daemon.service import Json, Service, service, until
+from tests.fakes.workloads.counter_image import counter_image
 
 pytestmark = pytest.mark.engine
 

@@ -13,7 +13,7 @@ from runner.adapters.host.clock import boot_id
 from runner.base.errors import Unavailable
 from runner.core.ports.all import Alive, Gone
 from tests.contract.worlds import PATIENCE_S, Place, begun, docker_place, end, eventually, printed, seen
-from tests.fakes.engine_proxy import EngineProxy
+from tests.fakes.engine.engine_proxy import EngineProxy
 
 pytestmark = pytest.mark.engine
 

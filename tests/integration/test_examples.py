@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from images.store import ImageStore
-from tests.fakes.service import Json, Service, service
-from tests.fakes.small_sets import KINDS, small_set
+from tests.fakes.daemon.service import Json, Service, service
+from tests.fakes.workloads.small_sets import KINDS, small_set
 
 pytestmark = pytest.mark.engine
 

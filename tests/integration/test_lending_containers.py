@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import engine_url
-from tests.fakes.counter_image import counter_image, docker_client
-from tests.fakes.gpu_engine import CDI
-from tests.fakes.gpu_floor import IDLE_BYTES, Floor, floor
-from tests.fakes.gpu_site import stranger
-from tests.fakes.service import PATIENCE_S, until
+from tests.fakes.daemon.service import PATIENCE_S, until
+from tests.fakes.gpu.engine import CDI
+from tests.fakes.gpu.floor import IDLE_BYTES, Floor, floor
+from tests.fakes.gpu.site import stranger
+from tests.fakes.workloads.counter_image import counter_image, docker_client
 
 pytestmark = [
     pytest.mark.engine,

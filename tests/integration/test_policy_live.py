@@ -12,8 +12,8 @@ import pytest
 
 from images.store import ImageStore
 from jobs.contract import AttemptSpec, Effective, checkpoints
-from tests.fakes.counter_image import counter_image
-from tests.fakes.service import Json, Service, service, until
+from tests.fakes.daemon.service import Json, Service, service, until
+from tests.fakes.workloads.counter_image import counter_image
 
 pytestmark = pytest.mark.engine
 

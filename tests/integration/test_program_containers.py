@@ -11,8 +11,8 @@ import pytest
 
 from images.store import ImageStore
 from jobs.contract import checkpoints, verify
-from tests.fakes.counter_image import counter_image
-from tests.fakes.service import Service, service, until
+from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.workloads.counter_image import counter_image
 
 pytestmark = pytest.mark.engine
 

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, Result, RunPaths, Status, checkpoints, verify
 from runner.services.attempts.program import variables
-from tests.fakes.preloaded import Forked, Preloaded, preloaded
+from tests.fakes.daemon.preloaded import Forked, Preloaded, preloaded
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "examples" / "programs"

@@ -20,11 +20,11 @@ from runner.core.ports.all import Device
 from runner.core.scheduler.backfill import Start, plan
 from runner.core.scheduler.config import Quota, Quotas, Rules
 from runner.core.scheduler.snapshot import DeviceState, Maintenance, Snapshot
-from tests.fakes import day_rules
-from tests.fakes.day_machine import Machine, counted
-from tests.fakes.day_rules import Holding
-from tests.fakes.day_script import KINDS, Kind, seen
-from tests.fakes.sites import HOUR_S, NOW_S, gpus, host, running, waiting
+from tests.fakes.days import invariants as day_rules
+from tests.fakes.days.invariants import Holding
+from tests.fakes.days.machine import Machine, counted
+from tests.fakes.days.script import KINDS, Kind, seen
+from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, running, waiting
 
 SEED = int(os.environ.get("RUNNER_DAY_SEED", "1"))
 PATIENCE_S = 240.0

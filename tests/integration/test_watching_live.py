@@ -13,8 +13,8 @@ import pytest
 from images.store import ImageStore
 from jobs.checkpoint.interval import interval_s
 from jobs.contract import AttemptSpec, Phase, Status, verify
-from tests.fakes.counter_image import counter_image
-from tests.fakes.service import Json, Service, service, until
+from tests.fakes.daemon.service import Json, Service, service, until
+from tests.fakes.workloads.counter_image import counter_image
 
 ROOT = Path(__file__).parents[2]
 NVML = ROOT / "tests" / "fakes" / "nvml" / "nvml.c"

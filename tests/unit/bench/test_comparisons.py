@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import burst, container, finished, first_line, packages, resume, rounds, spooler
-from bench.jobfile import CPUS, job_text
-from bench.result import CannotMeasure
-from bench.slurm import Plan, Ports, configuration
+from bench.cases import burst, first_line, resume
+from bench.rivals import container, spooler
+from bench.rivals.slurm import Plan, Ports, configuration
+from bench.support import history as finished
+from bench.support import interleave as rounds
+from bench.support import packages
+from bench.support.jobfile import CPUS, job_text
+from bench.support.result import CannotMeasure
 from runner.adapters.docker.hardening import HardenedSettings, engine_arguments
 from runner.core.job.lifecycle import advance
 from runner.core.job.model import Finished, Job, Outcome, Preparing

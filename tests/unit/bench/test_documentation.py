@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import burst, daemon, decide, dispatch, latency, loader_memory, overhead, post, stall
 from bench.__main__ import BENCHES
-from bench.room import Effort
+from bench.cases import burst, decide, dispatch, latency, loader_memory, overhead, post, stall
+from bench.cases import idle_daemon as daemon
+from bench.support.scratch import Effort
 
 PAGE = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
 

@@ -9,7 +9,7 @@ from images.errors import BuildFailed
 from images.log import BuildLog
 from images.recipe import Base
 from images.settings import LOCAL_BASE, PULLED_BASE, ImageSettings
-from tests.fakes.image_engine import FACTS, FakeEngine
+from tests.fakes.engine.image_engine import FACTS, FakeEngine
 
 
 @pytest.fixture(autouse=True)

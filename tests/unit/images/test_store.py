@@ -12,7 +12,7 @@ from images.errors import BuildFailed
 from images.recipe import Base
 from images.settings import LOCAL_BASE, Accelerator, ImageSettings, default_dockerfiles
 from images.store import ImageStore
-from tests.fakes.image_engine import FakeEngine
+from tests.fakes.engine.image_engine import FakeEngine
 
 ROOT = Path(__file__).parents[3]
 BASE = Base("sha256:1", "base:1", "3.11", "x86_64", (2, 36))

@@ -23,7 +23,7 @@ from jobs import attach, contract
 from jobs.attach import Attempt, Told
 from jobs.contract import Cause, ExitCode, Manifest, Result, RunPaths, Status, verify
 from jobs.training import randomness
-from tests.fakes.clock import FakeClock
+from tests.fakes.daemon.clock import FakeClock
 
 STEPS = 12
 

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes.host import Host, fresh_host
+from tests.fakes.host.machine import Host, fresh_host
 
 
 @pytest.fixture

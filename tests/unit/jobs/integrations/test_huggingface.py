@@ -17,7 +17,7 @@ STEPS, BATCHES = 8, 5
 def train() -> Train:
     for name in ("transformers", "accelerate"):
         pytest.importorskip(name, exc_type=ImportError)
-    from tests.fakes import huggingface_training
+    from tests.fakes.workloads import huggingface_training
 
     return huggingface_training.train
 

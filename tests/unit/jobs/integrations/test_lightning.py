@@ -23,7 +23,7 @@ EPOCHS, BATCHES = 2, 5
 @pytest.fixture
 def train() -> Train:
     pytest.importorskip("lightning.pytorch", exc_type=ImportError)
-    from tests.fakes import lightning_training
+    from tests.fakes.workloads import lightning_training
 
     return lightning_training.train
 

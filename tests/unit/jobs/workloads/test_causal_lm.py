@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.unit.jobs.conftest import JobDir
-from tests.unit.jobs.test_training import gradient, make
+from tests.unit.jobs.training.test_step import gradient, make
 
 WAYS = [
     {"attention": "cached_mask"},

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
-from tests.fakes.api import FakeApi
+from tests.fakes.daemon.api import FakeApi
 
 Invoke = Callable[..., Result]
 

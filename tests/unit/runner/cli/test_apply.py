@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.cli.apply import told
-from tests.fakes.api import FakeApi
+from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 
 CHANGE = {

@@ -3,7 +3,7 @@ from click.shell_completion import BashComplete
 
 from runner.cli.main import COMMANDS, cli
 from runner.cli.options import complete_names
-from tests.fakes.api import FakeApi
+from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 
 

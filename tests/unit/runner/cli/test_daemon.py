@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.api import FakeApi
+from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 
 

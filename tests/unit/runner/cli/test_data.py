@@ -7,8 +7,8 @@ import pytest
 from runner.adapters.datasets.store import prepare
 from runner.files import datasets as catalogue
 from runner.files.datasets import DATA_SETS, NAMES
-from tests.fakes.api import FakeApi
-from tests.fakes.wheels import FakeIndex
+from tests.fakes.daemon.api import FakeApi
+from tests.fakes.engine.wheels import FakeIndex
 from tests.unit.runner.cli.conftest import Invoke
 
 

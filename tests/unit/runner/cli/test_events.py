@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from runner.client.client import Client
-from tests.fakes.api import AT, FakeApi
+from tests.fakes.daemon.api import AT, FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 
 

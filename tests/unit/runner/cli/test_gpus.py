@@ -3,7 +3,7 @@ import json
 import pytest
 
 from runner.cli import gpus
-from tests.fakes.api import FakeApi, Json
+from tests.fakes.daemon.api import FakeApi, Json
 from tests.unit.runner.cli.conftest import Invoke
 
 GIB = 1024**3

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.fakes.api import AT, FakeApi, an_attempt, ended
+from tests.fakes.daemon.api import AT, FakeApi, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 

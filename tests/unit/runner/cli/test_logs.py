@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.fakes.api import FakeApi, Vanish, an_attempt, ended
+from tests.fakes.daemon.api import FakeApi, Vanish, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 TEXT = b"".join(b"line %d \xff\x1b[1m\n" % number for number in range(100))

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from runner.cli.main import COMMANDS, EXIT_CODES, cli
-from tests.fakes.api import FakeApi, ended
+from tests.fakes.daemon.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 USE = {

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from runner.cli.main import cli
 from runner.core.policy.catalog import TABLE
 from runner.files.policy.load import SHIPPED, load, named
-from tests.fakes.api import FakeApi, ended
+from tests.fakes.daemon.api import FakeApi, ended
 from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
 
 GOOD = "policy: 1\non_exit: [{name: other, when: {}, do: resume}]\n"

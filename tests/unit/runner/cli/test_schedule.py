@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.api import FakeApi, Problem
+from tests.fakes.daemon.api import FakeApi, Problem
 from tests.unit.runner.cli.conftest import Invoke
 
 LAST = {"at": "2030-01-01T02:30+01:00", "state": "left_out", "job": None, "text": "nobody was there"}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from runner.cli import follow
 from runner.cli.main import cli
 from runner.client.client import Client
-from tests.fakes.api import FakeApi, Problem, Vanish, an_attempt, ended
+from tests.fakes.daemon.api import FakeApi, Problem, Vanish, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.api import FakeApi, an_attempt, ended
+from tests.fakes.daemon.api import FakeApi, an_attempt, ended
 
 RUNNER = (sys.executable, "-m", "runner.cli.main")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.fakes.api import FakeApi
+from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 from tests.unit.runner.cli.test_frames import a_job, an_overview
 

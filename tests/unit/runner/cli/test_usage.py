@@ -5,7 +5,7 @@ import pytest
 
 from runner.cli.table import table
 from runner.cli.usage import section, there
-from tests.fakes.api import FakeApi
+from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 from tests.unit.runner.cli.test_terminal import seen
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from runner.cli.wait import wait
-from tests.fakes.api import FakeApi, ended
+from tests.fakes.daemon.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 

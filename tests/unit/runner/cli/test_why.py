@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.fakes.api import FakeApi, ended
+from tests.fakes.daemon.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 SAID = {

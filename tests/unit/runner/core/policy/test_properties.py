@@ -15,7 +15,7 @@ from runner.core.policy.evaluate import decide, root_of
 from runner.core.policy.facts import Facts, Moment
 from runner.core.policy.history import History
 from runner.core.policy.model import DISTURBS, STARTS, Ceilings, Policy, Rule, Spent, Storm, Verb, tightened
-from tests.fakes.amount import examples
+from tests.fakes.host.disk import examples
 from tests.unit.runner.core.policy.strategies import CEILINGS, conditions, facts, gathered, policies
 
 EXAMPLES = examples(30)

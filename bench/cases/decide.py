@@ -1,0 +1,113 @@
+"""Deciding: what a policy of a hundred rules costs at the end of an attempt, in the worst hundredth of cases.
+
+Every rule is weighed at every decision, also those behind the one that answers, because the
+record says what each of them made of the facts.  The ends are of all kinds, so that now an early
+rule answers and now the last.  Processor time of the thread that decides: what else the machine
+does in that moment is not the policy's cost.
+"""
+
+import gc
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from bench.support import interleave as rounds
+from bench.support.result import Aim, Line, Result, in_milliseconds
+from bench.support.scratch import Room
+from bench.support.stats import percentile
+from runner.core.policy.decision import Situation
+from runner.core.policy.evaluate import decide
+from runner.core.policy.explain import About, record
+from runner.core.policy.facts import Facts, Moment
+from runner.core.policy.history import History
+from runner.core.policy.model import Policy
+from runner.files.policy.load import load, named
+
+BENCH: Final = "decide"
+RULES: Final = 100
+AIM_MS: Final = 1.0
+DECISIONS: Final = 1000
+NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield the 99th percentile of deciding, beside the default policy; and with the record of it."""
+    large, default = policy_of(RULES), named("default")
+    contestants = {
+        "large": worst(large, with_record=False),
+        "default": worst(default, with_record=False),
+        "record": worst(large, with_record=True),
+        "default record": worst(default, with_record=True),
+    }
+    took = rounds.interleaved(room.effort.starts, room.effort.warmups, contestants)
+    series = {name: in_milliseconds(LABELS[name], values) for name, values in took.items()}
+    yield Result(BENCH, series["large"], series["default"], Aim(AIM_MS, "p50"))
+    yield Result(
+        BENCH, series["record"], series["default record"], note="the record as values, not yet written"
+    )
+
+
+LABELS: Final = {
+    "large": f"p99 of deciding, {RULES} rules",
+    "default": "the same, default policy",
+    "record": f"p99 of deciding and the record, {RULES} rules",
+    "default record": "the same, default policy",
+}
+
+
+def policy_of(count: int) -> Policy:
+    """Return a policy of so many rules, each with a few facts, of which the last is always true."""
+    rules = [
+        f"  - name: rule-{number}\n"
+        f"    when: {{exit.code: {{in: [{number}, {number + 1}]}}, phase: {{in: [train, eval]}}, "
+        f"any: [{{progress.step: {{gt: {number * 10}}}}}, {{not: {{oom.host: true}}}}], "
+        f"root: cause-{number}}}\n"
+        f"    do: resume\n    with: {{micro_batch: halve}}\n    tries: 3\n"
+        for number in range(count - 1)
+    ]
+    text = "policy: 1\non_exit:\n" + "".join(rules) + "  - {name: other, when: {}, do: resume}\n"
+    return load(text.encode(), Path("bench.yaml"))
+
+
+def ends() -> Iterator[Facts]:
+    """Yield ends of attempts, one of each kind after the other."""
+    for number in itertools.cycle(range(RULES)):
+        yield {
+            "exit.class": "exception",
+            "exit.code": number,
+            "cause": "device_out_of_memory",
+            "root": f"cause-{number}",
+            "phase": ("train", "eval", "save")[number % 3],
+            "oom.device": number % 2 == 0,
+            "oom.host": False,
+            "progress.step": number * 10 + 5,
+            "progress.advanced": number % 5 == 0,
+            "checkpoint.present": True,
+            "checkpoint.valid": True,
+            "checkpoint.compatible": True,
+            "checkpoint.step": number * 10,
+            "effective.micro_batch": 256,
+        }
+
+
+def worst(policy: Policy, *, with_record: bool) -> Callable[[], float]:
+    """Return a contestant: the seconds below which 99 of 100 decisions stay."""
+
+    def measure() -> float:
+        gc.collect()
+        known = itertools.islice(ends(), DECISIONS)
+        return percentile([_one(policy, each, with_record=with_record) for each in known], 0.99)
+
+    return measure
+
+
+def _one(policy: Policy, known: Facts, *, with_record: bool) -> float:
+    situation = Situation(known, NOW, NOW - timedelta(hours=1), "spec", "job")
+    began = time.thread_time()
+    decision = decide(policy, Moment.EXIT, History(), situation)
+    if with_record:
+        record(About("job", 1, "digest"), policy, situation, decision)
+    return time.thread_time() - began

@@ -1,0 +1,250 @@
+"""How many jobs a second the daemon gets through, where the programs themselves cost nothing.
+
+Everything is the daemon's own: its loop, its lanes, the store on the disk, the run directories.
+Only the executor is one in memory, whose programs have ended when their launch returns.  A first
+job holds everything until all others wait; the clock starts when it is let go and stops when the
+last has finished.  Each job has a file of its own, so nothing is parsed once for all of them.
+"""
+
+import gc
+import itertools
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event as Flag
+from threading import Lock
+from typing import Final
+
+import structlog
+
+from bench.support import interleave as rounds
+from bench.support.history import OWNER
+from bench.support.result import Aim, CannotMeasure, Line, Result, Series
+from bench.support.scratch import Room
+from runner.adapters.host.clock import SystemClock
+from runner.adapters.launch import attempt_name
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base import logging as logs
+from runner.base.keyed_executor import Lanes
+from runner.control.context import Capacity, World
+from runner.control.loop import Daemon
+from runner.core.job.model import Job, Preparing, Queued, Running
+from runner.core.ports.all import Alive, BuildFailed, Gone, JobRow, Key, LaunchRequest, Observation
+from runner.files.job.model import load, resolve_profile
+from runner.files.policy import of_job
+from runner.server.main import SWITCH_S
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.submission.revision import Resolved
+
+BENCH: Final = "dispatch"
+SLOTS: Final = 8  # jobs at a time: as many as a server has GPUs
+LANES: Final = 4  # as in the settings that nobody has changed
+LIMIT_S: Final = 120.0
+AIM_PER_S: Final = 300.0
+AIM_RATIO: Final = 1.2
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield jobs per second with an empty store, and the cost of one job with a long history beside that."""
+    jobs, history = room.effort.dispatched, room.effort.finished_jobs
+    contestants = {
+        "none": lambda: _seconds(room, jobs, None),
+        "many": lambda: _seconds(room, jobs, room.store()),
+    }
+    took = rounds.interleaved(room.effort.dispatches, min(room.effort.warmups, 1), contestants)
+    rate = Series(
+        f"jobs through the daemon, {SLOTS} at a time", "jobs/s", tuple(jobs / s for s in took["none"])
+    )
+    yield Result(BENCH, rate, None, Aim(AIM_PER_S, "p50", at_least=True))
+    none, many = (_per_job(f"one job, {n:,} finished jobs", took[name], jobs)
+                  for name, n in (("none", 0), ("many", history)))  # fmt: skip
+    yield Result(BENCH, many, none, Aim(AIM_RATIO, "ratio"))
+
+
+def _per_job(label: str, seconds: tuple[float, ...], jobs: int) -> Series:
+    return Series(label, "ms", tuple(each / jobs * 1000 for each in seconds))
+
+
+def _seconds(room: Room, jobs: int, history: Path | None) -> float:
+    """Return what it takes to get through so many jobs, from the moment when they may begin."""
+    directory = room.directory("dispatch")
+    if history is not None:
+        shutil.copy(history, directory / "store.db")
+    with logged(directory), site(directory) as here:
+        here.submit("blocker", float(SLOTS))
+        here.await_state(Running, 1)
+        for number in range(jobs):
+            here.submit(f"job-{number}", 1.0)
+        here.await_state(Queued, jobs)
+        began = time.perf_counter()
+        here.executor.let_go()
+        here.await_end()
+        return time.perf_counter() - began
+
+
+@contextmanager
+def logged(directory: Path) -> Iterator[None]:
+    """Let the daemon's log cost what it costs a daemon: its lines are made, and written to a file."""
+    before = structlog.get_config()
+    with (directory / "daemon.log").open("w") as file:
+        logs.configure(terminal=False, to=file)
+        try:
+            yield
+        finally:
+            structlog.configure(**before)
+            lazy = type(structlog.get_logger())
+            for module in list(sys.modules.values()):
+                if isinstance(logger := vars(module).get("log"), lazy):
+                    vars(logger).pop("bind", None)  # a logger keeps what it was first used with
+
+
+class AtOnce:
+    """Satisfies ``Executor``: what is launched has ended, but for what holds up the rest."""
+
+    kind: Final = "memory"
+
+    def __init__(self) -> None:
+        self._known: dict[Key, Observation] = {}
+        self._lock = Lock()
+        self._wake: Callable[[], None] = lambda: None
+
+    def launch(self, request: LaunchRequest) -> None:
+        with self._lock:
+            ended = request.job_name != "blocker"
+            self._known[request.key] = Gone(request.key, 0) if ended else Alive(request.key)
+        self._wake()
+
+    def let_go(self) -> None:
+        """End everything that is still alive."""
+        with self._lock:
+            self._known = {key: Gone(key, 0) for key in self._known}
+        self._wake()
+
+    def signal(self, key: Key, signal: int) -> None:
+        raise CannotMeasure(f"{attempt_name(key)}: signal {signal} was not asked for")
+
+    def observe(self) -> tuple[Observation, ...]:
+        with self._lock:
+            return tuple(self._known.values())
+
+    def remove(self, key: Key) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+
+    def plan(self, request: LaunchRequest) -> Mapping[str, object]:
+        return {"argv": list(request.argv)}
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        self._wake = wake
+        return lambda: None
+
+
+class NoImages:
+    """Satisfies ``runner.core.ports.all.Images`` where programs run without any."""
+
+    def ensure(self, accelerator: str, log: Path, job_id: str) -> str:
+        raise BuildFailed(f"job {job_id}: {log} is of no image for {accelerator}")
+
+    def resolve(self, reference: str) -> str:
+        raise BuildFailed(f"{reference}: there are no images here")
+
+    def digest(self, accelerator: str) -> str:
+        raise BuildFailed(f"there are no images for {accelerator} here")
+
+    def leave(self, job_id: str) -> None:
+        """Nobody waits for one."""
+
+    def close(self) -> None:
+        """Nothing is built."""
+
+
+@dataclass(slots=True)
+class Site:
+    """A daemon in this process, with nothing between it and whoever submits."""
+
+    directory: Path
+    daemon: Daemon
+    executor: AtOnce
+    ended: Flag
+    ids: Iterator[int]
+
+    def submit(self, name: str, cpus: float) -> None:
+        now = self.daemon.world.clock.now()
+        job = Job(str(next(self.ids)), Preparing(now))
+        row = JobRow(job, name, OWNER, now, 50, revision(name, cpus, self.directory))
+        self.daemon.ask(lambda: self.daemon.submit_all((row,), (f"submitted by {OWNER.name}: {name}",)))
+
+    def await_state(self, state: type[Running | Queued], count: int) -> None:
+        """Return when so many jobs are in a state.
+
+        Raises:
+            CannotMeasure: they do not get there.
+        """
+
+        def there() -> bool:
+            states = [entry.row.job.state for entry in list(self.daemon.entries.values())]
+            return sum(isinstance(each, state) for each in states) == count
+
+        rounds.wait_for(f"{count} jobs {state.__name__.lower()}", there, LIMIT_S, 0.02)
+
+    def await_end(self) -> None:
+        """Return when no job is left: the end of the last one is in the store.
+
+        Raises:
+            CannotMeasure: it does not come.
+        """
+        if not self.ended.wait(LIMIT_S):
+            raise CannotMeasure(f"{len(self.daemon.entries)} jobs have not ended after {LIMIT_S:.0f} s")
+
+
+@contextmanager
+def site(directory: Path) -> Iterator[Site]:
+    """Give a running daemon on a directory; afterwards it has left."""
+    store, executor, clock = SqliteStore(directory / "store.db"), AtOnce(), SystemClock()
+    shop = Shop(store.instance, directory / "jobs", in_container=False, images=NoImages(), allowed_images={},
+                network=None, log_quota_bytes=1024**2, clock=clock)  # fmt: skip
+    world = World(store, executor, JobWorkshop(shop), clock, Capacity(float(SLOTS), 1024**4),
+                  lanes=Lanes(LANES), builds=Lanes(LANES))  # fmt: skip
+    daemon, ended = Daemon(world), Flag()
+    daemon.changed = lambda: None if daemon.entries else ended.set()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does, and the next
+    gc.freeze()
+    daemon.start()
+    try:
+        yield Site(directory, daemon, executor, ended, itertools.count(int(store.next_id())))
+    finally:
+        daemon.stop()
+        gc.unfreeze()
+        sys.setswitchinterval(before)
+
+
+def revision(name: str, cpus: float, directory: Path) -> str:
+    """Return what the store keeps of the job file of a small program, as after a submission."""
+    job = load(TEXT.format(name=name, cpus=cpus).encode(), directory / f"{name}.yaml")
+    return Resolved(
+        job=job,
+        path=str(job.origin.path),
+        accelerator="cpu",
+        uid=OWNER.uid,
+        gid=OWNER.gid,
+        groups=(),
+        user=OWNER.name,
+        policy=of_job.pinned(of_job.find(job, directory)),
+        settings=resolve_profile(job, "cpu"),
+    ).model_dump_json()
+
+
+TEXT: Final = """\
+name: {name}
+workload:
+  kind: program
+  command: ["true"]
+resources:
+  cpus: {cpus:g}
+  memory: 64MiB
+"""

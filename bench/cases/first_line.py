@@ -1,0 +1,129 @@
+"""From an accepted job to the first line of its program, beside ``docker run`` of the same program.
+
+The line is the first that ``python -m jobs`` prints, before it imports torch.  The image
+is there; the program's arguments, variables, user and specification are those that the
+daemon itself would give, taken from a dry run.  A file is watched in both cases, every
+millisecond, until it is not empty: ours is the attempt's log, docker's is the output of
+the command ``docker run``.  Docker gets its run directory before the clock starts; the
+daemon makes it while the clock runs.
+
+Three clocks end at that line: from the daemon's answer to the submission, from the start
+of the process ``runner submit``, and from the start of the process ``docker run``.
+"""
+
+import itertools
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from bench.rivals import container
+from bench.support import interleave as rounds
+from bench.support.daemon import Stage, command, stage
+from bench.support.jobfile import job_text
+from bench.support.result import Aim, Line, Result, in_milliseconds
+from bench.support.rundir import prepared
+from bench.support.scratch import Room
+from bench.support.stats import median
+
+BENCH: Final = "first-line"
+ACCEPTED: Final = "accepted to first line"
+TYPED: Final = "runner submit to first line"
+BARE: Final = "docker run"
+WALLED: Final = "docker run, same walls"
+LIMIT_S: Final = 60.0
+POLL_S: Final = 0.001
+
+Parts = dict[str, list[float]]
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield both of our clocks beside docker's."""
+    with stage(room.directory("stage")) as here:
+        file = here.write(job_text())
+        plan = here.plan(file, warm(here, file))
+        parts: Parts = {}
+        contestants = {
+            ACCEPTED: lambda: accepted(here, file, parts),
+            TYPED: lambda: typed(here, file),
+            BARE: docker(room, plan, plan.bare),
+            WALLED: docker(room, plan, plan.walled),
+        }
+        seconds = rounds.interleaved(room.effort.first_lines, room.effort.warmups, contestants)
+    series = {name: in_milliseconds(name, values) for name, values in seconds.items()}
+    note = f"p50 of each part, from the daemon's events: {_told(parts)}"
+    yield Result(BENCH, series[ACCEPTED], series[BARE], Aim(1.0, "ratio"), note)
+    yield Result(BENCH, series[ACCEPTED], series[WALLED])
+    yield Result(BENCH, series[TYPED], series[BARE], Aim(1.3, "ratio"))
+    yield Result(BENCH, series[TYPED], series[WALLED])
+
+
+def warm(here: Stage, file: Path) -> str:
+    """Return the image of a job that has started once: from here on nothing is built."""
+    job = here.submit(file)
+    image = here.await_state(job, "running")["image"]
+    here.end(job)
+    return str(image)
+
+
+def accepted(here: Stage, file: Path, parts: Parts) -> float:
+    """Return the seconds from the daemon's answer to the first line, and keep where they went."""
+    job = here.submit(file)
+    began = time.perf_counter()
+    seen = not_empty(here.log(job, 1))
+    seen_at = time.time()
+    here.await_state(job, "running")
+    for name, seconds in ways({e["kind"]: e["at"] for e in here.events(job)}, seen_at).items():
+        parts.setdefault(name, []).append(seconds * 1000)
+    here.end(job)
+    return seen - began
+
+
+def typed(here: Stage, file: Path) -> float:
+    """Return the seconds from the start of ``runner submit`` to the first line."""
+    job = here.next_id()
+    began = time.perf_counter()
+    with subprocess.Popen([*command(), "submit", str(file)], env=here.environment, stdout=subprocess.DEVNULL):
+        seen = not_empty(here.log(job, 1))
+    here.await_state(job, "running")
+    here.end(job)
+    return seen - began
+
+
+def docker(room: Room, plan: container.Plan, argv: Callable[[str, Path], list[str]]) -> Callable[[], float]:
+    """Return a contestant: ``docker run`` until its command has printed something."""
+    numbers = itertools.count(1)
+
+    def measure() -> float:
+        run_dir = prepared(room.directory("docker"), plan)
+        name = f"{room.root.name}-{argv.__name__}-{next(numbers)}"
+        output = run_dir / "output"
+        return container.watched(argv(name, run_dir), output, lambda: not_empty(output))
+
+    return measure
+
+
+def ways(events: Mapping[str, str], seen_at: float) -> dict[str, float]:
+    """Return the seconds of each part of the way, from the times in the job's events."""
+    kinds = ("submitted", "image_ready", "placed", "launched")
+    times = [*(datetime.fromisoformat(events[kind]).timestamp() for kind in kinds), seen_at]
+    parts = ("image looked up", "placed", "container launched", "program's first line")
+    return {part: after - before for part, before, after in zip(parts, times, times[1:], strict=False)}
+
+
+def not_empty(path: Path) -> float:
+    """Return when a file first had content, on ``time.perf_counter``'s clock."""
+    return rounds.wait_for("the first line", lambda: _size(path) > 0, LIMIT_S, POLL_S)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _told(parts: Parts) -> str:
+    return ", then ".join(f"{name} {median(values):.0f} ms" for name, values in parts.items())

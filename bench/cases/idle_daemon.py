@@ -1,0 +1,81 @@
+"""What the daemon itself costs with a long history: to start, in memory, and when nothing happens.
+
+Its start is measured from the start of the process to the first answer over the socket,
+beside a Python that imports what the daemon is made of and leaves: that part no code of
+ours can save.
+"""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.support import interleave as rounds
+from bench.support.daemon import FOREVER, Stage, answered, launch, leave, stage
+from bench.support.jobfile import job_text
+from bench.support.process import busy_percent, memory_of
+from bench.support.result import Aim, Line, Result, Series
+from bench.support.scratch import Room
+
+BENCH: Final = "daemon"
+LIBRARIES: Final = "docker, fastapi, pydantic, structlog, uvicorn, yaml"
+FLOOR: Final = "python importing its libraries"
+AIM_START_S: Final = 1.5
+AIM_MEMORY_MIB: Final = 150.0
+AIM_IDLE_PERCENT: Final = 1.0
+SETTLE_S: Final = 2.0
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield start, memory and idle time, with as many finished jobs as the effort says."""
+    directory = with_history(room)
+    history = f"{room.effort.finished_jobs:,} finished jobs"
+    memory: list[float] = []
+    contestants = {
+        "start": _start(directory, memory),
+        "floor": rounds.command([sys.executable, "-c", f"import {LIBRARIES}"], {}),
+    }
+    seconds = rounds.interleaved(room.effort.starts, room.effort.warmups, contestants)
+    start = Series(f"start to first answer, {history}", "s", seconds["start"])
+    yield Result(BENCH, start, Series(FLOOR, "s", seconds["floor"]), Aim(AIM_START_S, "p50"))
+    resident = Series("resident memory after start", "MiB", tuple(memory))
+    yield Result(BENCH, resident, None, Aim(AIM_MEMORY_MIB, "p50"))
+    with stage(directory) as here:
+        yield from _idle(here, room.effort.idle_s)
+
+
+def with_history(room: Room) -> Path:
+    """Return a fresh state directory with many finished jobs in its store."""
+    directory = room.directory("history")
+    shutil.copy(room.store(), directory / "store.db")
+    return directory
+
+
+def _start(directory: Path, memory: list[float]) -> Callable[[], float]:
+    def measure() -> float:
+        began = time.perf_counter()
+        process = launch(directory)
+        try:
+            took = answered(directory, process) - began
+            memory.append(memory_of(process.pid))
+        finally:
+            leave(process)
+        return took
+
+    return measure
+
+
+def _idle(here: Stage, seconds: float) -> Iterator[Line]:
+    aim = Aim(AIM_IDLE_PERCENT, "p50")
+    time.sleep(min(SETTLE_S, seconds))
+    nothing = busy_percent(here.process.pid, seconds)
+    yield Result(BENCH, Series("processor time, no job", "%", (nothing,)), None, aim)
+    job = here.submit(here.write(job_text(steps=FOREVER)))
+    here.await_state(job, "running")
+    time.sleep(min(SETTLE_S, seconds))
+    one = busy_percent(here.process.pid, seconds)
+    yield Result(BENCH, Series("processor time, one job running", "%", (one,)), None, aim)
+    used = Series("resident memory with that job", "MiB", (memory_of(here.process.pid),))
+    yield Result(BENCH, used, None, Aim(AIM_MEMORY_MIB, "p50"))

@@ -1,0 +1,99 @@
+"""From a submission into an idle queue to the start of the program, as the program itself tells.
+
+The program writes the time of day into a file; nothing else is done meanwhile.  Ours twice: from the
+answer *accepted* over the socket, and from the start of the command ``runner submit``, beside the
+commands of other queues.  What passes between the end of a command and its program is in a note.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from time import time
+from typing import Final
+
+from bench.cases import burst
+from bench.rivals import runner as ours
+from bench.rivals.protocol import Queue
+from bench.support import interleave as rounds
+from bench.support.result import Aim, CannotMeasure, Line, Result, in_milliseconds
+from bench.support.scratch import Room
+from bench.support.stats import median
+
+BENCH: Final = "latency"
+ACCEPTED: Final = "accepted to program"
+TYPED: Final = "runner submit to program"
+AIM_MS: Final = 50.0
+LIMIT_S: Final = 60.0
+
+Ends = dict[str, list[float]]
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield both of our clocks, the second beside those of other queues."""
+    ends: Ends = {}
+    with ExitStack() as stack:
+        own = stack.enter_context(ours.working(room.directory("stage")))
+        queues: dict[str, Queue] = {TYPED: own}
+        missing = list(burst.joined(BENCH, TYPED, room, stack, queues))
+        contestants: dict[str, Callable[[], float]] = {ACCEPTED: partial(accepted, room, own)}
+        for name, queue in queues.items():
+            contestants[name] = partial(typed, room, queue, ends.setdefault(name, []))
+        took = rounds.interleaved(room.effort.latencies, min(room.effort.warmups, 1), contestants)
+    series = {name: in_milliseconds(name, values) for name, values in took.items()}
+    yield Result(BENCH, series.pop(ACCEPTED), None, Aim(AIM_MS, "p50"), _told(ends))
+    mine = series.pop(TYPED)
+    yield from (Result(BENCH, mine, theirs) for theirs in series.values())
+    yield from missing
+
+
+def accepted(room: Room, queue: Queue) -> float:
+    """Return the seconds from the answer to a submission to the start of its program."""
+    stamp = Stamp(room.directory("latency"))
+    job = queue.submit(stamp.argv)
+    answered = time()
+    queue.come_to_rest([job])
+    return stamp.written() - answered
+
+
+def typed(room: Room, queue: Queue, ends: list[float]) -> float:
+    """Return the seconds from the start of a command to that of its program; keep those from its end."""
+    stamp = Stamp(room.directory("latency"))
+    began = time()
+    job = queue.typed(stamp.argv)
+    ended = time()
+    queue.come_to_rest([job])
+    ends.append(stamp.written() - ended)
+    return stamp.written() - began
+
+
+class Stamp:
+    """A program that writes down when it was started."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "started"
+        self._path.touch()
+        self._path.chmod(0o666)  # whoever jobs run as
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return ("sh", "-c", f"date +%s.%N > {self._path}")
+
+    def written(self) -> float:
+        """Return the time of day at which the program was started.
+
+        Raises:
+            CannotMeasure: it has written nothing.
+        """
+        rounds.wait_for("the program's start", lambda: self._path.stat().st_size > 0, LIMIT_S, 0.001)
+        try:
+            return float(self._path.read_text())
+        except ValueError as error:
+            raise CannotMeasure("the program has written no time") from error
+
+
+def _told(ends: Ends) -> str:
+    parts = ", ".join(
+        f"{name.partition(' to ')[0]} {median(each) * 1000:.0f} ms" for name, each in ends.items()
+    )
+    return f"p50 from the end of the command: {parts}"

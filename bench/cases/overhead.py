@@ -1,0 +1,144 @@
+"""What a trainer costs: one step of the same training in four loops, in turns.
+
+Ours does more between two steps than a loop by hand: it derives every random draw from the step,
+looks at loss and norm, times its phases, tells the host how far it is, and can be killed at any
+moment.  What all that costs is the ratio.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.support import interleave as rounds
+from bench.support.lockstep import Ended, Lane, Missing, Setup, side_by_side
+from bench.support.result import Aim, Line, NotMeasured, Result, in_milliseconds
+from bench.support.scratch import Effort, Room
+from jobs.contract import STDLIB, AttemptSpec, CausalLm, Profile
+
+BENCH: Final = "overhead"
+AIM_BY_HAND: Final = 1.02
+AIM_FRAMEWORKS: Final = 1.0
+
+OURS: Final = "ours"
+BY_HAND: Final = "loop by hand"
+LOOPS: Final = {
+    OURS: "bench.rivals.loops:ours",
+    BY_HAND: "bench.rivals.loops:by_hand",
+    "Lightning": "bench.rivals.arm_lightning:lightning",
+    "Hugging Face Trainer": "bench.rivals.arm_huggingface:huggingface",
+}
+SETTLING: Final = 10  # steps before the first turn
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A size of model, and how many steps of it make a turn of a fifth of a second."""
+
+    label: str
+    rows: int
+    context: int
+    width: int
+    steps: int
+    beside_by_hand: Aim | None
+
+
+CASES: Final = (
+    Case("step", rows=16, context=64, width=64, steps=12, beside_by_hand=Aim(AIM_BY_HAND, "ratio")),
+    Case("tiny step", rows=4, context=16, width=32, steps=80, beside_by_hand=None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One loop: seconds of a step in each turn, and what it learnt."""
+
+    seconds: tuple[float, ...]
+    cpu_s: tuple[float, ...]
+    ended: Ended
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield our step beside that of every other loop, by the clock and in processor time."""
+    for case in CASES[-room.effort.cases :]:
+        sittings = [_measured(case, room) for _ in range(room.effort.sittings)]
+        loops = {name: joined([sitting[name] for sitting in sittings]) for name in LOOPS}
+        for name in LOOPS:
+            if name != OURS:
+                yield from compared(case, name, loops[OURS], loops[name])
+
+
+def spec_of(case: Case, turns: int, steps: int) -> AttemptSpec:
+    """Return the spec of all loops: one thread, no evaluation, no checkpoint before the last step."""
+    plan = CausalLm(
+        data=STDLIB,
+        include=("[a-c]*.py",),
+        steps=SETTLING + turns * steps + 1,
+        batch_size=case.rows,
+        context=case.context,
+        width=case.width,
+        dropout=0.0,
+        eval_every=None,
+    )
+    profile = Profile(optimizer="fused", threads=1)
+    return AttemptSpec(job_id="bench", attempt=1, lineage=1, workload=plan, profile=profile)
+
+
+def _measured(case: Case, room: Room) -> dict[str, Measured | Missing]:
+    effort, steps = room.effort, max(1, int(case.steps * room.effort.turn_share))
+    spec = spec_of(case, effort.warmups + effort.turns, steps)
+    setups = {
+        name: Setup(loop, room.directory(name.replace(" ", "-")), spec, SETTLING, steps)
+        for name, loop in LOOPS.items()
+    }
+    with side_by_side(setups) as lanes:
+        there = {name: lane for name, lane in lanes.items() if isinstance(lane, Lane)}
+        took = rounds.interleaved(
+            effort.turns, effort.warmups, {name: lane.turn for name, lane in there.items()}
+        )
+        return {
+            name: Measured(took[name], _cpu(lane, effort), lane.end()) if isinstance(lane, Lane) else lane
+            for name, lane in lanes.items()
+        }
+
+
+def _cpu(lane: Lane, effort: Effort) -> tuple[float, ...]:
+    return tuple(turn.cpu_s / lane.setup.every for turn in lane.turns[effort.warmups :])
+
+
+def joined(sittings: Sequence[Measured | Missing]) -> Measured | Missing:
+    """Return the turns of all sittings; they end alike, for they differ in nothing but where memory lies."""
+    there = [each for each in sittings if isinstance(each, Measured)]
+    if len(there) < len(sittings):
+        return next(each for each in sittings if isinstance(each, Missing))
+    seconds = tuple(each for sitting in there for each in sitting.seconds)
+    cpu_s = tuple(each for sitting in there for each in sitting.cpu_s)
+    return Measured(seconds, cpu_s, there[-1].ended)
+
+
+def compared(case: Case, name: str, ours: Measured | Missing, theirs: Measured | Missing) -> Iterator[Line]:
+    """Yield what our step and theirs took by the clock, and in processor time."""
+    label = f"{case.label}, beside {name}"
+    if isinstance(ours, Missing):
+        yield NotMeasured(BENCH, label, f"{ours.package} is not installed")
+        return
+    if isinstance(theirs, Missing):
+        yield NotMeasured(BENCH, label, f"{theirs.package} is not installed")
+        return
+    aim = case.beside_by_hand if name == BY_HAND else Aim(AIM_FRAMEWORKS, "ratio")
+    wall, busy = case.label, f"{case.label}, processor time"
+    yield Result(
+        BENCH,
+        in_milliseconds(wall, ours.seconds),
+        in_milliseconds(name, theirs.seconds),
+        aim,
+        _learnt(ours.ended, theirs.ended),
+        paired=True,
+    )
+    yield Result(BENCH, in_milliseconds(busy, ours.cpu_s), in_milliseconds(name, theirs.cpu_s), paired=True)
+
+
+def _learnt(ours: Ended, theirs: Ended) -> str:
+    """Return whether both have learnt the same."""
+    if ours.weights_sha256 == theirs.weights_sha256:
+        return f"same weights at the end, bit for bit (held-out loss {ours.loss:.4f})"
+    return f"other bits at the end: held-out loss {ours.loss:.6f}, beside {theirs.loss:.6f}"

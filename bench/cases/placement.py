@@ -1,0 +1,127 @@
+"""Placement: what one plan costs with ten thousand waiting jobs and 256 devices, in the worst of four hours.
+
+Processor time of the thread that plans.  Twenty owners in two groups hand in jobs of three
+classes with 24 kinds of needs and time limits of their own; the snapshot is made beforehand.
+"""
+
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from bench.support import interleave as rounds
+from bench.support.result import Aim, Line, Result, in_milliseconds
+from bench.support.scratch import Room
+from runner.core.scheduler.backfill import plan
+from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.snapshot import GIB, Device, Host, Needs, Running, Snapshot, Waiting
+
+BENCH: Final = "placement"
+WAITING: Final = 10_000
+HOSTS: Final = 32
+AIM_MS: Final = 50.0
+NOW_S: Final = 1_900_000_000.0
+KINDS: Final = tuple(
+    Needs(4.0 * gpus, 32 * GIB * gpus, gpus, device_bytes=memory * GIB, linked=linked)
+    for gpus in (1, 2, 4, 8)
+    for memory in (0, 40, 80)
+    for linked in (False, True)
+)
+
+
+def measure(room: Room) -> Iterator[Line]:
+    """Yield the cost of a plan for machines in several states, and of all reasons in words."""
+    contestants = {name: _timed(snapshot) for name, snapshot in snapshots().items()}
+    contestants["words"] = _worded(snapshots()["full"])
+    took = rounds.interleaved(room.effort.starts, room.effort.warmups, contestants)
+    small = in_milliseconds("the same, 100 jobs waiting", took["small"])
+    for name, label in LABELS.items():
+        ours = in_milliseconds(f"a plan, {WAITING} jobs waiting, {label}", took[name])
+        yield Result(BENCH, ours, small, Aim(AIM_MS, "p50"))
+    yield Result(BENCH, in_milliseconds(f"all {WAITING} reasons in words", took["words"]))
+
+
+LABELS: Final = {
+    "full": "256 devices lent",
+    "some": "a quarter of 256 devices free",
+    "empty": "256 devices free",
+    "capped": "every owner at a quota",
+}
+
+
+def snapshots() -> dict[str, Snapshot]:
+    """Return the same queue before hosts in several states."""
+    full = snapshot(WAITING, 1.0)
+    quotas = Quotas(user=Quota(devices=sum(job.needs.gpus for job in full.running) // 40, jobs=10))
+    return {
+        "full": full,
+        "some": snapshot(WAITING, 0.75),
+        "empty": snapshot(WAITING, 0.0),
+        "capped": replace(snapshot(WAITING, 0.75), rules=Rules(quotas=quotas)),
+        "small": snapshot(100, 1.0),
+    }
+
+
+def snapshot(waiting: int, lent: float) -> Snapshot:
+    """Return a queue before hosts of which a part is lent."""
+    dice = random.Random(7)  # noqa: S311 - no secret
+    running = tuple(
+        _running(host, half, dice) for host in range(HOSTS) for half in (0, 1) if dice.random() < lent
+    )
+    queue = tuple(_waiting(number, dice) for number in range(waiting))
+    usage = {f"user{number}": dice.expovariate(1e-6) for number in range(20)}
+    hosts = tuple(_host(number) for number in range(HOSTS))
+    return Snapshot(NOW_S, hosts, queue, running, usage, {"lab": 1e6, "guests": 2e6})
+
+
+def _host(number: int) -> Host:
+    devices = tuple(
+        Device(f"{number}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
+               capability=(9, 0), island="nvlink", numa=i // 4)
+        for i in range(8)
+    )  # fmt: skip
+    return Host(f"host{number}", 128, 2048 * GIB, devices)
+
+
+def _running(host: int, half: int, dice: random.Random) -> Running:
+    devices = tuple(f"{host}-{i}" for i in range(4 * half, 4 * half + 4))
+    ends_s = NOW_S + dice.uniform(60, 86400)
+    owner = f"user{dice.randrange(20)}"
+    return Running(
+        f"r{host}-{half}", owner, Needs(16, 64 * GIB, 4), f"host{host}", devices, NOW_S - 3600, ends_s
+    )
+
+
+def _waiting(number: int, dice: random.Random) -> Waiting:
+    return Waiting(
+        f"job{number:05d}",
+        f"user{dice.randrange(20)}",
+        dice.choice(KINDS),
+        NOW_S - 86400 + number * 8.0,
+        group=dice.choice(("lab", "guests")),
+        priority_class=dice.choice(("idle", "normal", "normal", "urgent")),
+        limit_s=dice.choice((None, float(dice.randrange(600, 86400)))),
+    )
+
+
+def _timed(known: Snapshot) -> Callable[[], float]:
+    def measure() -> float:
+        gc.collect()
+        began = time.thread_time()
+        plan(known)
+        return time.thread_time() - began
+
+    return measure
+
+
+def _worded(known: Snapshot) -> Callable[[], float]:
+    def measure() -> float:
+        gc.collect()
+        waits = plan(known).waits
+        began = time.thread_time()
+        len([wait.why for wait in waits.values()])
+        return time.thread_time() - began
+
+    return measure

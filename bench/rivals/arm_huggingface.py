@@ -1,0 +1,64 @@
+"""The same training in the Hugging Face ``Trainer``, with all that can be switched off switched off."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import Trainer, TrainingArguments
+
+from bench.rivals.loops import Gated, Prepared, prepared
+from bench.support.lockstep import Ended, Gate, Setup
+from jobs.training.batches import Batch
+
+
+class Steps(Dataset[Batch]):
+    """Batches by step."""
+
+    def __init__(self, source: Gated) -> None:
+        self._source = source
+
+    def __getitem__(self, step: int) -> Batch:
+        return self._source.batch(step)
+
+
+class Model(nn.Module):
+    """The model with its loss, as the trainer wants it."""
+
+    def __init__(self, parts: Prepared) -> None:
+        super().__init__()
+        self.parts = parts
+        self.model = parts.workload.model
+
+    def forward(self, tokens: Tensor) -> dict[str, Tensor]:
+        return {"loss": self.parts.loss({"tokens": tokens})}
+
+
+class Fed(Trainer):
+    """A trainer that takes whole batches, in order."""
+
+    feed: DataLoader[Any]
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        return self.feed
+
+
+def huggingface(setup: Setup, gate: Gate) -> Ended:
+    """Train with ``Trainer.train``."""
+    parts = prepared(setup)
+    steps = Steps(Gated(parts.workload.source, gate))
+    arguments = TrainingArguments(
+        output_dir=str(setup.directory / "out"),
+        max_steps=parts.plan.steps,
+        max_grad_norm=parts.plan.grad_clip,
+        logging_steps=parts.plan.log_every,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+    )
+    trainer = Fed(Model(parts), arguments, train_dataset=steps, optimizers=parts.scheduled())
+    trainer.feed = DataLoader(steps, batch_size=None, sampler=range(parts.plan.steps))
+    trainer.train()
+    return parts.ended()

@@ -1,0 +1,78 @@
+"""The same training in Lightning, with all that can be switched off switched off."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from bench.rivals.loops import Gated, Prepared, prepared
+from bench.support.lockstep import Ended, Gate, Setup
+from jobs.training.batches import Batch
+
+
+class Steps(Dataset[Batch]):
+    """Batches by step."""
+
+    def __init__(self, source: Gated) -> None:
+        self._source = source
+
+    def __getitem__(self, step: int) -> Batch:
+        return self._source.batch(step)
+
+
+class Module(pl.LightningModule):
+    """Loss and optimiser, as Lightning wants them."""
+
+    def __init__(self, parts: Prepared) -> None:
+        super().__init__()
+        self.parts = parts
+        self.model = parts.workload.model
+
+    def training_step(self, batch: Batch, number: int) -> Tensor:
+        del number
+        return self.parts.loss(batch)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer, schedule = self.parts.scheduled()
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Log(pl.Callback):
+    """One line at the same interval as everybody."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,  # noqa: ANN401 - what training_step returned, wrapped
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        del pl_module, batch
+        if (batch_idx + 1) % self._every == 0:
+            print(f"step {trainer.global_step}  loss {outputs['loss'].item():.4f}", flush=True)
+
+
+def lightning(setup: Setup, gate: Gate) -> Ended:
+    """Train with ``Trainer.fit``."""
+    parts = prepared(setup)
+    steps = Steps(Gated(parts.workload.source, gate))
+    loader = DataLoader(steps, batch_size=None, sampler=range(parts.plan.steps))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_steps=parts.plan.steps,
+        gradient_clip_val=parts.plan.grad_clip,
+        callbacks=[Log(parts.plan.log_every)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=setup.directory,
+    )
+    trainer.fit(Module(parts), loader)
+    return parts.ended()

@@ -1,0 +1,135 @@
+"""The command ``docker``, both as what the runner is compared with and as the hand that pauses and kills."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.support.result import CannotMeasure
+
+FREEZES: Final = 10
+FREEZE_AGAIN_S: Final = 0.5
+
+
+def docker(*arguments: str) -> str:
+    """Return what a docker command printed.
+
+    Raises:
+        CannotMeasure: there is no such command, or it failed.
+    """
+    if shutil.which("docker") is None:
+        raise CannotMeasure("there is no docker command")
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:300]
+        raise CannotMeasure(f"docker {arguments[0]} ended with exit code {done.returncode}: {said}")
+    return done.stdout.strip()
+
+
+def pause(name: str) -> None:
+    """Freeze a container; the kernel's first answer may be that a process of it cannot be frozen just now.
+
+    Raises:
+        CannotMeasure: it says so again and again.
+    """
+    for left in reversed(range(FREEZES)):
+        try:
+            docker("pause", name)
+        except CannotMeasure:
+            if not left:
+                raise
+            time.sleep(FREEZE_AGAIN_S)
+        else:
+            return
+
+
+def containers_of(instance: str) -> list[str]:
+    """Return the containers that one daemon's store knows as its own, ended ones included."""
+    return docker("ps", "--all", "--quiet", "--filter", f"label=runner.instance={instance}").split()
+
+
+def watched(argv: Sequence[str], output: Path, seen: Callable[[], float]) -> float:
+    """Return the seconds from the start of a ``docker run`` until ``seen`` returns; then it is removed."""
+    with output.open("wb") as file:
+        began = time.perf_counter()
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        return seen() - began
+    finally:
+        docker("rm", "--force", argv[argv.index("--name") + 1])
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the runner would give to the engine for an attempt, and what the program would be told."""
+
+    image: str
+    config: Mapping[str, Any]
+    spec: str
+
+    def bare(self, name: str, run_dir: Path) -> list[str]:
+        """Return a plain ``docker run`` of the same program, for a user who knows what to type.
+
+        No network, like the runner's: it is quicker, so that the comparison favours docker.
+        """
+        config = self.config
+        variables = [part for variable in config["Env"] for part in ("--env", variable)]
+        mount = f"type=bind,source={run_dir},target=/job"
+        return [
+            *(
+                "docker",
+                "run",
+                "--name",
+                name,
+                "--network",
+                "none",
+                "--user",
+                config["User"],
+                "--mount",
+                mount,
+            ),
+            *variables,
+            self.image,
+            *config["Cmd"],
+        ]
+
+    def walled(self, name: str, run_dir: Path) -> list[str]:
+        """Return ``docker run`` with the walls that the runner puts around the same program."""
+        head, image_and_program = _split(self.bare(name, run_dir), self.image)
+        return [*head, *_walls(self.config["HostConfig"]), *image_and_program]
+
+
+def plan(image: str, answer: Mapping[str, Any]) -> Plan:
+    """Return the plan that a dry run answered with, for an image that is there.
+
+    Raises:
+        CannotMeasure: the daemon runs attempts as plain processes.
+    """
+    if "config" not in answer["engine"]:
+        raise CannotMeasure("no container engine: attempts are plain processes here")
+    return Plan(image, answer["engine"]["config"], json.dumps(answer["spec"]))
+
+
+def _split(argv: Sequence[str], image: str) -> tuple[Sequence[str], Sequence[str]]:
+    place = argv.index(image)
+    return argv[:place], argv[place:]
+
+
+def _walls(host: Mapping[str, Any]) -> list[str]:
+    [(tmp, options)] = host["Tmpfs"].items()
+    ulimits = [f"--ulimit={limit['Name']}={limit['Soft']}:{limit['Hard']}" for limit in host["Ulimits"]]
+    return [
+        *("--init", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private"),
+        f"--tmpfs={tmp}:{options}",
+        f"--memory={host['Memory']}",
+        f"--memory-swap={host['MemorySwap']}",
+        f"--cpus={host['NanoCpus'] / 1e9:g}",
+        f"--pids-limit={host['PidsLimit']}",
+        f"--shm-size={host['ShmSize']}",
+        *ulimits,
+    ]

@@ -1,0 +1,137 @@
+"""A queue of gflow, in a virtual environment, a home and a tmux server of its own.
+
+gflow counts GPUs and nothing else: without one its jobs are held to no number at a time.  What waits
+behind a job depends on it.  Each job is typed into a shell of its own, which is why the shells'
+search path has to lead to its commands.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.rivals.protocol import REST_LIMIT_S, Queue, answer
+from bench.support import interleave as rounds
+from bench.support.packages import find, may_fetch, require
+from bench.support.result import CannotMeasure
+
+PACKAGE: Final = "runqd==0.4.18"
+PROGRAM: Final = "gflowd"
+START_LIMIT_S: Final = 20.0
+
+
+@contextmanager
+def working(directory: Path, *, may_install: bool) -> Iterator[Queue]:
+    """Give a queue of gflow that works; afterwards its daemon and its shells are gone.
+
+    Raises:
+        CannotMeasure: it is not here and may not be installed, or does not start.
+    """
+    require(("tmux",), ("tmux",), may_install=may_install)
+    programs = installed(directory, may_install=may_install)
+    environment = prepared(directory, programs)
+    there = Gflow(directory, programs, environment)
+    try:
+        there.said(PROGRAM, "start")
+        rounds.wait_for("gflow's daemon", there.answers, START_LIMIT_S, 0.1)
+        yield there
+    finally:
+        with suppress(CannotMeasure):  # it has not started
+            there.said(PROGRAM, "stop")
+        subprocess.run([find("tmux"), "kill-server"], env=environment, capture_output=True, check=False)
+
+
+@dataclass(slots=True)
+class Gflow:
+    """Satisfies ``Queue``; a job that needs more than one slot holds up those after it."""
+
+    directory: Path
+    programs: Path
+    environment: dict[str, str]
+    before: str | None = None
+
+    def submit(self, argv: Sequence[str], slots: int = 1) -> str:
+        behind = () if self.before is None else ("--depends-on", self.before)
+        said = self.said("gbatch", "--auto-close", *behind, *argv)
+        number = said.partition("batch job ")[2].split()[0]
+        if slots > 1:
+            self.before = number
+        return number
+
+    def typed(self, argv: Sequence[str]) -> str:
+        return self.submit(argv)
+
+    def come_to_rest(self, jobs: Sequence[str]) -> None:
+        del jobs
+        rounds.wait_for("the end of gflow's jobs", self._rests, REST_LIMIT_S, 0.1)
+        self.before = None
+
+    def _rests(self) -> bool:
+        return len(self.said("gqueue", "-s", "Queued,Running", "-f", "JOBID").splitlines()) <= 1
+
+    def answers(self) -> bool:
+        try:
+            self.said("gqueue")
+        except CannotMeasure:
+            return False
+        return True
+
+    def said(self, program: str, *arguments: str) -> str:
+        return answer([str(self.programs / program), *arguments], self.environment, self.directory)
+
+
+def installed(directory: Path, *, may_install: bool) -> Path:
+    """Return where gflow's programs are, which may be a place that is made for them.
+
+    Raises:
+        CannotMeasure: it is not here and may not be installed.
+    """
+    try:
+        return Path(find(PROGRAM)).parent
+    except CannotMeasure as missing:
+        reason = may_fetch(may_install=may_install)
+        if reason:
+            raise CannotMeasure(f"{missing}, and {reason}") from missing
+    place = directory.parent / "gflow"  # made once, and gone with the room
+    if (place / "bin" / PROGRAM).exists():
+        return place / "bin"
+    venv.create(place, with_pip=True)
+    print(f"installing {PACKAGE} into {place} (RUNNER_NO_INSTALL=1 forbids it)", file=sys.stderr, flush=True)
+    answer([str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE], dict(os.environ))
+    return place / "bin"
+
+
+def prepared(directory: Path, programs: Path) -> dict[str, str]:
+    """Make a home for it, and return the variables that keep it there."""
+    places = {
+        "HOME": directory,
+        "XDG_CONFIG_HOME": directory / "config",
+        "XDG_DATA_HOME": directory / "share",
+        "XDG_STATE_HOME": directory / "state",
+        "XDG_CACHE_HOME": directory / "cache",
+        "XDG_RUNTIME_DIR": directory / "run",
+        "TMUX_TMPDIR": directory / "tmux",
+    }
+    for place in places.values():
+        place.mkdir(mode=0o700, exist_ok=True)
+    path = os.pathsep.join((str(programs), os.environ.get("PATH", os.defpath)))
+    (directory / ".bash_profile").write_text(f"export PATH={path}\n")
+    (places["XDG_CONFIG_HOME"] / "gflow").mkdir()
+    configuration = f'[daemon]\nhost = "localhost"\nport = {_free_port()}\n'
+    (places["XDG_CONFIG_HOME"] / "gflow" / "gflow.toml").write_text(configuration)
+    others = {name: text for name, text in os.environ.items() if name not in {"TMUX", "TMUX_PANE"}}
+    return (
+        others | {name: str(place) for name, place in places.items()} | {"PATH": path, "SHELL": "/bin/bash"}
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return int(door.getsockname()[1])

@@ -1,0 +1,154 @@
+"""One training, two loops: the trainer of this project, and what one would write by hand.
+
+Model, loss, batches, optimiser, clipping, learning rates and logging are the same objects and
+numbers for all; dropout is off, so that seeds do not matter and every loop must end with the
+same weights.  Imported in the processes of ``bench.support.lockstep`` alone: it needs torch.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from bench.support.lockstep import Ended, Gate, Setup
+from jobs.checkpoint.directory import Stamp
+from jobs.checkpoint.manager import Checkpoints
+from jobs.checkpoint.state import Plain, weights_sha256
+from jobs.contract import CausalLm, RunPaths
+from jobs.training.batches import Batch
+from jobs.training.device import Device, prepare
+from jobs.training.loop import train
+from jobs.training.lr_schedule import learning_rate
+from jobs.training.optimizer import BETAS
+from jobs.training.report import Reporter
+from jobs.training.signals import Requests
+from jobs.training.step import Training
+from jobs.training.switches import Switches
+from jobs.workloads import Setting
+from jobs.workloads.causal_lm import CausalLanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What all loops have in common."""
+
+    plan: CausalLm
+    workload: CausalLanguageModel
+    device: Device
+    switches: Switches
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean over all items, as the trainer's loss."""
+        return self.workload.loss_sum(batch) / self.workload.count(batch)
+
+    def optimizer(self, rate: float) -> torch.optim.Optimizer:
+        wanted = self.switches.profile.optimizer
+        return torch.optim.AdamW(
+            self.workload.parameter_groups(),
+            lr=rate,
+            betas=BETAS,
+            fused=wanted == "fused",
+            foreach=wanted == "foreach",
+        )
+
+    def scheduled(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+        """Return optimiser and schedule in the form that frameworks take; the numbers are the same."""
+        optimizer = self.optimizer(1.0)
+        rate: Callable[[int], float] = lambda step: learning_rate(self.plan, step)  # noqa: E731
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+
+    @torch.inference_mode()
+    def ended(self) -> Ended:
+        self.workload.model.eval()
+        return Ended(
+            float(self.loss(self.workload.source.held_out(0))),
+            weights_sha256(self.workload.model.state_dict()),
+        )
+
+
+def prepared(setup: Setup) -> Prepared:
+    """Return model, data and settings, with the weights as they are before the first step."""
+    plan, switches = setup.spec.workload, Switches(setup.spec.profile)
+    if not isinstance(plan, CausalLm):
+        raise TypeError(f"{plan.kind}: loops are compared on causal_lm")
+    device = prepare(setup.spec, switches)
+    return Prepared(plan, CausalLanguageModel(plan, Setting(setup.spec.seed, switches)), device, switches)
+
+
+class Gated:
+    """A source of batches with the gate before it."""
+
+    def __init__(self, source: Any, gate: Gate) -> None:  # noqa: ANN401 - jobs.workloads.Source, and more
+        self._source, self._gate = source, gate
+        self.held_out = source.held_out
+        self.resident_bytes = source.resident_bytes
+
+    def batch(self, step: int) -> Batch:
+        self._gate.pass_by(step)
+        batch: Batch = self._source.batch(step)
+        return batch
+
+
+def by_hand(setup: Setup, gate: Gate) -> Ended:
+    """Train with a loop as short as it can be written."""
+    parts = prepared(setup)
+    plan, model, source = parts.plan, parts.workload.model, Gated(parts.workload.source, gate)
+    optimizer, parameters = parts.optimizer(plan.learning_rate), list(model.parameters())
+    for step in range(plan.steps):
+        optimizer.zero_grad(set_to_none=True)
+        loss = parts.loss(source.batch(step))
+        loss.backward()
+        clip_grad_norm_(parameters, plan.grad_clip)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(plan, step)
+        optimizer.step()
+        if (step + 1) % plan.log_every == 0:
+            print(f"step {step + 1}/{plan.steps}  loss {loss.item():.4f}", flush=True)
+    return parts.ended()
+
+
+def ours(setup: Setup, gate: Gate) -> Ended:
+    """Train with the trainer of this project, its reports and its checkpoints included."""
+    parts = prepared(setup)
+    paths = RunPaths(setup.directory, 1, 1)
+    paths.attempt_dir.mkdir(parents=True)
+    paths.lineage_dir.mkdir(parents=True)
+    reporter = Reporter(paths)
+    reporter.begin()
+    reporter.progress.total_steps = parts.plan.steps
+    training = Training(setup.spec, parts.plan, parts.workload, parts.device, parts.switches)
+    training.rehearse()
+    training.feed.source = Gated(training.feed.source, gate)  # type: ignore[assignment]  # no other device
+    stamp = Stamp(setup.spec.job_id, 1, 1, 1, training.signatures, training.environment())
+    in_background = setup.spec.profile.async_save
+    with Timed(
+        paths.lineage_dir, setup.spec.checkpoint, stamp, reporter, in_background=in_background
+    ) as checkpoints:
+        checkpoints.gate = gate
+        train(training, checkpoints, reporter, Requests())
+    return parts.ended()
+
+
+class Timed(Checkpoints):
+    """Checkpoints that tell the gate how long they kept the training waiting."""
+
+    gate: Gate
+
+    def save(self, step: int, state: Plain) -> None:
+        with self._timed():
+            super().save(step, state)
+
+    def poll(self) -> None:
+        with self._timed():
+            super().poll()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.gate.stalled_s += time.perf_counter() - began

@@ -1,0 +1,227 @@
+"""A daemon of our own, on a state of its own, with the questions that the benches ask of it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.rivals import container
+from bench.support.interleave import wait_for
+from bench.support.jobfile import CPUS, job_text
+from bench.support.result import CannotMeasure
+from runner.adapters.launch import attempt_name
+from runner.base.errors import RunnerError
+from runner.client.autostart import Absent, Place, connect
+from runner.client.client import Client
+from runner.client.types import Detail, Event
+from runner.core.ports.all import Key
+
+START_LIMIT_S: Final = 60.0
+STATE_LIMIT_S: Final = 900.0  # the first job may have to wait for its image
+ANSWER_POLL_S: Final = 0.002
+FOREVER: Final = 10**9  # steps
+
+
+@dataclass(slots=True)
+class Stage:
+    """A daemon that lends what one job takes, so that a second one must queue."""
+
+    directory: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def client(self) -> Client:
+        return Client(Place(str(socket_of(self.directory)), None))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which a command finds this daemon and no other."""
+        others = {name: text for name, text in os.environ.items() if name != "RUNNER_SOCKET"}
+        return others | {"RUNNER_STATE_DIR": str(self.directory)}
+
+    def in_containers(self) -> bool:
+        return str(self.client.version()["executor"]) == "docker"
+
+    def instance(self) -> str:
+        return str(self.client.version()["instance"])
+
+    def write(self, text: str, name: str = "job.yaml") -> Path:
+        path = self.directory / name
+        path.write_text(text)
+        return path
+
+    def submit(self, file: Path) -> str:
+        """Return the id of the accepted job."""
+        return str(self.client.submit(str(file), file.read_bytes(), None)["job"]["id"])
+
+    def next_id(self) -> str:
+        """Return the id that the next job will get: nobody else submits here."""
+        newest = self.client.jobs(everything=True, limit=1)
+        return str(int(newest[0]["id"]) + 1) if newest else "1"
+
+    def events(self, job: str) -> list[Event]:
+        return self.client.events(job, 0)[0]
+
+    def log(self, job: str, attempt: int) -> Path:
+        """Return where an attempt appends what it prints."""
+        return self.directory / "jobs" / job / "attempts" / str(attempt) / "log.txt"
+
+    def plan(self, file: Path, image: str) -> container.Plan:
+        answer = self.client.submit(str(file), file.read_bytes(), None, dry_run=True)
+        return container.plan(image, answer)
+
+    def await_state(self, job: str, *states: str) -> Detail:
+        """Return the job once it is in one of ``states``, woken by its events.
+
+        Raises:
+            CannotMeasure: it ended otherwise, or nothing happened for too long.
+        """
+        deadline, seen = time.monotonic() + STATE_LIMIT_S, 0
+        while time.monotonic() < deadline:
+            _, seen = self.client.events(job, seen)
+            found = self.client.job(job)
+            if found["state"] in states:
+                return found
+            if found["state"] in {"finished", "held"}:
+                raise CannotMeasure(f"a job ended before it was measured: {found['why']}")
+            _, seen = self.client.events(job, seen, wait_s=5.0)
+        raise CannotMeasure(f"a job is not {' or '.join(states)} after {STATE_LIMIT_S:.0f} s")
+
+    def block(self) -> str:
+        """Start a job that takes all there is and then stands still, so that others queue behind it."""
+        file = self.write(job_text(name="blocker", steps=FOREVER), "blocker.yaml")
+        job = self.submit(file)
+        self.await_state(job, "running")
+        if self.in_containers():
+            container.pause(self.container(job, 1))
+        else:
+            self.client.act(job, "signal", {"signal": "STOP"})
+        return job
+
+    def container(self, job: str, attempt: int) -> str:
+        return attempt_name(Key(self.instance(), job, attempt))
+
+    def withdraw(self, job: str) -> None:
+        """Let a job reach the queue and take it out again: what is measured next finds an empty one."""
+        self.await_state(job, "queued")
+        self.client.act(job, "cancel", {})
+
+    def end(self, job: str) -> None:
+        """Cancel a job without grace, and return when nothing of it is left to disturb anybody."""
+        found = self.client.act(job, "cancel", {})["job"]
+        if found["state"] != "finished":
+            with suppress(RunnerError):  # it may be gone by now
+                self.client.act(job, "signal", {"signal": "KILL"})
+        self.await_state(job, "finished")
+        if self.in_containers():
+            name = self.instance()
+            wait_for("the removal of a container", lambda: not container.containers_of(name), 60, 0.02)
+
+    def clear(self) -> None:
+        """Cancel everything, the youngest first: nobody moves up in the queue."""
+        unfinished = [job["id"] for job in self.client.jobs(limit=100_000) if job["state"] != "finished"]
+        alive = [self.client.act(job, "cancel", {})["job"] for job in unfinished]
+        for job in alive:
+            if job["state"] != "finished":
+                self._let_go(job["id"], job["attempt"])
+
+    def _let_go(self, job: str, attempt: int) -> None:
+        with suppress(CannotMeasure):  # it was not paused
+            if self.in_containers():
+                container.docker("unpause", self.container(job, attempt))
+        with suppress(RunnerError):
+            self.client.act(job, "signal", {"signal": "KILL"})
+        self.await_state(job, "finished")
+
+
+def socket_of(directory: Path) -> Path:
+    return directory / "runner.sock"
+
+
+def command() -> list[str]:
+    """Return how a user calls the runner: the installed script, where there is one."""
+    script = Path(sys.executable).with_name("runner")
+    return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "runner.cli.main"]
+
+
+def launch(directory: Path, executor: str = "auto") -> subprocess.Popen[bytes]:
+    """Start a daemon on a directory, without waiting for it."""
+    settings = directory / "settings.yaml"
+    settings.write_text(f"cpus: {CPUS}\nexecutor: {executor}\n")
+    argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve"]
+    argv += ["--state-dir", str(directory), "--settings", str(settings)]
+    with (directory / "daemon.log").open("ab") as log:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+
+
+def answered(directory: Path, process: subprocess.Popen[bytes]) -> float:
+    """Return when the daemon gave its first answer, on ``time.perf_counter``'s clock.
+
+    Raises:
+        CannotMeasure: it left instead, or said nothing for too long.
+    """
+    client = Client(Place(str(socket_of(directory)), None))
+    socket = client.place.socket
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise CannotMeasure(f"the daemon left: {_last_line(directory / 'daemon.log')}")
+        try:
+            connect(socket).close()
+            return bool(client.version())
+        except Absent:
+            return False
+
+    return wait_for("the daemon's first answer", answers, START_LIMIT_S, ANSWER_POLL_S)
+
+
+def _last_line(log: Path) -> str:
+    return log.read_text(errors="replace").strip().rpartition("\n")[2]
+
+
+def leave(process: subprocess.Popen[bytes]) -> None:
+    """End a daemon that was started here."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def stage(directory: Path, executor: str = "auto") -> Iterator[Stage]:
+    """Give a running daemon; afterwards neither it nor any of its jobs is left."""
+    process = launch(directory, executor)
+    try:
+        answered(directory, process)
+        here = Stage(directory, process)
+        instance = here.instance() if here.in_containers() else None
+        try:
+            yield here
+        finally:
+            _closing(here.clear)
+            leave(process)
+            if instance is not None:
+                _closing(lambda: _remove(instance))
+    finally:
+        leave(process)
+
+
+def _closing(work: Callable[[], None]) -> None:
+    """Tidy up as far as possible: what went wrong before matters more."""
+    try:
+        work()
+    except (CannotMeasure, RunnerError) as error:
+        print(f"bench: could not tidy up: {error}", file=sys.stderr)
+
+
+def _remove(instance: str) -> None:
+    left = container.containers_of(instance)
+    if left:
+        container.docker("rm", "--force", *left)

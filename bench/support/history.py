@@ -1,0 +1,82 @@
+"""A store full of jobs that have ended, each with the whole life that the daemon would have recorded.
+
+Made through the store and the state machine themselves, so that a daemon meets exactly what
+it would have written: five events and one attempt for every job, spread over a month.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from bench.support.jobfile import job_text
+from runner.adapters.sqlite.store import SqliteStore
+from runner.core.job.lifecycle import advance
+from runner.core.job.model import (
+    Allocation,
+    Ended,
+    Event,
+    Exited,
+    ImageReady,
+    Job,
+    Launched,
+    Placed,
+    Preparing,
+    Ruling,
+)
+from runner.core.policy.decision import Verdict
+from runner.core.policy.history import History
+from runner.core.policy.model import Verb
+from runner.core.ports.all import JobRow, Owner, Recorded
+from runner.files.job.model import load
+from runner.services.submission.revision import Resolved
+
+SPAN: Final = timedelta(days=30)
+OWNER: Final = Owner(65532, 65532, "nobody")
+IMAGE: Final = f"sha256:{'0' * 64}"
+
+
+def build(path: Path, count: int, now: datetime | None = None) -> None:
+    """Make a store of ``count`` jobs that succeeded, the last of them just now."""
+    store = SqliteStore(path)
+    newest = now or datetime.now(UTC)
+    revision = _revision(path.with_name("job.yaml"))
+    for number in range(1, count + 1):
+        _live(store, number, newest - SPAN * (count - number) / count - timedelta(minutes=1), revision)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def life(began: datetime) -> Iterator[Event]:
+    """Yield what happens to a job that needs one attempt."""
+    yield ImageReady(began + timedelta(seconds=0.1), IMAGE)
+    yield Placed(began + timedelta(seconds=0.2), Allocation())
+    yield Launched(began + timedelta(seconds=0.5))
+    ended = Ended(0, "completed", completed=True, checkpoint_step=300)
+    ruling = Ruling(Verdict(Verb.FINISH, "done", "finish: completed"), History(attempts=1, charged=1))
+    yield Exited(began + timedelta(seconds=40), 1, ended, ruling)
+
+
+def _live(store: SqliteStore, number: int, began: datetime, revision: str) -> None:
+    job = Job(str(number), Preparing(began))
+    row = JobRow(job, f"finished-{number}", OWNER, began, 50, revision)
+    store.add(row, f"submitted by {OWNER.name}: job.yaml")
+    for event in life(began):
+        after, _ = advance(job, event)
+        store.record(Recorded(job, after, event))
+        job = after
+
+
+def _revision(path: Path) -> str:
+    """Return what the store keeps of a job file, here of one that was never on the disk."""
+    return Resolved(
+        job=load(job_text().encode(), path),
+        path=str(path),
+        accelerator="cpu",
+        uid=OWNER.uid,
+        gid=OWNER.gid,
+        groups=(),
+        user=OWNER.name,
+    ).model_dump_json()

@@ -1,0 +1,55 @@
+"""Measuring in turns: A B C A B C, so that what disturbs the machine disturbs all alike."""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bench.support.result import CannotMeasure
+
+
+def interleaved(
+    rounds: int, warmups: int, contestants: Mapping[str, Callable[[], float]]
+) -> dict[str, tuple[float, ...]]:
+    """Return the seconds that each contestant reported in each round, the warm-ups left out."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(warmups + rounds):
+        for name, measure in contestants.items():
+            took = measure()
+            if number >= warmups:
+                seconds[name].append(took)
+    return {name: tuple(values) for name, values in seconds.items()}
+
+
+def command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Callable[[], float]:
+    """Return a contestant: a program from its start to its end, its output thrown away.
+
+    Raises:
+        CannotMeasure: it failed, and with that the measurement means nothing.
+    """
+
+    def measure() -> float:
+        began = time.perf_counter()
+        done = subprocess.run(
+            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
+        )
+        took = time.perf_counter() - began
+        if done.returncode:
+            raise CannotMeasure(f"{argv[0].rpartition('/')[2]} ended with exit code {done.returncode}")
+        return took
+
+    return measure
+
+
+def wait_for(what: str, found: Callable[[], bool], limit_s: float, pause_s: float) -> float:
+    """Look until something is there, and return when that was, on ``time.perf_counter``'s clock.
+
+    Raises:
+        CannotMeasure: it was not there in time.
+    """
+    deadline = time.monotonic() + limit_s
+    while not found():
+        if time.monotonic() > deadline:
+            raise CannotMeasure(f"{what}: not seen within {limit_s:.0f} s")
+        time.sleep(pause_s)
+    return time.perf_counter()

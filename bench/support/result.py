@@ -1,0 +1,96 @@
+"""One line of the answer: what was measured, beside what, and whether that is as good as was aimed at."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from bench.support.stats import Ratio, median, p95, paired_ratio, ratio
+
+Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s"]
+
+
+class CannotMeasure(Exception):
+    """Something that is needed is not here; the text says what, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One thing, measured again and again, in the order of the rounds."""
+
+    label: str
+    unit: Unit
+    values: tuple[float, ...]
+
+    @property
+    def p50(self) -> float:
+        return median(self.values)
+
+    @property
+    def p95(self) -> float:
+        return p95(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What is good enough: at most ``limit``, as the ratio of the medians or as our own median."""
+
+    limit: float
+    of: Literal["ratio", "p50"]
+    at_least: bool = False  # instead: of what is better when there is more of it
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Ours, theirs, and the aim."""
+
+    bench: str
+    ours: Series
+    theirs: Series | None = None
+    aim: Aim | None = None
+    note: str = ""
+    paired: bool = False  # the median of ratios instead of the ratio of medians
+
+    @property
+    def ratio(self) -> Ratio | None:
+        if self.theirs is None:
+            return None
+        return (paired_ratio if self.paired else ratio)(self.ours.values, self.theirs.values)
+
+    @property
+    def met(self) -> bool | None:
+        """Return whether the aim was met; None when there is none."""
+        if self.aim is None:
+            return None
+        spread = self.ratio
+        reached = self.ours.p50 if self.aim.of == "p50" or spread is None else spread.value
+        return reached >= self.aim.limit if self.aim.at_least else reached <= self.aim.limit
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """A line that had to stay empty, and why."""
+
+    bench: str
+    label: str
+    why: str
+
+
+Line: TypeAlias = Result | NotMeasured
+
+
+def in_milliseconds(label: str, seconds: tuple[float, ...]) -> Series:
+    return Series(label, "ms", tuple(value * 1000 for value in seconds))
+
+
+def as_json(line: Line) -> Mapping[str, Any]:
+    """Return everything about a line, the single measurements included."""
+    if isinstance(line, NotMeasured):
+        return asdict(line)
+    spread = line.ratio
+    return {
+        **asdict(line),
+        "p50": line.ours.p50,
+        "p95": line.ours.p95,
+        "ratio": None if spread is None else asdict(spread),
+        "met": line.met,
+    }

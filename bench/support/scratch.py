@@ -1,0 +1,120 @@
+"""Where a measurement takes place: how much of it, in which directory, with what prepared once for all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench.support import history as finished
+
+MEMORY_DISK: Final = Path("/dev/shm")  # noqa: S108 - what is made there moves on at once
+MEMORY_NEEDED: Final = 256 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often each thing is measured."""
+
+    submits: int = 40
+    posts: int = 100
+    waiting: int = 300
+    first_lines: int = 12
+    resumes: int = 8
+    backoffs_s: tuple[int, ...] = (0, 1)
+    starts: int = 7
+    lists: int = 15
+    finished_jobs: int = 10_000
+    idle_s: float = 12.0
+    cases: int = 2
+    sittings: int = 5
+    turns: int = 16
+    stalls: int = 12
+    turn_share: float = 1.0  # of the steps that a turn should have
+    dispatched: int = 400
+    dispatches: int = 5
+    burst: int = 300
+    bursts: int = 2
+    whole: bool = False  # the same number of jobs also in queues that need minutes for them
+    latencies: int = 10
+    epochs: int = 20
+    loaders: tuple[int, ...] = (2, 4)
+    warmups: int = 2
+    may_install: bool = True
+
+
+QUICK: Final = Effort(
+    submits=3,
+    posts=10,
+    waiting=20,
+    first_lines=1,
+    resumes=1,
+    backoffs_s=(0,),
+    starts=1,
+    lists=2,
+    finished_jobs=200,
+    idle_s=0.2,
+    cases=1,
+    sittings=1,
+    turns=2,
+    stalls=1,
+    turn_share=0.2,
+    dispatched=12,
+    dispatches=1,
+    burst=4,
+    bursts=1,
+    latencies=1,
+    epochs=3,
+    loaders=(2,),
+    warmups=0,
+    may_install=False,
+)
+"""Enough to see that everything works; the numbers mean nothing."""
+
+
+@dataclass(slots=True)
+class Room:
+    """A directory that goes when the benches are through."""
+
+    effort: Effort
+    root: Path
+    _made: int = 0
+    _store: Path | None = field(default=None)
+
+    def directory(self, name: str) -> Path:
+        """Return a fresh directory that jobs of other users may pass through."""
+        self._made += 1
+        path = self.root / f"{name}-{self._made}"
+        path.mkdir(mode=0o755)
+        return path
+
+    def store(self) -> Path:
+        """Return a store full of finished jobs, made when it is first asked for."""
+        if self._store is None:
+            self._store = self.directory("store") / "store.db"
+            with _quick_disk(self.root) as disk:
+                finished.build(disk / "store.db", self.effort.finished_jobs)
+                shutil.copy(disk / "store.db", self._store)
+        return self._store
+
+
+@contextmanager
+def opened(effort: Effort) -> Iterator[Room]:
+    """Give a room, and take it back with all that is in it."""
+    root = Path(tempfile.mkdtemp(prefix="runner-bench-"))
+    root.chmod(0o755)
+    try:
+        yield Room(effort, root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def _quick_disk(otherwise: Path) -> Iterator[Path]:
+    """Give a directory in memory: each of the many transactions would wait for the disk."""
+    memory = os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > MEMORY_NEEDED
+    with tempfile.TemporaryDirectory(dir=MEMORY_DISK if memory else otherwise) as directory:
+        yield Path(directory)

@@ -1,0 +1,135 @@
+"""A daemon with a timetable and a clock that a test pushes; it can be killed anywhere and booted again."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from runner.adapters.sqlite.schedules import OccasionRow, ScheduleBooks, ScheduleRow
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.broadcast import Pulse
+from runner.control.context import Capacity
+from runner.control.context import World as Parts
+from runner.control.loop import Daemon
+from runner.control.transitions import question
+from runner.core.job.model import CancelRequested
+from runner.core.ports.all import Device, JobRow
+from runner.files.settings.model import Settings
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.jobs import Caller, Service, Submission
+from runner.services.schedules.service import Schedules
+from runner.services.schedules.trigger import Timetable
+from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.engine.executor import FakeExecutor, World
+from tests.fakes.engine.images import FakeImages
+from tests.fakes.engine.keyed_executor import ManualLanes
+
+T = TypeVar("T")
+
+
+class OneThread(Daemon):
+    """A daemon whose loop is whoever calls it."""
+
+    def asked(self, work: Callable[[], T]) -> Future[T]:
+        message, answer = question(work)
+        message.work()
+        return answer
+
+
+@dataclass
+class Clockwork:
+    """A state directory that outlives its daemon."""
+
+    directory: Path
+    me: Caller
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.boot()
+
+    def boot(self) -> None:
+        """Begin with what is in the store; whatever was under way is lost, as after a kill."""
+        self.store = SqliteStore(self.directory / "store.db")
+        shop = Shop(
+            instance=self.store.instance,
+            jobs_dir=self.directory / "jobs",
+            in_container=True,
+            images=FakeImages(),
+            allowed_images={},
+            network=None,
+            log_quota_bytes=1024**2,
+            clock=self.clock,
+        )
+        workshop = JobWorkshop(shop)
+        parts = Parts(
+            store=self.store,
+            executor=FakeExecutor(self.store.instance, World()),
+            workshop=workshop,
+            clock=self.clock,
+            capacity=Capacity(4.0, 16 * 1024**3, (Device("GPU-a", "nvidia", "H100"),)),
+            lanes=ManualLanes(),
+            builds=ManualLanes(),
+        )
+        daemon = OneThread(parts)
+        daemon.adopt()
+        now = self.clock.now()
+        self.service = Service(
+            daemon, self.store, workshop, Settings(), self.clock, Pulse(), self.directory, now
+        )
+        self.books, self.lanes = ScheduleBooks(self.store), ManualLanes()
+        self.timetable = Timetable(self.service, self.books, self.lanes)
+        self.schedules = Schedules(self.service, self.books, self.timetable)
+
+    # --- time
+
+    def at(self, text: str) -> None:
+        """Push the clock to a time of day (UTC) and no timetable."""
+        wanted = datetime.fromisoformat(text).replace(tzinfo=UTC)
+        self.clock.forward((wanted - self.clock.now()).total_seconds())
+
+    def tick(self) -> None:
+        self.timetable.tick(self.service.daemon.world.moment())
+
+    def work(self) -> None:
+        while self.lanes.step():
+            pass
+
+    def until(self, text: str, every_s: float = 600) -> None:
+        """Let time pass up to a time of day (UTC), looking and working all the while."""
+        wanted = datetime.fromisoformat(text).replace(tzinfo=UTC)
+        while self.clock.now() < wanted:
+            self.clock.forward(min(every_s, (wanted - self.clock.now()).total_seconds()))
+            self.tick()
+            self.work()
+
+    # --- schedules
+
+    def make(self, schedule: str, name: str = "nightly", more: str = "") -> ScheduleRow:
+        text = f"name: {name}\nworkload: {{kind: causal_lm, data: stdlib}}\nschedule: {{{schedule}}}\n{more}"
+        made = self.schedules.make(self.me, Submission(str(self.directory / "job.yaml"), text.encode()))
+        self.tick()
+        return made
+
+    def jobs(self) -> list[JobRow]:
+        """Return the jobs in the store, in the order of their ids."""
+        return sorted(
+            self.store.recent(datetime(2000, 1, 1, tzinfo=UTC), None, 1000), key=lambda row: int(row.job.id)
+        )
+
+    def names(self) -> list[str]:
+        return [row.name for row in self.jobs()]
+
+    def came(self, number: int = 1) -> list[tuple[str, str]]:
+        """Return (time, state) of each occasion, the oldest first."""
+        rows = self.books.occasions(number, 1000)
+        return [(f"{row.at:%m-%d %H:%M}", row.state) for row in reversed(rows)]
+
+    def last(self, number: int = 1) -> OccasionRow:
+        return self.books.occasions(number, 1)[0]
+
+    def end(self, job_id: str) -> None:
+        """Let a job be over."""
+        row = self.service.now(job_id)
+        self.service.daemon.happen(row, CancelRequested(self.clock.now(), "ann"))

@@ -1,0 +1,95 @@
+"""A machine whose engine and store outlive the daemon, and where nothing happens unless a test says so."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runner.adapters.sqlite.accounting import Lendings
+from runner.adapters.sqlite.store import SqliteStore
+from runner.control.context import Capacity, Site
+from runner.control.context import World as Parts
+from runner.control.loop import Daemon
+from runner.core.job.model import Job, Preparing
+from runner.core.policy.model import Policy
+from runner.core.ports.all import Device, JobRow, Key, Owner
+from tests.fakes.daemon.attempts import FakeWorkshop
+from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.engine.executor import FakeExecutor, World
+from tests.fakes.engine.keyed_executor import ManualLanes
+
+ANN = Owner(1001, 1001, "ann")
+GPUS = (Device("GPU-a", "nvidia", "H100"), Device("GPU-b", "nvidia", "H100"))
+
+
+@dataclass
+class Host:
+    """A machine: a store and an engine that outlive the daemon, and a daemon that can be killed."""
+
+    path: Path
+    world: World = field(default_factory=World)
+    clock: FakeClock = field(default_factory=FakeClock)
+    site: Site = field(default_factory=Site)
+
+    def __post_init__(self) -> None:
+        self.boot()
+
+    def boot(self) -> None:
+        """Start a daemon over what is there; whatever the one before had not done is lost."""
+        self.store = SqliteStore(self.path / "store.db")
+        if not hasattr(self, "workshop"):
+            self.workshop = FakeWorkshop(self.store.instance)
+        self.executor = FakeExecutor(self.store.instance, self.world)
+        self.lanes, self.builds = ManualLanes(), ManualLanes()
+        parts = Parts(
+            store=self.store,
+            executor=self.executor,
+            workshop=self.workshop,
+            clock=self.clock,
+            capacity=Capacity(4.0, 16 * 1024**3, GPUS),
+            lanes=self.lanes,
+            builds=self.builds,
+            site=self.site,
+            past=Lendings(self.store),
+        )
+        self.daemon = Daemon(parts)
+        self.daemon.adopt()
+
+    def submit(self, name: str = "job", policy: Policy | None = None) -> str:
+        job = Job(self.store.next_id(), Preparing(self.clock.now()))
+        if policy is not None:
+            self.workshop.policies[job.id] = policy
+        self.daemon.submit_all((JobRow(job, name, ANN, self.clock.now(), 50, "{}"),), ("submitted",))
+        return job.id
+
+    def row(self, job_id: str) -> JobRow:
+        row = self.store.get(job_id)
+        assert row is not None
+        return row
+
+    def state(self, job_id: str) -> str:
+        return self.row(job_id).job.state.kind
+
+    def key(self, job_id: str, attempt: int = 1) -> Key:
+        return Key(self.store.instance, job_id, attempt)
+
+    def settle(self, rounds: int = 12) -> None:
+        """Let everything happen that needs no time to pass."""
+        for _ in range(rounds):
+            while self.builds.step() or self.lanes.step():
+                self.daemon.turn(0)
+            self.daemon.look()
+            self.daemon.turn(0)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.forward(seconds)
+        self.daemon.turn(0)
+        self.settle()
+
+
+@contextmanager
+def fresh_host() -> Iterator[Host]:
+    memory = Path("/dev/shm")  # hundreds of stores: an fsync each would be most of the time
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
+        yield Host(Path(path))

@@ -1,0 +1,69 @@
+"""The dry run finds what does not work, and leaves no trace in what follows."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from jobs.checkpoint.state import clone, digest
+from jobs.contract import Cause, ExitCode
+from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
+from jobs.workloads.causal_lm import CausalLanguageModel
+from tests.unit.jobs.conftest import JobDir
+from tests.unit.jobs.training.test_step import make
+
+
+@pytest.mark.parametrize("profile", [{}, {"precision": "fp16"}, {"loader_workers": 1}], ids=str)
+def test_a_rehearsal_leaves_no_trace(job: JobDir, profile: dict[str, object]) -> None:
+    job.train(lineage=1, profile={"dry_run": True, **profile})
+    job.train(lineage=2, profile={"dry_run": False, **profile})
+    assert job.state_sha256(8, 1) == job.state_sha256(8, 2)
+
+
+def test_a_rehearsed_training_is_as_it_was(job: JobDir) -> None:
+    training = make(job)
+    before = digest(clone(training.state(0)))
+    training.rehearse()
+    assert digest(clone(training.state(0))) == before
+    assert dict(training._watch.take()) == {}
+
+
+def test_an_operation_without_a_deterministic_form_ends_with_78_before_the_first_step(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restless(_self: CausalLanguageModel, _batch: Batch) -> Tensor:
+        return torch.zeros(3).put_(torch.zeros(1, dtype=torch.long), torch.ones(1))
+
+    monkeypatch.setattr(CausalLanguageModel, "loss_sum", restless)
+    assert job.train() == ExitCode.INVALID_SPEC
+    result = job.result()
+    assert (result.cause, result.step) == (Cause.INVALID_SPEC, 0)
+    assert result.message.endswith("Set deterministic: false, or change the model")
+    assert result.message.startswith("put_ does not have a deterministic implementation")
+
+
+def test_any_other_error_of_a_rehearsal_stays_what_it_is_and_puts_the_weights_back(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make(job)
+    before = digest(clone(training.state(0)))
+    count = CausalLanguageModel.count
+    calls: list[int] = []
+
+    def broken_at_the_second(self: CausalLanguageModel, batch: Batch) -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("broken")
+        return count(self, batch)
+
+    monkeypatch.setattr(CausalLanguageModel, "count", broken_at_the_second)
+    with pytest.raises(RuntimeError, match="broken"):
+        training.rehearse()
+    assert digest(clone(training.state(0))) == before
+
+
+def test_a_parameter_that_is_elsewhere_is_named(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = make(job)
+    monkeypatch.setattr(type(training), "_where", torch.device("meta"))
+    with pytest.raises(InvalidSpec, match=r"parameters token.weight, .* are not on meta"):
+        training.rehearse()

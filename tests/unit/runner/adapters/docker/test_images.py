@@ -1,0 +1,137 @@
+"""Who waits for which image, and when a build is broken off."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from images import wheels
+from images.recipe import Base
+from images.settings import LOCAL_BASE, ImageSettings, default_dockerfiles
+from images.store import ImageStore
+from runner.adapters.docker import images as image_store
+from runner.adapters.docker.images import ImagesAdapter
+from runner.base.errors import Unavailable
+from runner.core.ports.all import BuildFailed
+from tests.fakes.engine.image_engine import FakeEngine
+
+LOCKS = Path(wheels.__file__).with_name("locks")
+PATIENCE_S = 10
+
+
+@dataclass
+class Site:
+    """An engine whose builds go on until they are broken off, and jobs that wait for an image."""
+
+    directory: Path
+    engine: FakeEngine = field(default_factory=lambda: FakeEngine(endless=True))
+    queued: threading.Event = field(default_factory=threading.Event)
+    said: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.engine.add(LOCAL_BASE)
+        settings = ImageSettings(cache_dir=self.directory / "cache", dockerfiles=self.directory)
+        shutil.copy(default_dockerfiles() / "Dockerfile.cpu", self.directory)
+        base = Base("sha256:1", "base:1", "3.11", "x86_64", (2, 36))
+        wheels.place_of((LOCKS / "cpu.txt").read_bytes(), base, settings).mkdir(parents=True)
+        self.images = ImagesAdapter(ImageStore(settings, self.engine, self._hear))
+
+    def _hear(self, line: str) -> None:
+        if line == "waiting for another build of the same":
+            self.queued.set()
+
+    def begin(self, job_id: str) -> Callable[[], None]:
+        """Let a job wait for its image, and return how to await what became of that."""
+
+        def wish() -> None:
+            try:
+                self.said[job_id] = self.images.ensure("cpu", self.directory / f"{job_id}.log", job_id)
+            except Unavailable as error:
+                self.said[job_id] = str(error)
+
+        thread = threading.Thread(target=wish)
+        thread.start()
+        return lambda: thread.join(PATIENCE_S)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_a_build_that_no_job_waits_for_is_broken_off(site: Site) -> None:
+    ended = site.begin("1")
+    assert site.engine.building.wait(PATIENCE_S)
+    site.images.leave("1")
+    ended()
+    assert site.said == {"1": "the image build was ended: nobody waits for it any more; it is tried again"}
+    assert (site.directory / "1.log").read_text().endswith("nobody waits for it any more\n")
+
+
+def test_a_build_goes_on_for_the_last_job_that_waits_for_it(site: Site) -> None:
+    ended = [site.begin("1")]
+    assert site.engine.building.wait(PATIENCE_S)
+    ended.append(site.begin("2"))
+    assert site.queued.wait(PATIENCE_S)
+    site.images.leave("1")
+    assert not site.engine.broken_off.is_set()
+    site.images.leave("2")
+    for end in ended:
+        end()
+    assert site.engine.broken_off.is_set()
+    assert set(site.said) == {"1", "2"}
+
+
+def test_whoever_comes_after_a_build_was_broken_off_begins_anew(site: Site) -> None:
+    ended = site.begin("1")
+    assert site.engine.building.wait(PATIENCE_S)
+    site.images.leave("1")
+    ended()
+    site.engine.endless = False
+    assert site.images.ensure("cpu", site.directory / "2.log", "2").startswith("sha256:")
+
+
+def test_a_daemon_that_leaves_does_not_wait_for_a_build(site: Site) -> None:
+    ended = site.begin("1")
+    assert site.engine.building.wait(PATIENCE_S)
+    site.images.close()
+    ended()
+    assert "the daemon leaves" in (site.directory / "1.log").read_text()
+
+
+def test_leaving_without_having_waited_changes_nothing(site: Site) -> None:
+    site.engine.endless = False
+    site.images.leave("1")
+    assert site.images.ensure("cpu", site.directory / "1.log", "1") == site.images.ensure(
+        "cpu", site.directory / "1.log", "1"
+    )
+
+
+def test_the_errors_of_images_become_ours(site: Site) -> None:
+    with pytest.raises(BuildFailed, match="image site/gone:1: is not in the engine"):
+        site.images.resolve("site/gone:1")
+    site.engine.endless, site.engine.failing = False, ("no space left",)
+    with pytest.raises(BuildFailed, match="no space left"):
+        site.images.ensure("cpu", site.directory / "1.log", "1")
+
+
+def test_jobs_that_come_together_ask_the_engine_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(image_store, "monotonic", lambda: now[0])
+    site.engine.endless = False
+
+    def builds_for(job_id: str) -> int:
+        image = site.images.ensure("cpu", site.directory / f"{job_id}.log", job_id)
+        site.engine.store.pop(image, None)  # and gone again
+        return len(site.engine.builds)
+
+    first = builds_for("1")
+    assert builds_for("2") == first
+    second = builds_for("1")
+    assert second > first, "who asks again has found it gone"
+    assert builds_for("2") == second
+    now[0] += image_store.GOOD_FOR_S + 0.1
+    assert builds_for("3") > second, "what was there a while ago is asked for again"

@@ -1,0 +1,393 @@
+"""What is left behind by the threads that look: facts, or nothing, and never a wait."""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Event as Flag
+
+import pytest
+
+from runner.adapters.gpu.health import WINDOW_S, DeviceWatch, merged
+from runner.adapters.gpu.xid import KernelLog
+from runner.core.policy.catalog import at, known
+from runner.core.policy.facts import Moment
+from runner.core.ports.all import Device, Health
+from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.gpu.vitals import FakeHealth
+
+BOTH = ("GPU-a", "GPU-b")
+DEVICES = tuple(Device(uuid, "nvidia", "H100") for uuid in BOTH)
+FINE = Health(lost=False, recovery="none", util=50.0, memory=0.5, bus="0000:17:00")
+OTHER = Health(lost=False, recovery="none", util=50.0, memory=0.5, bus="0000:b3:00")
+
+
+@dataclass
+class Site:
+    """A watch over two devices that looks when a test says so."""
+
+    log: Path
+    probe: FakeHealth = field(default_factory=lambda: FakeHealth({"GPU-a": FINE, "GPU-b": OTHER}))
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.log.write_text("")
+        self.watch = DeviceWatch(DEVICES, {"nvidia": self.probe}, self.clock, KernelLog(self.log))
+        self.clock.forward(1000)
+        self.began = self.clock.now()
+
+    def look(self, times: int = 1, every_s: float = 2.0) -> None:
+        for _ in range(times):
+            self.clock.forward(every_s)
+            self.watch.look("nvidia")
+
+    def say(self, text: str, bus: str = "0000:17:00", ago_s: float = 0.0) -> None:
+        micros = int((self.clock.monotonic() - ago_s) * 1e6)
+        with self.log.open("a") as file:
+            file.write(f"4,1,{micros},-;NVRM: Xid (PCI:{bus}): {text}\n")
+
+    def facts(self) -> dict[str, object]:
+        facts = dict(self.watch.facts(BOTH, self.began))
+        known({name: facts[name] for name in facts if name in at(Moment.WATCH)}, Moment.WATCH)
+        return facts
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "kmsg")
+
+
+def test_before_the_first_look_nothing_is_known(site: Site) -> None:
+    assert (site.facts(), site.watch.unfit()) == ({}, {})
+
+
+def test_healthy_devices_are_known_to_be_healthy(site: Site) -> None:
+    site.look()
+    facts = site.facts()
+    assert (facts["device.lost"], facts["device.recovery"], facts["device.xid"]) == (False, "none", ())
+
+
+def test_the_least_busy_and_the_fullest_device_count(site: Site) -> None:
+    site.probe.healths["GPU-b"] = Health(lost=False, util=10.0, memory=0.9)
+    site.look()
+    facts = site.facts()
+    assert (facts["device.util"], facts["device.memory"]) == (10.0, 0.9)
+
+
+def test_utilisation_is_a_mean_over_the_time_that_was_looked_at(site: Site) -> None:
+    site.look(100)
+    for uuid in BOTH:
+        site.probe.healths[uuid] = Health(lost=False, util=0.0)
+    site.look(100)
+    facts = site.facts()
+    assert (facts["device.util"], facts["device.window_s"]) == (25.0, 398.0)
+
+
+def test_what_was_long_ago_is_forgotten_and_the_window_stays_full(site: Site) -> None:
+    site.look(800)
+    window = site.facts()["device.window_s"]
+    assert isinstance(window, float)
+    assert WINDOW_S - 2 <= window <= WINDOW_S + 2
+
+
+def test_what_other_attempts_did_to_a_device_is_not_counted(site: Site) -> None:
+    site.look(100)
+    site.began = site.clock.now()
+    for uuid in BOTH:
+        site.probe.healths[uuid] = Health(lost=False, util=0.0)
+    site.look(10)
+    assert site.facts()["device.util"] == 0.0
+
+
+def test_a_device_that_does_not_say_how_busy_it_is_makes_that_unknown(site: Site) -> None:
+    site.probe.healths["GPU-b"] = Health(lost=False)
+    site.look()
+    assert not {"device.util", "device.window_s", "device.memory"} & site.facts().keys()
+
+
+def test_one_lost_device_is_enough_and_is_not_lent(site: Site) -> None:
+    site.probe.healths["GPU-b"] = Health(lost=True)
+    site.look()
+    assert site.facts()["device.lost"] is True
+    assert site.watch.unfit() == {"GPU-b": "it no longer answers"}
+
+
+def test_a_device_that_must_be_reset_is_not_lent_either(site: Site) -> None:
+    site.probe.healths["GPU-a"] = Health(lost=False, recovery="gpu_reset")
+    site.look()
+    assert site.facts()["device.recovery"] == "gpu_reset"
+    assert site.watch.unfit() == {"GPU-a": "its driver asks for gpu_reset"}
+
+
+def test_the_action_that_means_most_is_the_one_that_is_needed(site: Site) -> None:
+    site.probe.healths["GPU-a"] = Health(lost=False, recovery="drain_p2p")
+    site.probe.healths["GPU-b"] = Health(lost=False, recovery="node_reboot")
+    site.look()
+    assert site.facts()["device.recovery"] == "node_reboot"
+
+
+def test_a_device_about_which_nobody_knows_is_lent_and_makes_the_facts_unknown(site: Site) -> None:
+    site.probe.healths["GPU-b"] = Health()
+    site.look()
+    assert not {"device.lost", "device.recovery"} & site.facts().keys()
+    assert site.watch.unfit() == {}
+
+
+def test_what_is_too_old_is_unknown(site: Site) -> None:
+    site.probe.healths["GPU-b"] = Health(lost=True)
+    site.look()
+    site.clock.forward(60)
+    assert "device.lost" not in site.facts()
+    assert site.watch.unfit() == {}
+
+
+def test_a_job_without_devices_has_no_facts_about_them(site: Site) -> None:
+    site.look()
+    assert site.watch.facts((), None) == {}
+
+
+# --- Xids
+
+
+def test_xids_of_the_attempt_and_of_its_devices_are_counted_once_each(site: Site) -> None:
+    site.say("31, pid=1, name=python", ago_s=5)  # before it began
+    site.clock.forward(10)
+    for text in ("13, Graphics Exception", "13, Graphics Exception", "94, Contained ECC"):
+        site.say(text)
+    site.say("43, Ch 8", bus="0000:aa:00")
+    site.look()
+    assert site.facts()["device.xid"] == (13, 94)
+
+
+def test_without_a_beginning_all_xids_count(site: Site) -> None:
+    site.say("31, pid=1", ago_s=500)
+    site.look()
+    assert site.watch.facts(BOTH, None)["device.xid"] == (31,)
+
+
+def test_a_device_that_fell_off_the_bus_is_lost_although_nobody_could_ask_it(site: Site) -> None:
+    site.look()
+    site.say("79, pid=1, GPU has fallen off the bus.", bus="0000:b3:00")
+    site.probe.healths["GPU-b"] = Health()
+    site.look()
+    assert site.facts()["device.lost"] is True
+
+
+def test_the_log_says_what_must_be_done_where_the_driver_does_not(site: Site) -> None:
+    site.probe.healths["GPU-a"] = Health(lost=False, bus="0000:17:00")
+    site.look()
+    site.say("154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+    site.look()
+    assert site.facts()["device.recovery"] == "gpu_reset"
+
+
+def test_a_log_that_cannot_be_read_is_not_a_log_without_xids(site: Site, tmp_path: Path) -> None:
+    site.watch.kernel_log = KernelLog(tmp_path / "absent")
+    site.look()
+    assert "device.xid" not in site.facts()
+
+
+# --- Threads
+
+
+def _eventually(site: Site) -> bool:
+    pause = Flag()
+    return any(site.watch.unfit() or pause.wait(0.01) for _ in range(500))
+
+
+def test_a_mistake_of_a_probe_costs_its_look_and_not_the_next(site: Site) -> None:
+    site.watch.every_s = 0.01
+    site.probe.mistake = ValueError("what no driver should say")
+    site.probe.healths["GPU-a"] = Health(lost=True)
+    site.watch.start()
+    while site.probe.looks < 2:
+        Flag().wait(0.01)
+    assert site.watch.unfit() == {}
+    site.probe.mistake = None
+    assert _eventually(site)
+    site.watch.stop()
+
+
+def test_a_driver_that_never_answers_holds_nobody_else_up(site: Site) -> None:
+    site.probe.hangs = Flag()
+    site.watch.start()
+    while not site.probe.looks:
+        Flag().wait(0.01)
+    assert (site.facts(), site.watch.unfit()) == ({}, {})
+    site.watch.stop()
+    site.probe.hangs.set()
+
+
+def test_machines_without_devices_are_not_looked_at(site: Site) -> None:
+    alone = DeviceWatch((), {"nvidia": site.probe}, site.clock, KernelLog(site.log))
+    alone.start()
+    alone.stop()
+    assert site.probe.looks == 0
+
+
+def test_half_an_hour_of_looks_stays_small(site: Site) -> None:
+    site.look(900)
+    assert len(site.watch._past["GPU-a"].samples) <= WINDOW_S / 2 + 2
+    assert site.clock.now() - site.began == timedelta(seconds=1800)
+
+
+def test_devices_of_a_vendor_without_such_a_log_have_no_xids(site: Site) -> None:
+    amd = Device("GPU-c", "amd", "MI300X")
+    probe = FakeHealth({"GPU-c": FINE})
+    watch = DeviceWatch((amd,), {"amd": probe}, site.clock, KernelLog(site.log))
+    site.clock.forward(1)
+    watch.look("amd")
+    facts = watch.facts(("GPU-c",), None)
+    assert facts["device.lost"] is False
+    assert "device.xid" not in facts
+
+
+def test_the_drivers_own_events_stand_in_for_a_log_that_may_not_be_read(site: Site, tmp_path: Path) -> None:
+    site.watch.kernel_log = KernelLog(tmp_path / "absent")
+    listening = Health(lost=False, bus="0000:17:00", xids=())
+    site.probe.healths = {"GPU-a": listening}
+    site.look(2)
+    since = site.clock.now()
+    site.probe.healths["GPU-a"] = Health(lost=False, bus="0000:17:00", xids=(94, 13))
+    site.look()
+    site.probe.healths["GPU-a"] = listening
+    site.look()
+    assert site.watch.facts(("GPU-a",), since)["device.xid"] == (94, 13)
+    assert "device.xid" not in site.watch.facts(("GPU-a",), site.began)  # nobody listened from the beginning
+
+
+def test_events_that_are_heard_no_more_are_unknown(site: Site, tmp_path: Path) -> None:
+    site.watch.kernel_log = KernelLog(tmp_path / "absent")
+    site.probe.healths = {"GPU-a": Health(lost=False, bus="0000:17:00", xids=())}
+    site.look()
+    since = site.clock.now()
+    site.probe.healths = {"GPU-a": Health(lost=False, bus="0000:17:00")}
+    site.look()
+    assert "device.xid" not in site.watch.facts(("GPU-a",), since)
+
+
+def test_an_operator_is_told_once_about_a_device_that_is_not_lent(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.probe.healths["GPU-b"] = Health(lost=True)
+    site.look(3)
+    assert capsys.readouterr().out.count("devices.unfit") == 1
+
+
+# --- what comes and what goes
+
+
+@dataclass
+class Counted:
+    """Satisfies ``runner.core.ports.all.DeviceProbe``."""
+
+    found: tuple[Device, ...] = DEVICES
+    counts: int = 0
+
+    def devices(self) -> tuple[Device, ...]:
+        self.counts += 1
+        return self.found
+
+
+SLICES = tuple(Device(f"MIG-{i}", "nvidia", "H100", kind="slice", parent="GPU-b") for i in range(2))
+
+
+def counting(site: Site, probe: Counted) -> DeviceWatch:
+    watch = DeviceWatch((), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": probe})
+    watch.look("nvidia")
+    return watch
+
+
+def test_devices_are_counted_at_the_first_look_and_every_half_minute(site: Site) -> None:
+    probe = Counted()
+    watch = counting(site, probe)
+    assert (watch.devices, probe.counts) == (DEVICES, 1)
+    for _ in range(16):
+        site.clock.forward(2)
+        watch.look("nvidia")
+    assert probe.counts == 2
+
+
+def test_a_device_that_is_not_counted_any_more_is_missed_and_not_forgotten(site: Site) -> None:
+    probe = Counted()
+    watch = counting(site, probe)
+    probe.found = DEVICES[:1]
+    site.probe.healths["GPU-b"] = Health(lost=True)
+    watch.look("nvidia")
+    assert (watch.devices, probe.counts) == (DEVICES, 2)
+    assert watch.unfit() == {"GPU-b": "it no longer answers"}
+    watch.look("nvidia")
+    assert probe.counts == 2  # not again for the same one
+
+
+def test_cards_stay_joined_to_one_that_is_missed() -> None:
+    """The driver names an island after its first card, and knows of none where a single one is left."""
+    pairs = tuple(Device(f"GPU-{i}", "nvidia", "A100", island=f"nvlink-{i // 2 * 2}") for i in range(4))
+    alone = replace(pairs[1], island=None)
+    assert merged(pairs, (alone, *pairs[2:])) == (*pairs[1:], pairs[0])
+    triple = tuple(replace(each, island="nvlink-0") for each in pairs[:3])
+    renamed = tuple(replace(each, island="nvlink-1") for each in triple[1:])
+    assert merged(triple, renamed) == (*triple[1:], triple[0])
+    assert merged((*triple[1:], triple[0]), pairs) == pairs
+
+
+def test_a_gpu_that_was_divided_gives_way_to_its_slices_and_back_without_being_lost(site: Site) -> None:
+    probe = Counted()
+    watch = counting(site, probe)
+    probe.found, site.probe.healths["GPU-b"] = (DEVICES[0], *SLICES), Health(lost=True)
+    watch.look("nvidia")
+    assert ([device.uuid for device in watch.devices], watch.unfit()) == (["GPU-a", "MIG-0", "MIG-1"], {})
+    site.probe.healths |= {each.uuid: Health(lost=True) for each in SLICES}
+    site.probe.healths["GPU-b"] = OTHER
+    probe.found = DEVICES
+    watch.look("nvidia")
+    assert (watch.devices, watch.unfit()) == (DEVICES, {})
+
+
+def test_slices_whose_gpu_has_gone_too_are_missed(site: Site) -> None:
+    probe = Counted((DEVICES[0], *SLICES))
+    watch = counting(site, probe)
+    site.clock.forward(60)
+    probe.found = DEVICES[:1]
+    watch.look("nvidia")
+    assert [device.uuid for device in watch.devices] == ["GPU-a", "MIG-0", "MIG-1"]
+
+
+def test_a_machine_whose_driver_comes_late_has_its_devices_then(site: Site) -> None:
+    probe, seen = Counted(()), []
+    watch = counting(site, probe)
+    watch.looked = lambda: seen.append(len(watch.devices))
+    assert (watch.devices, site.probe.looks) == ((), 0)
+    probe.found = DEVICES
+    site.clock.forward(60)
+    watch.look("nvidia")
+    assert (seen, dict(watch.last())["GPU-a"].health) == ([2], FINE)
+
+
+def test_a_start_waits_for_the_first_look_and_not_for_a_driver_that_hangs(site: Site) -> None:
+    site.probe.hangs = Flag()
+    hangs = DeviceWatch(
+        (), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": Counted()}
+    )
+    hangs.start()
+    try:
+        assert not hangs.await_first(0.05)
+        assert hangs.last() == {}
+        site.probe.hangs.set()
+        assert hangs.await_first(10)
+    finally:
+        hangs.stop()
+
+
+def test_a_hint_makes_the_next_look_come_at_once(site: Site) -> None:
+    looked = Flag()
+    watch = DeviceWatch(
+        DEVICES, {"nvidia": site.probe}, site.clock, KernelLog(site.log), every_s=3600, looked=looked.set
+    )
+    watch.start()
+    try:
+        assert looked.wait(10)
+        looked.clear()
+        watch.hint()
+        assert looked.wait(10)
+    finally:
+        watch.stop()

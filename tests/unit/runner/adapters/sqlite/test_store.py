@@ -1,0 +1,452 @@
+"""The store: one transaction per event, other threads may read, a newer file is left alone."""
+
+import json
+import shutil
+import sqlite3
+import threading
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from runner.adapters.sqlite import rows as store_rows
+from runner.adapters.sqlite.accounting import Lendings
+from runner.adapters.sqlite.store import MOST_ROWS, SQL, VERSION, SqliteStore, file_version
+from runner.base.errors import Refused, Unavailable
+from runner.core.job.lifecycle import advance
+from runner.core.job.model import (
+    Allocation,
+    Ended,
+    Event,
+    Exited,
+    ImageMissing,
+    ImageReady,
+    Job,
+    Launched,
+    LaunchFailed,
+    Placed,
+    Preparing,
+)
+from runner.core.policy.history import History
+from runner.core.ports.all import DecisionRow, JobRow, Lending, Owner, Recorded
+from tests.fakes.daemon.decisions import AGAIN, DONE
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ANN = Owner(1001, 1002, "ann")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "store.db")
+
+
+def add(store: SqliteStore, name: str = "job", owner: Owner = ANN) -> Job:
+    job = Job(store.next_id(), Preparing(NOW))
+    store.add(JobRow(job, name, owner, NOW, 50, "{}", {"team": "vision"}), "submitted by ann")
+    return job
+
+
+def follow(store: SqliteStore, job: Job, *events: Event) -> Job:
+    for event in events:
+        before = job
+        job, _ = advance(before, event)
+        store.record(Recorded(before, job, event))
+    return job
+
+
+RUN: tuple[Event, ...] = (ImageReady(NOW, "img"), Placed(NOW, Allocation(("GPU-a",))), Launched(NOW))
+
+
+def test_a_job_comes_back_as_it_went_in(store: SqliteStore) -> None:
+    job = add(store)
+    assert store.get("1") == JobRow(job, "job", ANN, NOW, 50, "{}", {"team": "vision"})
+    assert store.unfinished() == (store.get("1"),)
+
+
+def test_ids_are_small_numbers_in_order(store: SqliteStore) -> None:
+    assert [add(store).id for _ in range(3)] == ["1", "2", "3"]
+
+
+def test_what_happens_on_a_full_disk_is_written_where_room_was_kept(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill() -> None:
+        """Let the file take no page more."""
+        (pages,) = store._connection().execute("PRAGMA page_count").fetchone()
+        store._connection().execute(f"PRAGMA max_page_count = {pages}")
+
+    def write(count: int) -> None:
+        for number in range(count):
+            store.note("1", NOW, "noted", f"{number}" * 1000)
+
+    add(store)
+    fill()
+    with pytest.raises(Unavailable, match="full"):
+        write(200)
+    assert not store.reserve()
+    store._connection().execute("PRAGMA max_page_count = 1000000")
+    with monkeypatch.context() as scarce:
+        scarce.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**24))
+        assert not store.reserve()
+    assert store.reserve()
+    log = tmp_path / "store.db-wal"
+    room = log.stat().st_size
+    assert store.reserve()  # once is enough
+    fill()
+    write(200)
+    assert log.stat().st_size == room
+
+
+def test_an_older_store_gives_out_no_id_that_has_been_used(store: SqliteStore) -> None:
+    add(store)
+    assert [store.skip(used) for used in (0, 1, 7)] == [False, False, True]
+    assert [add(store).id for _ in range(2)] == ["8", "9"]
+
+
+def test_a_name_finds_the_newest_job_of_that_name_and_an_id_its_job(store: SqliteStore) -> None:
+    for _ in range(2):
+        add(store)
+    found, numbered = store.find("job"), store.find("1")
+    assert found is not None
+    assert numbered is not None
+    assert (found.job.id, numbered.job.id) == ("2", "1")
+    for nothing in ("nobody", "99", "9" * 40, "-1"):
+        assert store.find(nothing) is None
+
+
+def test_a_name_means_ones_own_job_and_else_must_be_that_of_one_person(store: SqliteStore) -> None:
+    bob = Owner(1001, 1001, "bob")
+    for owner in (ANN, ANN, bob):
+        add(store, owner=owner)
+    own, others = store.find("job", "ann"), store.find("1", "bob")
+    assert own is not None
+    assert others is not None
+    assert (own.job.id, others.job.id) == ("2", "1")
+    with pytest.raises(Refused, match=r"job: several people have .* 3 \(bob\), 2 \(ann\); give the id"):
+        store.find("job", "root")
+
+
+def test_the_way_of_an_attempt_is_recorded(store: SqliteStore) -> None:
+    ended = Ended(137, "killed", "killed from outside", checkpoint_step=40)
+    follow(store, add(store), *RUN, Exited(NOW, 1, ended, AGAIN))
+    (attempt,) = store.attempts("1")
+    assert (attempt.exit_code, attempt.cause, attempt.checkpoint_step) == (137, "killed", 40)
+    assert attempt.verdict == "resume from step 40: exception, in 5 s"
+    assert store.attempt_has_ended("1", 1)
+    assert store.attempt_has_ended("1", 2)
+
+
+def test_an_attempt_that_could_not_start_is_recorded_with_the_reason(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN[:2], LaunchFailed(NOW, "no such device", AGAIN))
+    (attempt,) = store.attempts("1")
+    assert (attempt.cause, attempt.message) == ("launch_failed", "no such device")
+
+
+def test_an_attempt_whose_image_was_missing_never_was(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN[:2], ImageMissing(NOW))
+    assert store.attempts("1") == ()
+
+
+def test_a_submission_is_found_by_its_token(store: SqliteStore) -> None:
+    job = Job(store.next_id(), Preparing(NOW))
+    store.add(JobRow(job, "job", ANN, NOW, 50, "{}"), "submitted", "1001:abc")
+    found = store.submitted_as("1001:abc")
+    assert found is not None
+    assert found.job.id == "1"
+    assert store.submitted_as("1002:abc") is None
+
+
+def rows(store: SqliteStore, *names: str, owner: Owner = ANN) -> list[JobRow]:
+    first = int(store.next_id())
+    return [
+        JobRow(Job(str(first + i), Preparing(NOW)), name, owner, NOW, 50, "{}", {"seed": str(i)})
+        for i, name in enumerate(names)
+    ]
+
+
+def test_jobs_that_belong_together_are_written_together_or_not_at_all(store: SqliteStore) -> None:
+    add(store)
+    belong = rows(store, "rate-1", "rate-2", "rate-3")
+    store.add_all(belong, ["first", "second", "third"], "a token")
+    assert [row.name for row in store.following("2", 3)] == ["rate-1", "rate-2", "rate-3"]
+    assert [event.text for event, _ in store.events(0, "3", 10)] == ["second"]
+    known = store.submitted_as("a token")
+    assert known is not None
+    assert known.job.id == "2"
+    again = rows(store, "more-1", "more-2")
+    with pytest.raises(Refused):
+        store.add_all(again, ["first", "second"], "a token")
+    assert store.next_id() == "5"
+    assert store.following("5", 2) == ()
+
+
+def test_the_newest_job_of_somebody_with_a_name_is_found(store: SqliteStore) -> None:
+    bob = Owner(1002, 1002, "bob")
+    store.add_all([*rows(store, "a", "b", "a")], ["1", "2", "3"])
+    store.add_all(rows(store, "a", owner=bob), ["4"])
+    found = [store.newest_of(*asked) for asked in (("ann", "a"), ("bob", "a"), ("bob", "b"))]
+    assert [row and row.job.id for row in found] == ["3", "4", None]
+
+
+def test_jobs_are_found_by_their_labels(store: SqliteStore) -> None:
+    add(store)
+    store.add_all(rows(store, "a", "b"), ["1", "2"])
+    day = NOW - timedelta(days=1)
+    asked = (("seed", None), ("seed", "1"), ("seed", "7"), ("team", "vision"), ("nobody's", None))
+    found = [[row.name for row in store.labelled(day, None, 10, *label)] for label in asked]
+    assert found == [["b", "a"], ["b"], [], ["job"], []]
+    assert store.labelled(day, 4711, 10, "seed", None) == ()
+
+
+def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN)
+    add(store, "other")
+    store.note("2", NOW, "log_cut", "3 MiB cut")
+    events = store.events(0, None, 100)
+    assert [event.kind for event, _ in events] == [
+        "submitted",
+        "image_ready",
+        "placed",
+        "launched",
+        "submitted",
+        "log_cut",
+    ]
+    assert [(event.seq, name) for event, name in store.events(4, "2", 100)] == [(5, "other"), (6, "other")]
+    assert store.last_seq() == 6
+
+
+def test_recent_jobs_are_the_unfinished_and_those_that_ended_lately(store: SqliteStore) -> None:
+    done = Exited(NOW, 1, Ended(0, "completed", completed=True), DONE)
+    follow(store, add(store), *RUN, done)
+    add(store)
+    assert [row.job.id for row in store.recent(NOW, None, 10)] == ["2", "1"]
+    assert [row.job.id for row in store.recent(NOW + timedelta(days=1), None, 10)] == ["2"]
+    assert store.recent(NOW, 4711, 10) == ()
+    assert store.count_states() == {"finished": 1, "preparing": 1}
+
+
+def test_a_decision_is_written_with_the_event_that_follows_from_it(store: SqliteStore) -> None:
+    job = follow(store, add(store), *RUN)
+    event = Exited(NOW, 1, Ended(1, "exception"), AGAIN)
+    after, _ = advance(job, event)
+    kept = DecisionRow("1", 1, "exit", NOW, '{"record": 1}')
+    with pytest.raises(ValueError, match="nan"):
+        store.record(Recorded(job, after, event, replace(kept, job_id="nan")))
+    assert store.decisions("1") == ()
+    store.record(Recorded(job, after, event, kept))
+    store.decided(replace(kept, attempt=2, moment="watch"))
+    assert store.decisions("1") == (kept, replace(kept, attempt=2, moment="watch"))
+    assert store.decisions("1", 1) == (kept,)
+    assert store.decisions("2") == ()
+
+
+OLD_JOB = """{"id": "1", "state": {"since": "2030-01-01T00:00:00Z", "image": "img", "attempt": {"number": 2,
+"lineage": 1, "start": {"source": "checkpoint", "step": null}}, "allocation": {"devices": ["GPU-a"]},
+"deadline": null, "kind": "running"}, "limits": {"max_attempts": 7, "no_progress": 3, "backoff": "PT5S",
+"backoff_max": "PT5M"}, "grace": "PT30S", "time_limit": "PT1H", "ran": "PT10M", "attempts": 2, "lineage": 1,
+"next_start": {"source": "checkpoint", "step": null}, "ledger":
+{"charged": 1, "last_step": 40, "same_step": 1}}"""
+
+
+def test_a_store_of_version_1_is_brought_up_and_forgets_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(f"{SQL['schema']};PRAGMA user_version = 1;")
+        old.execute(SQL["set_meta"], {"key": "instance", "value": "i1"})
+        old.execute(
+            "INSERT INTO jobs VALUES (1, 'job', 1001, 1002, 'ann', '2030-01-01T00:00:00+00:00', 50,"
+            " 'running', NULL, ?, '{}', '{}', NULL)",
+            (OLD_JOB,),
+        )
+        old.commit()
+    store = SqliteStore(path)
+    assert file_version(path) == VERSION
+    (row,) = store.unfinished()
+    history = History(attempts=2, charged=1, ran=timedelta(minutes=10), had_checkpoint=True)
+    assert (row.job.history, row.job.saved, row.job.attempts_max) == (history, 40, 7)
+    assert row.job.state.kind == "running"
+    assert row.revision == "{}"
+    assert store.decisions("1") == ()
+    assert SqliteStore(path).unfinished() == (row,)
+
+
+def test_a_store_that_kept_job_files_twice_is_brought_up_with_the_newest_of_each(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(f"{SQL['schema']}{SQL['version_2']}{SQL['version_3']}")
+        old.execute(SQL["set_meta"], {"key": "instance", "value": "i1"})
+        job = store_rows.job_values(Job("1", Preparing(NOW)))
+        old.execute(
+            "INSERT INTO jobs VALUES (1, 'job', 1001, 1002, 'ann', '2030-01-01T00:00:00+00:00', 50,"
+            " 'preparing', NULL, ?, '{\"file\": 2}', '{}', NULL)",
+            (job["job"],),
+        )
+        for number in (1, 2):
+            values = (1, number, "2030-01-01T00:00:00+00:00", "ann", "edited", f'{{"file": {number}}}')
+            old.execute(
+                "INSERT INTO revisions (job_id, number, at, by, why, text) VALUES (?, ?, ?, ?, ?, ?)", values
+            )
+        old.commit()
+    store = SqliteStore(path)
+    assert file_version(path) == VERSION
+    (row,) = store.unfinished()
+    assert row.revision == '{"file": 2}'
+    assert [each.text for each in store.revisions("1")] == ['{"file": 1}', '{"file": 2}']
+    assert (store.get("1"), store.find("job"), store.newest_of("ann", "job")) == (row, row, row)
+
+
+def test_an_event_and_its_state_are_written_together_or_not_at_all(store: SqliteStore) -> None:
+    job = add(store)
+    after, _ = advance(job, RUN[0])
+    elsewhere = DecisionRow("99", 1, "exit", NOW, "{}")  # there is no such job: the last statement fails
+    with pytest.raises(Refused, match="FOREIGN KEY"):
+        store.record(Recorded(job, after, RUN[0], elsewhere))
+    assert store.last_seq() == 1
+    (row,) = store.unfinished()
+    assert row.job == job
+    follow(store, job, *RUN)
+
+
+def test_changes_to_many_jobs_are_written_together(store: SqliteStore) -> None:
+    many = MOST_ROWS + 6
+    jobs = [add(store, f"job-{number}") for number in range(many)]
+    for number, event in enumerate(RUN):
+        after = [advance(job, event)[0] for job in jobs]
+        held = [Lending(job.id, 1, f"user-{job.id}", "", 1, 2.0, ("GPU-a",), NOW) for job in jobs]
+        store.record_all([
+            Recorded(was, now, event, lending=lent if number == 1 else None)
+            for was, now, lent in zip(jobs, after, held, strict=True)
+        ])  # fmt: skip
+        jobs = after
+    assert [row.job for row in store.unfinished()] == jobs
+    events = [(event.job_id, event.kind) for event, _ in store.events(many, None, 1000)]
+    kinds = [event.kind for event in RUN]
+    assert events == [(job.id, kind) for kind in kinds for job in jobs]
+    for job in jobs:
+        (attempt,) = store.attempts(job.id)
+        assert (attempt.number, attempt.image, attempt.launched_at) == (1, "img", NOW)
+    assert {each.job_id: each.owner for each in Lendings(store).since(NOW)} == {
+        job.id: f"user-{job.id}" for job in jobs
+    }
+
+
+def test_of_changes_to_many_jobs_none_is_written_if_one_cannot_be(store: SqliteStore) -> None:
+    jobs = [add(store, f"job-{number}") for number in range(3)]
+    after = [advance(job, RUN[0])[0] for job in jobs]
+    changes = [Recorded(was, now, RUN[0]) for was, now in zip(jobs, after, strict=True)]
+    changes[1] = replace(changes[1], decision=DecisionRow("99", 1, "exit", NOW, "{}"))
+    with pytest.raises(Refused, match="FOREIGN KEY"):
+        store.record_all(changes)
+    assert [row.job for row in store.unfinished()] == jobs
+    assert store.last_seq() == len(jobs)
+
+
+def test_other_threads_read_while_one_writes(store: SqliteStore) -> None:
+    add(store)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(len(store.unfinished())))
+    thread.start()
+    thread.join()
+    assert found == [1]
+
+
+def test_what_was_recorded_is_there_for_the_next_daemon(store: SqliteStore, tmp_path: Path) -> None:
+    follow(store, add(store), *RUN)
+    again = SqliteStore(tmp_path / "store.db")
+    assert again.instance == store.instance
+    assert [row.job.state.kind for row in again.unfinished()] == ["running"]
+
+
+def test_a_store_of_a_newer_version_is_refused_and_not_touched(store: SqliteStore, tmp_path: Path) -> None:
+    path = tmp_path / "newer.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(Refused, match="written by a newer runner"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.glob("newer*")) == ["newer.db"]
+    assert file_version(tmp_path / "store.db") == VERSION
+    assert store.instance
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("my thesis")
+    with pytest.raises(Refused, match="is not a job store"):
+        SqliteStore(tmp_path / "store.db")
+    assert (tmp_path / "store.db").read_text() == "my thesis"
+
+
+def fill(path: Path) -> None:
+    """Write until the file system has no room for another byte."""
+    with path.open("ab", buffering=0) as ballast, suppress(OSError):
+        while ballast.write(bytes(4096)):
+            pass
+
+
+def test_a_full_disk_is_unavailable_and_changes_nothing(tmpfs: Path) -> None:
+    store = SqliteStore(tmpfs / "store.db")
+    job = add(store)
+    fill(tmpfs / "ballast")
+    after, _ = advance(job, ImageReady(NOW, "i" * 100_000))
+    with pytest.raises(Unavailable, match="is the disk full"):
+        store.record(Recorded(job, after, ImageReady(NOW, "i" * 100_000)))
+    (tmpfs / "ballast").unlink()
+    assert [row.job.state.kind for row in store.unfinished()] == ["preparing"]
+    follow(store, job, *RUN)
+
+
+def test_every_statement_has_a_name_and_is_valid_sql(store: SqliteStore) -> None:
+    assert store.instance
+    assert {"schema", "add_job", "update_job", "add_event"} <= set(SQL)
+
+
+# --- How long this host leaves attempts alone
+
+
+def _attempt_of(store: SqliteStore, hours: float, cause: str, **facts: object) -> None:
+    """Record one job with one attempt that ran so long and ended like that."""
+    job = add(store)
+    follow(store, job, *RUN)
+    row = store.get(job.id)
+    assert row is not None
+    at = NOW + timedelta(hours=hours)
+    event = Exited(at, 1, Ended(1, cause), AGAIN)
+    after, _ = advance(row.job, event)
+    body = json.dumps({"facts": {"killed_by": "nobody", **facts}})
+    store.record(Recorded(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body)))
+
+
+def test_an_empty_record_says_nothing_about_interruptions(store: SqliteStore) -> None:
+    assert store.interruptions() == (0.0, 0)
+
+
+def test_what_was_taken_away_is_counted_and_what_failed_by_itself_is_not(store: SqliteStore) -> None:
+    for cause in ("killed", "vanished", "terminated", "stopped"):
+        _attempt_of(store, 2, cause)
+    for cause in ("completed", "exception", "host_oom", "device_out_of_memory"):
+        _attempt_of(store, 0.5, cause)
+    ran, taken = store.interruptions()
+    assert (round(ran), taken) == (10 * 3600, 4)
+
+
+def test_what_we_ended_ourselves_is_no_interruption(store: SqliteStore) -> None:
+    for who in ("operator", "deadline", "watch/stalled", "change"):
+        _attempt_of(store, 1, "killed", killed_by=who)
+    _attempt_of(store, 1, "stopped", killed_by="preemption")
+    assert store.interruptions()[1] == 1
+
+
+def test_a_lost_device_is_an_interruption_whatever_the_program_said(store: SqliteStore) -> None:
+    _attempt_of(store, 1, "exception", **{"device.lost": True})
+    _attempt_of(store, 1, "exception", **{"device.lost": False})
+    assert store.interruptions()[1] == 1
+
+
+def test_attempts_that_never_started_have_interrupted_nobody(store: SqliteStore) -> None:
+    follow(store, add(store), *RUN[:2], LaunchFailed(NOW, "no such device", AGAIN))
+    assert store.interruptions() == (0.0, 0)

@@ -1,0 +1,183 @@
+from typing import cast
+
+import pytest
+
+from runner.cli import text as render
+from runner.cli.output import harmless
+from runner.cli.text import Pace
+from runner.client.types import AttemptRow, Detail, Progress
+from tests.fakes.daemon.api import a_job, an_attempt, ended
+
+
+def job(**facts: object) -> Detail:
+    return cast("Detail", {**a_job(), **facts})
+
+
+def attempt(**facts: object) -> AttemptRow:
+    return cast("AttemptRow", an_attempt(2, **facts))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),
+        (0.4, "0s"),
+        (59.4, "59s"),
+        (59.6, "1m00s"),
+        (187, "3m07s"),
+        (7500, "2h05m"),
+        (273_600, "3d04h"),
+    ],
+)
+def test_a_duration_has_two_figures(seconds: float, text: str) -> None:
+    assert render.duration(seconds) == text
+
+
+def test_an_age_counts_from_a_time_in_utc() -> None:
+    assert render.age("1970-01-01T00:01:00.000Z", 150.0) == "1m30s"
+    assert render.age(None, 150.0) == "-"
+
+
+def test_throughput_is_shortened() -> None:
+    assert [render.count(n) for n in (0, 949.6, 5123, 3.2e6, 4e9)] == ["0", "950", "5.1k", "3.2M", "4.0G"]
+
+
+def test_the_progress_line_has_step_throughput_loss_and_time_to_go() -> None:
+    progress: Progress = {"phase": "train", "step": 120, "total_steps": 400, "items_per_s": 5123, "loss": 2.3}
+    assert render.progress_line(progress, 70.0) == "step 120/400  5.1k items/s  loss 2.3000  eta 1m10s"
+
+
+def test_the_progress_line_leaves_out_what_nobody_knows_and_names_an_unusual_phase() -> None:
+    assert render.progress_line({"phase": "compile"}, None) == "compile  step 0"
+
+
+def test_the_time_to_go_comes_from_the_programs_own_clock() -> None:
+    pace = Pace()
+    pace.see({"time": 100.0, "step": 10, "total_steps": 100})
+    assert pace.eta_s({"step": 10, "total_steps": 100}) is None
+    pace.see({"time": 100.5, "step": 10, "total_steps": 100})
+    pace.see({"time": 110.0, "step": 30, "total_steps": 100})
+    assert pace.eta_s({"step": 30, "total_steps": 100}) == pytest.approx(35.0)
+    assert pace.eta_s({"step": 30, "total_steps": None}) is None
+
+
+def test_the_pace_begins_anew_when_the_steps_go_back() -> None:
+    pace = Pace()
+    for time, step in ((0.0, 10), (1.0, 90), (60.0, 50), (70.0, 60)):
+        pace.see({"time": time, "step": step, "total_steps": 100})
+    assert pace.eta_s({"step": 60, "total_steps": 100}) == pytest.approx(40.0)
+
+
+def test_the_pace_survives_reports_without_progress_in_time() -> None:
+    pace = Pace()
+    pace.see({"time": 5.0, "step": 1, "total_steps": 9})
+    pace.see({"time": 5.0, "step": 2, "total_steps": 9})
+    assert pace.eta_s({"step": 2, "total_steps": 9}) == 0
+
+
+def test_one_word_says_where_a_job_stands() -> None:
+    assert render.state_word(job()) == "running"
+    assert render.state_word(job(**ended("failed"))) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        (ended("succeeded"), 0),
+        (ended("failed"), 10),
+        (ended("cancelled"), 11),
+        ({"state": "held"}, 12),
+    ],
+)
+def test_the_exit_code_tells_how_a_job_ended(facts: dict[str, object], code: int) -> None:
+    assert render.exit_code(job(**facts)) == code
+
+
+def test_the_state_line_names_attempt_and_devices_only_where_there_are_some() -> None:
+    assert render.state_line(job()) == "train: running (attempt 1 on cpu)"
+    assert render.state_line(job(gpus=["GPU-1", "GPU-2"])).endswith("(attempt 1 on GPU-1, GPU-2)")
+    assert render.state_line(job(state="queued", why="waits for 1 GPU")) == "train: queued: waits for 1 GPU"
+
+
+def test_the_line_of_an_ended_attempt_has_code_cause_and_verdict() -> None:
+    line = render.attempt_line(attempt(exit_code=137, cause="killed", verdict="resuming from step 50"))
+    assert line == "attempt 2 ended (exit 137): killed; resuming from step 50"
+    assert render.attempt_line(attempt(cause="vanished")) == "attempt 2 ended: vanished"
+    assert render.attempt_line(attempt(cause="x", message="disk full")) == "attempt 2 ended: disk full"
+
+
+def test_the_line_of_a_job_that_ended_proves_its_weights() -> None:
+    done = job(**ended(), attempt=2, result={"weights_sha256": "ab" * 32})
+    assert (
+        render.end_line(done) == f"train: succeeded after 2 attempts: completed; weights sha256 {'ab' * 32}"
+    )
+    assert render.end_line(job(**ended())) == "train: succeeded: completed"
+
+
+def test_the_columns_of_the_list_are_those_that_are_promised() -> None:
+    assert render.list_cells(job(why="x")) == (
+        "000001", "train", "ada", "running", 1, 0, "10/100", "2026-03-01T12:00:00.000Z", "x",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "step"),
+    [
+        ({"progress": None, "saved_step": 50}, "50"),
+        ({"progress": None, "saved_step": None}, "-"),
+        ({"progress": None}, "-"),  # of an older daemon
+        ({"saved_step": 5}, "10/100"),
+    ],
+)
+def test_where_nobody_says_how_far_a_job_is_the_step_is_the_saved_one(
+    facts: dict[str, object], step: str
+) -> None:
+    assert render.list_cells(job(**facts))[6] == step
+
+
+def test_facts_leave_out_what_is_empty_and_keep_a_zero() -> None:
+    facts = dict(render.facts(job(labels={"team": "nlp"}, progress=None)))
+    assert facts["priority"] == 0
+    assert facts["labels"] == "team=nlp"
+    assert "weights_sha256" not in facts
+    assert "step" not in facts
+
+
+def test_an_attempt_shows_how_long_it_ran_and_one_that_runs_says_so() -> None:
+    row = dict(
+        zip(
+            render.ATTEMPT_COLUMNS,
+            render.attempt_cells(attempt(ended_at="2026-03-01T12:03:07Z")),
+            strict=True,
+        )
+    )
+    assert row["ran"] == "3m07s"
+    assert row["cause"] is None
+    assert "running" in render.attempt_cells(attempt())
+
+
+def test_what_others_wrote_cannot_move_the_cursor() -> None:
+    assert harmless("plain ü") == "plain ü"
+    assert harmless("\x1b[2Jgone\r\n\u202e") == r"\x1b[2Jgone\r\n\u202e"
+    assert harmless("a\tb\n", keep="\t\n") == "a\tb\n"
+    assert harmless("bad \udcff") == r"bad \udcff"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "resume from step 4000 with micro-batch 256 → 128: device out of memory in train",
+            "resumed from step 4000 with micro-batch 256 → 128: device out of memory in train",
+        ),
+        ("restart from step 0: killed", "restarted from step 0: killed"),
+        ("held: no valid checkpoint", "held: no valid checkpoint"),
+        ("completed", None),
+    ],
+)
+def test_the_last_verdict_is_told_as_what_was_done_since(said: str, shown: str | None) -> None:
+    attempts = [an_attempt(1, verdict="restart from step 0: x"), an_attempt(2, verdict=said), an_attempt(3)]
+    facts = dict(render.facts(job(attempts=attempts, why="completed", settings={"micro_batch": 128})))
+    assert facts.get("verdict") == shown
+    assert facts["settings"] == "micro_batch=128"
+    assert "verdict" not in dict(render.facts(job()))

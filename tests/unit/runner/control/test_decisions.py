@@ -1,0 +1,387 @@
+"""From an end to a ruling: what the loop adds to the facts, and how an answer becomes concrete."""
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar
+
+import pytest
+
+from runner.control.context import Capacity, Examined, Findings, Pinned, Unstarted, World
+from runner.control.decisions import judged, looked_into
+from runner.core.job.model import (
+    Allocation,
+    Attempt,
+    Ended,
+    Exited,
+    From,
+    Job,
+    LaunchFailed,
+    Preparing,
+    Ruling,
+    Running,
+    Start,
+    Starting,
+    Stopping,
+    StopReason,
+)
+from runner.core.policy.conditions import ALWAYS
+from runner.core.policy.decision import Limit
+from runner.core.policy.explain import explained
+from runner.core.policy.facts import Known
+from runner.core.policy.history import History
+from runner.core.policy.model import Adjustment, Knob, Policy, Rule, Source, Verb, digest
+from runner.core.policy.model import Start as Origin
+from runner.core.policy.turned import Turned
+from runner.core.ports.all import DecisionRow, Gone, JobRow
+from runner.core.scheduler.snapshot import Needs
+from tests.fakes.daemon.attempts import FakeWorkshop, steady
+from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.engine.executor import FakeExecutor
+from tests.fakes.engine.keyed_executor import ManualLanes
+from tests.fakes.host.machine import ANN, GPUS, Host
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=10)
+SAVED: dict[str, Known] = {
+    "exit.class": "exception",
+    "cause": "exception",
+    "checkpoint.present": True,
+    "checkpoint.valid": True,
+    "checkpoint.step": 40,
+    "checkpoint.count": 2,
+    "progress.advanced": True,
+}
+OOM: dict[str, Known] = {**SAVED, "oom.device": True, "phase": "train", "effective.micro_batch": 256}
+
+
+@dataclass
+class Case:
+    """One end of the first attempt of a job, on a machine with two devices."""
+
+    host: Host
+    policy: Policy = field(default_factory=steady)
+    attempt: Attempt = field(default_factory=lambda: Attempt(1, 1))
+    facts: dict[str, Known] = field(default_factory=lambda: dict(SAVED))
+    steps: tuple[int, ...] = (40, 30)
+    poisoned_at: int | None = None
+    gpus: int = 1
+    job: Job = field(default_factory=lambda: Job("1", Preparing(NOW), attempts=1))
+
+    @property
+    def world(self) -> World:
+        workshop = FakeWorkshop("i1", {"1": Needs(1, 1024, self.gpus, "nvidia" if self.gpus else None)})
+        return World(
+            store=self.host.store,
+            executor=FakeExecutor("i1"),
+            workshop=workshop,
+            clock=FakeClock(),
+            capacity=Capacity(4, 1024**3, GPUS),
+            lanes=ManualLanes(),
+            builds=ManualLanes(),
+            boot="boot-1",
+        )
+
+    def row(self, job: Job) -> JobRow:
+        return JobRow(job, "job", ANN, NOW, 50, "{}")
+
+    def end(self, reason: StopReason | None = None, by: str | None = None) -> tuple[Exited, DecisionRow]:
+        """Return what is judged of an attempt that ran, and had perhaps been asked to stop."""
+        lent = Allocation(("GPU-a",) if self.gpus else ())
+        state: Running | Stopping = Running(NOW, "img", self.attempt, lent)
+        if reason is not None:
+            state = Stopping(LATER, "img", self.attempt, lent, reason, LATER, by=by, started=NOW)
+        ended = Ended(1, "exception", checkpoint_step=next(iter(self.steps), None))
+        pinned = Pinned(self.policy, digest(self.policy))
+        findings = Findings(ended, pinned, self.facts, self.steps, "spec", self.poisoned_at)
+        news = Examined("1", 1, LATER, findings)
+        found = judged(self.world, self.row(replace(self.job, state=state)), news)
+        assert found is not None
+        event, kept = found
+        assert isinstance(event, Exited)
+        return event, kept
+
+    def ruling(self, reason: StopReason | None = None, by: str | None = None) -> Ruling:
+        return self.end(reason, by)[0].ruling
+
+    def told(self, name: str, reason: StopReason | None = None, by: str | None = None) -> Known | None:
+        """Return a fact as the decision was made with it."""
+        value: Known | None = json.loads(self.end(reason, by)[1].body)["facts"].get(name)
+        return value
+
+
+@pytest.fixture
+def case(host: Host) -> Case:
+    return Case(host)
+
+
+def rules(*said: Rule) -> Policy:
+    return replace(steady(), on_exit=said)
+
+
+def resume(source: Source, step: int | None = None, *adjust: Adjustment) -> Policy:
+    return rules(Rule("r", Verb.RESUME, ALWAYS, Origin(source, step), adjust))
+
+
+# --- What the loop knows
+
+
+@pytest.mark.parametrize(
+    ("reason", "by", "killed_by", "wish"),
+    [
+        (None, None, "nobody", "none"),
+        (StopReason.CANCELLED, "ann", "operator", "cancel"),
+        (StopReason.RESTART, "ann", "operator", "restart"),
+        (StopReason.HOLD, "ann", "operator", "hold"),
+        (StopReason.TIME_LIMIT, None, "deadline", "none"),
+        (StopReason.CHANGE, None, "change", "none"),
+        (StopReason.PREEMPTION, None, "preemption", "none"),
+        (StopReason.WATCH, "stalled", "watch/stalled", "none"),
+    ],
+)
+def test_who_ended_it_is_taken_from_the_runners_own_journal(
+    case: Case, reason: StopReason | None, by: str | None, killed_by: str, wish: str
+) -> None:
+    assert case.told("killed_by", reason, by) == killed_by
+    assert case.told("operator.request", reason, by) == wish
+    assert case.told("preempted", reason, by) is (True if reason is StopReason.PREEMPTION else None)
+
+
+@pytest.mark.parametrize(("boot", "known"), [("boot-1", False), ("boot-0", True), (None, None)])
+def test_a_reboot_shows_in_the_boot_ids(case: Case, boot: str | None, known: Known | None) -> None:
+    case.attempt = Attempt(1, 1, boot=boot)
+    assert case.told("host.rebooted") is known
+
+
+@pytest.mark.parametrize(
+    ("gpus", "avoid", "others"), [(1, (), 1), (1, ("GPU-b",), 0), (2, (), 0), (0, (), 0)]
+)
+def test_other_devices_are_counted_only_when_they_are_enough(
+    case: Case, gpus: int, avoid: tuple[str, ...], others: int
+) -> None:
+    case.gpus = gpus
+    case.job = replace(case.job, turned=Turned(avoid=avoid))
+    assert case.told("device.others") == others
+
+
+def test_the_time_limit_leaves_what_no_attempt_has_used(case: Case) -> None:
+    assert case.told("deadline.slack_s") is None
+    history = History(ran=timedelta(minutes=15))
+    case.job = replace(case.job, time_limit=timedelta(minutes=20), history=history)
+    assert case.told("deadline.slack_s") == -300
+
+
+@pytest.mark.parametrize(("minutes", "verb"), [(20, Verb.GIVE_UP), (30, Verb.RESUME)])
+def test_a_job_that_gave_way_starts_again_only_if_it_has_time_left(
+    case: Case, minutes: int, verb: Verb
+) -> None:
+    history = History(ran=timedelta(minutes=15))  # and ten more now
+    case.job = replace(case.job, time_limit=timedelta(minutes=minutes), history=history)
+    event, kept = case.end(StopReason.PREEMPTION, by="9")
+    assert event.ruling.verdict.verb is verb
+    assert json.loads(kept.body)["verdict"]["do"] == verb  # what is written down is what follows
+    if verb is Verb.GIVE_UP:
+        said = "time limit of 20 min reached when it gave way to job 9"
+        assert (event.ruling.verdict.reason, event.ruling.verdict.limit) == (said, Limit.WALL)
+
+
+def test_news_about_an_attempt_that_is_over_is_not_judged(case: Case) -> None:
+    pinned = Pinned(case.policy, "x")
+    news = Unstarted("1", 7, NOW, "no", pinned)
+    state = Starting(NOW, "img", case.attempt, Allocation())
+    assert judged(case.world, case.row(replace(case.job, state=state)), news) is None
+    assert judged(case.world, case.row(case.job), replace(news, attempt=1)) is None
+
+
+# --- The answer made concrete
+
+
+@pytest.mark.parametrize(
+    ("source", "step", "poisoned_at", "start"),
+    [
+        (Source.NEWEST, None, None, Start()),
+        (Source.PREVIOUS, None, None, Start(From.STEP, 30)),
+        (Source.BEFORE_NAN, None, 45, Start(From.STEP, 40)),
+        (Source.BEFORE_NAN, None, 40, Start(From.STEP, 30)),
+        (Source.BEFORE_NAN, None, 20, Start(From.STEP, 40)),
+        (Source.BEFORE_NAN, None, None, Start(From.STEP, 40)),
+        (Source.STEP, 30, None, Start(From.STEP, 30)),
+    ],
+)
+def test_where_the_next_attempt_begins_is_a_step_and_not_a_word(
+    case: Case, source: Source, step: int | None, poisoned_at: int | None, start: Start
+) -> None:
+    case.policy, case.poisoned_at = resume(source, step), poisoned_at
+    assert case.ruling().start == start
+
+
+@pytest.mark.parametrize(("source", "step"), [(Source.PREVIOUS, None), (Source.STEP, 20)])
+def test_a_checkpoint_that_is_not_there_holds_the_job(case: Case, source: Source, step: int | None) -> None:
+    case.policy, case.steps = resume(source, step), (40,)
+    verdict = case.ruling().verdict
+    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Limit.UNUSABLE_CHECKPOINTS)
+    assert "there is no valid checkpoint to begin with" in verdict.reason
+
+
+def test_a_restart_begins_a_new_lineage_and_the_first_checkpoint_is_waited_for_in_the_same(
+    case: Case,
+) -> None:
+    case.policy = rules(Rule("r", Verb.RESTART))
+    assert case.ruling().start == Start(From.SCRATCH)
+    case.policy, case.steps = resume(Source.NEWEST), ()
+    case.facts = {**SAVED, "checkpoint.present": False, "checkpoint.valid": False}
+    ruling = case.ruling()
+    assert (ruling.verdict.verb, ruling.verdict.limit) == (Verb.RESTART, Limit.NO_CHECKPOINT)
+    assert ruling.start == Start()
+
+
+def test_a_remedy_is_settled_with_the_verdict_and_written_down(case: Case) -> None:
+    case.facts = OOM
+    event, kept = case.end()
+    assert event.ruling.turned == Turned(micro_batch=128)
+    assert event.ruling.verdict.reason == "resume from step 40 with micro-batch 256 → 128: exception in train"
+    body = json.loads(kept.body)
+    assert body["next"] == {"from": "checkpoint", "step": None, "settings": {"micro_batch": 128}}
+    assert (kept.job_id, kept.attempt, kept.moment, kept.at) == ("1", 1, "exit", LATER)
+    assert any("oom-train" in line for line in explained(body))
+
+
+def test_another_device_is_one_that_the_attempt_did_not_have(case: Case) -> None:
+    case.policy = resume(Source.NEWEST, None, Adjustment(Knob.DEVICE, "other"))
+    assert case.ruling().turned == Turned(avoid=("GPU-a",))
+
+
+# --- What a person has asked for
+
+
+@pytest.mark.parametrize("reason", [StopReason.RESTART, StopReason.CHANGE])
+def test_what_a_person_asks_for_costs_nothing_and_no_ceiling_stands_against_it(
+    case: Case, reason: StopReason
+) -> None:
+    history = History(attempts=19, charged=19, setbacks=3)
+    case.job = replace(case.job, history=history)
+    ruling = case.ruling(reason)
+    assert (ruling.verdict.verb, ruling.verdict.reason) == (Verb.RESUME, f"{reason}, as asked")
+    assert (ruling.history.attempts, ruling.history.charged, ruling.history.setbacks) == (20, 19, 0)
+    assert ruling.history.ran == timedelta(minutes=10)
+    rules_ = json.loads(case.end(reason)[1].body)["rules"]
+    assert next(each["note"] for each in rules_ if each["truth"]).startswith("would answer; ")
+
+
+def test_work_that_is_done_stays_done_whatever_was_asked_for(case: Case) -> None:
+    case.facts = {**SAVED, "exit.class": "success", "cause": "completed"}
+    assert case.ruling(StopReason.RESTART).verdict.verb is Verb.FINISH
+
+
+def test_a_hold_that_was_asked_for_is_one_and_costs_nothing(case: Case) -> None:
+    ruling = case.ruling(StopReason.HOLD, "ann")
+    assert (ruling.verdict.verb, ruling.verdict.limit) == (Verb.HOLD, Limit.OPERATOR)
+    assert (ruling.verdict.reason, ruling.verdict.charged) == ("held, as asked", False)
+    assert (ruling.history.attempts, ruling.history.charged) == (1, 0)
+
+
+# --- Launches that were refused
+
+
+@pytest.mark.parametrize(
+    ("start", "again"),
+    [(Start(), Start()), (Start(From.STEP, 30), Start(From.STEP, 30)), (Start(From.SCRATCH), Start())],
+)
+def test_a_refused_launch_is_tried_again_where_it_was_to_begin(
+    case: Case, start: Start, again: Start
+) -> None:
+    attempt = Attempt(1, 1, start)
+    row = case.row(replace(case.job, state=Starting(NOW, "img", attempt, Allocation(("GPU-a",)))))
+    pinned = Pinned(case.policy, "x")
+    found = judged(case.world, row, Unstarted("1", 1, LATER, "no such device", pinned))
+    assert found is not None
+    event, kept = found
+    assert isinstance(event, LaunchFailed)
+    assert (event.why, event.ruling.verdict.verb, event.ruling.start) == (
+        "no such device",
+        Verb.RESUME,
+        again,
+    )
+    facts = json.loads(kept.body)["facts"]
+    assert (facts["exit.class"], facts["root"]) == ("no_start", "launch_failed: no such device")
+    assert "attempt.uptime_s" not in facts
+
+
+# --- Revisions
+
+
+class Looking(FakeWorkshop):
+    """A workshop that remembers the revisions in which it looked into ends."""
+
+    seen: ClassVar[list[str]] = []
+
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
+        self.seen.append(row.revision)
+        return super().examine(row, attempt, gone)
+
+
+@pytest.mark.parametrize(("revision", "seen", "fits"), [(1, "{}", True), (2, "{}", None)])
+def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
+    case: Case, revision: int, seen: str, fits: Known | None
+) -> None:
+    """Whether its checkpoint fits another revision, nobody here knows."""
+    case.host.store.add(case.row(case.job), "submitted")
+    running = Running(NOW, "img", case.attempt, Allocation())
+    row = case.row(replace(case.job, revision=revision, state=running))
+    if revision == 2:
+        row = replace(row, revision='{"new": 1}')
+    workshop = Looking("i1", facts={"1": {"checkpoint.compatible": True}})
+    found = looked_into(
+        replace(case.world, workshop=workshop), row, case.attempt, Gone(case.host.key("1"), 1)
+    )
+    assert (workshop.seen.pop(), found.facts.get("checkpoint.compatible")) == (seen, fits)
+
+
+# --- Signals that somebody has asked for
+
+
+@pytest.mark.parametrize(
+    ("notes", "cause", "message", "told"),
+    [
+        (
+            ("attempt 1: SIGKILL requested by ann",),
+            "killed",
+            "killed (SIGKILL)",
+            "; SIGKILL requested by ann",
+        ),
+        (
+            ("attempt 1: SIGTERM requested by ann",),
+            "stopped",
+            "stopped after saving",
+            "; SIGTERM requested by ann",
+        ),
+        (("attempt 1: SIGUSR1 requested by ann",), "killed", "killed (SIGKILL)", ""),
+        (("attempt 2: SIGKILL requested by ann",), "killed", "killed (SIGKILL)", ""),
+        (
+            (
+                "attempt 1: SIGINT requested by ann",
+                "attempt 1: SIGKILL requested by bob",
+                "attempt 1: SIGUSR1 requested by ann",
+            ),
+            "killed",
+            "killed (SIGKILL)",
+            "; SIGKILL requested by bob",
+        ),
+        ((), "killed", "killed (SIGKILL)", ""),
+    ],
+)
+def test_an_end_says_who_has_asked_for_the_signal_that_brought_it_about(
+    case: Case, notes: tuple[str, ...], cause: str, message: str, told: str
+) -> None:
+    class Signalled(FakeWorkshop):
+        def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
+            found = super().examine(row, attempt, gone)
+            return replace(found, ended=replace(found.ended, cause=cause, message=message))
+
+    row = case.row(replace(case.job, state=Running(NOW, "img", case.attempt, Allocation())))
+    case.host.store.add(row, "submitted")
+    for note in notes:
+        case.host.store.note("1", NOW, "signal_requested", note)
+    world = replace(case.world, workshop=Signalled("i1"))
+    found = looked_into(world, row, case.attempt, Gone(case.host.key("1"), 137))
+    assert found.ended.message == message + told

@@ -1,0 +1,386 @@
+"""The loop over a fake world: every interleaving of work, looks, crashes and outages."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.base.errors import Refused
+from runner.core.job.model import (
+    CancelRequested,
+    Finished,
+    From,
+    Held,
+    Outcome,
+    Preparing,
+    Queued,
+    ReleaseRequested,
+    RestartRequested,
+    Running,
+    Start,
+    Starting,
+    Stopping,
+)
+from runner.core.ports.all import Alive, JobRow
+from runner.core.scheduler.snapshot import Needs
+from tests.fakes.engine.executor import Program
+from tests.fakes.host.disk import examples
+from tests.fakes.host.machine import Host, fresh_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_a_job_runs_and_its_container_is_removed(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    assert host.state(job_id) == "running"
+    host.world.end(host.key(job_id), 0)
+    host.settle()
+    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.SUCCEEDED, "completed")
+    assert host.executor.observe() == ()
+    assert host.workshop.retired == [job_id]
+
+
+def test_an_attempt_that_dies_is_followed_by_another_after_the_backoff(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.workshop.steps[job_id] = 40
+    host.world.end(host.key(job_id), 137)
+    host.settle()
+    assert host.state(job_id) == "queued"
+    assert host.daemon.why(job_id) == "backoff, 5 s left"
+    host.wait(5)
+    assert host.state(job_id) == "running"
+    assert [a.cause for a in host.store.attempts(job_id)] == ["killed", None]
+
+
+@pytest.mark.parametrize(
+    "moment", ["submitted", "building", "placed", "launched", "running", "ended", "recorded"]
+)
+def test_a_daemon_killed_at_any_moment_loses_and_doubles_nothing(host: Host, moment: str) -> None:
+    job_id = host.submit()
+    steps: dict[str, list[Callable[[], object]]] = {
+        "submitted": [],
+        "building": [host.builds.step],
+        "placed": [host.builds.step, lambda: host.daemon.turn(0)],
+        "launched": [host.builds.step, lambda: host.daemon.turn(0), host.lanes.step],
+        "running": [host.settle],
+        "ended": [host.settle, lambda: host.world.end(host.key(job_id), 137)],
+        "recorded": [
+            host.settle,
+            lambda: host.world.end(host.key(job_id), 137),
+            host.daemon.look,
+            lambda: host.daemon.turn(0),
+            host.lanes.step,
+            lambda: host.daemon.turn(0),
+        ],
+    }
+    for step in steps[moment]:
+        step()
+    host.boot()
+    host.settle()
+    host.wait(5)
+    assert host.state(job_id) == "running"
+    assert len({request.key for request in host.world.launches}) == len(host.world.launches)
+    assert [type(seen) for seen in host.executor.observe()] == [Alive]
+
+
+def test_an_engine_that_is_down_is_waited_for_and_blames_nobody(host: Host) -> None:
+    host.world.down = True
+    host.workshop.engine_down = True
+    job_id = host.submit()
+    host.settle()
+    assert host.state(job_id) == "preparing"
+    assert host.daemon.why(job_id) == "the engine does not answer"
+    host.workshop.engine_down = False
+    host.wait(3)
+    assert host.state(job_id) == "starting"
+    host.world.down = False
+    host.wait(3)
+    assert host.state(job_id) == "running"
+    host.world.down = True
+    host.wait(600)
+    assert host.state(job_id) == "running"
+    assert host.row(job_id).job.history.charged == 0
+
+
+def test_an_attempt_that_vanished_is_resumed_only_after_two_looks(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.clock.forward(1)
+    del host.world.attempts[host.key(job_id)]
+    host.daemon.look()
+    host.daemon.turn(0)
+    assert not host.lanes.waiting
+    host.settle()
+    assert host.store.attempts(job_id)[0].cause == "vanished"
+    host.wait(5)
+    assert host.state(job_id) == "running"
+
+
+def test_cancelling_terminates_and_after_the_grace_kills(host: Host) -> None:
+    host.world.programs["train", "1"] = Program(on_signal={15: None})
+    job_id = host.submit()
+    host.settle()
+    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.settle()
+    assert host.state(job_id) == "stopping"
+    host.wait(31)
+    assert [number for _, number in host.world.signals] == [15, 9]
+    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.CANCELLED, "cancelled by ann")
+
+
+def test_cancelling_while_the_image_is_built_is_at_once(host: Host) -> None:
+    job_id = host.submit()
+    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    assert host.state(job_id) == "finished"
+    host.settle()
+    assert host.world.launches == []
+
+
+def test_a_failed_build_ends_the_job_with_its_words(host: Host) -> None:
+    host.workshop.build_error = "no space left"
+    job_id = host.submit()
+    host.settle()
+    assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.FAILED, "no space left")
+
+
+def test_devices_are_held_from_starting_on_and_never_shared(host: Host) -> None:
+    for job_id in "123":
+        host.workshop.needs_of[job_id] = Needs(0.5, 1024, 1, "nvidia")
+        host.submit(f"job{job_id}")
+    host.settle()
+    assert [host.state(job_id) for job_id in "123"] == ["running", "running", "queued"]
+    assert (
+        host.daemon.why("3") == "waits for 1 NVIDIA GPU: 0 free, 2 lent; no estimate: job 1 has no time limit"
+    )
+    host.world.end(host.key("1"), 0)
+    host.settle()
+    assert host.state("3") == "running"
+    lent = [request.devices[0].uuid for request in host.world.launches]
+    assert lent == ["GPU-a", "GPU-b", "GPU-a"]
+
+
+def test_an_image_that_is_gone_is_prepared_again(host: Host) -> None:
+    host.world.images_gone.add("img-job")
+    job_id = host.submit()
+    host.daemon.turn(0)
+    host.builds.step()
+    host.daemon.turn(0)
+    host.lanes.step()
+    host.daemon.turn(0)
+    assert host.state(job_id) == "preparing"
+    host.world.images_gone.clear()
+    host.settle()
+    assert (host.state(job_id), host.workshop.builds) == ("running", 2)
+    assert [a.number for a in host.store.attempts(job_id)] == [1]
+
+
+def test_restarting_from_scratch_keeps_the_old_lineage(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start(From.SCRATCH)))
+    host.settle()
+    assert [(a.number, a.lineage) for a in host.store.attempts(job_id)] == [(1, 1), (2, 2)]
+
+
+def test_restarts_that_a_person_asks_for_are_no_storm(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    for number in range(1, 7):
+        host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start()))
+        host.world.end(host.key(job_id, number), 75)
+        host.wait(1)
+        assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", number + 1)
+    host.world.end(host.key(job_id, 7), 137)
+    host.settle()
+    host.wait(6)
+    assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", 8)
+
+
+def test_what_makes_no_sense_is_refused(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.world.end(host.key(job_id), 0)
+    host.settle()
+    with pytest.raises(Refused, match="so it cannot be cancelled; runner restart begins another"):
+        host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    with pytest.raises(Refused, match="nothing to send a signal to"):
+        host.daemon.signal(host.row(job_id), 10)
+
+
+def test_a_container_of_ours_that_nobody_knows_is_left_alone(host: Host) -> None:
+    stranger = host.key("99")
+    host.world.attempts[stranger] = Alive(stranger)
+    host.settle()
+    assert host.executor.observe() == (Alive(stranger),)
+    assert host.world.signals == []
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("submit"), st.just(0)),
+    st.tuples(st.just("build"), st.integers(0, 3)),
+    st.tuples(st.just("lane"), st.integers(0, 3)),
+    st.tuples(st.just("turn"), st.just(0)),
+    st.tuples(st.just("look"), st.just(0)),
+    st.tuples(st.just("end"), st.sampled_from([0, 1, 75, 137])),
+    st.tuples(st.just("cancel"), st.integers(1, 3)),
+    st.tuples(st.just("restart"), st.integers(1, 3)),
+    st.tuples(st.just("forward"), st.sampled_from([1, 6, 40])),
+    st.tuples(st.just("outage"), st.booleans().map(int)),
+    st.tuples(st.just("silence"), st.booleans().map(int)),
+    st.tuples(st.just("crash"), st.just(0)),
+    *[st.tuples(st.just("settle"), st.just(0))] * 3,  # else hardly an attempt would run, or end
+)
+
+
+def apply(host: Host, action: str, value: int) -> None:
+    """Let one thing happen to a host."""
+    match action:
+        case "submit" if host.store.count_states().get("running", 0) < 4:
+            host.submit()
+        case "settle":
+            host.settle()
+        case "build":
+            host.builds.step(value)
+        case "lane":
+            host.lanes.step(value)
+        case "turn":
+            host.daemon.turn(0)
+        case "look":
+            host.daemon.look()
+        case "end" if host.world.running:
+            host.world.end(min(host.world.running, key=str), value)
+        case "cancel" | "restart" if (row := host.store.get(str(value))) is not None:
+            ask(
+                host,
+                action,
+                host.daemon.entries[row.job.id].row if row.job.id in host.daemon.entries else row,
+            )
+        case "forward":
+            host.clock.forward(value)
+        case "outage":
+            host.world.down = bool(value)
+        case "silence":
+            host.world.lose_answers = bool(value)
+        case "crash":
+            host.boot()
+        case _:
+            pass  # nothing there to happen to
+
+
+def ask(host: Host, action: str, row: JobRow) -> None:
+    now = host.clock.now()
+    event = CancelRequested(now, "ann") if action == "cancel" else RestartRequested(now, "ann", Start())
+    try:
+        host.daemon.happen(row, event)
+    except Refused:
+        assert isinstance(row.job.state, Finished | Stopping | Preparing | Queued)
+
+
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ACTIONS, min_size=10, max_size=70))
+def test_whatever_happens_nothing_is_lost_leaked_or_run_twice(actions: list[tuple[str, int]]) -> None:
+    with fresh_host() as host:
+        first = host.submit()
+        for action, value in actions:
+            apply(host, action, value)
+            lent = [
+                u
+                for e in host.daemon.entries.values()
+                for u in getattr(e.row.job.state, "allocation", _NONE).devices
+            ]
+            assert len(lent) == len(set(lent))
+        host.world.down = host.world.lose_answers = False
+        if not any(action == "crash" for action, _ in actions):
+            host.boot()
+        for _ in range(8):
+            host.wait(400)
+        assert_whole(host)
+        assert host.store.get(first) is not None
+        finish_all(host)
+        assert host.executor.observe() == ()
+        assert_whole(host)
+
+
+class _None:
+    devices: tuple[str, ...] = ()
+
+
+_NONE = _None()
+
+
+def assert_whole(host: Host) -> None:
+    """No attempt began twice, and what the engine has is what the store says is alive."""
+    keys = [request.key for request in host.world.launches]
+    assert len(keys) == len(set(keys))
+    alive = {seen.key for seen in host.executor.observe()}
+    rows = host.store.unfinished()
+    known = {
+        host.key(r.job.id, r.job.attempts)
+        for r in rows
+        if isinstance(r.job.state, Running | Starting | Stopping)
+    }
+    assert alive == known
+    assert all(isinstance(r.job.state, Running | Queued | Held) for r in rows)
+
+
+def finish_all(host: Host) -> None:
+    for row in host.store.unfinished():
+        entry = host.daemon.entries[row.job.id]
+        host.daemon.happen(entry.row, CancelRequested(host.clock.now(), "ann"))
+    host.settle()
+    host.wait(40)
+    assert host.store.unfinished() == ()
+
+
+def test_a_policy_that_says_hold_keeps_everything_until_a_release(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.workshop.facts[job_id] = {"cause": "disk_full"}
+    host.world.end(host.key(job_id), 1)
+    host.settle()
+    assert host.state(job_id) == "held"
+    host.daemon.happen(host.row(job_id), ReleaseRequested(host.clock.now(), "ann"))
+    host.settle()
+    assert host.state(job_id) == "running"
+    assert host.row(job_id).job.history.charged == 0
+
+
+def test_a_decision_is_recorded_with_its_event_and_left_beside_the_attempt(host: Host) -> None:
+    job_id = host.submit()
+    host.settle()
+    host.world.end(host.key(job_id), 137)
+    host.settle()
+    [kept] = host.store.decisions(job_id)
+    assert host.workshop.kept == [kept]
+    assert (kept.attempt, kept.moment) == (1, "exit")
+
+
+def test_a_remedy_keeps_a_job_away_from_the_device_that_it_lost(host: Host) -> None:
+    job_id = "1"
+    host.workshop.needs_of[job_id] = Needs(0.5, 1024, 1, "nvidia")
+    host.submit()
+    host.settle()
+    host.workshop.facts[job_id] = {"device.lost": True}
+    host.world.end(host.key(job_id), 1)
+    host.settle()
+    host.wait(5)
+    state = host.row(job_id).job.state
+    assert isinstance(state, Running)
+    assert (state.allocation.devices, state.attempt.turned.avoid) == (("GPU-b",), ("GPU-a",))
+
+
+def test_a_refused_launch_is_judged_by_the_policy_too(host: Host) -> None:
+    host.world.refusals = ["no such device"] * 10
+    job_id = host.submit()
+    for _ in range(8):
+        host.settle()
+        host.wait(600)
+    state = host.row(job_id).job.state
+    assert isinstance(state, Finished)
+    assert state.why.startswith("no progress: 3 attempts ended alike without a newer checkpoint; ")
+    assert state.why.endswith("the last: launch failed: no such device")
+    assert len(host.store.decisions(job_id)) == len(host.store.attempts(job_id)) == 3

@@ -1,0 +1,80 @@
+"""News that comes together is written together; a run never holds two pieces of news about one job."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from runner.control.context import Asked, Entry, Happened, Message, Observed
+from runner.control.transitions import change, record, runs
+from runner.core.job.lifecycle import IllegalTransition
+from runner.core.job.model import ImageReady
+from runner.core.ports.all import Recorded
+from tests.fakes.host.machine import Host
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def news(job_id: str) -> Happened:
+    return Happened(job_id, ImageReady(NOW, "img"))
+
+
+def test_only_news_of_different_jobs_are_taken_together_and_the_order_stays() -> None:
+    asked, seen = Asked(lambda: None), Observed(0.0, ())
+    messages: list[Message] = [
+        news("1"), news("2"), asked, news("3"), news("4"), news("3"), seen, asked, news("5"),
+    ]  # fmt: skip
+    assert list(runs(messages)) == [
+        [news("1"), news("2")],
+        [asked],
+        [news("3"), news("4")],
+        [news("3")],
+        [seen],
+        [asked],
+        [news("5")],
+    ]
+    assert list(runs([])) == []
+
+
+def test_changes_of_several_jobs_are_written_all_or_none(host: Host) -> None:
+    first, second = host.submit(), host.submit()
+    entries = [host.daemon.entries[job_id] for job_id in (first, second)]
+    changes = [change(entry, ImageReady(NOW, "img")) for entry in entries]
+    broken = change(Entry(host.row(second), host.daemon.world.moment()), ImageReady(NOW, "img"))
+    object.__setattr__(broken, "after", None)
+    with pytest.raises(AttributeError):
+        record(host.store, [changes[0], broken])
+    assert (host.state(first), host.state(second)) == ("preparing", "preparing")
+    record(host.store, changes)
+    assert (host.state(first), host.state(second)) == ("queued", "queued")
+    with pytest.raises(IllegalTransition):
+        change(Entry(host.row(first), host.daemon.world.moment()), ImageReady(NOW, "img"))
+
+
+def test_news_about_one_job_that_is_late_holds_nobody_up(host: Host) -> None:
+    ids = [host.submit(f"j{number}") for number in range(3)]
+    for job_id in (*ids, "99"):
+        host.daemon._news.put(news(job_id))
+    host.daemon.turn(0)
+    for job_id in ids:
+        host.daemon._news.put(news(job_id))
+    host.daemon.turn(0)
+    assert {host.state(job_id) for job_id in ids} == {"starting"}
+
+
+def test_what_cannot_be_written_together_is_tried_one_by_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [host.submit(f"j{number}") for number in range(3)]
+    record_all = host.store.record_all
+
+    def fussy(changes: Sequence[Recorded]) -> None:
+        if ids[1] in {change.after.id for change in changes}:
+            raise ValueError("one of them is broken")
+        record_all(changes)
+
+    monkeypatch.setattr(host.store, "record_all", fussy)
+    for job_id in ids:
+        host.daemon._news.put(news(job_id))
+    host.daemon.turn(0)
+    assert [host.state(job_id) for job_id in ids] == ["starting", "preparing", "starting"]

@@ -1,0 +1,313 @@
+"""What looking after running attempts leads to, at a host where time passes only when a test says so."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from runner.base.errors import Unavailable
+from runner.control.context import Glance, Watched
+from runner.core.job.model import Running, Stopping, StopReason
+from runner.core.policy.conditions import ALWAYS
+from runner.core.policy.facts import Known
+from runner.core.policy.heartbeat import FLOOR_S, Sign
+from runner.core.policy.model import Ceilings, Rule, Verb
+from runner.core.ports.all import EventRow
+from runner.core.scheduler.snapshot import RESTART_S, Needs
+from tests.fakes.daemon.attempts import steady
+from tests.fakes.gpu.vitals import FakeVitals
+from tests.fakes.host.machine import Host
+
+LOOK_S = 5.0
+
+
+class Site:
+    """One running job, and looks at it."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.vitals = FakeVitals()
+        host.daemon.world = replace(host.daemon.world, vitals=self.vitals)
+        host.daemon._watcher.world = host.daemon.world
+        self.job = host.submit()
+        host.settle()
+        self.step = 0
+
+    def says(self, phase: str = "train", step: int | None = None, **facts: Known) -> None:
+        """Let the attempt report."""
+        self.step = self.step if step is None else step
+        sign = Sign(phase, self.step, written=self.host.clock.monotonic())
+        self.host.workshop.glances[self.job] = Glance(sign, {"phase": phase, **facts}, "spec")
+
+    def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.host.clock.forward(LOOK_S)
+            self.host.daemon.watch()
+            self.host.daemon.turn(0)
+
+    def works(self, steps: int = 10) -> None:
+        """Take so many steps, each looked at."""
+        for _ in range(steps):
+            self.says(step=self.step + 1)
+            self.look()
+
+    def hangs(self, seconds: float) -> None:
+        self.look(int(seconds / LOOK_S) + 1)
+
+    @property
+    def state(self) -> str:
+        return self.host.state(self.job)
+
+    def events(self, kind: str) -> list[EventRow]:
+        return [event for event, _ in self.host.store.events(0, self.job, 500) if event.kind == kind]
+
+
+@pytest.fixture
+def site(host: Host) -> Site:
+    return Site(host)
+
+
+# --- Hangs
+
+
+def test_an_attempt_that_falls_silent_is_stopped_by_the_rule(site: Site) -> None:
+    site.works()
+    site.hangs(FLOOR_S)
+    state = site.host.row(site.job).job.state
+    assert isinstance(state, Stopping)
+    assert (state.reason, state.by) == (StopReason.WATCH, "stalled")
+
+
+def test_what_was_decided_is_kept_with_every_fact(site: Site) -> None:
+    site.works()
+    site.hangs(FLOOR_S)
+    [decision] = site.host.store.decisions(site.job, 1)
+    body = json.loads(decision.body)
+    assert (body["moment"], body["verdict"]["do"], body["verdict"]["rule"]) == ("watch", "stop", "stalled")
+    assert body["facts"]["heartbeat.age_over_limit"] is True
+    assert body["facts"]["heartbeat.limit_s"] == FLOOR_S
+
+
+def test_silence_below_the_limit_disturbs_nobody(site: Site) -> None:
+    site.works()
+    site.hangs(FLOOR_S - 3 * LOOK_S)
+    assert site.state == "running"
+
+
+@pytest.mark.parametrize("phase", ["init", "compile", "eval", "save", "drain"])
+def test_no_length_of_what_nobody_can_time_is_a_hang(site: Site, phase: str) -> None:
+    site.works()
+    site.says(phase)
+    site.hangs(20 * FLOOR_S)
+    assert site.state == "running"
+
+
+def test_an_attempt_that_has_not_taken_five_steps_is_not_known_well_enough(site: Site) -> None:
+    site.works(4)
+    site.hangs(10 * FLOOR_S)
+    assert site.state == "running"
+
+
+def test_the_queue_hears_how_long_a_start_took(site: Site) -> None:
+    running = site.host.daemon.queue.running
+    assert running[site.job].restart_s == RESTART_S
+    site.says("init", step=0)
+    site.look(5)
+    assert running[site.job].restart_s == RESTART_S
+    site.works(3)
+    assert running[site.job].restart_s == pytest.approx(6 * LOOK_S, abs=1)
+
+
+def test_an_attempt_that_reports_nothing_is_left_alone(site: Site) -> None:
+    site.look(1000)
+    assert (site.state, site.events("condemned")) == ("running", [])
+
+
+def test_a_daemon_that_begins_to_look_does_not_hold_the_past_against_anybody(site: Site) -> None:
+    site.works()
+    site.hangs(FLOOR_S / 2)
+    site.host.boot()
+    site.hangs(FLOOR_S)
+    assert site.state == "running"
+
+
+def test_after_a_hang_the_policy_is_asked_who_ended_it(site: Site) -> None:
+    site.works()
+    site.hangs(FLOOR_S)
+    site.host.settle()
+    site.host.world.end(site.host.key(site.job), 137)
+    site.host.settle()
+    last = json.loads(site.host.store.decisions(site.job, 1)[-1].body)
+    assert (last["facts"]["killed_by"], last["verdict"]["rule"]) == ("watch/stalled", "hung")
+
+
+# --- Advice
+
+
+def test_advice_is_given_once_for_a_rule_and_an_attempt(site: Site) -> None:
+    site.vitals.known = {"device.lost": True}
+    running = site.host.row(site.job).job.state
+    assert isinstance(running, Running)
+    site.works(3)
+    assert site.events("advised") == []  # it has no device
+    site.host.workshop.glances[site.job] = Glance(None, {"device.lost": True})
+    site.look(5)
+    [said] = site.events("advised")
+    assert said.text.startswith("attempt 1: ")
+    assert (site.state, len(site.host.store.decisions(site.job))) == ("running", 1)
+
+
+def test_the_next_daemon_does_not_repeat_it(site: Site) -> None:
+    site.host.workshop.glances[site.job] = Glance(None, {"device.lost": True})
+    site.look()
+    site.host.boot()
+    site.look(3)
+    assert len(site.events("advised")) == 1
+
+
+def test_a_rule_that_only_logs_says_so_and_stops_nothing(host: Host) -> None:
+    policy = steady()
+    quiet = tuple(
+        replace(rule, do=Verb.ADVISE) if rule.name == "stalled" else rule for rule in policy.on_watch
+    )
+    site = Site(host)
+    host.workshop.policies[site.job] = replace(policy, on_watch=quiet)
+    site.works()
+    site.hangs(2 * FLOOR_S)
+    assert (site.state, len(site.events("advised"))) == ("running", 1)
+
+
+# --- What else may come of it
+
+
+def test_the_ceiling_on_running_time_is_a_time_limit(host: Host) -> None:
+    site = Site(host)
+    policy = replace(steady(), ceilings=Ceilings(wall=timedelta(seconds=60)))
+    host.workshop.policies[site.job] = policy
+    site.look(13)
+    state = host.row(site.job).job.state
+    assert isinstance(state, Stopping)
+    assert state.reason is StopReason.TIME_LIMIT
+
+
+def test_facts_about_devices_are_those_of_the_attempt(host: Host) -> None:
+    site = Site(host)
+    site.vitals.known = {"device.util": 3.0, "device.lost": False}
+    seen: list[Watched] = []
+    host.daemon._watcher.report = seen.append
+    with_device = host.submit("with a device")
+    host.workshop.needs_of[with_device] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.settle()
+    host.daemon._watcher.look()
+    known = {each.job_id: each.facts.get("device.util") for each in seen}
+    assert known == {site.job: None, with_device: 3.0}
+
+
+def test_at_the_end_the_policy_is_told_how_the_devices_are(host: Host) -> None:
+    site = Site(host)
+    site.vitals.known = {"device.util": 3.0, "device.lost": True, "device.xid": (79,)}
+    job = host.submit("with a device")
+    host.workshop.needs_of[job] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.settle()
+    host.world.end(host.key(job), 1)
+    host.settle()
+    end = json.loads(host.store.decisions(job, 1)[-1].body)
+    assert (end["facts"]["device.lost"], end["facts"]["device.xid"]) == (True, [79])
+    assert "device.util" not in end["facts"]
+    assert (end["verdict"]["rule"], end["verdict"]["with"]) == ("device-lost", {"device": "other"})
+
+
+def test_a_device_that_must_not_be_lent_is_no_other_device(host: Host) -> None:
+    site = Site(host)
+    site.vitals.known, site.vitals.bad = {"device.lost": True}, {}
+    job = host.submit("with a device")
+    host.workshop.needs_of[job] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.settle()
+    site.vitals.bad = {"GPU-a": "lost", "GPU-b": "its driver asks for gpu_reset"}
+    host.world.end(host.key(job), 1)
+    host.settle()
+    end = json.loads(host.store.decisions(job, 1)[-1].body)
+    assert (end["facts"]["device.others"], host.state(job)) == (0, "held")
+
+
+def test_what_is_left_of_the_time_limit_is_known(host: Host) -> None:
+    site = Site(host)
+    row = host.row(site.job)
+    state = row.job.state
+    assert isinstance(state, Running)
+    deadline = host.clock.now() + timedelta(seconds=90)
+    entry = host.daemon.entries[site.job]
+    entry.row = replace(row, job=replace(row.job, state=replace(state, deadline=deadline)))
+    seen: list[Watched] = []
+    host.daemon._watcher.report = seen.append
+    host.daemon._watcher.look()
+    assert seen[0].facts["deadline.slack_s"] == 90
+
+
+def test_an_attempt_that_cannot_be_looked_at_does_not_hide_the_others(host: Host) -> None:
+    site = Site(host)
+    other = host.submit("other")
+    host.settle()
+    seen: list[Watched] = []
+    host.daemon._watcher.report = seen.append
+    for mistake in (Unavailable("no disk"), ValueError("a bug")):
+        host.workshop.glances[site.job] = mistake
+        host.daemon._watcher.look()
+    assert [each.job_id for each in seen] == [other, other]
+    assert site.state == "running"
+
+
+def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> None:
+    site.works()
+    row = site.host.row(site.job)
+    facts: dict[str, Known] = {"phase": "train", "heartbeat.age_over_limit": True}
+    site.host.daemon._news.put(Watched(site.job, 0, site.host.clock.now(), facts))
+    site.host.daemon._news.put(Watched("999", 1, site.host.clock.now(), facts))
+    site.host.daemon.turn(0)
+    assert site.host.row(site.job) == row
+
+
+def test_what_cannot_be_recorded_is_found_again_at_the_next_look(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.host.workshop.glances[site.job] = Glance(None, {"device.lost": True})
+
+    def full(*_: object) -> None:
+        raise Unavailable("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(site.host.store), "decided", full)
+        site.look()
+    assert site.events("advised") == []
+    site.look()
+    assert len(site.events("advised")) == 1
+
+
+def test_what_was_learnt_about_an_attempt_goes_with_it(site: Site) -> None:
+    site.works()
+    assert site.host.daemon._watcher._hearts
+    site.host.world.end(site.host.key(site.job), 0)
+    site.host.settle()
+    site.look()
+    assert site.host.daemon._watcher._hearts == {}
+
+
+def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:
+    site = Site(host)
+    host.workshop.policies[site.job] = replace(steady(), on_watch=(Rule("all", Verb.STOP, ALWAYS),))
+    site.works()
+    assert site.state == "running"
+
+
+def test_watching_goes_on_until_it_is_told_to_stop(host: Host) -> None:
+    watcher = host.daemon._watcher
+    Site(host)
+    watcher.world = replace(watcher.world, watch_every_s=0.001)
+
+    def seen(_: Watched) -> None:
+        watcher.stop()
+
+    watcher.report = seen
+    watcher.run()
+    assert watcher._stop.is_set()

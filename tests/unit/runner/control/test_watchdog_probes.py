@@ -1,0 +1,105 @@
+"""What a look at the directory of a running attempt finds, and what an attempt is told about saving."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.contract import AttemptSpec, Effective, Phase, Status, dump
+from runner.core.job.model import Attempt, Job, Preparing
+from runner.core.policy.heartbeat import Sign
+from runner.core.ports.all import JobRow, Owner
+from runner.files.job.model import load
+from runner.services.attempts.prepare import JobWorkshop, Shop
+from runner.services.submission.revision import Resolved
+from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.engine.images import FakeImages
+
+ME = Owner(os.getuid(), os.getgid(), "me")
+FIRST = Attempt(1, 1)
+TRAINS = "workload: {kind: causal_lm, data: stdlib}\n"
+OWN = "workload: {kind: program, command: [x]}\n"
+
+
+class Site:
+    """One job with a directory."""
+
+    def __init__(self, root: Path, text: str) -> None:
+        clock = FakeClock()
+        shop = Shop("i1", root, False, FakeImages(), {}, None, 1024**2, clock)  # noqa: FBT003
+        self.shop = JobWorkshop(replace(shop, mean_between_s=lambda: 1234.5))
+        job = load(text.encode(), Path("/x/job.yaml"))
+        revision = Resolved(
+            job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name
+        )
+        self.row = JobRow(
+            Job("1", Preparing(clock.now())), "job", ME, clock.now(), 50, revision.model_dump_json()
+        )
+        self.shop.directory(self.row).create()
+        self.shop.request(self.row, FIRST, "none", ())
+        self.paths = self.shop.paths(self.row, 1, 1)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, TRAINS)
+
+
+def test_before_the_first_heartbeat_there_is_no_sign(site: Site) -> None:
+    glance = site.shop.glance(site.row, FIRST)
+    assert glance.sign is None
+    assert "phase" not in glance.facts
+    assert (glance.facts["checkpoint.present"], glance.facts["checkpoint.on_demand"]) == (False, True)
+
+
+def test_a_heartbeat_is_a_sign_and_facts(site: Site) -> None:
+    status = Status(
+        phase=Phase.TRAIN, time=17.0, step=30, total_steps=60, data_wait=0.25, items=240, resumed_from=10
+    )
+    site.paths.status.write_text(dump(status))
+    glance = site.shop.glance(site.row, FIRST)
+    assert glance.sign == Sign("train", 30, 17.0, 240, 10)
+    found = {
+        name: glance.facts[name]
+        for name in ("phase", "data_wait", "progress.step", "progress.total_fraction")
+    }
+    assert found == {
+        "phase": "train",
+        "data_wait": 0.25,
+        "progress.step": 30,
+        "progress.total_fraction": 0.5,
+    }
+
+
+def test_what_took_effect_is_known_and_makes_another_spec(site: Site) -> None:
+    before = site.shop.glance(site.row, FIRST)
+    effective = Effective(
+        device="cpu", device_name="x", precision="bf16", threads=1, micro_batch=7, accumulation=1
+    )
+    site.paths.effective.write_text(dump(effective))
+    after = site.shop.glance(site.row, FIRST)
+    assert (after.facts["effective.micro_batch"], after.facts["effective.precision"]) == (7, "bf16")
+    assert after.effective != before.effective
+
+
+def test_nobody_knows_whether_a_program_of_its_own_saves_when_it_is_asked(tmp_path: Path) -> None:
+    own = Site(tmp_path, OWN)
+    assert "checkpoint.on_demand" not in own.shop.glance(own.row, FIRST).facts
+
+
+def test_a_checkpoint_without_a_manifest_is_not_taken_for_one(site: Site) -> None:
+    (site.paths.lineage_dir / "step-00000005").mkdir()
+    facts = site.shop.glance(site.row, FIRST).facts
+    assert (facts["checkpoint.present"], facts["checkpoint.valid"]) == (True, False)
+
+
+def test_an_attempt_is_told_how_long_this_host_leaves_attempts_alone(site: Site) -> None:
+    spec = AttemptSpec.model_validate_json(site.paths.spec.read_bytes())
+    assert (spec.checkpoint.every_s, spec.checkpoint.mean_between_s) == (120, 1234.5)
+
+
+def test_an_attempt_that_was_told_an_interval_is_told_nothing_else(tmp_path: Path) -> None:
+    told = Site(tmp_path, f"{TRAINS}checkpoint: {{every: 5m}}\n")
+    spec = AttemptSpec.model_validate_json(told.paths.spec.read_bytes())
+    assert (spec.checkpoint.every_s, spec.checkpoint.mean_between_s) == (300, None)

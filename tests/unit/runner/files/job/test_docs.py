@@ -1,0 +1,99 @@
+"""The pages about the job file: every field with its real default, every piece of YAML right."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import contract
+from runner.files import validators as rules
+from runner.files.job import model as jobfile
+from runner.files.job import reference
+from runner.files.job.schema import schema
+
+DOCS = Path(__file__).parents[5] / "docs"
+TEXT = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("jobfile", "jobfile-queue"))
+FIELDS = (DOCS / "jobfile-fields.md").read_text(encoding="utf-8")
+FIRST_JOB = (DOCS / "howto" / "first-job.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `([a-z_0-9.\[\]]+)` \| (.+?) \|", re.MULTILINE)
+SPECIAL = {"name": "the file's name", "workload": "required"}
+ELSEWHERE = ("workload", "profile")
+"""Sections whose fields are told by the page that is made from the models."""
+
+
+def fields(part: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every field of the schema, dotted, with its default as the page should show it."""
+    for name, field in part["properties"].items():
+        path = f"{prefix}{name}"
+        sections = [] if name in ELSEWHERE else re.findall(r'"#/\$defs/(\w+)"', json.dumps(field))
+        for section in sections:
+            inner = f"{path}[]." if "items" in field else f"{path}."
+            yield from fields(definitions[section], definitions, inner)
+        yield path, SPECIAL.get(path) or default(field, required=name in part.get("required", ()))
+
+
+def default(field: dict[str, Any], *, required: bool) -> str:
+    if required:
+        return "required"
+    value = field.get("default", "see below")
+    if value == "see below":
+        return value
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def documented() -> list[tuple[str, str]]:
+    document = schema()
+    return list(fields(document, document["$defs"]))
+
+
+@pytest.mark.parametrize(("path", "expected"), documented())
+def test_the_page_tells_every_field_with_its_default(path: str, expected: str) -> None:
+    assert dict(ROW.findall(TEXT)).get(path) == expected
+
+
+def test_the_page_tells_no_field_that_does_not_exist() -> None:
+    kinds = {*jobfile.WORKLOADS}
+    assert {path for path, _ in ROW.findall(TEXT)} - {path for path, _ in documented()} - kinds == set()
+
+
+def test_the_page_lists_every_kind_of_workload() -> None:
+    assert [kind for kind in jobfile.WORKLOADS if f"| `{kind}` |" not in TEXT] == []
+
+
+def test_the_page_of_fields_is_what_the_models_say() -> None:
+    assert reference.renewed(FIELDS) == FIELDS, "python -m runner.files.job.reference docs/jobfile-fields.md"
+
+
+@pytest.mark.parametrize("kind", jobfile.WORKLOADS)
+def test_the_page_of_fields_leaves_out_no_field_of_a_kind(kind: str) -> None:
+    plan = dict(zip(contract.KINDS, contract.PLANS, strict=True))[kind]
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", FIELDS, re.MULTILINE | re.DOTALL))
+    common = dict(ROW.findall(sections["Every training"])) if kind != "program" else {}
+    told = common | dict(ROW.findall(sections[kind]))
+    wanted = {name: reference.default(info) for name, info in plan.model_fields.items()}
+    assert told == {f"workload.{name}": shown for name, shown in wanted.items()} | {
+        "workload.kind": "required"
+    }
+
+
+def test_the_page_of_fields_has_every_switch() -> None:
+    told = {path for path, _ in ROW.findall(FIELDS.split("\n## profile\n")[1])}
+    assert told == {f"profile.{name}" for name in ("name", "extends", *contract.SWITCHES)}
+
+
+def test_the_page_lists_the_refused_variables() -> None:
+    table = TEXT.split("### environment")[1].split("### secrets")[0]
+    names = re.findall(r"`([A-Z][A-Z_]+)(\*?)`", table)
+    patterns = [pattern for pattern, _ in rules.REFUSED_VARIABLES]
+    assert len(names) > 30
+    for name, star in names:
+        assert any(pattern.fullmatch(name + ("X" if star else "")) for pattern in patterns), name
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", TEXT + FIRST_JOB, re.DOTALL))
+def test_every_piece_of_yaml_on_the_pages_is_right(block: str) -> None:
+    workload = "" if "workload:" in block else "workload: {kind: causal_lm, data: stdlib}\n"
+    assert jobfile.load((workload + block).encode(), Path("job.yaml")).name in {"job", "rate-1"}

@@ -1,0 +1,117 @@
+"""What docs/policy.md and the how-to say, compared with the code; every piece of YAML on them is right."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runner.base.textfile import SpecError
+from runner.core.policy.catalog import TABLE
+from runner.core.policy.decision import Limit
+from runner.core.policy.facts import Kind
+from runner.core.policy.model import TURNS, VERBS, Knob, Mode, Source, Spent, digest
+from runner.files.policy import cases as policy_cases
+from runner.files.policy import reference
+from runner.files.policy.load import SHIPPED, Shelf, load, named
+
+DOCS = Path(__file__).parents[5] / "docs"
+PAGE = (DOCS / "policy.md").read_text(encoding="utf-8")
+HOWTO = (DOCS / "howto" / "write-a-policy.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, kind: str = "yaml") -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_reference_is_made_from_the_fact_table() -> None:
+    assert reference.renewed(PAGE) == PAGE, (
+        "make it anew: python -m runner.files.policy.reference docs/policy.md"
+    )
+
+
+def test_the_reference_has_every_fact() -> None:
+    assert re.findall(r"^\| `([a-z_.]+)` \| .* \| [EWC]+ \|", PAGE, re.MULTILINE) == list(TABLE)
+
+
+def test_what_stands_above_the_marker_is_kept(tmp_path: Path) -> None:
+    page = tmp_path / "policy.md"
+    page.write_text(f"# by hand\n\n{reference.MARKER}\nold", encoding="utf-8")
+    reference.main(page)
+    assert page.read_text(encoding="utf-8") == f"# by hand\n\n{reference.reference()}"
+
+
+@pytest.mark.parametrize("name", ["exit.code", "phase", "device.util", "checkpoint.step", "root", "cause"])
+def test_the_values_of_a_fact_fit_into_a_few_words(name: str) -> None:
+    said = {
+        "exit.code": "whole 0-255",
+        "phase": "init, data, compile, train, eval, save, drain",
+        "device.util": "number 0-100 %",
+        "checkpoint.step": "whole ≥ 0",
+        "root": "text",
+        "cause": "a cause",
+    }
+    assert reference.values(TABLE[name]) == said[name]
+
+
+def test_every_kind_of_value_is_put_into_words() -> None:
+    assert all(reference.values(fact) for fact in TABLE.values())
+    assert {fact.kind for fact in TABLE.values()} == set(Kind)
+
+
+def test_the_page_names_every_limit_verb_word_and_shipped_policy() -> None:
+    words = [
+        *Limit,
+        *(verb for verbs in VERBS.values() for verb in verbs),
+        *Spent,
+        *Knob,
+        *set(TURNS.values()),
+    ]
+    words += [*Source, *Shelf().names()]
+    assert [word for word in words if not re.search(rf"[`: {{]{re.escape(word)}[`: ,|)}}]", PAGE)] == []
+    assert f"mode: {Mode.LOG}" in PAGE
+
+
+def test_the_policy_on_the_page_is_right() -> None:
+    (block,) = blocks(PAGE)
+    policy = load(block.encode(), Path("mine.yaml"))
+    assert policy.ceilings == named("default").ceilings
+    assert policy.on_exit[0].name == "too-large"
+
+
+def test_every_policy_of_the_how_to_is_right() -> None:
+    policies = [block for block in blocks(HOWTO) if block.startswith("policy:")]
+    assert len(policies) >= 3
+    assert all(load(block.encode(), Path("mine.yaml")) for block in policies)
+
+
+def test_the_digest_of_the_how_to_is_that_of_its_first_policy() -> None:
+    first = next(block for block in blocks(HOWTO) if block.startswith("policy:"))
+    assert f"digest {digest(load(first.encode(), Path('mine.yaml')))}" in HOWTO
+
+
+def test_the_how_to_ends_with_the_shipped_first_steps() -> None:
+    last = [block for block in blocks(HOWTO) if block.startswith("policy:")][-1]
+    shipped = named("first-steps")
+    written = load(last.encode(), Path("first-steps.yaml"))
+    assert written == shipped
+
+
+def test_the_cases_of_the_how_to_are_as_expected() -> None:
+    cases = [block for block in blocks(HOWTO) if block.startswith("cases:")]
+    assert cases
+    for block in cases:
+        for case in policy_cases.load(block.encode(), Path("mine.cases.yaml")):
+            assert list(policy_cases.run(named("first-steps"), case)) == []
+
+
+def test_the_mistake_of_the_how_to_is_told_as_it_says() -> None:
+    (wrong,) = [block for block in blocks(HOWTO) if block.startswith("# mine.yaml, with a mistake")]
+    said = re.findall(r"^mine\.yaml:\d.*$", HOWTO, re.MULTILINE)
+    with pytest.raises(SpecError) as caught:
+        load(wrong.encode(), Path("mine.yaml"))
+    assert str(caught.value).splitlines() == said
+
+
+def test_each_step_is_marked_in_the_shipped_policy() -> None:
+    text = (SHIPPED / "first-steps.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"# step (\d)", text)) == set(re.findall(r"^## (\d)\. ", HOWTO, re.MULTILINE))

@@ -1,0 +1,210 @@
+"""The port for figures: what it gives, and how it comes to have its address."""
+
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from errno import EADDRINUSE, EADDRNOTAVAIL
+from pathlib import Path
+from threading import enumerate as threads
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from runner.base.errors import UsageError
+from runner.server.api import figures_port
+from runner.server.api import status as seeing
+from runner.server.api.figures_port import TcpFigures, over_tcp
+from runner.services.jobs import Service
+from tests.unit.runner.server.api.test_jobs import wait_until
+from tests.unit.runner.server.api.test_status import Watched, read
+
+NOWHERE = "203.0.113.9:9835"  # an address of documentation: no machine has it
+AGAIN_S = 0.01
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Watched]:
+    place = Watched(tmp_path)
+    yield place
+    place.service.daemon.stop()
+
+
+@contextmanager
+def started(place: Watched, listen: str) -> Iterator[TcpFigures]:
+    server = over_tcp(place.app.state.figures, listen, AGAIN_S)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def taken() -> Iterator[str]:
+    """Let somebody else have a port, and tell which."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield f"127.0.0.1:{other.getsockname()[1]}"
+
+
+def listening(service: Service, listen: str) -> Service:
+    metrics = service.settings.metrics.model_copy(update={"listen": listen})
+    return replace(
+        service, settings=service.settings.model_copy(update={"metrics": metrics, "watch_every_s": 0.05})
+    )
+
+
+def get(server: TcpFigures, path: str) -> tuple[int, str]:
+    assert server.address is not None
+    return ask(server.address, path)
+
+
+def ask(address: tuple[str, int], path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+def test_a_port_gives_the_figures_and_nothing_else(place: Watched) -> None:
+    with started(place, "127.0.0.1:0") as server:
+        status, text = get(server, "/metrics")
+        assert (status, read(text)["runner_devices", "free"]) == (200, 2)
+        assert [get(server, path)[0] for path in ("/", "/v1/jobs", "/metrics/x")] == [404] * 3
+
+
+def test_a_port_may_be_of_the_newer_protocol(place: Watched) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(str(error))
+    with started(place, "[::1]:0") as server:
+        assert get(server, "/metrics")[0] == 200
+
+
+def test_who_hangs_up_disturbs_nobody(place: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+    with started(place, "127.0.0.1:0") as server:
+        assert server.address is not None
+        for rude in (b"", b"\x00\xff\r\n\r\n", b"GET /metrics HTTP/1.0\r\n"):
+            with socket.create_connection(server.address, timeout=10) as connection:
+                connection.sendall(rude)
+        assert get(server, "/metrics")[0] == 200
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_who_dawdles_keeps_no_daemon_from_leaving(place: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures_port, "LEAVE_S", 0.05)
+    monkeypatch.setattr(figures_port._Exchange, "timeout", 60.0)
+    with started(place, "127.0.0.1:0") as server:
+        assert server.address is not None
+        with socket.create_connection(server.address, timeout=10) as connection:
+            connection.sendall(b"GET /met")
+            began = time.monotonic()
+            server.stop()
+            assert time.monotonic() - began < 10
+
+
+def test_an_address_that_nobody_could_ever_have_is_refused_at_the_start(place: Watched) -> None:
+    with pytest.raises(UsageError, match=r"metrics\.listen: \.\.:9835: cannot listen"):
+        seeing.attach(place.app, listening(place.service, "..:9835"))
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, *problems: OSError) -> None:
+    """Let the port be had only after these."""
+    real, refusals = figures_port._listening, iter(problems)
+
+    def slowly(*asked: Any) -> figures_port._Server:  # noqa: ANN401
+        if refusal := next(refusals, None):
+            raise refusal
+        return real(*asked)
+
+    monkeypatch.setattr(figures_port, "_listening", slowly)
+
+
+@pytest.mark.parametrize("errno", [EADDRINUSE, EADDRNOTAVAIL])
+def test_an_address_that_cannot_be_had_now_is_said_once_and_had_as_soon_as_it_can(
+    place: Watched, monkeypatch: pytest.MonkeyPatch, errno: int
+) -> None:
+    refuse(monkeypatch, *[OSError(errno, "not now")] * 3)
+    with capture_logs() as lines, started(place, "127.0.0.1:0") as server:
+        assert get_when_it_listens(server) == 200
+    said = [(line["log_level"], line["event"]) for line in lines if line["event"].startswith("metrics.")]
+    assert said == [("warning", "metrics.cannot_listen"), ("info", "metrics.listening")]
+    [first] = [line for line in lines if line["event"] == "metrics.cannot_listen"]
+    assert (first["listen"], first["problem"], first["again_in_s"]) == (
+        "127.0.0.1:0",
+        f"[Errno {errno}] not now",
+        AGAIN_S,
+    )
+
+
+def get_when_it_listens(server: TcpFigures) -> int:
+    return ask(wait_until(lambda: server.address), "/metrics")[0]
+
+
+def test_a_port_that_somebody_else_has_is_taken_when_they_have_left(place: Watched) -> None:
+    with taken() as listen:
+        server = over_tcp(place.app.state.figures, listen, AGAIN_S)
+        server.start()
+        assert server.address is None
+    try:
+        assert get_when_it_listens(server) == 200
+        assert server.address == ("127.0.0.1", int(listen.rpartition(":")[2]))
+    finally:
+        server.stop()
+
+
+def test_an_address_that_is_not_there_yet_keeps_nobody_from_starting(place: Watched) -> None:
+    with capture_logs() as lines:
+        looks = seeing.attach(place.app, listening(place.service, NOWHERE))
+    assert looks.tcp is not None
+    assert looks.tcp.address is None
+    assert [line["event"] for line in lines] == ["metrics.cannot_listen"]
+
+
+def test_whatever_it_is_later_that_keeps_the_port_from_being_had_it_is_tried_again(
+    place: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, OSError(EADDRINUSE, "taken"), OSError("no files left"), OSError("no files left"))
+    with capture_logs() as lines, started(place, "127.0.0.1:0") as server:
+        assert get_when_it_listens(server) == 200
+    problems = [line["problem"] for line in lines if line["event"] == "metrics.cannot_listen"]
+    assert problems == [f"[Errno {EADDRINUSE}] taken", "no files left"]
+
+
+def test_a_daemon_that_leaves_tries_no_more_and_does_not_wait(place: Watched) -> None:
+    with taken() as listen:
+        server = over_tcp(place.app.state.figures, listen, again_s=3600)
+        server.start()
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < figures_port.LEAVE_S / 2
+        assert "metrics" not in {thread.name for thread in threads()}
+    assert server.address is None
+
+
+def test_a_port_that_was_never_started_is_given_back(place: Watched) -> None:
+    server = over_tcp(place.app.state.figures, "127.0.0.1:0")
+    assert server.address is not None
+    server.stop()
+    socket.create_server(server.address).close()
+
+
+def test_everything_that_looks_starts_and_stops_together(place: Watched) -> None:
+    looks = seeing.attach(place.app, listening(place.service, "127.0.0.1:0"))
+    assert looks.tcp is not None
+    assert looks.tcp.address is not None
+    address = looks.tcp.address
+    looks.start()
+    deadline = time.monotonic() + 10
+    while len(looks.meter.lags) < 3:
+        assert time.monotonic() < deadline
+        assert ask(address, "/metrics")[0] == 200
+    looks.stop()
+    with pytest.raises(ConnectionError):
+        ask(address, "/metrics")

@@ -1,0 +1,414 @@
+"""Submitting over a real daemon and store: matrices, dependencies, refusals, and options beside the file."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import Refused
+from runner.core.ports.all import Device as GpuDevice
+from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.snapshot import Condition, Snapshot
+from runner.files.job.model import load
+from runner.services.attempts.prepare import parse_revision
+from runner.services.jobs import Caller, NotFound, Submission
+from runner.services.rollout.canary import trial_of
+from runner.services.submission.resolve import accelerator_of, team
+from runner.services.submission.revision import Resolved
+from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
+from tests.unit.runner.server.api.test_rollouts import Place
+
+MATRIX = JOB + "matrix: {values: {seed: [1, 2, 3]}, at_a_time: 2}\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Place(tmp_path)
+    yield site
+    site.service.daemon.stop()
+
+
+def revision(site: Site, job_id: str) -> Resolved:
+    row = site.service.store.get(job_id)
+    assert row is not None
+    return parse_revision(row.revision)
+
+
+def listed(site: Site, query: str) -> list[str]:
+    return [job["name"] for job in site.ask("GET", f"/jobs?{query}").json()["jobs"]]
+
+
+def lines(site: Site, text: str, **more: Any) -> list[str]:  # noqa: ANN401
+    found: list[str] = site.submit(text, shown="job.yaml", **more).json()["error"]["lines"]
+    return found
+
+
+def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None:
+    """Give the site quotas, however its settings say so."""
+    picture = type(site.service.daemon).picture
+
+    def with_quotas(daemon: Any) -> Snapshot:  # noqa: ANN401  (the daemon)
+        return replace(picture(daemon), rules=Rules(quotas=quotas))
+
+    monkeypatch.setattr(type(site.service.daemon), "picture", with_quotas)
+
+
+# --- what a job file names
+
+
+def test_what_a_job_file_names_and_is_not_there_is_told_together(site: Site) -> None:
+    text = JOB + "profile: none-such\nmounts: [{source: gone, target: /data/x}]\npolicy: none-such\n"
+    assert [line.split("; ")[0] for line in lines(site, text)] == [
+        'job.yaml:3:10: profile: there is no profile "none-such"',
+        f"job.yaml:4:19: mounts[0].source: {site.directory}/gone: does not exist",
+        'job.yaml:5:9: policy: there is no policy "none-such"',
+    ]
+
+
+def test_what_this_machine_has_not_is_told_together(site: Site) -> None:
+    text = "workload: {kind: imu_stream, data: watch}\nresources: {cpus: 99}\nimage: none-such\n"
+    assert [line.split("; ")[0] for line in lines(site, text)] == [
+        'job.yaml:1:36: workload.data: the data set "watch" is not prepared',
+        "job.yaml:2:19: resources.cpus: asks for 99",
+        "job.yaml:3:8: image.name: 'none-such' is not offered here",
+    ]
+
+
+# --- matrices
+
+
+def test_a_matrix_makes_jobs_with_ids_in_order_that_know_of_each_other(site: Site) -> None:
+    site.submit()
+    answer = site.submit(MATRIX)
+    assert answer.status_code == 201
+    assert [(job["id"], job["name"]) for job in answer.json()["jobs"]] == [
+        ("2", "job-1"),
+        ("3", "job-2"),
+        ("4", "job-3"),
+    ]
+    assert answer.json()["job"]["id"] == "2"
+    sweeps = [revision(site, job_id).sweep for job_id in "234"]
+    assert [(s.id, s.values, s.number, s.count, s.at_a_time) for s in sweeps if s] == [
+        ("2", {"seed": 1}, 1, 3, 2),
+        ("2", {"seed": 2}, 2, 3, 2),
+        ("2", {"seed": 3}, 3, 3, 2),
+    ]
+    assert revision(site, "1").sweep is None
+    (said,) = [event["text"] for event in site.ask("GET", "/events?job=3").json()["events"]][:1]
+    assert said.endswith("(2 of 3 of its matrix)")
+
+
+def test_a_matrix_sent_twice_makes_its_jobs_once(site: Site) -> None:
+    answers = [site.submit(MATRIX, token="a" * 32).json()["jobs"] for _ in range(2)]
+    assert [[job["id"] for job in jobs] for jobs in answers] == [["1", "2", "3"]] * 2
+
+
+def test_who_submits_for_one_job_gets_the_first_of_a_matrix(site: Site) -> None:
+    row = site.service.submit(
+        Caller(ME, os.getgid()), Submission(str(site.directory / "job.yaml"), MATRIX.encode())
+    )
+    assert (row.job.id, row.name) == ("1", "job-1")
+
+
+def test_one_wrong_value_refuses_the_whole_matrix(site: Site) -> None:
+    assert lines(site, JOB + "matrix: {values: {resources.cpus: [1, 99, 2]}}") == [
+        "job.yaml:3:39: resources.cpus: asks for 99; there are 4"
+    ]
+    assert listed(site, "all=1") == []
+
+
+def test_the_jobs_of_a_matrix_are_found_by_any_of_them_by_its_name_and_by_label(site: Site) -> None:
+    site.submit()
+    site.submit(MATRIX, name="rate")
+    every = ["rate-1", "rate-2", "rate-3"]
+    assert [listed(site, f"sweep={ref}") for ref in ("2", "4", "rate-2", "rate")] == [every] * 4
+    assert error(site.ask("GET", "/jobs?sweep=1")) == (404, "not_found", "1: is no job of a matrix")
+    with pytest.raises(NotFound, match="nobody: there is no job"):
+        site.service.sweep(Caller(ME, os.getgid()), "nobody")
+    assert listed(site, "label=seed") == ["rate-3", "rate-2", "rate-1"]
+    assert (listed(site, "label=seed%3D2"), listed(site, "label=seed%3D9")) == (["rate-2"], [])
+
+
+@pytest.mark.parametrize("question", ["", "/wait", "/log", "/why"])
+def test_who_asks_for_one_job_by_the_name_of_a_matrix_is_told_what_it_is(site: Site, question: str) -> None:
+    site.submit(MATRIX, name="rate")
+    said = "rate: is a matrix of 3 jobs, and no job has that name; runner list --sweep rate"
+    assert error(site.ask("GET", f"/jobs/rate{question}")) == (404, "not_found", said)
+
+
+def test_a_name_that_only_looks_like_that_of_a_matrix_is_none(site: Site) -> None:
+    site.submit(name="rate-1")
+    assert "there is no job of that id or name" in error(site.ask("GET", "/jobs/rate"))[2]
+
+
+def test_a_dry_run_names_every_job_of_a_matrix(site: Site) -> None:
+    said = site.submit(MATRIX, dry_run=True).json()
+    assert said["jobs"] == [{"name": f"job-{n}", "values": {"seed": n}} for n in (1, 2, 3)]
+    assert (said["job"]["job"]["name"], said["spec"]["seed"]) == ("job-1", 1)
+    assert listed(site, "all=1") == []
+
+
+def test_a_matrix_is_no_change_of_one_job_and_a_change_leaves_a_job_in_its_matrix(site: Site) -> None:
+    assert isinstance(site, Place)
+    site.submit(MATRIX)
+    site.until("running")
+    wrong = site.change(MATRIX, shown="job.yaml", job="1")
+    assert error(wrong)[2].startswith("job.yaml:3:1: matrix: stands for 3 jobs; write the values of one")
+    site.apply(JOB + "seed: 1\npriority: 9\n", job="1")
+    changed = revision(site, "1")
+    assert (changed.job.priority, changed.sweep and changed.sweep.number) == (9, 1)
+
+
+# --- dependencies
+
+
+def test_names_mean_the_newest_job_of_the_owner_and_ids_are_taken_as_they_are(site: Site) -> None:
+    for name in ("prepare", "prepare", "evaluate"):
+        site.submit(name=name)
+    site.submit(
+        JOB + "queue: {after: [prepare, {job: evaluate, condition: failed}, {job: '1', condition: any}]}"
+    )
+    assert revision(site, "4").after == (
+        ("2", Condition.OK),
+        ("3", Condition.FAILED),
+        ("1", Condition.ANY),
+    )
+
+
+def test_the_name_of_a_matrix_means_all_its_jobs(site: Site) -> None:
+    site.submit(MATRIX, name="rate")
+    site.submit(JOB + "queue: {after: [rate]}")
+    assert revision(site, "4").after == tuple((job_id, Condition.OK) for job_id in "123")
+
+
+def test_jobs_that_do_not_exist_are_refused_at_their_places(site: Site) -> None:
+    site.submit(name="theirs", uid=4321)
+    fact = "no such id, and none of yours has that name"
+    assert lines(site, JOB + "queue:\n  after: [theirs, {job: '77'}]") == [
+        f'job.yaml:4:11: queue.after[0].job: there is no job "theirs": {fact}',
+        f'job.yaml:4:25: queue.after[1].job: there is no job "77": {fact}',
+    ]
+    assert site.submit(JOB + "queue: {after: ['1']}").status_code == 201  # by id, it may be anybody's
+    given = {"after": [{"job": "nobody"}]}
+    assert lines(site, JOB, instead=given) == [f'job.yaml: --after: there is no job "nobody": {fact}']
+
+
+def test_a_job_that_could_never_start_is_refused_with_what_would_do(site: Site) -> None:
+    site.submit(name="broken")
+    site.ask("POST", "/jobs/broken/cancel", {})
+    site.until("finished")
+    site.submit(name="works")
+    site.until("running", "2")
+    site.complete("2")
+    site.until("finished", "2")
+    cancelled = 'job 1 (broken) has been cancelled already, and ok waits for success; "1:any" would be met'
+    succeeded = 'job 2 (works) has succeeded already, and failed waits for a failure; "2:any" would be met'
+    text = JOB + "queue:\n  after: [broken, {job: '2', condition: failed}]"
+    for more in ({}, {"dry_run": True}):
+        assert lines(site, text, **more) == [
+            f"job.yaml:4:11: queue.after[0].job: {cancelled}",
+            f"job.yaml:4:25: queue.after[1].job: {succeeded}",
+        ]
+    assert lines(site, JOB, instead={"after": [{"job": "broken"}]}) == [f"job.yaml: --after: {cancelled}"]
+    met = "queue: {after: [{job: broken, condition: any}, works]}"
+    assert site.submit(JOB + met).status_code == 201
+    assert site.submit(JOB + "queue: {after: [{job: broken, condition: failed}]}").status_code == 201
+
+
+def test_a_change_after_which_a_job_could_never_start_is_refused_as_a_submission_is(site: Site) -> None:
+    assert isinstance(site, Place)
+    site.submit(name="broken")
+    site.ask("POST", "/jobs/broken/cancel", {})
+    site.until("finished")
+    site.submit(name="runs")
+    site.until("running", "runs")
+    hopeless = JOB + "queue:\n  after: [broken]"
+    fact = 'job 1 (broken) has been cancelled already, and ok waits for success; "1:any" would be met'
+    for dry_run in (False, True):
+        refused = error(site.change(hopeless, job="runs", dry_run=dry_run))
+        assert refused[0] == 422
+        assert refused[2].endswith(f"job.yaml:4:11: queue.after[0].job: {fact}")
+    met = JOB + "queue: {after: [{job: broken, condition: any}]}"
+    assert site.change(met, job="runs").status_code == 200
+
+
+def test_a_change_after_which_jobs_would_wait_for_each_other_is_refused(site: Site) -> None:
+    assert isinstance(site, Place)
+    for name, after in (
+        ("first", ""),
+        ("second", "queue: {after: [first]}"),
+        ("third", "queue: {after: ['2']}"),
+    ):
+        site.submit(JOB + after, name=name)
+    site.until("running")
+    refused = site.change(JOB + "queue: {after: [third]}", job="first")
+    circle = "circular dependency: 1 waits for 3 waits for 2 waits for 1; leave one out"
+    assert error(refused)[:2] == (403, "refused")
+    assert error(refused)[2].endswith(f"job.yaml:3:9: queue.after: {circle}")
+    assert error(site.change(JOB + "queue: {after: ['2']}", job="second"))[2].endswith(
+        "2 waits for 2; leave one out"
+    )
+
+
+def test_a_canary_waits_for_nothing_that_its_job_has_waited_for(site: Site) -> None:
+    site.submit(name="prepare")
+    site.submit(MATRIX + "queue: {after: [prepare], not_before: 2020-01-01T00:00:00Z}\n")
+    row = site.service.store.get("2")
+    assert row is not None
+    trial = trial_of(revision(site, "2"), row.job)
+    assert (trial.after, trial.sweep) == ((), None)
+    assert (trial.job.queue.after, trial.job.queue.not_before) == ((), None)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("queue: {priority_class: best}", "4:9: queue.priority_class: there is no class best; there are"),
+        ("resources: {gpus: 1}\ndevices: {model: B200}", "4:18: devices.model: no device suits"),
+        ("resources: {gpus: 1}\ndevices: {memory: 80GiB}", "4:19: devices.memory: no device suits"),
+        ("resources: {gpus: 1}\ndevices: {capability: '10.0'}", "4:23: devices.capability: no device"),
+        ("resources: {gpus: 1}\ndevices: {kind: slice}", "4:17: devices.kind: no device suits"),
+    ],
+)
+def test_what_no_device_and_no_class_of_the_site_can_do_is_refused_with_what_there_is(
+    site: Site, more: str, words: str
+) -> None:
+    (line,) = lines(site, JOB + more.replace("queue: {p", "queue:\n  p").replace("best}", "best"))
+    assert words.replace("4:9", "4:19") in line
+
+
+def test_every_refusal_is_told_at_once(site: Site) -> None:
+    text = (
+        JOB
+        + "resources: {gpus: 1, cpus: 99}\nqueue: {priority_class: best, after: [nobody]}\nimage: theirs\n"
+    )
+    assert [line.split(": ")[1] for line in lines(site, text)] == [
+        "resources.cpus",
+        "queue.priority_class",
+        "queue.after[0].job",
+        "image.name",
+    ]
+
+
+def test_a_quota_of_devices_is_a_mistake_of_the_file_and_others_are_refusals(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited(site, monkeypatch, Quotas(user=Quota(devices=0, jobs=0)))
+    assert "job.yaml:3:19: resources.gpus: user " in lines(site, JOB + "resources: {gpus: 1}")[0]
+    status, kind, words = error(site.submit())
+    assert (status, kind) == (403, "refused")
+    assert words.startswith(f"{site.directory}/job.yaml: user ")
+    assert words.endswith("may have no job running; ask whoever runs this machine")
+
+
+def test_a_full_queue_refuses_a_matrix_as_a_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(site, monkeypatch, Quotas(user=Quota(queued=2)))
+    status, _, words = error(site.submit(MATRIX))
+    assert (status, words.endswith("waiting, and has 0; these are 3; runner list --mine has them")) == (
+        403,
+        True,
+    )
+    assert listed(site, "all=1") == []
+    assert site.submit().status_code == 201
+
+
+def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two submissions may be looked at side by side; they are accepted one after the other."""
+    limited(site, monkeypatch, Quotas(group=Quota(queued=3)))
+    submission = Submission(str(site.directory / "job.yaml"), MATRIX.encode())
+    caller = Caller(ME, os.getgid())
+    found = site.service.resolve_all(caller, submission)
+    limited(site, monkeypatch, Quotas(group=Quota(queued=1)))
+    owner = site.service.owner(caller)
+    with pytest.raises(
+        Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; these are 3"
+    ):
+        site.service.daemon.ask(lambda: site.service._accept(caller, owner, found, submission))
+
+
+# --- options beside the file
+
+
+def test_options_take_the_place_of_what_the_file_says(site: Site) -> None:
+    site.submit(name="prepare")
+    given = {
+        "priority_class": "urgent",
+        "after": [{"job": "prepare", "condition": "any"}],
+        "not_before": "2030-01-31T18:00:00+01:00",
+        "priority": 7,
+    }
+    site.submit(JOB + "queue: {priority_class: best, after: [nobody]}\npriority: 3", instead=given)
+    found = revision(site, "2")
+    assert (found.job.queue.priority_class, found.job.priority) == ("urgent", 7)
+    assert found.after == (("1", Condition.ANY),)
+    assert str(found.job.queue.not_before) == "2030-01-31 18:00:00+01:00"
+    site.submit(MATRIX, instead={"priority": 8})
+    assert {revision(site, job_id).job.priority for job_id in "345"} == {8}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"priority": 101}, "--priority: must be a whole number from 0 to 100, not 101"),
+        ({"not_before": "noon"}, "--not-before: must be a time such as"),
+        ({"not_before": "9999-12-31T23:59:59-14:00"}, "--not-before: must be in the years 2000 to 9000, not"),
+        ({"not_before": "2030-01-31T18:00:00"}, "--not-before: needs an offset from UTC"),
+        ({"after": [{"job": "a", "condition": "soon"}]}, "--after: "),
+        ({"after": [{"job": "a"}, {"job": "a"}]}, '--after: "a" is there twice'),
+        ({"priority_class": "most urgent"}, "--class: must be at most 63 letters"),
+        ({"priority_class": "best"}, "job.yaml: --class: there is no class best"),
+        ({"colour": "red"}, "body.instead.colour: Extra inputs"),
+    ],
+)
+def test_wrong_options_are_told_by_their_names(site: Site, given: dict[str, Any], words: str) -> None:
+    status, _, message = error(site.submit(shown="job.yaml", instead=given))
+    assert (status, message.startswith(words)) == (422, True), message
+
+
+@pytest.mark.parametrize(("option", "value"), [("not_before", "2030-01-31T18:00:00Z"), ("priority", 7)])
+def test_options_beside_a_schedule_are_refused_for_they_would_be_forgotten(
+    site: Site, option: str, value: object
+) -> None:
+    text = JOB + "schedule: {cron: '@daily'}"
+    (line,) = lines(site, text, instead={option: value})
+    assert line.endswith(": goes with a job; what a schedule submits is in its file alone")
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator"), [("", "cuda"), ("h100", "cuda"), ("MI300", "rocm"), ("[MI300, H100]", "cuda")]
+)
+def test_the_accelerator_is_that_of_the_models_that_are_asked_for(model: str, accelerator: str) -> None:
+    devices = (GpuDevice("a", "nvidia", "NVIDIA H100"), GpuDevice("b", "amd", "AMD Instinct MI300X"))
+    text = JOB + f"resources: {{gpus: 1}}\n{f'devices: {{model: {model}}}' if model else ''}"
+    assert accelerator_of(load(text.encode(), Path("job.yaml")), devices) == accelerator
+
+
+def test_a_job_is_charged_to_the_primary_group_of_whoever_submits_it(site: Site) -> None:
+    site.submit()
+    site.submit(uid=4321)
+    assert revision(site, "1").team == team(os.getgid())
+    assert (team(987654), revision(site, "2").team) == ("987654", "4321")
+
+
+def test_the_jobs_of_a_matrix_are_of_one_age(site: Site) -> None:
+    site.submit(MATRIX)
+    rows = [site.service.store.get(job_id) for job_id in ("1", "2")]
+    assert len({row.submitted_at for row in rows if row is not None}) == 1
+
+
+def test_a_job_cannot_be_called_by_a_number(site: Site) -> None:
+    assert lines(site, JOB, name="12") == ["--name: must not be a number; ids of jobs are"]
+
+
+def test_a_dry_run_of_a_matrix_shows_the_texts_that_the_jobs_get(site: Site) -> None:
+    text = JOB + "matrix: {values: {environment.LR: [1e-3, 1.10], seed: [1]}}\n"
+    found = [job["values"] for job in site.submit(text, dry_run=True).json()["jobs"]]
+    assert found == [{"environment.LR": "1e-3", "seed": 1}, {"environment.LR": "1.10", "seed": 1}]

@@ -1,0 +1,115 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.attach import Told, told
+from jobs.contract import AttemptSpec, CausalLm, CheckpointPlan, Program, RunPaths
+from runner.adapters.launch import entry
+from runner.core.ports.all import Key, LaunchRequest, Limits, Owner
+from runner.services.attempts.program import started, variables
+
+
+def request() -> LaunchRequest:
+    return LaunchRequest(
+        key=Key("i", "j-1", 2),
+        job_name="mine",
+        owner=Owner(1001, 1001, "ann"),
+        image="sha256:1",
+        argv=("python", "-m", "jobs"),
+        run_dir=Path("/state/jobs/j-1"),
+        log=Path("/state/jobs/j-1/attempts/2/log.txt"),
+        limits=Limits(1.0, 1024**3, 1024**2),
+        environment={"MINE": "1"},
+    )
+
+
+def spec(**fields: object) -> AttemptSpec:
+    known = {"job_id": "j-1", "attempt": 2, "lineage": 3, "workload": Program(command=("./go",))}
+    return AttemptSpec.model_validate({**known, **fields})
+
+
+def test_the_built_in_workloads_are_started_as_before() -> None:
+    assert started(request(), spec(workload=CausalLm(data="stdlib")), in_container=True) == request()
+
+
+def test_a_program_is_its_own_command_in_its_own_code() -> None:
+    plan = Program(command=("python", "train.py"), code="/code")
+    made = started(request(), spec(workload=plan), in_container=True)
+    assert made.argv == ("python", "train.py")
+    assert str(made.directory) == "/code"
+    assert (made.image, made.owner, made.log) == (request().image, request().owner, request().log)
+
+
+def test_a_program_without_code_starts_in_the_run_directory() -> None:
+    assert started(request(), spec(), in_container=True).directory is None
+
+
+@pytest.mark.parametrize(("in_container", "root"), [(True, "/job"), (False, "/state/jobs/j-1")])
+def test_paths_are_as_the_program_sees_them(*, in_container: bool, root: str) -> None:
+    environment = started(request(), spec(), in_container=in_container).environment
+    assert environment["RUNNER_JOB_DIR"] == root
+    assert environment["RUNNER_ATTEMPT_DIR"] == f"{root}/attempts/2"
+    assert environment["RUNNER_CHECKPOINT_DIR"] == f"{root}/lineages/3"
+    assert environment["MINE"] == "1"
+
+
+def test_as_a_process_python_is_the_one_that_has_jobs() -> None:
+    path = started(request(), spec(), in_container=False).environment["PATH"]
+    assert path.split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert "PATH" not in started(request(), spec(), in_container=True).environment
+
+
+def test_what_is_not_so_is_not_there() -> None:
+    plain = variables(spec(), Program(command=("x",)), RunPaths(Path("/job"), 2, 3))
+    unsaid = {"RUNNER_STEPS", "RUNNER_RESUME_STEP", "RUNNER_SAVE_EVERY_STEPS", "RUNNER_DEVICE_BYTES"}
+    assert not unsaid & plain.keys()
+    assert all("None" not in value for value in plain.values())
+
+
+def test_a_program_that_shares_a_device_finds_its_part() -> None:
+    plan = Program(command=("x",))
+    told = variables(spec(device_bytes=8 * 1024**3), plan, RunPaths(Path("/job"), 2, 3))
+    assert told["RUNNER_DEVICE_BYTES"] == "8589934592"
+
+
+def test_attach_understands_every_word() -> None:
+    plan = Program(command=("x",), steps=900)
+    saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
+    full = spec(workload=plan, checkpoint=saving, resume_step=40, seed=8, revision=6)
+    heard = told(variables(full, plan, RunPaths(Path("/job"), 2, 3)), Told(Path("elsewhere")))
+    assert heard == Told(
+        checkpoint_dir=Path("/job/lineages/3"),
+        attempt_dir=Path("/job/attempts/2"),
+        job_id="j-1",
+        revision=6,
+        attempt=2,
+        lineage=3,
+        seed=8,
+        steps=900,
+        resume_step=40,
+        save_every_steps=5,
+        save_every_s=2.5,
+        mean_between_s=7.5,
+        keep=4,
+        milestone_every=100,
+    )
+
+
+def test_the_log_is_open_before_anything_can_go_wrong(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    command = entry(tmp_path / "gone", log, ("true",))
+    assert subprocess.run(command, check=False).returncode == 126
+    assert "gone" in log.read_text()
+
+
+def test_the_contract_names_every_variable_of_a_program() -> None:
+    plan = Program(command=("x",), steps=900)
+    saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
+    full = spec(workload=plan, checkpoint=saving, resume_step=40, device_bytes=1)
+    below = (Path(__file__).parents[5] / "docs" / "contract.md").read_text().partition("## Programs")[2]
+    named = re.findall(r"^\| `(\w+)` \|", below, re.MULTILINE)
+    assert sorted(named) == sorted(variables(full, plan, RunPaths(Path("/job"), 2, 3)))

@@ -1,0 +1,345 @@
+"""Who is told what: rules over a real store, with receivers that take, refuse or are not there."""
+
+import json
+import os
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.notify import Again, Undelivered
+from runner.adapters.sqlite.notifications import NoticeFeed
+from runner.core.job.model import HoldRequested, ReleaseRequested
+from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, WORDS, Notice
+from runner.files.settings.model import Settings
+from runner.files.settings.notify import Notification
+from runner.services.jobs import Caller, Submission
+from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Courier, notifier
+from tests.fakes.daemon.schedules import Clockwork
+from tests.unit.runner.server.api.test_jobs import wait_until
+
+JOB = b"workload: {kind: causal_lm, data: stdlib}\n"
+
+
+@dataclass
+class Receiver:
+    """Takes what it gets, unless it is told to fail."""
+
+    got: list[Notice] = field(default_factory=list)
+    failures: list[Undelivered] = field(default_factory=list)
+
+    def send(self, notice: Notice) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.got.append(notice)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [notice.kind for notice in self.got]
+
+
+@dataclass
+class Post:
+    """A state directory with jobs, and one rule."""
+
+    site: Clockwork
+    receiver: Receiver = field(default_factory=Receiver)
+    waited: list[float] = field(default_factory=list)
+    leaves: bool = False
+
+    def courier(self, on: str | tuple[str, ...] = ("finished", "held"), who: object = "all") -> Courier:
+        rule = Notification.model_validate({"on": on, "who": who, "mail": "root"})
+        feed = NoticeFeed(self.site.store)
+        courier = Courier(rule, self.receiver.send, feed, self.site.clock, feed.remember, self.pause)
+        courier.look()  # it begins with what comes next
+        return courier
+
+    def pause(self, seconds: float) -> bool:
+        self.waited.append(seconds)
+        self.site.clock.forward(seconds)
+        return self.leaves
+
+    def submit(self) -> str:
+        submission = Submission(str(self.site.directory / "job.yaml"), JOB)
+        return self.site.service.submit(self.site.me, submission).job.id
+
+    def cancel(self, job_id: str) -> None:
+        self.site.end(job_id)
+
+    def hold(self, job_id: str) -> None:
+        row, now = self.site.service.now(job_id), self.site.clock.now()
+        self.site.service.daemon.happen(row, HoldRequested(now, "ann"))
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(Clockwork(tmp_path, Caller(os.getuid(), os.getgid())))
+
+
+# --- what is told
+
+
+def test_a_rule_gets_what_it_asks_for_in_order_and_once(post: Post) -> None:
+    courier = post.courier()
+    first, second = post.submit(), post.submit()
+    post.hold(first)
+    post.cancel(second)
+    courier.look()
+    courier.look()
+    assert [(n.job_id, n.state, n.outcome) for n in post.receiver.got] == [
+        (first, "held", None),
+        (second, "finished", "cancelled"),
+    ]
+    assert courier.delivered == 2
+
+
+def test_what_has_moved_on_meanwhile_is_told_as_it_was(post: Post) -> None:
+    courier = post.courier()
+    job_id = post.submit()
+    post.hold(job_id)
+    row, now = post.site.service.now(job_id), post.site.clock.now()
+    post.site.service.daemon.happen(row, ReleaseRequested(now, "ann"))
+    courier.look()
+    assert [n.state for n in post.receiver.got] == ["held"]
+
+
+def test_a_rule_is_about_the_jobs_of_those_that_it_names(post: Post) -> None:
+    others, mine = post.courier("submitted", ("nobody-here",)), post.courier("submitted", (me(post),))
+    post.submit()
+    others.look()
+    assert post.receiver.got == []
+    mine.look()
+    assert post.receiver.kinds == ["submitted"]
+
+
+def me(post: Post) -> str:
+    return post.site.service.owner(post.site.me).name
+
+
+@pytest.mark.parametrize(
+    ("notice", "words"),
+    [
+        (("exited", "finished", "failed"), {"exited", "finished", "failed", "decision"}),
+        (("exited", "queued", None), {"exited", "queued", "decision"}),
+        (("alarm", None, None), {"alarm"}),
+        (("advised", None, None), {"advised", "alarm"}),
+        (("submitted", None, None), {"submitted"}),
+    ],
+)
+def test_a_notice_answers_to_its_event_its_state_and_what_they_mean(
+    post: Post, notice: tuple[str, str | None, str | None], words: set[str]
+) -> None:
+    kind, state, outcome = notice
+    at = post.site.clock.now()
+    assert Notice(1, "7", "nightly", "ann", at, kind, "", state, outcome).words == words
+    assert words <= WORDS
+
+
+def test_the_words_are_those_of_events_and_states() -> None:
+    assert {"exited", "launch_failed", "placed"} <= EVENTS
+    assert {"queued", "running", "held", "finished"} <= STATES
+    assert DECISIONS | NOTED <= EVENTS
+
+
+def test_a_notice_as_json_is_one_line_with_everything(post: Post) -> None:
+    courier = post.courier("cancelled")
+    post.cancel(post.submit())
+    courier.look()
+    [notice] = post.receiver.got
+    line = notice.json("abcd", "gpu1")
+    said = json.loads(line)
+    assert "\n" not in line
+    assert tuple(said) == FIELDS
+    assert (said["host"], said["instance"], said["version"]) == ("gpu1", "abcd", 1)
+    assert (said["job"], said["name"], said["owner"]) == ("1", "job", me(post))
+    assert (said["kind"], said["state"], said["outcome"]) == ("cancel_requested", "finished", "cancelled")
+    assert said["at"] == "2030-01-01T00:00:00.000Z"
+    assert said["text"].startswith("cancel requested by ann")
+
+
+def test_a_subject_is_one_short_line_whatever_the_job_is_called(post: Post) -> None:
+    notice = Notice(1, "7", "a\r\nBcc: all", "ann", post.site.clock.now(), "launch_failed", "")
+    assert notice.subject == "[runner] a\\r\\nBcc: all (7) launch failed"
+    assert len(replace(notice, name="n" * 500).subject) == 200
+
+
+# --- restarts
+
+
+def test_a_new_rule_begins_with_what_comes_next(post: Post) -> None:
+    post.cancel(post.submit())
+    post.courier().look()
+    assert post.receiver.got == []
+
+
+def test_a_restart_loses_nothing_and_tells_nothing_twice(post: Post) -> None:
+    courier = post.courier()
+    post.cancel(post.submit())
+    courier.look()
+    post.cancel(post.submit())  # nobody looks before the end
+    post.site.boot()
+    post.courier().look()
+    assert [n.job_id for n in post.receiver.got] == ["1", "2"]
+
+
+def test_a_kill_between_telling_and_writing_so_tells_one_notice_twice(post: Post) -> None:
+    courier = post.courier()
+    post.cancel(post.submit())
+
+    def killed(_key: str, _seq: int) -> None:
+        raise KeyboardInterrupt
+
+    courier.write = killed
+    with pytest.raises(KeyboardInterrupt):
+        courier.look()
+    post.site.boot()
+    post.courier().look()
+    assert [n.seq for n in post.receiver.got] == [post.receiver.got[0].seq] * 2
+
+
+def test_a_store_that_cannot_be_written_is_no_reason_to_tell_nothing(post: Post) -> None:
+    courier = post.courier()
+
+    def stuck(_key: str, _seq: int) -> None:
+        raise Late
+
+    courier.write = stuck
+    for _ in range(2):
+        post.cancel(post.submit())
+    courier.look()
+    assert len(post.receiver.got) == 2
+
+
+def test_how_far_it_has_got_is_written_now_and_then_even_when_nobody_wants_it(post: Post) -> None:
+    courier = post.courier("alarm")
+    job_id = post.submit()
+    for number in range(UNWRITTEN):
+        post.site.store.note(job_id, post.site.clock.now(), "signal_requested", str(number))
+    while courier.look():
+        pass
+    assert courier.feed.told(courier.key) == UNWRITTEN
+    assert courier.feed.newest() == UNWRITTEN + 1
+
+
+def test_many_events_are_taken_in_pieces(post: Post) -> None:
+    courier = post.courier("signal_requested")
+    job_id = post.submit()
+    for number in range(BATCH + 1):
+        post.site.store.note(job_id, post.site.clock.now(), "signal_requested", str(number))
+    assert courier.look() is True
+    assert courier.look() is False
+    assert [n.text for n in post.receiver.got] == [str(number) for number in range(BATCH + 1)]
+
+
+def test_a_rule_that_says_something_else_is_another(post: Post) -> None:
+    keys = {post.courier(on).key for on in ("held", "failed", ("held", "failed"))}
+    assert len(keys) == 3
+
+
+# --- receivers that do not take it
+
+
+def test_it_is_tried_again_with_longer_and_longer_waits(post: Post) -> None:
+    courier = post.courier()
+    post.receiver.failures = [Undelivered("answers 503", Again.SOME)] * 3
+    post.cancel(post.submit())
+    courier.look()
+    assert post.waited == [1, 2, 4]
+    assert (courier.delivered, courier.dropped) == (1, 0)
+
+
+def test_what_a_receiver_does_not_take_is_dropped_and_the_next_is_told(post: Post) -> None:
+    courier = post.courier()
+    post.receiver.failures = [Undelivered("answers 503", Again.SOME)] * TRIES
+    for _ in range(2):
+        post.cancel(post.submit())
+    courier.look()
+    assert (courier.delivered, courier.dropped) == (1, 1)
+    assert len(post.waited) == TRIES - 1
+
+
+def test_what_a_receiver_refuses_is_not_tried_again(post: Post) -> None:
+    courier = post.courier()
+    post.receiver.failures = [Undelivered("answers 404", Again.NEVER)]
+    post.cancel(post.submit())
+    courier.look()
+    assert (courier.dropped, post.waited) == (1, [])
+
+
+def test_a_receiver_that_is_gone_is_waited_for_up_to_a_day(post: Post) -> None:
+    courier = post.courier()
+    gone = Undelivered("ConnectionRefusedError", Again.LONG)
+    post.receiver.failures = [gone] * 100
+    post.cancel(post.submit())
+    courier.look()
+    assert (courier.delivered, courier.dropped) == (1, 0)
+    assert max(post.waited) == 60
+    post.receiver.failures = [gone] * 10_000
+    post.cancel(post.submit())
+    courier.look()
+    assert courier.dropped == 1
+    assert sum(post.waited) > KEEP / timedelta(seconds=1)
+
+
+def test_what_is_older_than_a_day_is_dropped_untried(post: Post) -> None:
+    courier = post.courier()
+    post.cancel(post.submit())
+    post.site.clock.forward(KEEP.total_seconds() + 1)
+    courier.look()
+    assert (post.receiver.got, courier.dropped) == ([], 1)
+
+
+def test_a_daemon_that_leaves_while_it_waits_leaves_the_notice_to_the_next_one(post: Post) -> None:
+    courier = post.courier()
+    post.receiver.failures = [Undelivered("gone", Again.LONG)]
+    post.cancel(post.submit())
+    post.leaves = True
+    courier.look()
+    assert post.receiver.got == []
+    post.leaves = False
+    post.site.boot()
+    post.courier().look()
+    assert post.receiver.kinds == ["cancel_requested"]
+
+
+# --- threads
+
+
+def configured(post: Post, **rule: object) -> None:
+    """Let the daemon have one rule."""
+    service = post.site.service
+    post.site.service = replace(service, settings=Settings.model_validate({"notify": [rule]}))
+
+
+def test_each_rule_has_a_thread_that_ends(post: Post) -> None:
+    told = post.site.directory / "told"
+    configured(post, on="cancelled", command=["/usr/bin/tee", "-a", str(told)])
+    found = notifier(post.site.service)
+    [courier] = found.couriers
+    courier.look()
+    post.cancel(post.submit())
+    found.start()
+    line = wait_until(lambda: told.read_text() or None if told.exists() else None)
+    assert json.loads(line)["outcome"] == "cancelled"
+    wait_until(lambda: found.counts()[0][1] or None)
+    assert found.counts() == (("command /usr/bin/tee", 1, 0),)
+    found.stop()
+    assert courier.pause(0)
+
+
+def test_a_thread_outlives_a_mistake(post: Post) -> None:
+    courier = post.courier()
+    post.cancel(post.submit())
+    mistakes = [ZeroDivisionError("division by zero")]
+
+    def wrong(notice: Notice) -> None:
+        if mistakes:
+            raise mistakes.pop()
+        post.receiver.send(notice)
+        post.leaves = True
+
+    courier.send = wrong
+    courier.run()
+    assert post.receiver.kinds == ["cancel_requested"]

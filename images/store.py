@@ -45,7 +45,7 @@ class Plan:
 
 
 class ImageStore:
-    """Answers with image ids, building what is not there; satisfies ``runner.core.ports.all.Images``."""
+    """Answers with image ids, building what is not there; satisfies ``runner.core.ports.images.Images``."""
 
     def __init__(
         self,

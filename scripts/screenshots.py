@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runner.cli.main import COMMANDS
-from runner.client.autostart import Place
+from runner.client.autostart import Endpoint
 from runner.client.client import Client
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -160,7 +160,7 @@ class Stage:
         """Submit a job as its user, who need not be able to start this Python."""
         path, uid = self.root / "play" / f"{job.name}.yaml", FIRST_UID + USERS.index(job.user)
         path.write_text(job.text())
-        text, client = path.read_bytes(), Client(Place(str(self.root / "state/runner.sock"), None))
+        text, client = path.read_bytes(), Client(Endpoint(str(self.root / "state/runner.sock"), None))
         child = os.fork()
         if not child:
             os.setgroups([])

@@ -21,7 +21,7 @@ from bench.support.stats import percentile
 from runner.core.policy.decision import Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.explain import About, record
-from runner.core.policy.facts import Facts, Moment
+from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import Policy
 from runner.files.policy.load import load, named
@@ -107,7 +107,7 @@ def worst(policy: Policy, *, with_record: bool) -> Callable[[], float]:
 def _one(policy: Policy, known: Facts, *, with_record: bool) -> float:
     situation = Situation(known, NOW, NOW - timedelta(hours=1), "spec", "job")
     began = time.thread_time()
-    decision = decide(policy, Moment.EXIT, History(), situation)
+    decision = decide(policy, DecisionPoint.EXIT, History(), situation)
     if with_record:
         record(About("job", 1, "digest"), policy, situation, decision)
     return time.thread_time() - began

@@ -29,16 +29,20 @@ from runner.adapters.host.clock import SystemClock
 from runner.adapters.launch import attempt_name
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base import logging as logs
-from runner.base.keyed_executor import Lanes
-from runner.control.context import Capacity, World
-from runner.control.loop import Daemon
-from runner.core.job.model import Job, Preparing, Queued, Running
-from runner.core.ports.all import Alive, BuildFailed, Gone, JobRow, Key, LaunchRequest, Observation
-from runner.files.job.model import load, resolve_profile
+from runner.base.keyed_executor import KeyedExecutor
+from runner.control.context import Capacity, Context
+from runner.control.loop import ControlLoop
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing, Queued, Running
+from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Observation
+from runner.core.ports.images import BuildFailed
+from runner.core.ports.store import JobRow
+from runner.files.job.load import load
+from runner.files.job.model import resolve_profile
 from runner.files.policy import of_job
 from runner.server.main import SWITCH_S
-from runner.services.attempts.prepare import JobWorkshop, Shop
-from runner.services.submission.revision import Resolved
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.submission.revision import Revision
 
 BENCH: Final = "dispatch"
 SLOTS: Final = 8  # jobs at a time: as many as a server has GPUs
@@ -144,7 +148,7 @@ class AtOnce:
 
 
 class NoImages:
-    """Satisfies ``runner.core.ports.all.Images`` where programs run without any."""
+    """Satisfies ``runner.core.ports.images.Images`` where programs run without any."""
 
     def ensure(self, accelerator: str, log: Path, job_id: str) -> str:
         raise BuildFailed(f"job {job_id}: {log} is of no image for {accelerator}")
@@ -167,13 +171,13 @@ class Site:
     """A daemon in this process, with nothing between it and whoever submits."""
 
     directory: Path
-    daemon: Daemon
+    daemon: ControlLoop
     executor: AtOnce
     ended: Flag
     ids: Iterator[int]
 
     def submit(self, name: str, cpus: float) -> None:
-        now = self.daemon.world.clock.now()
+        now = self.daemon.context.clock.now()
         job = Job(str(next(self.ids)), Preparing(now))
         row = JobRow(job, name, OWNER, now, 50, revision(name, cpus, self.directory))
         self.daemon.ask(lambda: self.daemon.submit_all((row,), (f"submitted by {OWNER.name}: {name}",)))
@@ -205,11 +209,11 @@ class Site:
 def site(directory: Path) -> Iterator[Site]:
     """Give a running daemon on a directory; afterwards it has left."""
     store, executor, clock = SqliteStore(directory / "store.db"), AtOnce(), SystemClock()
-    shop = Shop(store.instance, directory / "jobs", in_container=False, images=NoImages(), allowed_images={},
-                network=None, log_quota_bytes=1024**2, clock=clock)  # fmt: skip
-    world = World(store, executor, JobWorkshop(shop), clock, Capacity(float(SLOTS), 1024**4),
-                  lanes=Lanes(LANES), builds=Lanes(LANES))  # fmt: skip
-    daemon, ended = Daemon(world), Flag()
+    config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=NoImages(),
+                           allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock)  # fmt: skip
+    context = Context(store, executor, AttemptService(config), clock, Capacity(float(SLOTS), 1024**4),
+                  work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES))  # fmt: skip
+    daemon, ended = ControlLoop(context), Flag()
     daemon.changed = lambda: None if daemon.entries else ended.set()
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does, and the next
@@ -226,7 +230,7 @@ def site(directory: Path) -> Iterator[Site]:
 def revision(name: str, cpus: float, directory: Path) -> str:
     """Return what the store keeps of the job file of a small program, as after a submission."""
     job = load(TEXT.format(name=name, cpus=cpus).encode(), directory / f"{name}.yaml")
-    return Resolved(
+    return Revision(
         job=job,
         path=str(job.origin.path),
         accelerator="cpu",
@@ -234,7 +238,7 @@ def revision(name: str, cpus: float, directory: Path) -> str:
         gid=OWNER.gid,
         groups=(),
         user=OWNER.name,
-        policy=of_job.pinned(of_job.find(job, directory)),
+        policy=of_job.serialized(of_job.find(job, directory)),
         settings=resolve_profile(job, "cpu"),
     ).model_dump_json()
 

@@ -90,14 +90,14 @@ def _measured(case: Case, room: Room) -> dict[str, Measured | Missing]:
         name: Setup(loop, room.directory(name.replace(" ", "-")), spec, SETTLING, steps)
         for name, loop in LOOPS.items()
     }
-    with side_by_side(setups) as lanes:
-        there = {name: lane for name, lane in lanes.items() if isinstance(lane, Lane)}
+    with side_by_side(setups) as work_queue:
+        there = {name: lane for name, lane in work_queue.items() if isinstance(lane, Lane)}
         took = rounds.interleaved(
             effort.turns, effort.warmups, {name: lane.turn for name, lane in there.items()}
         )
         return {
             name: Measured(took[name], _cpu(lane, effort), lane.end()) if isinstance(lane, Lane) else lane
-            for name, lane in lanes.items()
+            for name, lane in work_queue.items()
         }
 
 

@@ -15,8 +15,16 @@ from bench.support import interleave as rounds
 from bench.support.result import Aim, Line, Result, in_milliseconds
 from bench.support.scratch import Room
 from runner.core.scheduler.backfill import plan
-from runner.core.scheduler.config import Quota, Quotas, Rules
-from runner.core.scheduler.snapshot import GIB, Device, Host, Needs, Running, Snapshot, Waiting
+from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.snapshot import (
+    GIB,
+    Device,
+    Host,
+    PendingJob,
+    ResourceRequest,
+    RunningJob,
+    Snapshot,
+)
 
 BENCH: Final = "placement"
 WAITING: Final = 10_000
@@ -24,7 +32,7 @@ HOSTS: Final = 32
 AIM_MS: Final = 50.0
 NOW_S: Final = 1_900_000_000.0
 KINDS: Final = tuple(
-    Needs(4.0 * gpus, 32 * GIB * gpus, gpus, device_bytes=memory * GIB, linked=linked)
+    ResourceRequest(4.0 * gpus, 32 * GIB * gpus, gpus, device_bytes=memory * GIB, linked=linked)
     for gpus in (1, 2, 4, 8)
     for memory in (0, 40, 80)
     for linked in (False, True)
@@ -59,7 +67,7 @@ def snapshots() -> dict[str, Snapshot]:
         "full": full,
         "some": snapshot(WAITING, 0.75),
         "empty": snapshot(WAITING, 0.0),
-        "capped": replace(snapshot(WAITING, 0.75), rules=Rules(quotas=quotas)),
+        "capped": replace(snapshot(WAITING, 0.75), rules=SchedulerConfig(quotas=quotas)),
         "small": snapshot(100, 1.0),
     }
 
@@ -79,23 +87,29 @@ def snapshot(waiting: int, lent: float) -> Snapshot:
 def _host(number: int) -> Host:
     devices = tuple(
         Device(f"{number}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
-               capability=(9, 0), island="nvlink", numa=i // 4)
+               capability=(9, 0), link_group="nvlink", numa=i // 4)
         for i in range(8)
     )  # fmt: skip
     return Host(f"host{number}", 128, 2048 * GIB, devices)
 
 
-def _running(host: int, half: int, dice: random.Random) -> Running:
+def _running(host: int, half: int, dice: random.Random) -> RunningJob:
     devices = tuple(f"{host}-{i}" for i in range(4 * half, 4 * half + 4))
     ends_s = NOW_S + dice.uniform(60, 86400)
     owner = f"user{dice.randrange(20)}"
-    return Running(
-        f"r{host}-{half}", owner, Needs(16, 64 * GIB, 4), f"host{host}", devices, NOW_S - 3600, ends_s
+    return RunningJob(
+        f"r{host}-{half}",
+        owner,
+        ResourceRequest(16, 64 * GIB, 4),
+        f"host{host}",
+        devices,
+        NOW_S - 3600,
+        ends_s,
     )
 
 
-def _waiting(number: int, dice: random.Random) -> Waiting:
-    return Waiting(
+def _waiting(number: int, dice: random.Random) -> PendingJob:
+    return PendingJob(
         f"job{number:05d}",
         f"user{dice.randrange(20)}",
         dice.choice(KINDS),

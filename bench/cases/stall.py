@@ -27,8 +27,8 @@ AT_ONCE: Final = f"{EVERY} steps with a save, waited for"
 def measure(room: Room) -> Iterator[Line]:
     """Yield for how long training stands, and how much slower it is, with both ways of saving."""
     effort, every = room.effort, max(2, int(EVERY * room.effort.turn_share))
-    with side_by_side(setups(room, every, effort.warmups + effort.stalls)) as lanes:
-        there = {name: _needed(lane) for name, lane in lanes.items()}
+    with side_by_side(setups(room, every, effort.warmups + effort.stalls)) as work_queue:
+        there = {name: _needed(lane) for name, lane in work_queue.items()}
         rounds.interleaved(effort.stalls, effort.warmups, {name: lane.turn for name, lane in there.items()})
         turns = {name: lane.turns[effort.warmups :] for name, lane in there.items()}
         saved = _note(there[BACKGROUND])

@@ -16,10 +16,10 @@ from bench.support.jobfile import CPUS, job_text
 from bench.support.result import CannotMeasure
 from runner.adapters.launch import attempt_name
 from runner.base.errors import RunnerError
-from runner.client.autostart import Absent, Place, connect
+from runner.client.autostart import Endpoint, NoDaemon, connect
 from runner.client.client import Client
-from runner.client.types import Detail, Event
-from runner.core.ports.all import Key
+from runner.client.types import JobDetail, JobEvent
+from runner.core.ports.executor import Key
 
 START_LIMIT_S: Final = 60.0
 STATE_LIMIT_S: Final = 900.0  # the first job may have to wait for its image
@@ -36,7 +36,7 @@ class Stage:
 
     @property
     def client(self) -> Client:
-        return Client(Place(str(socket_of(self.directory)), None))
+        return Client(Endpoint(str(socket_of(self.directory)), None))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Stage:
         newest = self.client.jobs(everything=True, limit=1)
         return str(int(newest[0]["id"]) + 1) if newest else "1"
 
-    def events(self, job: str) -> list[Event]:
+    def events(self, job: str) -> list[JobEvent]:
         return self.client.events(job, 0)[0]
 
     def log(self, job: str, attempt: int) -> Path:
@@ -75,7 +75,7 @@ class Stage:
         answer = self.client.submit(str(file), file.read_bytes(), None, dry_run=True)
         return container.plan(image, answer)
 
-    def await_state(self, job: str, *states: str) -> Detail:
+    def await_state(self, job: str, *states: str) -> JobDetail:
         """Return the job once it is in one of ``states``, woken by its events.
 
         Raises:
@@ -165,7 +165,7 @@ def answered(directory: Path, process: subprocess.Popen[bytes]) -> float:
     Raises:
         CannotMeasure: it left instead, or said nothing for too long.
     """
-    client = Client(Place(str(socket_of(directory)), None))
+    client = Client(Endpoint(str(socket_of(directory)), None))
     socket = client.place.socket
 
     def answers() -> bool:
@@ -174,7 +174,7 @@ def answered(directory: Path, process: subprocess.Popen[bytes]) -> float:
         try:
             connect(socket).close()
             return bool(client.version())
-        except Absent:
+        except NoDaemon:
             return False
 
     return wait_for("the daemon's first answer", answers, START_LIMIT_S, ANSWER_POLL_S)

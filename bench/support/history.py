@@ -13,25 +13,18 @@ from typing import Final
 
 from bench.support.jobfile import job_text
 from runner.adapters.sqlite.store import SqliteStore
+from runner.core.job.attempt import Allocation, AttemptEnd, ExitDecision
+from runner.core.job.events import Event, Exited, ImageReady, Launched, Placed
 from runner.core.job.lifecycle import advance
-from runner.core.job.model import (
-    Allocation,
-    Ended,
-    Event,
-    Exited,
-    ImageReady,
-    Job,
-    Launched,
-    Placed,
-    Preparing,
-    Ruling,
-)
-from runner.core.policy.decision import Verdict
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
+from runner.core.policy.decision import Action
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.ports.all import JobRow, Owner, Recorded
-from runner.files.job.model import load
-from runner.services.submission.revision import Resolved
+from runner.core.ports.store import JobRow, RecordedTransition
+from runner.core.ports.users import Owner
+from runner.files.job.load import load
+from runner.services.submission.revision import Revision
 
 SPAN: Final = timedelta(days=30)
 OWNER: Final = Owner(65532, 65532, "nobody")
@@ -54,8 +47,8 @@ def life(began: datetime) -> Iterator[Event]:
     yield ImageReady(began + timedelta(seconds=0.1), IMAGE)
     yield Placed(began + timedelta(seconds=0.2), Allocation())
     yield Launched(began + timedelta(seconds=0.5))
-    ended = Ended(0, "completed", completed=True, checkpoint_step=300)
-    ruling = Ruling(Verdict(Verb.FINISH, "done", "finish: completed"), History(attempts=1, charged=1))
+    ended = AttemptEnd(0, "completed", completed=True, checkpoint_step=300)
+    ruling = ExitDecision(Action(Verb.FINISH, "done", "finish: completed"), History(attempts=1, charged=1))
     yield Exited(began + timedelta(seconds=40), 1, ended, ruling)
 
 
@@ -65,13 +58,13 @@ def _live(store: SqliteStore, number: int, began: datetime, revision: str) -> No
     store.add(row, f"submitted by {OWNER.name}: job.yaml")
     for event in life(began):
         after, _ = advance(job, event)
-        store.record(Recorded(job, after, event))
+        store.record(RecordedTransition(job, after, event))
         job = after
 
 
 def _revision(path: Path) -> str:
     """Return what the store keeps of a job file, here of one that was never on the disk."""
-    return Resolved(
+    return Revision(
         job=load(job_text().encode(), path),
         path=str(path),
         accelerator="cpu",

@@ -137,11 +137,11 @@ def side_by_side(trainings: Mapping[str, Setup]) -> Iterator[dict[str, Lane | Mi
     """Give the trainings, ready for their first turn."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["jobs.training.loop"])  # torch is imported once for all
-    lanes = {name: _started(processes, setup) for name, setup in trainings.items()}
+    work_queue = {name: _started(processes, setup) for name, setup in trainings.items()}
     try:
-        yield {name: _ready(lane) for name, lane in lanes.items()}
+        yield {name: _ready(lane) for name, lane in work_queue.items()}
     finally:
-        for lane in lanes.values():
+        for lane in work_queue.values():
             lane.process.kill()
             lane.process.join()
             lane.connection.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 from bench.rivals.container import Plan
 from jobs.contract import AttemptSpec
 from runner.adapters.host.run_directory import RunDirectory
-from runner.core.ports.all import Owner
+from runner.core.ports.users import Owner
 
 
 def prepared(directory: Path, plan: Plan) -> Path:

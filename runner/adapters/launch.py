@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Final
 
 from runner.base.errors import Refused
-from runner.core.ports.all import Key, LaunchRequest
+from runner.core.ports.executor import Key, LaunchRequest
 
 ENTRY: Final = 'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; exec "$@"'
 """The attempt appends its own output to its log: complete whatever happens to daemon and engine."""
@@ -59,7 +59,7 @@ def attempt_name(key: Key) -> str:
     return f"runner-{key.instance}-{key.job_id}-{key.attempt}"
 
 
-def admit(request: LaunchRequest) -> None:
+def launch_script(request: LaunchRequest) -> None:
     """Check the rules that hold in every executor.
 
     Raises:
@@ -75,17 +75,17 @@ def admit(request: LaunchRequest) -> None:
             raise Refused(f"{request.key.job_id}: environment: {name} may not be set by a job; remove it")
 
 
-def entry(directory: PurePath, log: PurePath, argv: tuple[str, ...]) -> tuple[str, ...]:
+def entry_script(directory: PurePath, log: PurePath, argv: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command that opens ``log`` for appending, goes to ``directory`` and becomes ``argv``."""
     return ("/bin/sh", "-c", ENTRY, "runner", str(directory), str(log), *argv)
 
 
-def watched_entry(directory: PurePath, log: PurePath) -> tuple[str, ...]:
+def supervised_entry_script(directory: PurePath, log: PurePath) -> tuple[str, ...]:
     """Return what does the same for the arguments that follow, and tells what the kernel counted."""
     return ("/bin/sh", "-c", WATCHED_ENTRY, "runner", str(directory), str(log))
 
 
-def environment(request: LaunchRequest, home: PurePath, scratch: PurePath) -> Mapping[str, str]:
+def attempt_environment(request: LaunchRequest, home: PurePath, scratch: PurePath) -> Mapping[str, str]:
     """Return what an attempt finds in its environment; the job's own words win over the defaults."""
     return {
         "HOME": str(home),

@@ -18,8 +18,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from runner.base.textfile import one_line
-from runner.core.notification import Notice
-from runner.files.settings.notify import SENDMAIL, Notification
+from runner.core.notification import Notification
+from runner.files.settings.notify import SENDMAIL, NotificationRule
 
 LIMIT_S: Final = 10.0
 """How long a webhook may be silent."""
@@ -27,10 +27,10 @@ LIMIT_S: Final = 10.0
 PROGRAM_LIMIT_S: Final = 30.0
 """How long sendmail or a command may run; then it is killed with all that it has started."""
 
-Send: TypeAlias = Callable[[Notice], None]
+Send: TypeAlias = Callable[[Notification], None]
 
 
-class Again(Enum):
+class RetryLater(Enum):
     """Whether a notice is worth another try."""
 
     NEVER = "never"  # it was refused as it is
@@ -41,7 +41,7 @@ class Again(Enum):
 class Undelivered(Exception):
     """A notice has not arrived, as far as one can know."""
 
-    def __init__(self, why: str, again: Again) -> None:
+    def __init__(self, why: str, again: RetryLater) -> None:
         super().__init__(one_line(why)[:300])
         self.again = again
 
@@ -54,17 +54,21 @@ class Origin:
     host: str
 
 
-def sender(rule: Notification, origin: Origin, *, sendmail: str = SENDMAIL) -> Send:
+def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMAIL) -> Send:
     """Return what delivers the notices of a rule."""
     if rule.webhook is not None:
         url = rule.webhook
-        return lambda notice: post(url, notice.json(origin.instance, origin.host).encode())
+        return lambda notification: post_webhook(
+            url, notification.json(origin.instance, origin.host).encode()
+        )
     if rule.mail is not None:
         argv = (sendmail, "-i", "--", rule.mail)
         to = rule.mail
-        return lambda notice: call(argv, mail(to, notice, origin))
+        return lambda notification: run_command(argv, send_mail(to, notification, origin))
     command = rule.command or ()
-    return lambda notice: call(command, f"{notice.json(origin.instance, origin.host)}\n".encode())
+    return lambda notification: run_command(
+        command, f"{notification.json(origin.instance, origin.host)}\n".encode()
+    )
 
 
 # --- A POST
@@ -79,7 +83,7 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow nothing."""
 
 
-def post(url: str, body: bytes, limit_s: float = LIMIT_S) -> None:
+def post_webhook(url: str, body: bytes, limit_s: float = LIMIT_S) -> None:
     """Send a body to a webhook, which must answer 2xx.
 
     Raises:
@@ -95,33 +99,33 @@ def post(url: str, body: bytes, limit_s: float = LIMIT_S) -> None:
             raise Undelivered(f"answers {error.code} {error.reason}", _after(error.code)) from error
     except (URLError, TimeoutError, OSError, HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
-        raise Undelivered(f"{type(reason).__name__}: {reason}", Again.LONG) from error
+        raise Undelivered(f"{type(reason).__name__}: {reason}", RetryLater.LONG) from error
 
 
-def _after(code: int) -> Again:
+def _after(code: int) -> RetryLater:
     later = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
-    return Again.SOME if code in later or code >= HTTPStatus.INTERNAL_SERVER_ERROR else Again.NEVER
+    return RetryLater.SOME if code in later or code >= HTTPStatus.INTERNAL_SERVER_ERROR else RetryLater.NEVER
 
 
 # --- A mail
 
 
-def mail(to: str, notice: Notice, origin: Origin) -> bytes:
+def send_mail(to: str, notification: Notification, origin: Origin) -> bytes:
     """Return a notice as a mail; the sender is what the system's sendmail makes of the daemon's user."""
     message = EmailMessage()
     message["To"] = to
-    message["Subject"] = notice.subject
-    message["Date"] = notice.at
+    message["Subject"] = notification.subject
+    message["Date"] = notification.at
     message["Auto-Submitted"] = "auto-generated"
     lines = [
-        f"job:    {notice.name} ({notice.job_id}) of {notice.owner}",
+        f"job:    {notification.name} ({notification.job_id}) of {notification.owner}",
         f"host:   {origin.host}",
-        f"at:     {notice.at.isoformat(timespec='seconds')}",
-        f"what:   {notice.outcome or notice.state or notice.kind}",
+        f"at:     {notification.at.isoformat(timespec='seconds')}",
+        f"what:   {notification.outcome or notification.state or notification.kind}",
         "",
-        *notice.text.splitlines(),
+        *notification.text.splitlines(),
         "",
-        f"runner show {notice.job_id}",
+        f"runner show {notification.job_id}",
     ]
     message.set_content("\n".join(lines) + "\n")
     return message.as_bytes()
@@ -130,7 +134,7 @@ def mail(to: str, notice: Notice, origin: Origin) -> bytes:
 # --- A command
 
 
-def call(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT_S) -> None:
+def run_command(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT_S) -> None:
     """Hand a text to a program, which must leave with 0 in time.
 
     Raises:
@@ -148,13 +152,13 @@ def call(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT_S) -> 
             try:
                 child.communicate(text, limit_s)
             except subprocess.TimeoutExpired as error:
-                raise Undelivered(f"{name}: not done after {limit_s:g} s", Again.SOME) from error
+                raise Undelivered(f"{name}: not done after {limit_s:g} s", RetryLater.SOME) from error
             finally:
                 _end(child)
     except OSError as error:
-        raise Undelivered(f"{name}: {error.strerror}", Again.SOME) from error
+        raise Undelivered(f"{name}: {error.strerror}", RetryLater.SOME) from error
     if child.returncode != 0:
-        raise Undelivered(f"{name}: left with {child.returncode}", Again.SOME)
+        raise Undelivered(f"{name}: left with {child.returncode}", RetryLater.SOME)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

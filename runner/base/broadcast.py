@@ -4,7 +4,7 @@ import asyncio
 from threading import Lock
 
 
-class Pulse:
+class ChangeBroadcast:
     """Threads beat; coroutines wait for the next beat."""
 
     def __init__(self) -> None:

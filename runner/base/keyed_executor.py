@@ -25,7 +25,7 @@ for the disk, that another can work beside.
 """
 
 
-class Lanes:
+class KeyedExecutor:
     """A thread pool with one queue per key."""
 
     def __init__(self, width: int) -> None:

@@ -19,13 +19,13 @@ def delay_s(mistakes: int) -> float:
     return min(RETRY_S * 2.0**doublings, RETRY_MAX_S)
 
 
-def in_words(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return a mistake in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryState:
     """What is remembered of one thing that did not work."""
 
     again_at: float | None = None  # monotonic; None: it is being tried
@@ -33,25 +33,25 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Retries:
+class RetryTable:
     """When to try what again, by the job that it was for."""
 
-    _known: dict[str, Patience] = field(default_factory=dict)
+    _known: dict[str, RetryState] = field(default_factory=dict)
 
     def unanswered(self, key: str, now: float) -> None:
         """Remember that the world did not answer."""
-        known = self._known.get(key, Patience())
+        known = self._known.get(key, RetryState())
         self._known[key] = replace(known, again_at=now + RETRY_S)
 
-    def mistaken(self, key: str, now: float) -> Patience:
+    def mistaken(self, key: str, now: float) -> RetryState:
         """Remember a mistake that nobody expected, and return what is known now."""
-        mistakes = self._known.get(key, Patience()).mistakes + 1
-        self._known[key] = Patience(now + delay_s(mistakes), mistakes)
+        mistakes = self._known.get(key, RetryState()).mistakes + 1
+        self._known[key] = RetryState(now + delay_s(mistakes), mistakes)
         return self._known[key]
 
     def waits(self, key: str, now: float) -> bool:
         """Return whether it is too early to try again."""
-        known = self._known.get(key, Patience())
+        known = self._known.get(key, RetryState())
         return known.again_at is not None and now < known.again_at
 
     def due(self, now: float) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Retries:
 
     def begin(self, key: str, now: float) -> bool:
         """Return whether to try again now: true once for every wait."""
-        known = self._known.get(key, Patience())
+        known = self._known.get(key, RetryState())
         if known.again_at is None or now < known.again_at:
             return False
         self._known[key] = replace(known, again_at=None)
@@ -70,10 +70,10 @@ class Retries:
 
     def worked(self, key: str, now: float) -> bool:
         """Return whether all is well again; something else of the same job may still have to wait."""
-        known = self._known.pop(key, Patience())
+        known = self._known.pop(key, RetryState())
         if known.again_at is None or known.again_at <= now:
             return True
-        self._known[key] = Patience(known.again_at)
+        self._known[key] = RetryState(known.again_at)
         return False
 
     def forget(self, key: str) -> None:

@@ -61,7 +61,7 @@ class Problem:
         return f"{one_line(str(path))}{place}: {field}{self.fact}"
 
 
-class SpecError(UsageError):
+class FileError(UsageError):
     """A file that a user wrote is not right; every problem of it at once, by position."""
 
     def __init__(self, path: Path, problems: Iterable[Problem]) -> None:
@@ -98,11 +98,11 @@ def read_source(path: Path, kind: str = JOB_FILE) -> bytes:
         with open_source(path) as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise SpecError(path, [Problem(None, "", _unreadable(path, error, kind))]) from error
+        raise FileError(path, [Problem(None, "", _unreadable(path, error, kind))]) from error
     except ValueError as error:  # a NUL in the name
-        raise SpecError(path, [Problem(None, "", "no file can have this name")]) from error
+        raise FileError(path, [Problem(None, "", "no file can have this name")]) from error
     if len(text) > MAX_BYTES:
-        raise SpecError(path, [Problem(None, "", f"larger than 1 MiB, so not a {kind}")])
+        raise FileError(path, [Problem(None, "", f"larger than 1 MiB, so not a {kind}")])
     return text
 
 
@@ -115,13 +115,13 @@ def read_lines(path: Path, kind: str) -> str:
     try:
         with open_source(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_LINES_BYTES:
-                raise SpecError(path, [Problem(None, "", f"larger than 512 MiB, so not a {kind}")])
+                raise FileError(path, [Problem(None, "", f"larger than 512 MiB, so not a {kind}")])
             return file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
+        raise FileError(path, [Problem(None, "", "is not UTF-8 text")]) from error
     except OSError as error:
         fact = _NOT_REGULAR if isinstance(error, NotRegular) else f"cannot be read: {error.strerror}"
-        raise SpecError(path, [Problem(None, "", fact)]) from error
+        raise FileError(path, [Problem(None, "", fact)]) from error
 
 
 class NotRegular(OSError):

@@ -35,7 +35,7 @@ _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([e
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class ScalarNode:
     """One value; ``text`` is how it was written, so that the text ``1.10`` can stay what it is."""
 
     at: Position
@@ -45,21 +45,21 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class SequenceNode:
     at: Position
     items: tuple["Node", ...]
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class MappingNode:
     at: Position
     keys: dict[str, Position]
     entries: dict[str, "Node"]
     size: int
 
 
-Node: TypeAlias = Scalar | Sequence | Mapping
+Node: TypeAlias = ScalarNode | SequenceNode | MappingNode
 
 
 class _Stop(Exception):
@@ -92,11 +92,11 @@ def compose(raw: bytes) -> tuple[Node | None, tuple[Problem, ...]]:
 def plain(node: Node) -> Plain:
     """Return a tree as dicts, tuples and values."""
     match node:
-        case Mapping():
+        case MappingNode():
             return {key: plain(value) for key, value in node.entries.items()}
-        case Sequence():
+        case SequenceNode():
             return tuple(plain(item) for item in node.items)
-        case Scalar():
+        case ScalarNode():
             return node.value
 
 
@@ -109,13 +109,13 @@ def place(root: Node, path: tuple[Part, ...]) -> Position:
     node = at_path(root, path)
     if node is None:
         return place(root, path[:-1])
-    return node.at if isinstance(node, Scalar) else key_place(root, path)
+    return node.at if isinstance(node, ScalarNode) else key_place(root, path)
 
 
 def key_place(root: Node, path: tuple[Part, ...]) -> Position:
     """Return where the key at the end of a path stands; an item of a list has none, and is at itself."""
     parent = at_path(root, path[:-1]) if path else None
-    if isinstance(parent, Mapping):
+    if isinstance(parent, MappingNode):
         return parent.keys[str(path[-1])]
     node = at_path(root, path)
     return node.at if node else START
@@ -126,9 +126,9 @@ def at_path(root: Node, path: tuple[Part, ...]) -> Node | None:
     node: Node | None = root
     for part in path:
         match node:
-            case Mapping():
+            case MappingNode():
                 node = node.entries.get(str(part))
-            case Sequence() if isinstance(part, int) and part < len(node.items):
+            case SequenceNode() if isinstance(part, int) and part < len(node.items):
                 node = node.items[part]
             case _:
                 return None
@@ -205,13 +205,13 @@ class _Composer:
             return self._sequence(event, depth)
         return self._mapping(event, depth)
 
-    def _sequence(self, start: _Event, depth: int) -> Sequence:
+    def _sequence(self, start: _Event, depth: int) -> SequenceNode:
         items = []
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             items.append(self._node(event, depth + 1))
-        return Sequence(_at(start), tuple(items), 1 + sum(item.size for item in items))
+        return SequenceNode(_at(start), tuple(items), 1 + sum(item.size for item in items))
 
-    def _mapping(self, start: _Event, depth: int) -> Mapping:
+    def _mapping(self, start: _Event, depth: int) -> MappingNode:
         keys: dict[str, Position] = {}
         entries: dict[str, Node] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
@@ -224,11 +224,11 @@ class _Composer:
                 self._complain(_at(event), f"{quoted(key)} is given twice, first in line {first}; remove one")
                 continue
             keys[key], entries[key] = _at(event), value
-        return Mapping(_at(start), keys, entries, 1 + sum(value.size for value in entries.values()))
+        return MappingNode(_at(start), keys, entries, 1 + sum(value.size for value in entries.values()))
 
     def _key(self, event: _Event, depth: int) -> str | None:
         node = self._node(event, depth + 1)
-        if not isinstance(node, Scalar):
+        if not isinstance(node, ScalarNode):
             self._complain(_at(event), "a key must be a plain word")
             return None
         if node.text == "<<":
@@ -259,11 +259,11 @@ def _short(tag: str) -> str:
     return tag.replace("tag:yaml.org,2002:", "!!")
 
 
-def _scalar(event: yaml.ScalarEvent) -> Scalar:
+def _scalar(event: yaml.ScalarEvent) -> ScalarNode:
     value = resolve(event.value) if event.implicit[0] else event.value
     if bad := _unusable(event.value):
         raise _Stop(_at(event), bad)
-    return Scalar(_at(event), value, event.value)
+    return ScalarNode(_at(event), value, event.value)
 
 
 def resolve(text: str) -> str | float | bool | None:

@@ -16,7 +16,7 @@ from runner.cli.options import as_json, check_optional_ref, complete_names, coun
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
 from runner.cli.submit import read
 from runner.client.client import find_or_start
-from runner.client.http import quote
+from runner.client.http import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ def _measure(client: Client, body: Mapping[str, object], steps: int) -> str:
     if trial["parked"]:
         complain("there is no room beside the job: it stands still for its canary, and goes on afterwards")
     complain(f"canary {trial['canary']}: {steps} steps of the change; runner logs -f {trial['canary']}")
-    pause, path = Event(), f"/v1/jobs/{quote(trial['job'])}/canaries/{quote(trial['canary'])}"
+    pause, path = Event(), f"/v1/jobs/{quote_path(trial['job'])}/canaries/{quote_path(trial['canary'])}"
     while not trial["finished"]:
         pause.wait(POLL_S)
         trial = client.get(path)
@@ -237,7 +237,7 @@ def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
 @as_json
 def revisions(job: str, *, as_json: bool) -> None:
     """List the revisions of a job's file, the first one first."""
-    found = find_or_start(complain).get(f"/v1/jobs/{quote(job)}/revisions")["revisions"]
+    found = find_or_start(complain).get(f"/v1/jobs/{quote_path(job)}/revisions")["revisions"]
     if as_json:
         for each in found:
             say_json(each)

@@ -9,7 +9,7 @@ import click
 
 from runner.cli.options import as_json
 from runner.cli.output import complain, say, say_json
-from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, Absent, await_gone
+from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, NoDaemon, wait_until_gone
 from runner.client.client import find
 
 UNIT: Final = """\
@@ -80,13 +80,13 @@ def stop(*, as_json: bool) -> None:
     """
     try:
         client = find(complain)
-    except Absent as absent:
+    except NoDaemon as absent:
         complain(f"{absent}; nothing to stop")
         return
     daemon = client.version()
     pid = daemon["pid"]
     client.stop()
-    await_gone(daemon["state_dir"], pid)
+    wait_until_gone(daemon["state_dir"], pid)
     if as_json:
         say_json({"stopped": pid})
     else:
@@ -102,7 +102,7 @@ def version(*, as_json: bool) -> None:
     """
     try:
         daemon = find().version()
-    except Absent:
+    except NoDaemon:
         daemon = None
     if as_json:
         say_json({"client": own_version(), "daemon": daemon})

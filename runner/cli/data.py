@@ -17,7 +17,7 @@ import click
 from runner.base.errors import UsageError
 from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
-from runner.client.autostart import Absent, state_dir
+from runner.client.autostart import NoDaemon, state_dir
 from runner.client.client import find
 from runner.files.datasets import DATA_SETS, NAMES, DataSet, is_prepared, location
 
@@ -66,11 +66,11 @@ def prepare(*, names: tuple[str, ...]) -> None:
     Prints where each comes from and its licence.  Whatever interrupts it, a data set is there
     as a whole or not at all.
     """
-    from runner.adapters.datasets.store import Fetch  # noqa: PLC0415  only this command pays for it
+    from runner.adapters.datasets.store import Download  # noqa: PLC0415  only this command pays for it
     from runner.adapters.datasets.store import prepare as make  # noqa: PLC0415
     from runner.files.settings.model import load_settings  # noqa: PLC0415
 
-    home, fetch = _state_dir(), Fetch(sys.executable, load_settings(None).ca_file)
+    home, fetch = _state_dir(), Download(sys.executable, load_settings(None).ca_file)
     for chosen in (DATA_SETS[name] for name in dict.fromkeys(names)):
         said = f"{chosen.name}: fetching {chosen.requirement} ({_megabytes(chosen)})"
         made = make(home, chosen, fetch, partial(complain, said))
@@ -113,7 +113,7 @@ def _state_dir() -> Path:
     """Return the state directory of the daemon that answers, else of the one that would be started."""
     try:
         return Path(find().version()["state_dir"])
-    except Absent:
+    except NoDaemon:
         return Path(state_dir(os.environ, os.geteuid()))
 
 

@@ -13,7 +13,7 @@ from runner.client.client import Client, find_or_start
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runner.client.types import Event
+    from runner.client.types import JobEvent
 
 PAGE: Final = 1000
 WAIT_S: Final = 30.0
@@ -41,7 +41,7 @@ def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
             say_row(*(event[key] for key in ("seq", "at", "job", "name", "kind", "text")))
 
 
-def stream(client: Client, ref: str | None, after: int, *, follow: bool) -> Iterator[Event]:
+def stream(client: Client, ref: str | None, after: int, *, follow: bool) -> Iterator[JobEvent]:
     """Yield events page by page; with ``follow`` without end."""
     while True:
         page, after = client.events(ref, after, wait_s=WAIT_S if follow else 0.0, limit=PAGE)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from runner.cli import text as render
 from runner.cli.output import say, say_json, takes_escapes
-from runner.client.http import ErrorAnswer
+from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     from runner.client.client import Client
-    from runner.client.types import Detail
+    from runner.client.types import JobDetail
 
 LOOK_S: Final = 0.5
 QUIET_S: Final = 10.0
@@ -41,7 +41,7 @@ class View(Protocol):
     def build(self, line: str) -> None:
         """Show a line of the build log."""
 
-    def look(self, job: Detail, eta_s: float | None) -> None:
+    def look(self, job: JobDetail, eta_s: float | None) -> None:
         """Show where the job is just now."""
 
 
@@ -63,7 +63,7 @@ class PlainView:
     def build(self, line: str) -> None:
         say(f"build: {line}")
 
-    def look(self, job: Detail, eta_s: float | None) -> None:
+    def look(self, job: JobDetail, eta_s: float | None) -> None:
         progress = job["progress"]
         if progress is None or job["state"] != "running":
             return
@@ -77,7 +77,7 @@ class JsonView:
     """The job as one JSON object per line, whenever something about it changed."""
 
     def __init__(self) -> None:
-        self._last: Detail | None = None
+        self._last: JobDetail | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -91,13 +91,13 @@ class JsonView:
     def build(self, line: str) -> None:
         """Not part of the object; ``runner logs --build --json`` prints it."""
 
-    def look(self, job: Detail, eta_s: float | None) -> None:  # noqa: ARG002  the reader can tell
+    def look(self, job: JobDetail, eta_s: float | None) -> None:  # noqa: ARG002  the reader can tell
         if job != self._last:
             self._last = job
             say_json(job)
 
 
-class Told:
+class ReportedState:
     """What of a job's story has been told already."""
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ class Told:
         self.attempts = 0  # whose end was told
         self.build_offset = 0
         self.build_open = True
-        self.pace = render.Pace()
+        self.pace = render.RateEstimate()
         self._quiet_since: float | None = None
         self._hinted = False
         self._rest = ""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
-    def news(self, job: Detail) -> list[str]:
+    def news(self, job: JobDetail) -> list[str]:
         """Return the lines that are new since the last call."""
         lines = []
         for attempt in job["attempts"]:
@@ -123,11 +123,11 @@ class Told:
         if state != self.state and job["state"] not in {"finished", "held"}:
             lines.append(render.state_line(job))
         if self.state is None or state[1] != self.state[1]:
-            self.pace = render.Pace()
+            self.pace = render.RateEstimate()
         self.state = state
         return lines + self._hint(job)
 
-    def _hint(self, job: Detail) -> list[str]:
+    def _hint(self, job: JobDetail) -> list[str]:
         """Say once where the output is, of a program that does not say how far it is."""
         if job["state"] != "running" or job["progress"] is not None or self._hinted:
             self._quiet_since = None
@@ -138,7 +138,7 @@ class Told:
         hint = f"{job['name']}: has not said how far it is; runner logs -f {job['id']} shows what it prints"
         return [hint] if self._hinted else []
 
-    def eta_s(self, job: Detail) -> float | None:
+    def eta_s(self, job: JobDetail) -> float | None:
         """Return the seconds to go, by the steps seen so far."""
         if job["progress"] is None:
             return None
@@ -160,9 +160,9 @@ def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int
     return render.exit_code(job)
 
 
-def follow(client: Client, ref: str, view: View) -> Detail:
+def follow(client: Client, ref: str, view: View) -> JobDetail:
     """Return the job when it has ended, having told ``view`` everything on the way."""
-    told, limit_s = Told(), 0.0
+    told, limit_s = ReportedState(), 0.0
     while True:
         done, job = client.wait(ref, limit_s)
         if told.build_open:
@@ -176,7 +176,7 @@ def follow(client: Client, ref: str, view: View) -> Detail:
         limit_s = LOOK_S
 
 
-def _tell_build(client: Client, ref: str, told: Told, view: View) -> None:
+def _tell_build(client: Client, ref: str, told: ReportedState, view: View) -> None:
     """Show what the build log has gained."""
     try:
         piece = client.log(ref, part="build", offset=told.build_offset)
@@ -185,7 +185,7 @@ def _tell_build(client: Client, ref: str, told: Told, view: View) -> None:
             for line in told.build_lines(piece.body):
                 view.build(line)
             piece = client.log(ref, part="build", offset=told.build_offset)
-    except ErrorAnswer as error:
+    except ErrorResponse as error:
         if error.kind != "not_found":  # there is no build log when nothing was built
             raise
 

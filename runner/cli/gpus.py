@@ -11,7 +11,7 @@ from runner.cli import text as render
 from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
 from runner.client.client import find_or_start
-from runner.client.http import quote
+from runner.client.http import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ def drain(*, devices: tuple[str, ...], reason: str, as_json: bool) -> None:
     """
     client = find_or_start(complain)
     for device in devices:
-        answer = client.post(f"/v1/devices/{quote(device)}/drain", {"reason": reason})["device"]
+        answer = client.post(f"/v1/devices/{quote_path(device)}/drain", {"reason": reason})["device"]
         has = f"; {', '.join(holders(answer))} still has it" if answer["jobs"] else ""
         _say(answer, f"{answer['name']} is drained{has}", as_json=as_json)
 
@@ -93,7 +93,7 @@ def resume(*, devices: tuple[str, ...], as_json: bool) -> None:
     """
     client = find_or_start(complain)
     for device in devices:
-        answer = client.post(f"/v1/devices/{quote(device)}/resume", {})["device"]
+        answer = client.post(f"/v1/devices/{quote_path(device)}/resume", {})["device"]
         why = f": {answer['reason']}" if answer["reason"] and not answer["jobs"] else ""
         _say(answer, f"{answer['name']} is {answer['state']}{why}", as_json=as_json)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from runner.base.errors import UsageError
-from runner.base.textfile import Problem, SpecError, one_line, open_target, read_source
+from runner.base.textfile import FileError, Problem, one_line, open_target, read_source
 from runner.cli.options import as_json
 from runner.cli.output import complain, complain_of, say, say_json
 
@@ -74,7 +74,7 @@ def _validate(file: str, *, as_json: bool) -> int:
     path = Path(file or "''")  # an empty one would be the directory that we are in
     try:
         jobs, warnings = _checked(path, _read(file))
-    except SpecError as error:
+    except FileError as error:
         if as_json:
             say_json({"file": file, "ok": False, "problems": [_entry(each) for each in error.problems]})
             return error.exit_code
@@ -109,7 +109,7 @@ def _read(file: str) -> bytes:
     from runner.cli.submit import STANDARD_INPUT, read  # noqa: PLC0415  the client: only this command pays for it
 
     if not file:
-        raise SpecError(Path("''"), [Problem(None, "", "no file has an empty name; name a job file")])
+        raise FileError(Path("''"), [Problem(None, "", "no file has an empty name; name a job file")])
     return read(file) if file == STANDARD_INPUT else read_source(Path(file))
 
 
@@ -120,12 +120,11 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
         SpecError: the file, a path in it, or the policy that it names is not right.
     """
     from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.files.job import model as jobfile  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.files.job import paths  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.job import load, paths  # noqa: PLC0415  pydantic: only this command pays for it
     from runner.files.policy import of_job  # noqa: PLC0415  pydantic: only this command pays for it
 
-    named = of_job.Named(path.parent, paths.problem_with)
-    jobs = jobfile.load_all(text, path, besides=named.problems).jobs
+    named = of_job.PolicyReference(path.parent, paths.problem_with)
+    jobs = load.load_all(text, path, besides=named.problems).jobs
     warnings: dict[str, None] = {}
     for job in jobs:
         policy = named.policy(job)  # its own file may be wrong

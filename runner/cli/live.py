@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from runner.client.types import Detail
+    from runner.client.types import JobDetail
 
 
 class LiveView:
@@ -38,7 +38,7 @@ class LiveView:
     def build(self, line: str) -> None:
         self._show(f"building the image: {harmless(line)}")
 
-    def look(self, job: Detail, eta_s: float | None) -> None:
+    def look(self, job: JobDetail, eta_s: float | None) -> None:
         progress = job["progress"]
         if job["state"] == "preparing":
             return

@@ -14,12 +14,12 @@ import click
 
 from runner.cli.options import as_json, count_from, the_job
 from runner.cli.output import complain, leave_with_reader, say_json
-from runner.client.client import Client, LogPiece, find_or_start
+from runner.client.client import Client, LogChunk, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runner.client.types import Summary
+    from runner.client.types import JobSummary
 
 WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attempt may be noticed
 _NUMBERS: Final = re.compile("[0-9]+")
@@ -65,7 +65,7 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
 
 def pieces(
     client: Client, ref: str, attempt: int | None, *, part: str = "job", follow: bool = False
-) -> Iterator[LogPiece]:
+) -> Iterator[LogChunk]:
     """Yield a log; with ``follow`` until the job ends or is held, attempt after attempt."""
     stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False
     while True:
@@ -86,7 +86,7 @@ def pieces(
             wait_s = WAIT_S
 
 
-def _tell_end(job: Summary, ref: str) -> None:
+def _tell_end(job: JobSummary, ref: str) -> None:
     """Say how a job ended that did not succeed, which its own words may not, or that it needs somebody."""
     if job["state"] == "held":
         complain(f"{ref}: is held; runner release {ref} lets it go on, and runner policy explain says why")
@@ -108,7 +108,7 @@ def _tell_empty(client: Client, ref: str, number: int | None) -> None:
             complain(f"{ref}: attempt {number} was never started, so nothing was written: {why}")
 
 
-def _waits(piece: LogPiece, asked: int | None) -> bool:
+def _waits(piece: LogChunk, asked: int | None) -> bool:
     """Tell whether nothing can come before the first attempt begins, or the next one."""
     if piece.attempt is None:
         return True
@@ -130,7 +130,7 @@ def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
     return why
 
 
-def _print(piece: LogPiece) -> None:
+def _print(piece: LogChunk) -> None:
     """Write one piece; where something is missing, say so in its place."""
     stdout = sys.stdout.buffer
     if piece.cut is None:
@@ -145,7 +145,7 @@ def _print(piece: LogPiece) -> None:
     stdout.flush()
 
 
-def _print_json(piece: LogPiece) -> None:
+def _print_json(piece: LogChunk) -> None:
     if piece.body:
         text = piece.body.decode(errors="replace")
         say_json({"attempt": piece.attempt, "offset": piece.offset, "cut": piece.cut, "text": text})

@@ -7,7 +7,7 @@ from typing import Final, TextIO
 import click
 
 from runner.base.errors import RunnerError
-from runner.client.http import ErrorAnswer
+from runner.client.http import ErrorResponse
 
 INTERRUPTED: Final = 130  # exit code, as a shell reports SIGINT
 READER_GONE: Final = 141  # the same, of SIGPIPE
@@ -35,7 +35,7 @@ def discard(stream: TextIO) -> None:
 def complain_of(error: RunnerError) -> int:
     """Print what went wrong, and return the exit code that stands for it."""
     complain(*str(error).splitlines())
-    return error.code if isinstance(error, ErrorAnswer) else error.exit_code
+    return error.code if isinstance(error, ErrorResponse) else error.exit_code
 
 
 def say(text: str) -> None:

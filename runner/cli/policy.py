@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.base.errors import UsageError
-from runner.base.textfile import SpecError, one_line
+from runner.base.textfile import FileError, one_line
 from runner.cli.options import as_json, check_ref, check_refs, count_from
 from runner.cli.output import complain, complain_of, say, say_json, say_row
 from runner.client.client import find_or_start
 
 if TYPE_CHECKING:
-    from runner.client.types import Detail
+    from runner.client.types import JobDetail
     from runner.core.policy.explain import Record
     from runner.core.policy.model import Policy
     from runner.core.policy.replay import Replay
@@ -150,7 +150,7 @@ def _decided(job: str) -> tuple[Record, ...]:
     return records
 
 
-def _undecided(job: Detail) -> str:
+def _undecided(job: JobDetail) -> str:
     """Return why no decision about a job is there: every attempt that ends brings one about."""
     if job["state"] != "finished":
         return "nothing has been decided yet; no attempt of it has ended"
@@ -183,9 +183,9 @@ def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None
 
 def _path(given: str) -> Path:
     """Return the file of a policy by its name or path; what lies here comes before what is shipped."""
-    from runner.files.policy.load import Shelf  # noqa: PLC0415  as above
+    from runner.files.policy.load import PolicySource  # noqa: PLC0415  as above
 
-    path, shelf = Path(given), Shelf()
+    path, shelf = Path(given), PolicySource()
     if given in shelf.names() and not path.is_file():
         return shelf.directory / f"{given}.yaml"
     if not path.exists() and "/" not in given and "." not in given:
@@ -207,7 +207,7 @@ def _check(given: str, *, as_json: bool) -> int:
 
     try:
         found = _policy(given)
-    except SpecError as error:
+    except FileError as error:
         if not as_json:
             return complain_of(error)
         say_json({"policy": given, "ok": False, "problems": list(error.lines)})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from runner.files.profiles.load import Said
+    from runner.files.profiles.load import ProfileSetting
 
 COLUMNS: Final = ("SWITCH", "VALUE", "FROM", "WHY")
 
@@ -41,11 +41,11 @@ def list_profiles(*, as_json: bool) -> None:
 
     In a pipe, between tabs: name, the profiles that it extends or -, what it is for.
     """
-    from runner.files.profiles.load import chain, introduction, profile_names  # noqa: PLC0415  as above
+    from runner.files.profiles.load import chain, first_comment, profile_names  # noqa: PLC0415  as above
 
     directory = _directory()
     rows = [
-        (name, chain(name, directory)[1:], introduction(directory / f"{name}.yaml"))
+        (name, chain(name, directory)[1:], first_comment(directory / f"{name}.yaml"))
         for name in profile_names(directory)
     ]
     if as_json:
@@ -115,7 +115,7 @@ def _directory() -> Path:
     return profiles_dir()
 
 
-def _named(name: str) -> Mapping[str, Said]:
+def _named(name: str) -> Mapping[str, ProfileSetting]:
     """Return the switches of a profile.
 
     Raises:
@@ -135,14 +135,14 @@ def _named(name: str) -> Mapping[str, Said]:
     return named(name, _directory())
 
 
-def _text(said: Said) -> str:
+def _text(said: ProfileSetting) -> str:
     """Return a value as YAML writes it."""
     if said.value is None:
         return "null"
     return str(said.value).lower() if isinstance(said.value, bool) else str(said.value)
 
 
-def _explained(said: Said) -> dict[str, object]:
+def _explained(said: ProfileSetting) -> dict[str, object]:
     line = said.at.line if said.at else None
     return {"value": said.value, "profile": said.profile, "line": line, "reason": said.reason}
 

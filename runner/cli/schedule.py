@@ -8,7 +8,7 @@ from runner.base.errors import RunnerError
 from runner.cli.options import as_json
 from runner.cli.output import complain, complain_of, on_terminal, say, say_json, say_row
 from runner.client.client import find_or_start
-from runner.client.http import quote
+from runner.client.http import quote_path
 
 PATH: Final = "/v1/schedules"
 
@@ -61,7 +61,7 @@ def list_schedules(*, every: bool, as_json: bool) -> None:
 @as_json
 def show(reference: str, *, as_json: bool) -> None:
     """Show one schedule: its terms, its next times, and what became of the last ones."""
-    found = find_or_start(complain).get(f"{PATH}/{quote(reference)}")
+    found = find_or_start(complain).get(f"{PATH}/{quote_path(reference)}")
     if as_json:
         say_json(found)
         return
@@ -81,7 +81,7 @@ def show(reference: str, *, as_json: bool) -> None:
 @as_json
 def coming(reference: str, count: int, *, as_json: bool) -> None:
     """Print the next times of a schedule, on its own clock, one on each line."""
-    found = find_or_start(complain).get(f"{PATH}/{quote(reference)}/next", {"n": count})
+    found = find_or_start(complain).get(f"{PATH}/{quote_path(reference)}/next", {"n": count})
     if as_json:
         say_json(found)
         return
@@ -96,7 +96,7 @@ def _steer(verb: str, references: tuple[str, ...], words: str, *, as_json: bool)
     client, codes = find_or_start(complain), []
     for reference in references:
         try:
-            found = client.post(f"{PATH}/{quote(reference)}/{verb}", {})["schedule"]
+            found = client.post(f"{PATH}/{quote_path(reference)}/{verb}", {})["schedule"]
         except RunnerError as error:
             codes.append(complain_of(error))
             continue

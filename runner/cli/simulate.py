@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from runner.core.scheduler.simulator import Arrival, Site
     from runner.core.scheduler.simulator_report import Report
-    from runner.services.simulation.run import Contestant
+    from runner.services.simulation.run import SchedulerVariant
 
 FILE = click.Path(path_type=Path)
 ORDERS: Final = ("fair", "fifo", "priority", "sjf")
@@ -68,7 +68,7 @@ def simulate(  # noqa: PLR0913  one for each option
 
     if (trace is None) == (seed is None):
         raise click.UsageError("give either --trace FILE or --synthetic SEED")
-    site = Site(simulation.hosts(written), tick_s=tick_s)
+    site = Site(simulation.parse_hosts(written), tick_s=tick_s)
     arrivals = traces.read(trace) if trace is not None else _made_up(seed or 0, jobs, load, site)
     if save is not None:
         traces.write(save, arrivals)
@@ -77,24 +77,24 @@ def simulate(  # noqa: PLR0913  one for each option
 
 
 def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]:
-    from runner.services.simulation.run import Recipe, synthetic  # noqa: PLC0415  as above
+    from runner.services.simulation.run import SyntheticTrace, synthetic  # noqa: PLC0415  as above
 
     devices = sum(len(host.devices) for host in site.hosts)
     largest = max(len(host.devices) for host in site.hosts)
-    return synthetic(seed, Recipe(jobs=jobs, devices=devices, largest=largest, load=load))
+    return synthetic(seed, SyntheticTrace(jobs=jobs, devices=devices, largest=largest, load=load))
 
 
-def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[Contestant]:
+def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[SchedulerVariant]:
     from runner.core.scheduler.config import Order  # noqa: PLC0415  as above
-    from runner.services.simulation.run import CONTESTANTS, Contestant  # noqa: PLC0415  as above
+    from runner.services.simulation.run import CONTESTANTS, SchedulerVariant  # noqa: PLC0415  as above
 
     if not orders and not no_backfill:
         return CONTESTANTS
-    return [Contestant(Order(order), backfill=not no_backfill) for order in orders or ORDERS]
+    return [SchedulerVariant(Order(order), backfill=not no_backfill) for order in orders or ORDERS]
 
 
 def _play(
-    contestants: Iterable[Contestant],
+    contestants: Iterable[SchedulerVariant],
     arrivals: Sequence[Arrival],
     site: Site,
     *,
@@ -117,7 +117,7 @@ def _play(
             complain(f"{contestant.name}: {report.never_started} of {len(arrivals)} jobs never started")
 
 
-def _say(contestant: Contestant, report: Report) -> None:
+def _say(contestant: SchedulerVariant, report: Report) -> None:
     waits = [f"{wait / 3600:.2f}" for wait in (report.mean_wait_s, *report.waits_s.values())]
     say_row(
         contestant.name, f"{report.utilisation:.3f}", *waits, f"{report.mean_slowdown:.1f}",
@@ -125,7 +125,7 @@ def _say(contestant: Contestant, report: Report) -> None:
     )  # fmt: skip
 
 
-def _say_users(contestant: Contestant, report: Report) -> None:
+def _say_users(contestant: SchedulerVariant, report: Report) -> None:
     for name, user in report.users.items():
         say_row(
             contestant.name, name, user.jobs, f"{user.device_hours:.1f}", f"{user.mean_wait_s / 3600:.2f}",

@@ -14,7 +14,7 @@ from runner.cli.output import harmless, takes_escapes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from runner.client.types import Detail, Summary
+    from runner.client.types import JobDetail, JobSummary
 
 COLOURS: Final = {
     "running": "green", "starting": "green", "succeeded": "green", "failed": "red", "held": "yellow",
@@ -35,7 +35,7 @@ def stdout() -> Console:
     return Console(color_system="auto" if takes_escapes() else None)
 
 
-def print_jobs(jobs: list[Summary], now: float, console: Console | None = None) -> None:
+def print_jobs(jobs: list[JobSummary], now: float, console: Console | None = None) -> None:
     """Print one row per job."""
     columns = ("JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE", "WHY")
     _print(columns, [_job_cells(job, now) for job in jobs], SPARE, console or stdout())
@@ -87,7 +87,7 @@ def _width(columns: tuple[str, ...], rows: Sequence[Sequence[Text]], number: int
     return max(len(columns[number]), *(row[number].cell_len for row in rows), 0)
 
 
-def print_job(job: Detail, now: float, console: Console | None = None) -> None:
+def print_job(job: JobDetail, now: float, console: Console | None = None) -> None:
     """Print what is known about one job, and its attempts."""
     console = console or stdout()
     grid = Table.grid(padding=(0, 2))
@@ -102,7 +102,7 @@ def print_job(job: Detail, now: float, console: Console | None = None) -> None:
         console.print(attempts_table(job))
 
 
-def attempts_table(job: Detail) -> Table:
+def attempts_table(job: JobDetail) -> Table:
     """Return one row per attempt; ``make demo`` ends with it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in render.ATTEMPT_COLUMNS:
@@ -114,7 +114,7 @@ def attempts_table(job: Detail) -> Table:
     return table
 
 
-def _job_cells(job: Summary, now: float) -> list[Text]:
+def _job_cells(job: JobSummary, now: float) -> list[Text]:
     word = render.state_word(job)
     return [
         _cell(job["id"]),
@@ -122,7 +122,7 @@ def _job_cells(job: Summary, now: float) -> list[Text]:
         _cell(job["owner"]),
         Text(word, COLOURS.get(word, "")),
         _cell(job["attempt"]),
-        _cell(render.how_far(job)),
+        _cell(render.progress_share(job)),
         _cell(render.age(job["since"], now)),
         Text(harmless(job["why"], keep="\n")),
     ]

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from runner.client.types import AttemptRow, Detail, Progress, Summary
+    from runner.client.types import AttemptResponse, JobDetail, JobSummary, ProgressResponse
 
 OUTCOME_CODES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11}
 HELD_CODE: Final = 12
 PACE_SAMPLES: Final = 20
 
 
-class Pace:
+class RateEstimate:
     """Steps per second of one attempt, from the times that the program itself reported."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=PACE_SAMPLES)
 
-    def see(self, progress: Progress) -> None:
+    def see(self, progress: ProgressResponse) -> None:
         """Take one more report into account; a step that went back begins anew."""
         sample = (progress.get("time", 0.0), progress.get("step", 0))
         if self._samples and sample[1] < self._samples[-1][1]:
@@ -33,7 +33,7 @@ class Pace:
         if not self._samples or sample[1] > self._samples[-1][1]:
             self._samples.append(sample)
 
-    def eta_s(self, progress: Progress) -> float | None:
+    def eta_s(self, progress: ProgressResponse) -> float | None:
         """Return the seconds that the remaining steps will take; None: nobody can know yet."""
         total = progress.get("total_steps")
         if total is None or len(self._samples) < 2:
@@ -42,12 +42,12 @@ class Pace:
         return (total - last) * (now - began) / (last - first)
 
 
-def state_word(job: Summary) -> str:
+def state_word(job: JobSummary) -> str:
     """Return the outcome of a finished job, else its state: one word that says where it stands."""
     return job["outcome"] or job["state"]
 
 
-def exit_code(job: Summary) -> int:
+def exit_code(job: JobSummary) -> int:
     """Return what a command that waited for the job exits with."""
     return HELD_CODE if job["state"] == "held" else OUTCOME_CODES[job["outcome"] or "failed"]
 
@@ -80,7 +80,7 @@ def count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def steps(progress: Progress | None) -> str:
+def steps(progress: ProgressResponse | None) -> str:
     """Return ``120/400``, ``120``, or ``-`` when the program has not reported."""
     if progress is None:
         return "-"
@@ -88,13 +88,13 @@ def steps(progress: Progress | None) -> str:
     return f"{progress.get('step', 0)}" + (f"/{total}" if total is not None else "")
 
 
-def how_far(job: Summary) -> str:
+def progress_share(job: JobSummary) -> str:
     """Return the step that a job has reached: the saved one, where no program says another."""
     saved = job.get("saved_step")
     return steps(job["progress"]) if job["progress"] or saved is None else str(saved)
 
 
-def progress_line(progress: Progress, eta_s: float | None) -> str:
+def progress_line(progress: ProgressResponse, eta_s: float | None) -> str:
     """Return phase, step, throughput, loss and time to go, leaving out what is not known."""
     phase = progress.get("phase", "train")
     parts = [] if phase == "train" else [phase]
@@ -108,7 +108,7 @@ def progress_line(progress: Progress, eta_s: float | None) -> str:
     return "  ".join(parts)
 
 
-def state_line(job: Summary) -> str:
+def state_line(job: JobSummary) -> str:
     """Return where a job stands and why."""
     word = state_word(job)
     if job["state"] in {"starting", "running", "stopping"}:
@@ -116,7 +116,7 @@ def state_line(job: Summary) -> str:
     return f"{job['name']}: {_because(word, job['why'])}"
 
 
-def attempt_line(attempt: AttemptRow) -> str:
+def attempt_line(attempt: AttemptResponse) -> str:
     """Return how one attempt ended and what was decided about it."""
     line = f"attempt {attempt['number']} ended"
     if attempt["exit_code"] is not None:
@@ -126,7 +126,7 @@ def attempt_line(attempt: AttemptRow) -> str:
     return f"{line}; {attempt['verdict']}" if attempt["verdict"] else line
 
 
-def end_line(job: Detail) -> str:
+def end_line(job: JobDetail) -> str:
     """Return how a job ended, the reason, and the proof of its weights when there is one."""
     tries = f" after {job['attempt']} attempts" if job["attempt"] > 1 else ""
     sha256 = weights(job)
@@ -141,11 +141,11 @@ def _because(word: str, why: str) -> str:
     return f"{word}: {why}" if why else word
 
 
-def weights(job: Detail) -> str | None:
+def weights(job: JobDetail) -> str | None:
     return (job["result"] or {}).get("weights_sha256")
 
 
-def list_cells(job: Summary) -> tuple[object, ...]:
+def list_cells(job: JobSummary) -> tuple[object, ...]:
     """Return the columns of ``runner list`` in a pipe, as docs/cli.md promises them."""
     return (
         job["id"],
@@ -154,13 +154,13 @@ def list_cells(job: Summary) -> tuple[object, ...]:
         state_word(job),
         job["attempt"],
         job["priority"],
-        how_far(job),
+        progress_share(job),
         job["since"],
         job["why"],
     )
 
 
-def facts(job: Detail) -> list[tuple[str, object]]:
+def facts(job: JobDetail) -> list[tuple[str, object]]:
     """Return (name, value) pairs about one job; ``runner show`` prints them before the attempts."""
     result = job["result"] or {}
     pairs: list[tuple[str, object]] = [
@@ -177,9 +177,9 @@ def facts(job: Detail) -> list[tuple[str, object]]:
         ("priority", job["priority"]),
         ("gpus", ", ".join(job["gpus"])),
         ("labels", ", ".join(f"{key}={text}" for key, text in job["labels"].items())),
-        ("after", after(job)),
+        ("after", dependencies_text(job)),
         ("matrix", of_matrix(job)),
-        ("step", how_far(job)),
+        ("step", progress_share(job)),
         ("image", job["image"]),
         ("run_dir", job["run_dir"]),
         ("final_step", result.get("step")),
@@ -188,20 +188,20 @@ def facts(job: Detail) -> list[tuple[str, object]]:
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
 
 
-def after(job: Detail) -> str:
+def dependencies_text(job: JobDetail) -> str:
     """Return the jobs that a job waits for or has waited for, with how they must have ended."""
     return ", ".join(
         f"{job_id} ({condition})" for job_id, condition in (job["revision"] or {}).get("after", ())
     )
 
 
-def of_matrix(job: Detail) -> str:
+def of_matrix(job: JobDetail) -> str:
     """Return which job of its matrix one is, and how to see the others."""
     sweep = (job["revision"] or {}).get("sweep")
     return f"{sweep['number']} of {sweep['count']}; runner list --sweep {sweep['id']}" if sweep else ""
 
 
-def last_verdict(job: Detail) -> str | None:
+def last_verdict(job: JobDetail) -> str | None:
     """Return what was decided about the last attempt that has ended, as what has been done since."""
     said = next((a["verdict"] for a in reversed(job["attempts"]) if a["verdict"]), None)
     for infinitive, participle in (("resume ", "resumed "), ("restart ", "restarted ")):
@@ -215,7 +215,7 @@ ATTEMPT_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def attempt_cells(attempt: AttemptRow) -> tuple[object, ...]:
+def attempt_cells(attempt: AttemptResponse) -> tuple[object, ...]:
     """Return the columns named by ``ATTEMPT_COLUMNS``."""
     begin, end = attempt["launched_at"], attempt["ended_at"]
     return (

@@ -23,7 +23,7 @@ from runner.base.errors import RunnerError
 from runner.cli import table as frames
 from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say_json, takes_escapes
-from runner.cli.text import Pace
+from runner.cli.text import RateEstimate
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Screen:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._style = style()
-        self._paces: dict[tuple[str, int], Pace] = {}
+        self._paces: dict[tuple[str, int], RateEstimate] = {}
         self._overview: Json | None = None
         self._problem = ""
         self._left = threading.Event()
@@ -144,7 +144,7 @@ class Screen:
     def _etas(self, overview: Json) -> dict[str, float]:
         """Return the seconds to the end of each job whose pace is known."""
         running = {(job["id"], job["attempt"]): job for job in overview["jobs"] if job.get("progress")}
-        self._paces = {key: self._paces.get(key) or Pace() for key in running}
+        self._paces = {key: self._paces.get(key) or RateEstimate() for key in running}
         found = {}
         for key, job in running.items():
             self._paces[key].see(job["progress"])

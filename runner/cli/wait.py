@@ -13,7 +13,7 @@ from runner.cli.output import complain, say, say_json
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
-    from runner.client.types import Detail
+    from runner.client.types import JobDetail
 
 FIRST_LOOK_S: Final = 1.0  # of the first question: what never starts is told soon
 LOOK_S: Final = 30.0  # of one question; asked again and again
@@ -52,7 +52,7 @@ def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float 
     return render.exit_code(job) if done else TIMED_OUT
 
 
-def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, Detail]:
+def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, JobDetail]:
     """Return (has it ended, the job) when it has, or at ``deadline`` (of ``time.monotonic``)."""
     look_s, told = FIRST_LOOK_S, ""
     while True:
@@ -63,7 +63,7 @@ def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, D
         look_s, told = min(2 * look_s, LOOK_S), _tell_never(client, job, told)
 
 
-def _tell_never(client: Client, job: Detail, told: str) -> str:
+def _tell_never(client: Client, job: JobDetail, told: str) -> str:
     """Say why a job never starts as things stand, unless that is what was told last; return it."""
     if job["state"] != "queued":
         return ""

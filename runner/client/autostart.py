@@ -44,11 +44,11 @@ Tell = Callable[[str], None]
 _started: "list[Popen[bytes]]" = []  # kept, so that a daemon which dies is not left a zombie
 
 
-class Absent(Unavailable):
+class NoDaemon(Unavailable):
     """No daemon took the connection; nothing was asked."""
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a daemon listens."""
 
     socket: str
@@ -69,20 +69,20 @@ def state_dir(environ: Mapping[str, str], uid: int) -> str:
     return os.path.join(base, "runner")
 
 
-def places(environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:
+def endpoints(environ: Mapping[str, str], uid: int) -> tuple[Endpoint, ...]:
     """Return where to look for a daemon, in order; only the user's own may be started.
 
     A daemon of all users leaves its socket where it is when it is away: then nobody starts one of
     their own, whose jobs nobody else would see, and root none that takes the state away from it.
     """
     directory = state_dir(environ, uid)
-    own = Place(os.path.join(directory, "runner.sock"), directory)
+    own = Endpoint(os.path.join(directory, "runner.sock"), directory)
     if chosen := environ.get("RUNNER_SOCKET"):
         chosen = os.path.abspath(chosen)
-        return (own if chosen == own.socket else Place(chosen, None),)
+        return (own if chosen == own.socket else Endpoint(chosen, None),)
     if environ.get("RUNNER_STATE_DIR"):
         return (own,)
-    of_all = Place(SYSTEM_SOCKET, None)
+    of_all = Endpoint(SYSTEM_SOCKET, None)
     return (of_all,) if os.path.lexists(SYSTEM_SOCKET) else (of_all, own)
 
 
@@ -99,7 +99,7 @@ def connect(path: str) -> socket.socket:
         _connect(connection, path)
     except OSError as error:
         connection.close()
-        raise Absent(f"{path}: no daemon answers ({error.strerror or error})") from error
+        raise NoDaemon(f"{path}: no daemon answers ({error.strerror or error})") from error
     connection.settimeout(CONNECT_LIMIT_S)
     return connection
 
@@ -116,7 +116,7 @@ def _connect(connection: socket.socket, path: str) -> None:
         os.close(descriptor)
 
 
-def start(place: Place, tell: Tell) -> None:
+def start(place: Endpoint, tell: Tell) -> None:
     """Start the daemon of a place and return when it answers, or one that somebody else started meanwhile.
 
     Of many clients one starts it, and the others wait for what comes of that: a daemon each would
@@ -127,7 +127,7 @@ def start(place: Place, tell: Tell) -> None:
         Unavailable: it did not come up; with the last line of its log.
     """
     if place.state_dir is None:
-        raise Absent(f"{place.socket}: no daemon answers; whoever set it up must start it")
+        raise NoDaemon(f"{place.socket}: no daemon answers; whoever set it up must start it")
     with _open_log(place.state_dir) as log, _turn(place, tell) as turn:
         if turn is None:
             return
@@ -138,7 +138,7 @@ def start(place: Place, tell: Tell) -> None:
             raise
 
 
-def _start(place: Place, directory: str, log: IO[bytes], tell: Tell) -> None:
+def _start(place: Endpoint, directory: str, log: IO[bytes], tell: Tell) -> None:
     before = log.seek(0, os.SEEK_END)
     deadline, code = time.monotonic() + START_LIMIT_S, None
     for _ in range(LOCKED_TRIES):
@@ -155,7 +155,7 @@ def _start(place: Place, directory: str, log: IO[bytes], tell: Tell) -> None:
 
 
 @contextmanager
-def _turn(place: Place, tell: Tell) -> Iterator[int | None]:
+def _turn(place: Endpoint, tell: Tell) -> Iterator[int | None]:
     """Give the turn to start a daemon, as the file that is locked for it; None when one answers already.
 
     The lock goes with the process that has it.  In the file are its id, and below what went wrong.
@@ -174,7 +174,7 @@ def _turn(place: Place, tell: Tell) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _await_turn(place: Place, descriptor: int, tell: Tell) -> bool:
+def _await_turn(place: Endpoint, descriptor: int, tell: Tell) -> bool:
     """Return True when the lock is ours, False when a daemon answers; each new starter has its full time."""
     from threading import Event  # noqa: PLC0415  only a start pays for this import
 
@@ -240,7 +240,7 @@ def is_locked(directory: str) -> bool:
         os.close(descriptor)
 
 
-def await_gone(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:
+def wait_until_gone(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:
     """Return when a daemon that was asked to leave has let go of its state, as far as it can be seen.
 
     Raises:
@@ -265,12 +265,12 @@ def _holder(directory: str) -> str:
         return ""
 
 
-def reap() -> None:
+def reap_children() -> None:
     """Let go of daemons that were started from here and have ended."""
     _started[:] = [child for child in _started if child.poll() is None]
 
 
-def _comes_up(place: Place, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
+def _comes_up(place: Endpoint, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
     """Return True as soon as a daemon answers; False when the child has left, or time is up."""
     from threading import Event  # noqa: PLC0415  only a start pays for this import
 
@@ -292,7 +292,7 @@ def answers(path: str) -> bool:
     """Return whether somebody takes connections at ``path``."""
     try:
         connect(path).close()
-    except Absent:
+    except NoDaemon:
         return False
     return True
 

@@ -14,15 +14,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runner.base.errors import RunnerError, Unavailable
-from runner.client.autostart import SYSTEM_SOCKET, Absent, answers, connect, places, reap, start
-from runner.client.http import exchange, query_string, quote, refuse
+from runner.client.autostart import SYSTEM_SOCKET, NoDaemon, answers, connect, endpoints, reap_children, start
+from runner.client.http import exchange, query_string, quote_path, raise_for_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from runner.client.autostart import Place, Tell
-    from runner.client.http import Answer, Query
-    from runner.client.types import Detail, Event, Summary
+    from runner.client.autostart import Endpoint, Tell
+    from runner.client.http import Query, Response
+    from runner.client.types import JobDetail, JobEvent, JobSummary
 
 ANSWER_LIMIT_S: Final = 30.0  # beyond what the question itself asks to wait
 ABSENCE_LIMIT_S: Final = 60.0  # how long a daemon that is not ours to start is waited for
@@ -36,7 +36,7 @@ def _silent(_line: str) -> None:
     """Tell nobody."""
 
 
-class LogPiece(NamedTuple):
+class LogChunk(NamedTuple):
     """A piece of a log and where the next one begins."""
 
     body: bytes
@@ -49,14 +49,14 @@ class LogPiece(NamedTuple):
     job_ended: bool
 
 
-class CutOff(Unavailable):
+class ConnectionLost(Unavailable):
     """The daemon left in the middle of an exchange; what was asked may or may not have been done."""
 
 
 class Client:
     """Questions to the daemon at one place; methods raise ``RunnerError`` kinds only."""
 
-    def __init__(self, place: Place, tell: Tell = _silent) -> None:
+    def __init__(self, place: Endpoint, tell: Tell = _silent) -> None:
         self.place = place
         self.tell = tell
 
@@ -111,7 +111,7 @@ class Client:
             overdue = monotonic() >= deadline  # before it is sent: a daemon that came up late is asked too
             try:
                 answer: dict[str, Any] = self.post("/v1/jobs", body)
-            except (Absent, CutOff) as error:
+            except (NoDaemon, ConnectionLost) as error:
                 lost = self._lost(error)
             else:
                 return answer
@@ -134,33 +134,33 @@ class Client:
         mine: bool = False,
         limit: int | None = None,
         label: str | None = None,
-    ) -> list[Summary]:
+    ) -> list[JobSummary]:
         query: Query = {"all": int(everything), "mine": int(mine), "limit": limit, "label": label}
-        answer: list[Summary] = self.get("/v1/jobs", query)["jobs"]
+        answer: list[JobSummary] = self.get("/v1/jobs", query)["jobs"]
         return answer
 
-    def sweep(self, ref: str) -> list[Summary]:
+    def sweep(self, ref: str) -> list[JobSummary]:
         """Return all jobs of a matrix, in order; ``ref`` is any of them, or the matrix itself."""
-        answer: list[Summary] = self.get("/v1/jobs", {"sweep": ref})["jobs"]
+        answer: list[JobSummary] = self.get("/v1/jobs", {"sweep": ref})["jobs"]
         return answer
 
-    def job(self, ref: str) -> Detail:
-        answer: Detail = self.get(f"/v1/jobs/{quote(ref)}")
+    def job(self, ref: str) -> JobDetail:
+        answer: JobDetail = self.get(f"/v1/jobs/{quote_path(ref)}")
         return answer
 
     def why(self, ref: str) -> dict[str, Any]:
         """Return what a job waits for or does, and until when about."""
-        answer: dict[str, Any] = self.get(f"/v1/jobs/{quote(ref)}/why")
+        answer: dict[str, Any] = self.get(f"/v1/jobs/{quote_path(ref)}/why")
         return answer
 
-    def wait(self, ref: str, timeout_s: float) -> tuple[bool, Detail]:
+    def wait(self, ref: str, timeout_s: float) -> tuple[bool, JobDetail]:
         """Return (is it finished or held, the job) when it is, or after ``timeout_s``."""
-        answer = self.get(f"/v1/jobs/{quote(ref)}/wait", {"timeout": timeout_s}, wait_s=timeout_s)
+        answer = self.get(f"/v1/jobs/{quote_path(ref)}/wait", {"timeout": timeout_s}, wait_s=timeout_s)
         return bool(answer["done"]), answer["job"]
 
     def act(self, ref: str, verb: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Return the answer to ``cancel``, ``hold``, ``release``, ``signal`` or ``restart``."""
-        answer: dict[str, Any] = self.post(f"/v1/jobs/{quote(ref)}/{verb}", body)
+        answer: dict[str, Any] = self.post(f"/v1/jobs/{quote_path(ref)}/{verb}", body)
         return answer
 
     def cancel_all(self, refs: Sequence[str] = (), sweep: str | None = None) -> list[dict[str, Any]]:
@@ -170,20 +170,20 @@ class Client:
 
     def decisions(self, ref: str, attempt: int | None = None) -> list[dict[str, Any]]:
         """Return the records of what the policy has decided about a job, the oldest first."""
-        path = f"/v1/jobs/{quote(ref)}/decisions"
+        path = f"/v1/jobs/{quote_path(ref)}/decisions"
         found: list[dict[str, Any]] = self.get(path, {"attempt": attempt})["decisions"]
         return found
 
     def log(
         self, ref: str, *, attempt: int | None = None, offset: int = 0, wait_s: float = 0.0, part: str = "job"
-    ) -> LogPiece:
+    ) -> LogChunk:
         """Return the bytes of one log from ``offset`` on, after ``wait_s`` at most if there are none yet."""
         query: Query = {"attempt": attempt, "offset": offset, "wait": wait_s, "part": part}
-        return log_piece(self._get(f"/v1/jobs/{quote(ref)}/log", query, wait_s), offset)
+        return log_piece(self._get(f"/v1/jobs/{quote_path(ref)}/log", query, wait_s), offset)
 
     def events(
         self, ref: str | None, after: int, *, wait_s: float = 0.0, limit: int = 1000
-    ) -> tuple[list[Event], int]:
+    ) -> tuple[list[JobEvent], int]:
         """Return (events after a sequence number, the number to ask after next)."""
         query: Query = {"job": ref, "after": after, "wait": wait_s, "limit": limit}
         answer = self.get("/v1/events", query, wait_s)
@@ -191,27 +191,27 @@ class Client:
 
     def stop(self) -> None:
         """Ask the daemon to leave; one that has gone meanwhile did what was wanted."""
-        with suppress(Absent, CutOff):
+        with suppress(NoDaemon, ConnectionLost):
             self.post("/v1/stop", {})
 
-    def _get(self, path: str, query: Query | None, wait_s: float) -> Answer:
+    def _get(self, path: str, query: Query | None, wait_s: float) -> Response:
         target = path + query_string(query or {})
         for _ in range(QUESTION_TRIES):
             try:
                 return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
-            except (Absent, CutOff):
+            except (NoDaemon, ConnectionLost):
                 self._await_return()
         return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
 
     def _await_return(self) -> None:
         """Wait until the same daemon answers again; start it if that is ours to do."""
-        reap()
+        reap_children()
         if self.place.state_dir is None:
             _await_others(self.place.socket)
         elif not answers(self.place.socket):
             start(self.place, self.tell)
 
-    def ask(self, method: str, target: str, body: bytes | None, limit_s: float) -> Answer:
+    def ask(self, method: str, target: str, body: bytes | None, limit_s: float) -> Response:
         """Return the answer to one request, sent once.
 
         Raises:
@@ -228,19 +228,19 @@ class Client:
                 done = "" if method == "GET" else "; it may have been done: see runner list"
                 raise Unavailable(f"{self.place.socket}: no answer within {limit_s:.0f} s{done}") from error
             except OSError as error:
-                raise CutOff(
+                raise ConnectionLost(
                     f"{self.place.socket}: the daemon left before it answered ({error}); see runner list"
                 ) from error
         if answer.status >= 300:
-            refuse(answer)
+            raise_for_error(answer)
         return answer
 
 
-def log_piece(answer: Answer, offset: int) -> LogPiece:
+def log_piece(answer: Response, offset: int) -> LogChunk:
     """Return what the headers of a log answer say about its bytes."""
     headers = answer.headers
     start, _, end = headers.get("x-runner-cut", "").partition("-")
-    return LogPiece(
+    return LogChunk(
         body=answer.body,
         offset=offset,
         next_offset=int(headers.get("x-runner-next-offset", offset + len(answer.body))),
@@ -262,12 +262,12 @@ def find(tell: Tell = _silent) -> Client:
     Raises:
         Absent: none does; the message is about the last place.
     """
-    *others, last = places(os.environ, os.geteuid())
+    *others, last = endpoints(os.environ, os.geteuid())
     for place in others:
         try:
             connect(place.socket).close()
             return Client(place, tell)
-        except Absent:
+        except NoDaemon:
             continue
     connect(last.socket).close()
     return Client(last, tell)
@@ -280,8 +280,8 @@ def find_or_start(tell: Tell = _silent) -> Client:
     """
     try:
         return find(tell)
-    except Absent as absent:
-        last = places(os.environ, os.geteuid())[-1]
+    except NoDaemon as absent:
+        last = endpoints(os.environ, os.geteuid())[-1]
         if last.socket == SYSTEM_SOCKET:
             tell(f"{absent}; waiting for the daemon of all users")
             _await_others(last.socket)

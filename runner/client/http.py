@@ -17,7 +17,7 @@ UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 Query = Mapping[str, str | int | float | None]
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """One HTTP response; header names in lower case."""
 
     status: int
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class ErrorAnswer(RunnerError):
+class ErrorResponse(RunnerError):
     """The daemon's own no: the lines for the user and the exit code that goes with them."""
 
     def __init__(self, kind: str, lines: list[str], code: int) -> None:
@@ -35,7 +35,7 @@ class ErrorAnswer(RunnerError):
         self.code = code
 
 
-def exchange(connection: socket.socket, method: str, target: str, body: bytes | None) -> Answer:
+def exchange(connection: socket.socket, method: str, target: str, body: bytes | None) -> Response:
     """Return the response to one request on a fresh connection.
 
     Raises:
@@ -47,7 +47,7 @@ def exchange(connection: socket.socket, method: str, target: str, body: bytes | 
     connection.sendall(head.encode("ascii") + b"\r\n" + (body or b""))
     with connection.makefile("rb") as stream:
         status, headers = _read_head(stream)
-        return Answer(status, headers, _read_body(stream, headers))
+        return Response(status, headers, _read_body(stream, headers))
 
 
 def _read_head(stream: IO[bytes]) -> tuple[int, dict[str, str]]:
@@ -102,18 +102,18 @@ def _line(stream: IO[bytes]) -> str:
     return line.rstrip(b"\r\n").decode("latin-1")
 
 
-def refuse(answer: Answer) -> NoReturn:
+def raise_for_error(answer: Response) -> NoReturn:
     """Raise what an answer other than 2xx says, even if it is not in the agreed form."""
     try:
         error = json.loads(answer.body)["error"]
         lines = [str(line) for line in error.get("lines") or [error["message"]]]
-        raise ErrorAnswer(str(error["kind"]), lines, int(error["exit_code"]))
+        raise ErrorResponse(str(error["kind"]), lines, int(error["exit_code"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         text = answer.body[:200].decode(errors="replace")
         raise Unavailable(f"the daemon answered {answer.status}: {text}") from error
 
 
-def quote(text: str) -> str:
+def quote_path(text: str) -> str:
     """Return ``text`` as one segment of a URL."""
     return "".join(
         chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode(errors="surrogateescape")
@@ -122,5 +122,7 @@ def quote(text: str) -> str:
 
 def query_string(query: Query) -> str:
     """Return ``?a=1&b=2`` without what is None."""
-    pairs = [f"{quote(key)}={quote(str(value))}" for key, value in query.items() if value is not None]
+    pairs = [
+        f"{quote_path(key)}={quote_path(str(value))}" for key, value in query.items() if value is not None
+    ]
     return "?" + "&".join(pairs) if pairs else ""

@@ -6,7 +6,7 @@ Imported by the type checker alone: making these classes takes longer than a sub
 from typing import Any, NotRequired, TypedDict
 
 
-class Progress(TypedDict, total=False):
+class ProgressResponse(TypedDict, total=False):
     """What the program last reported; the fields of ``jobs.contract.Status``."""
 
     phase: str
@@ -21,7 +21,7 @@ class Progress(TypedDict, total=False):
     resumed_from: int | None
 
 
-class Summary(TypedDict):
+class JobSummary(TypedDict):
     """One job in a list."""
 
     id: str
@@ -36,12 +36,12 @@ class Summary(TypedDict):
     attempts_max: int
     priority: int
     gpus: list[str]
-    progress: Progress | None
+    progress: ProgressResponse | None
     saved_step: NotRequired[int | None]  # of the newest checkpoint; an older daemon does not say
     labels: dict[str, str]
 
 
-class AttemptRow(TypedDict):
+class AttemptResponse(TypedDict):
     """One attempt of a job."""
 
     number: int
@@ -57,10 +57,10 @@ class AttemptRow(TypedDict):
     checkpoint_step: int | None
 
 
-class Detail(Summary):
+class JobDetail(JobSummary):
     """One job with its history."""
 
-    attempts: list[AttemptRow]
+    attempts: list[AttemptResponse]
     run_dir: str
     image: str | None
     settings: dict[str, Any]
@@ -69,7 +69,7 @@ class Detail(Summary):
     result: dict[str, Any] | None
 
 
-class Event(TypedDict):
+class JobEvent(TypedDict):
     """Something that happened to a job."""
 
     seq: int

@@ -8,24 +8,16 @@ answer is ``Unavailable`` and no event.
 from signal import SIGKILL, SIGTERM
 
 from runner.base.errors import Refused, UsageError
-from runner.control.context import Unstarted, World
-from runner.core.job.model import (
-    Command,
-    Event,
-    ImageFailed,
-    ImageMissing,
-    ImageReady,
-    Kill,
-    Launch,
-    Launched,
-    PrepareImage,
-    Remove,
-    Terminate,
-)
-from runner.core.ports.all import BuildFailed, ImageGone, JobRow, LaunchRefused
+from runner.control.context import Context
+from runner.control.messages import LaunchRefusal
+from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
+from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched
+from runner.core.ports.executor import ImageGone, LaunchRefused
+from runner.core.ports.images import BuildFailed
+from runner.core.ports.store import JobRow
 
 
-def carry_out(world: World, row: JobRow, command: Command, imageless: int) -> Event | Unstarted | None:
+def execute(context: Context, row: JobRow, command: Command, imageless: int) -> Event | LaunchRefusal | None:
     """Return what came of a command; ``imageless`` launches before it did not find the image.
 
     Raises:
@@ -33,47 +25,47 @@ def carry_out(world: World, row: JobRow, command: Command, imageless: int) -> Ev
     """
     match command:
         case PrepareImage():
-            return _prepare(world, row)
+            return _prepare(context, row)
         case Launch():
-            return _launch(world, row, command, imageless)
+            return _launch(context, row, command, imageless)
         case Terminate(number):
-            world.executor.signal(world.key(row.job.id, number), SIGTERM)
+            context.executor.signal(context.key(row.job.id, number), SIGTERM)
         case Kill(number):
-            world.executor.signal(world.key(row.job.id, number), SIGKILL)
+            context.executor.signal(context.key(row.job.id, number), SIGKILL)
         case Remove(number):  # exhaustive
-            world.executor.remove(world.key(row.job.id, number))
+            context.executor.remove(context.key(row.job.id, number))
     return None
 
 
-def _prepare(world: World, row: JobRow) -> Event:
+def _prepare(context: Context, row: JobRow) -> Event:
     try:
-        image = world.workshop.prepare_image(row)
+        image = context.attempt_service.prepare_image(row)
     except BuildFailed as error:
-        return ImageFailed(world.clock.now(), str(error))
-    return ImageReady(world.clock.now(), image)
+        return ImageFailed(context.clock.now(), str(error))
+    return ImageReady(context.clock.now(), image)
 
 
-def _launch(world: World, row: JobRow, command: Launch, imageless: int) -> Event | Unstarted:
-    devices = tuple(d for d in world.capacity.devices if d.uuid in command.allocation.devices)
+def _launch(context: Context, row: JobRow, command: Launch, imageless: int) -> Event | LaunchRefusal:
+    devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
-        world.executor.launch(world.workshop.request(row, command.attempt, command.image, devices))
+        context.executor.launch(context.attempt_service.request(row, command.attempt, command.image, devices))
     except ImageGone:
-        return _imageless(world, row, command, imageless)
+        return _imageless(context, row, command, imageless)
     except (LaunchRefused, Refused, UsageError) as error:
-        return _refused(world, row, command, str(error))
+        return _refused(context, row, command, str(error))
     finally:
-        world.workshop.let_go(row)
-    return Launched(world.clock.now(), world.boot)
+        context.attempt_service.let_go(row)
+    return Launched(context.clock.now(), context.boot)
 
 
-def _refused(world: World, row: JobRow, command: Launch, why: str) -> Unstarted:
-    policy = world.workshop.policy(row)
-    return Unstarted(row.job.id, command.attempt.number, world.clock.now(), why, policy)
+def _refused(context: Context, row: JobRow, command: Launch, why: str) -> LaunchRefusal:
+    policy = context.attempt_service.policy(row)
+    return LaunchRefusal(row.job.id, command.attempt.number, context.clock.now(), why, policy)
 
 
-def _imageless(world: World, row: JobRow, command: Launch, before: int) -> Event | Unstarted:
+def _imageless(context: Context, row: JobRow, command: Launch, before: int) -> Event | LaunchRefusal:
     """Prepare a missing image again, once: one that is missing again will not appear by itself."""
     if before == 0:
-        return ImageMissing(world.clock.now())
+        return ImageMissing(context.clock.now())
     why = f"image {command.image}: is not in the engine, although it was prepared"
-    return _refused(world, row, command, why)
+    return _refused(context, row, command, why)

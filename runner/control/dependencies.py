@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from runner.core.scheduler.snapshot import Ended
+from runner.core.scheduler.snapshot import EndedJob
 
 
 @dataclass(slots=True)
-class Awaited:
+class DependencyTracker:
     """The jobs that others wait for, and how those have ended that have."""
 
-    ended: dict[str, Ended] = field(default_factory=dict)
+    ended: dict[str, EndedJob] = field(default_factory=dict)
     _by: dict[str, set[str]] = field(default_factory=dict)  # who waits, by whom is waited for
     _for: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the other way round
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from runner.core.ports.all import Alike, JobRow, Past
-from runner.core.scheduler.snapshot import Sweep
+from runner.core.ports.store import JobRow, SimilarBy, UsageHistory
+from runner.core.scheduler.snapshot import JobArray
 
 LEAST_S: Final = 60.0
 """A job that has had all the time that was expected is taken to need so much more at least,"""
@@ -22,19 +22,19 @@ STEP: Final = 1.25
 SCHEDULE: Final = "runner.schedule"
 """Jobs of a schedule carry its id under this label; job files cannot use such labels themselves."""
 
-_Kind = tuple[str, Alike, str]  # owner, what they have in common, and which that is
+_Kind = tuple[str, SimilarBy, str]  # owner, what they have in common, and which that is
 
 
 @dataclass(slots=True)
-class Learned:
+class RunTimeEstimates:
     """What the past suggests, and which unfinished jobs it is about."""
 
-    past: Past | None  # None: there is none
+    past: UsageHistory | None  # None: there is none
     _known: dict[_Kind, float | None] = field(default_factory=dict)
     _jobs: dict[_Kind, set[str]] = field(default_factory=dict)
     _kinds: dict[str, tuple[_Kind, ...]] = field(default_factory=dict)
 
-    def left_s(self, row: JobRow, sweep: Sweep | None = None) -> float | None:
+    def left_s(self, row: JobRow, sweep: JobArray | None = None) -> float | None:
         """Return for how long a job will go on; None: nobody knows.  The job is remembered."""
         if self.past is None or row.job.time_limit is not None:
             return None
@@ -47,7 +47,7 @@ class Learned:
         ran_s = row.job.history.ran.total_seconds()
         return None if lasts_s is None else max(lasts_s - ran_s, MORE * lasts_s, LEAST_S)
 
-    def again(self, row: JobRow, sweep: Sweep | None = None) -> tuple[str, ...]:
+    def again(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:
         """Look at the past again after the end of a job, and return those for which it now says otherwise."""
         changed: set[str] = set()
         for kind in _kinds(row, sweep):
@@ -64,7 +64,7 @@ class Learned:
                 del self._jobs[kind], self._known[kind]
 
 
-def _kinds(row: JobRow, sweep: Sweep | None) -> tuple[_Kind, ...]:
+def _kinds(row: JobRow, sweep: JobArray | None) -> tuple[_Kind, ...]:
     """Return which earlier jobs a job is like, the most alike first."""
     owner, schedule = row.owner.name, row.labels.get(SCHEDULE)
     name: _Kind = (owner, "name", row.name)

@@ -11,20 +11,21 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TypeVar
 
-from runner.control.context import Asked, Lanes
+from runner.control.context import KeyedWork
 from runner.control.inbox import Inbox
-from runner.control.transitions import ANSWER_S, question
+from runner.control.messages import Call
+from runner.control.transitions import ANSWER_S, call_on_loop
 
 T = TypeVar("T")
 
 
-class Turns:
+class ExclusiveSection:
     """One at a time changes jobs; what it puts into lanes begins when its turn is over."""
 
-    def __init__(self, news: Inbox, lanes: Lanes, builds: Lanes) -> None:
+    def __init__(self, news: Inbox, work_queue: KeyedWork, build_queue: KeyedWork) -> None:
         self._news = news
-        self._lanes = lanes
-        self._builds = builds
+        self._lanes = work_queue
+        self._builds = build_queue
         self._lock = Lock()
 
     @contextmanager
@@ -47,7 +48,7 @@ class Turns:
 
     def asked(self, work: Callable[[], T]) -> Future[T]:
         """Have ``work`` done on the loop's thread; what it returns or raises can be waited for."""
-        message, answer = question(work)
+        message, answer = call_on_loop(work)
         self._news.put(message)
         return answer
 
@@ -66,4 +67,4 @@ class Turns:
 
     def wake(self) -> None:
         """Let the loop look at everything again, soon; from any thread."""
-        self._news.put(Asked(lambda: None))
+        self._news.put(Call(lambda: None))

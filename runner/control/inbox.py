@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Final
 
-from runner.control.context import Asked, Message, Observed
+from runner.control.messages import Call, Message, Observed
 
 GATHER_S: Final = 0.02
 """Longest wait for more news while lanes work."""
@@ -38,7 +38,7 @@ class Inbox:
 
     def put(self, message: Message) -> None:
         self._messages.append(message)
-        if isinstance(message, Asked):
+        if isinstance(message, Call):
             self._urgent = True
         if not self._gathering or self._urgent:
             self._bell.put(None)

@@ -16,21 +16,32 @@ from typing import Final
 import structlog
 
 from runner.base.errors import Refused, Unavailable, UsageError
-from runner.control.context import Moment
+from runner.control.context import Instant
 from runner.control.inventory_types import (
-    Rules,
-    Sample,
-    Shown,
-    Watch,
-    Whose,
-    Words,
-    counted,
-    holders,
-    picture,
+    AdminMarks,
+    DeviceView,
+    HealthMonitor,
+    InventoryRules,
+    LoadSample,
+    ProcessOwners,
+    count_states,
+    device_views,
+    holders_of,
 )
 from runner.core.devices import state as core
-from runner.core.devices.state import Case, Kept, Look, Now, Occupant, Standing, Word, stand
-from runner.core.ports.all import Clock, Device, Health, JobRow
+from runner.core.devices.state import (
+    AdminMark,
+    DeviceCase,
+    DeviceNow,
+    DeviceOccupant,
+    DeviceStatus,
+    Reading,
+    Remembered,
+    next_status,
+)
+from runner.core.ports.clock import Clock
+from runner.core.ports.devices import Device, Health
+from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.snapshot import DeviceState
 
@@ -48,28 +59,30 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Inventory:
-    """Satisfies ``runner.core.ports.all.Vitals``, and makes the scheduler's picture of the devices."""
+    """Satisfies ``runner.core.ports.devices.Vitals``, and makes the scheduler's picture of the devices."""
 
-    watch: Watch
-    whose: Whose
-    words: Words
+    watch: HealthMonitor
+    whose: ProcessOwners
+    words: AdminMarks
     clock: Clock
-    rules: Rules = field(default_factory=Rules)
+    rules: InventoryRules = field(default_factory=InventoryRules)
     watched: bool = True  # False: nobody looks, and every device is as good as clean
     changed: Callable[[], None] = lambda: None  # called from another thread: let the loop look again
     _lock: Lock = field(default_factory=Lock)
-    _said: dict[str, Word] = field(default_factory=dict)
-    _unsaid: dict[str, Word] = field(default_factory=dict)  # said by the daemon, and not in the store yet
-    _kept: dict[str, Kept] = field(default_factory=dict)  # what of the standings is in the store
+    _said: dict[str, AdminMark] = field(default_factory=dict)
+    _unsaid: dict[str, AdminMark] = field(
+        default_factory=dict
+    )  # said by the daemon, and not in the store yet
+    _kept: dict[str, Remembered] = field(default_factory=dict)  # what of the standings is in the store
     _alarms: list[tuple[str, str]] = field(default_factory=list)  # job and text, not in the store yet
     _alarmed: set[tuple[str, str, int]] = field(default_factory=set)  # job, device, pid
     _lent: dict[str, frozenset[str]] = field(default_factory=dict)
     _ticked: dict[str, frozenset[str]] = field(default_factory=dict)  # the same, from the jobs themselves
-    _looks: dict[str, Look] = field(default_factory=dict)
-    _standings: dict[str, Standing] = field(default_factory=dict)
+    _looks: dict[str, Reading] = field(default_factory=dict)
+    _standings: dict[str, DeviceStatus] = field(default_factory=dict)
     _devices: dict[str, Device] = field(default_factory=dict)
     _labels: dict[str, str] = field(default_factory=dict)
-    _intruded: dict[str, tuple[Occupant, ...]] = field(default_factory=dict)
+    _intruded: dict[str, tuple[DeviceOccupant, ...]] = field(default_factory=dict)
     _pictures: tuple[snapshot.Device, ...] = ()
     _stepped: float = float("-inf")
     _woken: Flag = field(default_factory=Flag)
@@ -115,12 +128,12 @@ class Inventory:
         if news:
             self.changed()
 
-    def _whose(self, healths: Iterable[Health]) -> Mapping[int, Occupant]:
+    def _whose(self, healths: Iterable[Health]) -> Mapping[int, DeviceOccupant]:
         """Return whose all processes are; asked for together, for what is not asked for is forgotten."""
         processes = [process for health in healths for process in health.processes or ()]
         return self.whose.of(processes) if processes else {}
 
-    def _look(self, sample: Sample, whose: Mapping[int, Occupant]) -> Look | None:
+    def _look(self, sample: LoadSample, whose: Mapping[int, DeviceOccupant]) -> Reading | None:
         """Return what a look found, with whose the processes are; None if the driver said nothing at all."""
         health = sample.health
         if health.lost is None:
@@ -129,7 +142,7 @@ class Inventory:
         if occupants is not None and used is not None:
             known = {each.pid: each.used_bytes or 0 for each in health.processes or ()}
             used = max(used - sum(known.values()) + sum(known[each.pid] for each in occupants), 0)
-        return Look(
+        return Reading(
             at=sample.at,
             lost=health.lost,
             unusable=health.unusable,
@@ -138,7 +151,9 @@ class Inventory:
             occupants=occupants,
         )
 
-    def _occupants(self, health: Health, whose: Mapping[int, Occupant]) -> tuple[Occupant, ...] | None:
+    def _occupants(
+        self, health: Health, whose: Mapping[int, DeviceOccupant]
+    ) -> tuple[DeviceOccupant, ...] | None:
         if health.processes is None:
             return None
         found = ((replace(whose[p.pid], used_bytes=p.used_bytes), p.draws) for p in health.processes)
@@ -154,29 +169,29 @@ class Inventory:
         """Bring every device up to this moment."""
         present = {device.uuid: device for device in self.watch.devices}
         missed = {uuid: d for uuid, d in self._devices.items() if uuid not in present and uuid in self._lent}
-        self._labels = core.labels(self._labels, counted(present.values()))
+        self._labels = core.labels(self._labels, count_states(present.values()))
         self._devices = {
             uuid: self.rules.lent_as(replace(device, label=self._labels[uuid]))
             for uuid, device in (present | missed).items()
         }
-        now = Now(self.clock.now(), self.clock.monotonic())
+        now = DeviceNow(self.clock.now(), self.clock.monotonic())
         self._standings = {uuid: self._stand(uuid, now, missed=uuid in missed) for uuid in self._devices}
         self._intruded = {
             uuid: core.intruders(standing, self._fresh(uuid, now.monotonic))
             for uuid, standing in self._standings.items()
         }
         self._raise_alarms()
-        self._pictures = tuple(picture(d, self._standings[uuid]) for uuid, d in self._devices.items())
+        self._pictures = tuple(device_views(d, self._standings[uuid]) for uuid, d in self._devices.items())
         self._stepped = now.monotonic
 
-    def _fresh(self, uuid: str, monotonic: float) -> Look | None:
+    def _fresh(self, uuid: str, monotonic: float) -> Reading | None:
         look = self._looks.get(uuid)
         return look if look and monotonic - look.at <= self.rules.care.stale_s else None
 
-    def _stand(self, uuid: str, now: Now, *, missed: bool) -> Standing:
+    def _stand(self, uuid: str, now: DeviceNow, *, missed: bool) -> DeviceStatus:
         device, look = self._devices[uuid], self._looks.get(uuid)
         if missed:
-            look = Look(now.monotonic, lost=True)
+            look = Reading(now.monotonic, lost=True)
         elif look is not None:
             used = None if device.unified else look.used_bytes  # the host's own memory proves nothing
             look = replace(look, used_bytes=used, total_bytes=device.memory_bytes)
@@ -185,9 +200,9 @@ class Inventory:
         care, before = self.rules.care, self._standings.get(uuid)
         if before is None and uuid in self._kept:
             before = core.remembered(self._kept[uuid], now, care)
-        standing = stand(Case(before, look, holders, word, now, care, self.watched))
+        standing = next_status(DeviceCase(before, look, holders, word, now, care, self.watched))
         if standing.state is DeviceState.QUARANTINED and word is None:
-            self._said[uuid] = self._unsaid[uuid] = Word(
+            self._said[uuid] = self._unsaid[uuid] = AdminMark(
                 standing.state, standing.reason, DAEMON, standing.since
             )
             log.warning("devices.quarantined", device=uuid, why=standing.reason)
@@ -226,12 +241,12 @@ class Inventory:
             self.watch.hint()  # so that it is clean again, or not, at once
         return pictures
 
-    def tick(self, now: Moment, rows: Iterable[JobRow]) -> None:
+    def tick(self, now: Instant, rows: Iterable[JobRow]) -> None:
         """Take in who holds what, write down what must outlive the daemon, and what jobs must hear of.
 
         What cannot be written, because the disk is full, is written the next time.
         """
-        lent = holders(rows) if self._devices else {}  # no host without devices pays for its queue
+        lent = holders_of(rows) if self._devices else {}  # no host without devices pays for its queue
         self._ticked = {uuid: frozenset(jobs.split(",")) for uuid, jobs in lent.items()}
         self.pictured(lent)
         try:
@@ -249,7 +264,7 @@ class Inventory:
         """Write down what has been found out about devices and is not in the store yet."""
         with self._lock:
             all_ = {uuid: core.kept(each, monotonic) for uuid, each in self._standings.items()}
-        news = {uuid: each for uuid, each in all_.items() if each != self._kept.get(uuid, Kept())}
+        news = {uuid: each for uuid, each in all_.items() if each != self._kept.get(uuid, Remembered())}
         if news:
             self.words.keep(news)
             with self._lock:
@@ -266,18 +281,18 @@ class Inventory:
                 self._alarms.insert(0, (job, text))
             raise
 
-    def drain(self, reference: str, reason: str, by: str) -> Shown:
+    def drain(self, reference: str, reason: str, by: str) -> DeviceView:
         """Lend a device no more; who has it keeps it.
 
         Raises:
             UsageError: there is none of that name.
         """
         uuid = self.find(reference)
-        word = Word(DeviceState.DRAINED, reason, by, self.clock.now())
+        word = AdminMark(DeviceState.DRAINED, reason, by, self.clock.now())
         self.words.say(uuid, word)
         return self._after(uuid, word)
 
-    def resume(self, reference: str, by: str) -> Shown:
+    def resume(self, reference: str, by: str) -> DeviceView:
         """Take back what was said about a device: a person has looked, and what is on it now is normal.
 
         Raises:
@@ -292,7 +307,7 @@ class Inventory:
         log.info("devices.resumed", device=uuid, by=by)
         return self._after(uuid, None)
 
-    def _after(self, uuid: str, word: Word | None) -> Shown:
+    def _after(self, uuid: str, word: AdminMark | None) -> DeviceView:
         """Return a device after something was said about it or taken back."""
         with self._lock:
             self._unsaid.pop(uuid, None)
@@ -301,7 +316,7 @@ class Inventory:
             else:
                 self._said.pop(uuid, None)
                 standing, look = self._standings[uuid], self._looks.get(uuid)
-                self._standings[uuid] = core.forgiven(standing, look, self.clock.monotonic())
+                self._standings[uuid] = core.cleared_mark(standing, look, self.clock.monotonic())
             self._step()
         return next(each for each in self.shown() if each.device.uuid == uuid)
 
@@ -326,12 +341,12 @@ class Inventory:
         """Return the devices there are now."""
         return tuple(self._devices.values())
 
-    def shown(self) -> tuple[Shown, ...]:
+    def shown(self) -> tuple[DeviceView, ...]:
         """Return all that is known of every device."""
         samples = self.watch.last()
         with self._lock:
             return tuple(
-                Shown(
+                DeviceView(
                     device,
                     self._standings[uuid],
                     samples[uuid].health if uuid in samples else Health(),

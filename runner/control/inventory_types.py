@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, overload
 
-from runner.core.devices.state import Care, Kept, Occupant, Standing, Word
-from runner.core.job.model import Lent
-from runner.core.ports.all import Device, DeviceProcess, Health, JobRow
+from runner.core.devices.state import AdminMark, CleanupRules, DeviceOccupant, DeviceStatus, Remembered
+from runner.core.job.states import Allocated
+from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 
 
-class Sample(Protocol):
+class LoadSample(Protocol):
     """One look at one device, and when."""
 
     @property
@@ -24,46 +25,46 @@ class Sample(Protocol):
     def health(self) -> Health: ...
 
 
-class Watch(Protocol):
+class HealthMonitor(Protocol):
     """Who looks at the devices; see ``adapters.device_health``."""
 
     @property
     def devices(self) -> tuple[Device, ...]: ...
 
-    def last(self) -> Mapping[str, Sample]: ...
+    def last(self) -> Mapping[str, LoadSample]: ...
 
     def hint(self) -> None: ...
 
     def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]: ...
 
 
-class Words(Protocol):
+class AdminMarks(Protocol):
     """What was said and found out about devices and outlives the daemon; called with the turn."""
 
-    def all(self) -> Mapping[str, Word]: ...
+    def all(self) -> Mapping[str, AdminMark]: ...
 
-    def say(self, uuid: str, word: Word) -> None: ...
+    def say(self, uuid: str, word: AdminMark) -> None: ...
 
     def take_back(self, uuid: str) -> None: ...
 
-    def kept(self) -> Mapping[str, Kept]: ...
+    def kept(self) -> Mapping[str, Remembered]: ...
 
-    def keep(self, kept: Mapping[str, Kept]) -> None: ...
+    def keep(self, kept: Mapping[str, Remembered]) -> None: ...
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None: ...
 
 
-class Whose(Protocol):
+class ProcessOwners(Protocol):
     """Finds out whose processes are; may block."""
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]: ...
+    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class InventoryRules:
     """What an operator says about devices."""
 
-    care: Care = field(default_factory=Care)
+    care: CleanupRules = field(default_factory=CleanupRules)
     shared: tuple[str, ...] = ()  # UUIDs, names, or parts of models
     host_programs: tuple[str, ...] = ()  # may be on a device that is lent
 
@@ -75,16 +76,16 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DeviceView:
     """All that is known of one device now."""
 
     device: Device
-    standing: Standing
+    standing: DeviceStatus
     health: Health
-    occupants: tuple[Occupant, ...] | None
+    occupants: tuple[DeviceOccupant, ...] | None
 
 
-class Present(Sequence[Device]):
+class PresentDevices(Sequence[Device]):
     """The devices there are, whenever somebody looks: they come and go."""
 
     def __init__(self, now: Callable[[], tuple[Device, ...]]) -> None:
@@ -103,7 +104,7 @@ class Present(Sequence[Device]):
         return len(self._now())
 
 
-def counted(devices: Collection[Device]) -> Iterator[tuple[str, str]]:
+def count_states(devices: Collection[Device]) -> Iterator[tuple[str, str]]:
     """Yield what each device is called; where there are two vendors, each counts for itself."""
     several = len({device.vendor for device in devices}) > 1
     for device in devices:
@@ -112,17 +113,17 @@ def counted(devices: Collection[Device]) -> Iterator[tuple[str, str]]:
         yield device.uuid, label.replace("GPU-", "AMD-", 1) if amd else label
 
 
-def holders(rows: Iterable[JobRow]) -> dict[str, str]:
+def holders_of(rows: Iterable[JobRow]) -> dict[str, str]:
     """Return the ids of the jobs that hold each device, by UUID; with commas between them."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        if isinstance(row.job.state, Lent):
+        if isinstance(row.job.state, Allocated):
             for uuid in row.job.state.allocation.devices:
                 found.setdefault(uuid, []).append(row.job.id)
     return {uuid: ",".join(jobs) for uuid, jobs in found.items()}
 
 
-def picture(device: Device, standing: Standing) -> snapshot.Device:
+def device_views(device: Device, standing: DeviceStatus) -> snapshot.Device:
     """Return a device as the scheduler sees it."""
     memory = device.memory_bytes or 0
     return snapshot.Device(
@@ -132,7 +133,7 @@ def picture(device: Device, standing: Standing) -> snapshot.Device:
         model=device.name,
         memory_bytes=memory,
         capability=device.capability or (0, 0),
-        island=device.island,
+        link_group=device.link_group,
         numa=device.numa or 0,
         kind=snapshot.Kind(device.kind),
         state=standing.state,

@@ -16,44 +16,40 @@ from typing import TypeVar
 import structlog
 
 from runner.base.errors import Refused, Unavailable
-from runner.base.retry import PLAN_WITHIN_S, Retries, delay_s, in_words
-from runner.control.commands import carry_out
-from runner.control.context import (
-    Asked,
-    Entry,
+from runner.base.retry import PLAN_WITHIN_S, RetryTable, delay_s, describe_error
+from runner.control.commands import execute
+from runner.control.context import Context, Instant, KeyedWork, TrackedJob
+from runner.control.decisions import decide_exit, examine_exit
+from runner.control.exclusive import ExclusiveSection
+from runner.control.inbox import Inbox
+from runner.control.messages import (
+    Call,
+    EventReceived,
     Examined,
-    Happened,
-    Lanes,
+    LaunchRefusal,
     Message,
-    Moment,
     News,
     Observed,
-    Unstarted,
-    Watched,
-    World,
+    Probed,
 )
-from runner.control.decisions import judged, looked_into
-from runner.control.exclusive import Turns
-from runner.control.inbox import Inbox
-from runner.control.observer import IDLE_S, Leftover, Observer, Over, Undead
-from runner.control.schedulable import as_begun
-from runner.control.scheduler import Scheduling
-from runner.control.transitions import Change, asked, change, record, runs
-from runner.control.watchdog import Watcher, oversee
-from runner.core.job.lifecycle import IllegalTransition, due, implied
-from runner.core.job.model import (
-    Attempt,
-    Command,
-    Event,
-    Finished,
-    ImageMissing,
-    Launched,
-    PrepareImage,
-    RevisionApplied,
-    Running,
-    Stopping,
+from runner.control.observer import IDLE_S, AttemptEnded, Observer, Orphan, StillAlive
+from runner.control.schedulable import as_started
+from runner.control.scheduler import Scheduler
+from runner.control.transitions import (
+    Transition,
+    batches,
+    record_transitions,
+    requested_transition,
+    transition,
 )
-from runner.core.ports.all import DecisionRow, Gone, JobRow
+from runner.control.watchdog import Watchdog, act_on_findings
+from runner.core.job.attempt import Attempt
+from runner.core.job.commands import Command, PrepareImage
+from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied
+from runner.core.job.lifecycle import IllegalTransition, due_event, implied_commands
+from runner.core.job.states import Finished, Running, Stopping
+from runner.core.ports.executor import Gone
+from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.scheduler.snapshot import Snapshot
 
 log = structlog.get_logger()
@@ -62,30 +58,30 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, repr=False)  # a traceback that shows it should not show the whole world
-class Daemon:
+class ControlLoop:
     """Everything that happens to jobs, one thing after the other."""
 
-    world: World
-    entries: dict[str, Entry] = field(default_factory=dict)
+    context: Context
+    entries: dict[str, TrackedJob] = field(default_factory=dict)
     changed: Callable[[], None] = lambda: None
-    ticks: list[Callable[[Moment], None]] = field(default_factory=list)  # what else time brings about
+    ticks: list[Callable[[Instant], None]] = field(default_factory=list)  # what else time brings about
     _news: Inbox = field(default_factory=Inbox)
     _stop: Flag = field(default_factory=Flag)
     _deferred: list[News] = field(default_factory=list)
     _threads: list[Thread] = field(default_factory=list)
-    _retries: Retries = field(default_factory=Retries)
+    _retries: RetryTable = field(default_factory=RetryTable)
     _plan_by_s: float = 0.0
-    queue: Scheduling = field(init=False)
-    turns: Turns = field(init=False)
+    queue: Scheduler = field(init=False)
+    exclusive: ExclusiveSection = field(init=False)
     _observer: Observer = field(init=False)
-    _watcher: Watcher = field(init=False)
+    _watcher: Watchdog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.queue = Scheduling(self.world, self.entries)
-        self.turns = Turns(self._news, self.world.lanes, self.world.builds)
+        self.queue = Scheduler(self.context, self.entries)
+        self.exclusive = ExclusiveSection(self._news, self.context.work_queue, self.context.build_queue)
         held, news = self.queue.running, self._news
-        self._observer = Observer(self.world, self.entries, held, news.put, news.calm)
-        self._watcher = Watcher(self.world, self.entries, self._news.put)
+        self._observer = Observer(self.context, self.entries, held, news.put, news.calm)
+        self._watcher = Watchdog(self.context, self.entries, self._news.put)
 
     def start(self) -> None:
         """Adopt what is unfinished and begin to look."""
@@ -97,17 +93,17 @@ class Daemon:
 
     def adopt(self) -> None:
         """Take over every unfinished job, and give again the commands that its state implies."""
-        for row in self.world.store.unfinished():
+        for row in self.context.store.unfinished():
             self._begin(self._known(row))
-        log.info("daemon.started", unfinished=len(self.entries), executor=self.world.executor.kind)
+        log.info("daemon.started", unfinished=len(self.entries), executor=self.context.executor.kind)
 
-    def _known(self, row: JobRow) -> Entry:
-        entry = self.entries[row.job.id] = Entry(row, self.world.moment())
+    def _known(self, row: JobRow) -> TrackedJob:
+        entry = self.entries[row.job.id] = TrackedJob(row, self.context.moment())
         self.queue.know(entry)
         return entry
 
-    def _begin(self, entry: Entry) -> None:
-        self._act_all(entry, implied(entry.row.job))
+    def _begin(self, entry: TrackedJob) -> None:
+        self._act_all(entry, implied_commands(entry.row.job))
 
     def stop(self) -> None:
         """Leave; attempts go on, and the next daemon adopts them."""
@@ -117,23 +113,23 @@ class Daemon:
         self.wake()
         for thread in self._threads:
             thread.join(timeout=10)
-        for part in (self.world.lanes, self.world.builds, self.world.workshop):
+        for part in (self.context.work_queue, self.context.build_queue, self.context.attempt_service):
             part.close()
 
     def ask(self, work: Callable[[], T]) -> T:
-        """Do ``work`` between two turns of the loop and return what it returns or raises; see ``Turns``."""
-        return self.turns.ask(work)
+        """Do ``work`` between two turns of the loop and return what it returns or raises."""
+        return self.exclusive.ask(work)
 
     def wake(self) -> None:
         """Let the loop look at everything again, soon; from any thread."""
-        self.turns.wake()
+        self.exclusive.wake()
 
     # --- what others ask for, with the turn
     def submit_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Accept jobs that belong together, all or none; the first carries the token of the submission."""
-        self.world.store.add_all(rows, texts, token)
+        self.context.store.add_all(rows, texts, token)
         for row in rows:  # whoever asked is answered before anything is begun
-            self._news.put(Asked(partial(self._begin, self._known(row))))
+            self._news.put(Call(partial(self._begin, self._known(row))))
         self.changed()
 
     def happen(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
@@ -148,8 +144,8 @@ class Daemon:
         Raises:
             Refused: one of them is in no state for it.
         """
-        entries = [self.entries.get(row.job.id) or Entry(row, self.world.moment()) for row in rows]
-        self._all_happened([asked(entry, event, decision) for entry in entries])
+        entries = [self.entries.get(row.job.id) or TrackedJob(row, self.context.moment()) for row in rows]
+        self._all_happened([requested_transition(entry, event, decision) for entry in entries])
         return tuple(entry.row for entry in entries)
 
     def signal(self, row: JobRow, number: int) -> None:
@@ -157,12 +153,12 @@ class Daemon:
         state = row.job.state
         if not isinstance(state, Running | Stopping):
             raise Refused(f"job {row.job.id}: is {state.kind}; there is nothing to send a signal to")
-        key = self.world.key(row.job.id, state.attempt.number)
-        self._put(row.job.id, lambda: self.world.executor.signal(key, number))
+        key = self.context.key(row.job.id, state.attempt.number)
+        self._put(row.job.id, lambda: self.context.executor.signal(key, number))
 
     def picture(self) -> Snapshot:
         """Return the queue as it is now, with the jobs that will be in it once they have an image."""
-        return self.queue.picture(self.world.moment(), admitted=True)
+        return self.queue.picture(self.context.moment(), admitted=True)
 
     def why(self, job_id: str) -> str:
         """Return what an unfinished job waits for; empty when it waits for nothing.  From any thread."""
@@ -180,13 +176,13 @@ class Daemon:
 
     def _patience_s(self) -> float:
         """Return how long nothing has to be done if nothing happens."""
-        return min(self.queue.patience_s(self.world.clock.monotonic()), 0.5) if self.entries else IDLE_S
+        return min(self.queue.patience_s(self.context.clock.monotonic()), 0.5) if self.entries else IDLE_S
 
     def turn(self, patience_s: float) -> None:
         """Take in what has arrived, waiting a while for the first of it, and what time has brought about."""
         messages = self._news.arrived(patience_s)
-        with self.turns.mine():
-            for run in runs(messages):
+        with self.exclusive.mine():
+            for run in batches(messages):
                 if len(run) == 1 or not self._taken_together(run):
                     for message in run:
                         self._taken(message)
@@ -196,9 +192,9 @@ class Daemon:
         """Take in news of several jobs in one transaction; if anything stands against that, none of it."""
         try:
             changes = list(filter(None, map(self._change, run)))
-            record(self.world.store, changes)
+            record_transitions(self.context.store, changes)
         except Exception as error:  # noqa: BLE001  (each is taken in alone then, and whoever is at fault shows)
-            log.info("daemon.taken_one_by_one", messages=len(run), problem=in_words(error))
+            log.info("daemon.taken_one_by_one", messages=len(run), problem=describe_error(error))
             return False
         for each in changes:
             self._follow(each)
@@ -209,28 +205,28 @@ class Daemon:
             self._take(message)
         except Exception as error:  # a mistake about one message must not lose those behind it
             log.exception("daemon.message_failed", message_kind=type(message).__name__)
-            if isinstance(message, Examined | Unstarted):
-                self._mistaken(message.job_id, in_words(error))  # an end is looked into again
+            if isinstance(message, Examined | LaunchRefusal):
+                self._mistaken(message.job_id, describe_error(error))  # an end is looked into again
 
     def _take(self, message: Message) -> None:
         match message:
             case Observed():
                 self._observed(message)
-            case Happened() | Examined() | Unstarted():
+            case EventReceived() | Examined() | LaunchRefusal():
                 self._report(message)
-            case Watched():
+            case Probed():
                 self._oversee(message)
-            case Asked(work):
+            case Call(work):
                 work()
 
     def _tick(self) -> None:
         """Let time alone bring about what it does: deadlines, retries, starts."""
-        now = self.world.moment()
+        now = self.context.moment()
         deferred, self._deferred = self._deferred, []
         for news in deferred:  # what could not be recorded before: nothing that happened is forgotten
             self._report(news)
         for entry in [self.entries[job_id] for job_id in self.queue.running]:
-            event = due(entry.row.job, entry.since.later(now.monotonic))
+            event = due_event(entry.row.job, entry.since.later(now.monotonic))
             if event is not None:
                 self._happened(entry, replace(event, at=now.at))
         for job_id in self._retries.due(now.monotonic):
@@ -251,87 +247,89 @@ class Daemon:
             self.entries[news.job_id].why = str(error)
             self._deferred.append(news)
 
-    def _change(self, news: Message) -> Change | None:
+    def _change(self, news: Message) -> Transition | None:
         """Return what follows from news, None if nothing does any more; about an end the policy is asked."""
         entry = self.entries.get(news.job_id) if isinstance(news, News) else None
         if entry is None or not isinstance(news, News):
             return None
         try:
-            if isinstance(news, Happened):
-                return change(entry, news.event)
-            judgement = judged(self.world, entry.row, news)
+            if isinstance(news, EventReceived):
+                return transition(entry, news.event)
+            judgement = decide_exit(self.context, entry.row, news)
             if judgement is not None:
-                return change(entry, *judgement)
+                return transition(entry, *judgement)
             log.info("daemon.late_end", job_id=news.job_id, attempt=news.attempt)
         except IllegalTransition as error:
             log.info("daemon.late_event", job_id=news.job_id, problem=str(error))
         return None
 
-    def _happened(self, entry: Entry, event: Event, decision: DecisionRow | None = None) -> None:
-        self._all_happened([change(entry, event, decision)])
+    def _happened(self, entry: TrackedJob, event: Event, decision: DecisionRow | None = None) -> None:
+        self._all_happened([transition(entry, event, decision)])
 
-    def _all_happened(self, changes: list[Change]) -> None:
-        record(self.world.store, changes)
+    def _all_happened(self, changes: list[Transition]) -> None:
+        record_transitions(self.context.store, changes)
         for each in changes:
             self._follow(each)
 
-    def _follow(self, change: Change) -> None:
+    def _follow(self, change: Transition) -> None:
         """Do what follows from a change, now that it is recorded."""
         entry, before, after, event = change.entry, change.entry.row.job, change.after, change.event
-        revised = self.world.store.get(after.id) if isinstance(event, RevisionApplied) else None
+        revised = self.context.store.get(after.id) if isinstance(event, RevisionApplied) else None
         entry.row = revised or replace(entry.row, job=after)
         entry.why, entry.misses = "", 0
-        entry.since = entry.since if after.state.since == before.state.since else self.world.moment()
+        entry.since = entry.since if after.state.since == before.state.since else self.context.moment()
         self._retries.forget(after.id)
         entry.imageless = (
             0 if isinstance(event, Launched) else entry.imageless + isinstance(event, ImageMissing)
         )
         if isinstance(after.state, Finished):
             self.entries.pop(after.id, None)
-            self._put(after.id, lambda: self.world.workshop.retire(entry.row))
+            self._put(after.id, lambda: self.context.attempt_service.retire(entry.row))
         else:
             self.entries[after.id] = entry
         self.queue.know(entry)
         if change.decision is not None:
-            self._put(after.id, partial(self.world.workshop.keep, entry.row, change.decision))
+            self._put(after.id, partial(self.context.attempt_service.keep, entry.row, change.decision))
         log.info("job.advanced", job_id=after.id, event_kind=event.kind, state=after.state.kind)
         self.changed()
         self._act_all(entry, change.commands)
 
     # --- acting, in lanes
-    def _act_all(self, entry: Entry, commands: tuple[Command, ...]) -> None:
+    def _act_all(self, entry: TrackedJob, commands: tuple[Command, ...]) -> None:
         job = entry.row.job
         for command in commands:
             work = partial(self._carry_out, entry.row, command, entry.imageless)
-            self._put(job.id, work, self.world.builds if isinstance(command, PrepareImage) else None)
+            self._put(job.id, work, self.context.build_queue if isinstance(command, PrepareImage) else None)
         if isinstance(job.state, Running | Stopping):  # of nobody else there is anything to be seen
             self._observer.hint()
 
-    def _put(self, job_id: str, work: Callable[[], None], lanes: Lanes | None = None) -> None:
+    def _put(self, job_id: str, work: Callable[[], None], work_queue: KeyedWork | None = None) -> None:
         """Queue work for another thread; whatever it raises, the loop hears of it."""
 
         def guarded() -> None:
             try:
                 work()
             except Unavailable as error:
-                self._news.put(Asked(partial(self._unanswered, job_id, str(error))))
+                self._news.put(Call(partial(self._unanswered, job_id, str(error))))
             except Exception as error:  # the outermost frame of a lane's thread
                 log.exception("daemon.work_failed", job_id=job_id)
-                self._news.put(Asked(partial(self._mistaken, job_id, in_words(error))))
+                self._news.put(Call(partial(self._mistaken, job_id, describe_error(error))))
             else:
                 if job_id in self._retries:
-                    self._news.put(Asked(partial(self._worked, job_id)))
+                    self._news.put(Call(partial(self._worked, job_id)))
 
-        (lanes or self.world.lanes).put(job_id, guarded if lanes else self._news.awaiting(guarded))
+        (work_queue or self.context.work_queue).put(
+            job_id, guarded if work_queue else self._news.awaiting(guarded)
+        )
 
     def _unanswered(self, job_id: str, why: str) -> None:
         """Remember to try again: a blip is not a death."""
-        self._retries.unanswered(job_id, self.world.clock.monotonic())
+        self._retries.unanswered(job_id, self.context.clock.monotonic())
         self._later(job_id, why)
 
     def _mistaken(self, job_id: str, why: str) -> None:
         """Remember to try again, ever later: what nobody expected will probably happen again."""
-        known = self._retries.mistaken(job_id, self.world.clock.monotonic())
+        known = self._retries.mistaken(job_id, self.context.clock.monotonic())
         again = f"tried again after {delay_s(known.mistakes):g} s"
         often = f", {known.mistakes} times in a row" if known.mistakes > 1 else ""
         self._later(job_id, f"{why} ({again}{often})")
@@ -345,15 +343,15 @@ class Daemon:
         entry.why, entry.examined = why, 0
 
     def _worked(self, job_id: str) -> None:
-        if self._retries.worked(job_id, self.world.clock.monotonic()) and job_id in self.entries:
+        if self._retries.worked(job_id, self.context.clock.monotonic()) and job_id in self.entries:
             self.entries[job_id].why = ""
 
     def _carry_out(self, row: JobRow, command: Command, imageless: int) -> None:
-        found = carry_out(self.world, row, command, imageless)
-        if isinstance(found, Unstarted):
+        found = execute(self.context, row, command, imageless)
+        if isinstance(found, LaunchRefusal):
             self._news.put(found)
         elif found is not None:
-            self._news.put(Happened(row.job.id, found))
+            self._news.put(EventReceived(row.job.id, found))
 
     # --- what was seen
     def look(self) -> bool:
@@ -364,33 +362,33 @@ class Daemon:
         """Look at what runs once, and leave what was seen to the loop."""
         self._watcher.look()
 
-    def _oversee(self, news: Watched) -> None:
+    def _oversee(self, news: Probed) -> None:
         self.queue.seen(news)
-        oversee(self.world, self.entries, news, self._happened)
+        act_on_findings(self.context, self.entries, news, self._happened)
 
     def _observed(self, observed: Observed) -> None:
-        now = self.world.clock.monotonic()
+        now = self.context.clock.monotonic()
         for finding in self._observer.compare(observed):
             if self._retries.waits(finding.job_id, now):
                 self._observer.sweep()  # it will have to be seen again
                 continue
             match finding:
-                case Over(entry, attempt, gone):
+                case AttemptEnded(entry, attempt, gone):
                     self._examine(entry, attempt, gone)
-                case Undead(entry):
-                    self._act_all(entry, implied(entry.row.job))
-                case Leftover(key):  # exhaustive
-                    self._put(key.job_id, partial(self.world.executor.remove, key))
+                case StillAlive(entry):
+                    self._act_all(entry, implied_commands(entry.row.job))
+                case Orphan(key):  # exhaustive
+                    self._put(key.job_id, partial(self.context.executor.remove, key))
 
-    def _examine(self, entry: Entry, attempt: Attempt, gone: Gone) -> None:
+    def _examine(self, entry: TrackedJob, attempt: Attempt, gone: Gone) -> None:
         """Look into the end of an attempt, once, in its lane: verifying checkpoints takes time."""
         if entry.examined >= attempt.number:
             return
         entry.examined = attempt.number
-        row = as_begun(self.world, entry.row)
+        row = as_started(self.context, entry.row)
 
         def work() -> None:
-            findings = looked_into(self.world, row, attempt, gone)
-            self._news.put(Examined(row.job.id, attempt.number, self.world.clock.now(), findings))
+            findings = examine_exit(self.context, row, attempt, gone)
+            self._news.put(Examined(row.job.id, attempt.number, self.context.clock.now(), findings))
 
         self._put(row.job.id, work)

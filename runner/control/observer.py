@@ -14,9 +14,11 @@ import structlog
 
 from runner.base.errors import Unavailable
 from runner.base.retry import RETRY_S, delay_s
-from runner.control.context import Entry, Observed, World
-from runner.core.job.model import Attempt, Lent, Running, Stopping
-from runner.core.ports.all import Alive, Created, Gone, Key, Observation
+from runner.control.context import Context, TrackedJob
+from runner.control.messages import Observed
+from runner.core.job.attempt import Attempt
+from runner.core.job.states import Allocated, Running, Stopping
+from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
 log = structlog.get_logger()
 
@@ -27,10 +29,10 @@ MISSES: Final = 2  # looks in a row that must miss an attempt before it counts a
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class AttemptEnded:
     """An attempt has ended, or is gone without a trace."""
 
-    entry: Entry
+    entry: TrackedJob
     attempt: Attempt
     gone: Gone
 
@@ -40,10 +42,10 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Undead:
+class StillAlive:
     """An attempt that was sent SIGKILL is still there."""
 
-    entry: Entry
+    entry: TrackedJob
 
     @property
     def job_id(self) -> str:
@@ -51,7 +53,7 @@ class Undead:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class Orphan:
     """An attempt that no job expects any more has ended: its end is recorded."""
 
     key: Key
@@ -61,15 +63,15 @@ class Leftover:
         return self.key.job_id
 
 
-Finding: TypeAlias = Over | Undead | Leftover
+Finding: TypeAlias = AttemptEnded | StillAlive | Orphan
 
 
 @dataclass(slots=True)
 class Observer:
     """Looks, and remembers between looks what one look cannot prove."""
 
-    world: World
-    entries: Mapping[str, Entry]  # the daemon's own; it alone changes them
+    context: Context
+    entries: Mapping[str, TrackedJob]  # the daemon's own; it alone changes them
     holding: Collection[str]  # the ids of those that hold anything, the daemon's own, too
     report: Callable[[Observed], None]
     calm: Callable[[], None] = lambda: None  # waits a moment until nobody is about to change what is there
@@ -84,9 +86,9 @@ class Observer:
 
     def run(self) -> None:
         """Look at the executor until told to stop: soon after a hint, and every now and then without one."""
-        close = self.world.executor.watch(self._hint.set)
+        close = self.context.executor.watch(self._hint.set)
         while not self._stop.is_set():
-            self._hint.wait(self.world.observe_every_s if self._needed() else IDLE_S)
+            self._hint.wait(self.context.observe_every_s if self._needed() else IDLE_S)
             self._stop.wait(BREATH_S)
             self.calm()
             self._hint.clear()
@@ -111,9 +113,9 @@ class Observer:
 
     def look(self) -> bool:
         """Observe once, report what was seen, and return whether the executor answered."""
-        began = self.world.clock.monotonic()
+        began = self.context.clock.monotonic()
         try:
-            self.report(Observed(began, self.world.executor.observe()))
+            self.report(Observed(began, self.context.executor.observe()))
         except Unavailable as error:
             log.warning("daemon.blind", problem=str(error))
             return False
@@ -124,16 +126,16 @@ class Observer:
 
     def _tend(self) -> None:
         """Look after the directories of what runs, not after every look: looks may come thick and fast."""
-        now_s = self.world.clock.monotonic()
-        if now_s - self._tended_s < self.world.observe_every_s:
+        now_s = self.context.clock.monotonic()
+        if now_s - self._tended_s < self.context.observe_every_s:
             return
         for entry in self._lent():
             state = entry.row.job.state
             if isinstance(state, Running | Stopping):
-                self.world.workshop.tend(entry.row, state.attempt)
+                self.context.attempt_service.tend(entry.row, state.attempt)
         self._tended_s = now_s
 
-    def _lent(self) -> list[Entry]:
+    def _lent(self) -> list[TrackedJob]:
         """Return the jobs that hold anything; from any thread."""
         return [entry for job_id in list(self.holding) if (entry := self.entries.get(job_id)) is not None]
 
@@ -158,7 +160,7 @@ class Observer:
         found = {(seen.key.job_id, seen.key.attempt): seen for seen in observed.found}
         for entry in self._lent():
             state = entry.row.job.state
-            if isinstance(state, Lent):
+            if isinstance(state, Allocated):
                 seen = found.pop((entry.row.job.id, state.attempt.number), None)
                 yield from self._compare_one(entry, state, seen, observed)
         self._strays = {seen.key: self._strays.get(seen.key, 0) + 1 for seen in found.values()}
@@ -167,27 +169,27 @@ class Observer:
         yield from self._leftovers(found.values())
 
     def _compare_one(
-        self, entry: Entry, state: Lent, seen: Observation | None, observed: Observed
+        self, entry: TrackedJob, state: Allocated, seen: Observation | None, observed: Observed
     ) -> Iterator[Finding]:
         """Hold one attempt against what was seen; only evidence ends it."""
-        if self.world.lanes.busy(entry.row.job.id):
+        if self.context.work_queue.busy(entry.row.job.id):
             return
         match seen:
             case Gone():
-                yield Over(entry, state.attempt, seen)
+                yield AttemptEnded(entry, state.attempt, seen)
             case Alive():
                 entry.misses = 0
                 if isinstance(state, Stopping) and state.killed:
-                    yield Undead(entry)
+                    yield StillAlive(entry)
             case Created() | None if (
                 isinstance(state, Running | Stopping) and entry.since.monotonic < observed.began
             ):
                 entry.misses += 1
                 if entry.misses >= MISSES:
-                    yield Over(
+                    yield AttemptEnded(
                         entry,
                         state.attempt,
-                        Gone(self.world.key(entry.row.job.id, state.attempt.number), None),
+                        Gone(self.context.key(entry.row.job.id, state.attempt.number), None),
                     )
             case _:
                 pass
@@ -197,7 +199,7 @@ class Observer:
         for seen in found:
             key = seen.key
             if not isinstance(seen, Alive):
-                if not self.world.lanes.busy(key.job_id):
-                    yield Leftover(key)
+                if not self.context.work_queue.busy(key.job_id):
+                    yield Orphan(key)
             elif self._strays[key] == SURE:  # once, and not for a look that is only older than the record
                 log.warning("daemon.unknown_attempt_alive", job_id=key.job_id, attempt=key.attempt)

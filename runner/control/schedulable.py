@@ -1,7 +1,7 @@
 """What can be lent, as the queue sees it: the devices, and who has which.
 
 There is no table of what is lent now: it is nothing but the states of the jobs.  The table
-``lendings`` is about the past.
+``usage_records`` is about the past.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,14 @@ from typing import Final
 import structlog
 
 from runner.base.textfile import quoted
-from runner.control.context import World
-from runner.core.job.model import Lent
-from runner.core.ports.all import Device, JobRow
+from runner.control.context import Context
+from runner.core.job.states import Allocated
+from runner.core.ports.devices import Device
+from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.backfill import plan
 from runner.core.scheduler.priority import Number, number
-from runner.core.scheduler.snapshot import DeviceState, Maintenance, Snapshot, Waiting
+from runner.core.scheduler.snapshot import DeviceState, Maintenance, PendingJob, Snapshot
 
 log = structlog.get_logger()
 
@@ -25,20 +26,20 @@ SOON_S: Final = 2.0
 """After its submission, a job whose image is there is about to be ready."""
 
 
-def fit(world: World) -> tuple[Device, ...]:
+def fit_devices(context: Context) -> tuple[Device, ...]:
     """Return the devices that may be lent: a lost one, or one that must be reset, may not."""
-    unfit = world.vitals.unfit() if world.vitals else {}
-    return tuple(device for device in world.capacity.devices if device.uuid not in unfit)
+    unfit = context.vitals.unfit() if context.vitals else {}
+    return tuple(device for device in context.capacity.devices if device.uuid not in unfit)
 
 
-def pictured(world: World, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
+def schedulable_devices(context: Context, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
     """Return the devices with their states; ``lent`` is all that jobs hold, for an inventory remembers it.
 
     Without an inventory a device is fit or it is not: a lost one, or one that must be reset.
     """
-    if world.inventory is not None:
-        return world.inventory.pictured(lent)
-    unfit = world.vitals.unfit() if world.vitals else {}
+    if context.inventory is not None:
+        return context.inventory.pictured(lent)
+    unfit = context.vitals.unfit() if context.vitals else {}
     return tuple(
         snapshot.Device(
             uuid=device.uuid,
@@ -49,7 +50,7 @@ def pictured(world: World, lent: Mapping[str, str]) -> tuple[snapshot.Device, ..
             state=_state(device.uuid, unfit, lent),
             reason=unfit.get(device.uuid, ""),
         )
-        for number, device in enumerate(world.capacity.devices)
+        for number, device in enumerate(context.capacity.devices)
     )
 
 
@@ -65,7 +66,7 @@ def by_uuid(window: Maintenance, devices: Iterable[snapshot.Device]) -> Maintena
     return replace(window, devices=frozenset(uuids.get(each, each) for each in window.devices))
 
 
-def in_turn(picture: Snapshot, preparing: Iterable[Waiting]) -> Snapshot:
+def ordered(picture: Snapshot, preparing: Iterable[PendingJob]) -> Snapshot:
     """Return a picture without the jobs of a matrix before which one of it is about to be ready.
 
     Images are found side by side; who is found first by a moment must not start first.
@@ -81,8 +82,8 @@ def in_turn(picture: Snapshot, preparing: Iterable[Waiting]) -> Snapshot:
     return replace(picture, waiting=tuple(ready))
 
 
-def before(job: Waiting | None, preparing: Iterable[Waiting]) -> str:
-    """Return what a job that ``in_turn`` has left out waits for; empty if it cannot have been."""
+def before(job: PendingJob | None, preparing: Iterable[PendingJob]) -> str:
+    """Return what a job that ``ordered`` has left out waits for; empty if it cannot have been."""
     if job is None or job.sweep is None:
         return ""
     theirs = [each for each in preparing if each.sweep is not None and each.sweep.id == job.sweep.id]
@@ -96,29 +97,29 @@ class Names:
 
     _compared: frozenset[str] | None = None
 
-    def compare(self, world: World) -> None:
+    def compare(self, context: Context) -> None:
         """Tell the operator which devices of maintenance that is not over this machine does not have."""
-        devices = enumerate(world.capacity.devices)
+        devices = enumerate(context.capacity.devices)
         known = frozenset(name for i, device in devices for name in (device.uuid, device.label or f"GPU-{i}"))
         if known == self._compared:
             return
-        self._compared, now_s = known, world.clock.now().timestamp()
-        for window in world.site.maintenance:
+        self._compared, now_s = known, context.clock.now().timestamp()
+        for window in context.site.maintenance:
             for name in sorted(window.devices - known) if window.ends_s > now_s else ():
                 fact = f"there is no device {quoted(name)}; see runner gpus"
                 log.warning("settings.unknown_name", problem=f"queue.maintenance: {window.reason}: {fact}")
 
 
-def lacks(picture: Snapshot, job: Waiting) -> str:
+def lacks(picture: Snapshot, job: PendingJob) -> str:
     """Return what a job would have to wait for, if nobody else waited; empty if it could start now."""
     alone = plan(replace(picture, waiting=(job,)))
     return "" if alone.starts else alone.waits[job.job_id].why
 
 
-def as_begun(world: World, row: JobRow) -> JobRow:
+def as_started(context: Context, row: JobRow) -> JobRow:
     """Return a job in the revision that its attempt began with: the next one may have another."""
     state = row.job.state
-    if isinstance(state, Lent) and state.attempt.revision != row.job.revision:
-        text = world.store.revision(row.job.id, state.attempt.revision)
+    if isinstance(state, Allocated) and state.attempt.revision != row.job.revision:
+        text = context.store.revision(row.job.id, state.attempt.revision)
         return row if text is None else replace(row, revision=text)
     return row

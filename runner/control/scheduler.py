@@ -17,19 +17,19 @@ import structlog
 
 from runner.base.errors import Unavailable
 from runner.base.retry import RETRY_S
-from runner.control.context import Entry, Moment, Terms, Watched, World
-from runner.control.dependencies import Awaited
-from runner.control.estimates import Learned
-from runner.control.schedulable import Names, as_begun, before, by_uuid, in_turn, lacks, pictured
-from runner.control.transitions import Change, change
-from runner.control.usage import HORIZON, Usage
-from runner.core.job.model import (
-    Allocation,
+from runner.control.context import Context, Instant, TrackedJob
+from runner.control.dependencies import DependencyTracker
+from runner.control.estimates import RunTimeEstimates
+from runner.control.messages import Probed
+from runner.control.schedulable import Names, as_started, before, by_uuid, lacks, ordered, schedulable_devices
+from runner.control.transitions import Transition, transition
+from runner.control.usage import HORIZON, UsageTracker
+from runner.core.job.attempt import Allocation
+from runner.core.job.events import Placed, PreemptRequested
+from runner.core.job.states import (
+    Allocated,
     Finished,
-    Lent,
     Outcome,
-    Placed,
-    PreemptRequested,
     Preparing,
     Queued,
     Running,
@@ -37,16 +37,17 @@ from runner.core.job.model import (
     State,
     Stopping,
 )
-from runner.core.ports.all import JobRow, Lending
+from runner.core.ports.attempts import QueueTerms
+from runner.core.ports.store import JobRow, UsageRecord
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.fairshare import billed
-from runner.core.scheduler.pending import Wait
-from runner.core.scheduler.snapshot import Device, Ended, Host, Needs, Snapshot, Waiting
+from runner.core.scheduler.pending import PendingReason
+from runner.core.scheduler.snapshot import Device, EndedJob, Host, PendingJob, ResourceRequest, Snapshot
 
 log = structlog.get_logger()
 
-Happen: TypeAlias = Callable[[list[Change]], None]
+Happen: TypeAlias = Callable[[list[Transition]], None]
 
 REPLAN_S: Final = 5.0
 """How often a plan is made while somebody waits and nothing happens: shares fade, jobs overrun."""
@@ -56,18 +57,18 @@ SET_S: Final = 0.5
 
 
 @dataclass(slots=True, repr=False)
-class Scheduling:
+class Scheduler:
     """Everything that the queue knows; all but ``wait`` is for whoever has the turn."""
 
-    world: World
-    entries: Mapping[str, Entry]  # the daemon's own; it alone changes them
-    waiting: dict[str, Waiting] = field(default_factory=dict)
-    running: dict[str, snapshot.Running] = field(default_factory=dict)
-    _preparing: dict[str, Waiting] = field(default_factory=dict)
-    _awaited: Awaited = field(default_factory=Awaited)
-    _needs: dict[Needs, Needs] = field(default_factory=dict)  # equal needs are one object
-    _usage: Usage = field(init=False)
-    _learned: Learned = field(init=False)
+    context: Context
+    entries: Mapping[str, TrackedJob]  # the daemon's own; it alone changes them
+    waiting: dict[str, PendingJob] = field(default_factory=dict)
+    running: dict[str, snapshot.RunningJob] = field(default_factory=dict)
+    _preparing: dict[str, PendingJob] = field(default_factory=dict)
+    _awaited: DependencyTracker = field(default_factory=DependencyTracker)
+    _needs: dict[ResourceRequest, ResourceRequest] = field(default_factory=dict)  # equal needs are one object
+    _usage: UsageTracker = field(init=False)
+    _learned: RunTimeEstimates = field(init=False)
     _devices: tuple[Device, ...] = ()
     _names: Names = field(default_factory=Names)
     _drift_s: float = 0.0  # of the time of day against the clock that only goes on
@@ -76,23 +77,23 @@ class Scheduling:
     _changed: bool = True
     _again_s: float = inf  # when the next plan is due at the latest, by the clock that only goes on
     _last: tuple[Plan, Lock] | None = None
-    _unrecorded: list[Entry] = field(default_factory=list)
+    _unrecorded: list[TrackedJob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        rules, now = self.world.site.rules, self.world.moment()
-        self._usage = Usage(rules.half_life_s, rules.cpu_weight, now.monotonic)
-        self._learned = Learned(self.world.past)
+        rules, now = self.context.site.rules, self.context.moment()
+        self._usage = UsageTracker(rules.half_life_s, rules.cpu_weight, now.monotonic)
+        self._learned = RunTimeEstimates(self.context.past)
         self._drift_s = _drift_s(now)
-        if self.world.past is not None:
+        if self.context.past is not None:
             since = now.at - timedelta(seconds=HORIZON * rules.half_life_s)
-            self._usage.load(self.world.past.since(since), now.at)
-        self._names.compare(self.world)
+            self._usage.load(self.context.past.since(since), now.at)
+        self._names.compare(self.context)
 
     # --- what happens to jobs
 
-    def know(self, entry: Entry) -> None:
+    def know(self, entry: TrackedJob) -> None:
         """Take in what a job is now."""
-        self._follow_clock(self.world.moment())
+        self._follow_clock(self.context.moment())
         row, state = entry.row, entry.row.job.state
         job_id = row.job.id
         self._drifts_s.setdefault(job_id, self._drift_s)
@@ -118,7 +119,7 @@ class Scheduling:
         if job_id in self.waiting or waited or (held and not self._goes_on(job_id, state)):
             self._changed = True
 
-    def seen(self, news: Watched) -> None:
+    def seen(self, news: Probed) -> None:
         """Take in what a running job would lose if it had to leave: all since it saved last, and a start."""
         held, age_s = self.running.get(news.job_id), news.facts.get("checkpoint.age_s")
         if held is None:
@@ -135,9 +136,9 @@ class Scheduling:
 
     def _count(self, job_id: str) -> None:
         """Charge for what a job holds, as long as it does."""
-        now_s, held = self.world.clock.monotonic(), self.running.get(job_id)
+        now_s, held = self.context.clock.monotonic(), self.running.get(job_id)
         if held is not None:
-            devices = billed(held.needs, self.world.site.rules)
+            devices = billed(held.needs, self.context.site.rules)
             self._usage.lend(job_id, (held.owner, held.group, devices), now_s)
             return
         self._usage.returned(job_id, now_s)
@@ -147,30 +148,30 @@ class Scheduling:
     def _over(self, row: JobRow, state: Finished) -> None:
         """Take in the end of a job: others may wait for it, and those of its name last as long."""
         if row.job.id in self._awaited:
-            self._awaited.ended[row.job.id] = Ended(state.outcome, state.since.timestamp())
+            self._awaited.ended[row.job.id] = EndedJob(state.outcome, state.since.timestamp())
             self._changed = True
         if state.outcome is Outcome.SUCCEEDED:
-            for job_id in self._learned.again(row, self.world.workshop.terms(row).sweep):
+            for job_id in self._learned.again(row, self.context.attempt_service.terms(row).sweep):
                 if job_id in self.entries and job_id != row.job.id:
                     self.know(self.entries[job_id])
 
-    def _wait_for(self, job_id: str, terms: Terms) -> None:
+    def _wait_for(self, job_id: str, terms: QueueTerms) -> None:
         self._awaited.wait(job_id, (after.job_id for after in terms.after))
         for after in terms.after:
             if after.job_id not in self._awaited.ended and after.job_id not in self.entries:
-                known = self.world.store.get(after.job_id)
+                known = self.context.store.get(after.job_id)
                 if known is not None and isinstance(known.job.state, Finished):
                     state = known.job.state
-                    self._awaited.ended[after.job_id] = Ended(state.outcome, state.since.timestamp())
+                    self._awaited.ended[after.job_id] = EndedJob(state.outcome, state.since.timestamp())
 
     # --- a job as the queue sees it
 
-    def _waiting(self, entry: Entry, state: Queued) -> Waiting:
-        row, terms = entry.row, self.world.workshop.terms(entry.row)
+    def _waiting(self, entry: TrackedJob, state: Queued) -> PendingJob:
+        row, terms = entry.row, self.context.attempt_service.terms(entry.row)
         self._wait_for(row.job.id, terms)
         backoff = None if state.not_before is None else state.not_before.timestamp() + self._shift_s(entry)
         wished = None if terms.not_before is None else terms.not_before.timestamp()
-        return Waiting(
+        return PendingJob(
             job_id=row.job.id,
             owner=row.owner.name,
             needs=self._needs_of(row),
@@ -192,23 +193,23 @@ class Scheduling:
         """
         return row.submitted_at.timestamp() + self._drift_s - self._drifts_s.get(row.job.id, self._drift_s)
 
-    def _needs_of(self, row: JobRow) -> Needs:
-        needs = self.world.workshop.needs(row)
+    def _needs_of(self, row: JobRow) -> ResourceRequest:
+        needs = self.context.attempt_service.needs(row)
         if row.job.turned.avoid:
             needs = replace(needs, avoid=needs.avoid | frozenset(row.job.turned.avoid))
         return self._needs.setdefault(needs, needs)
 
-    def _running(self, entry: Entry, state: Lent) -> snapshot.Running:
-        row = as_begun(self.world, entry.row)
-        terms, needs = self.world.workshop.terms(row), self.world.workshop.needs(row)
+    def _running(self, entry: TrackedJob, state: Allocated) -> snapshot.RunningJob:
+        row = as_started(self.context, entry.row)
+        terms, needs = self.context.attempt_service.terms(row), self.context.attempt_service.needs(row)
         shift_s, started = self._shift_s(entry), state.since
         if isinstance(state, Stopping):
             started = state.started or state.since
-        return snapshot.Running(
+        return snapshot.RunningJob(
             job_id=row.job.id,
             owner=row.owner.name,
             needs=self._needs.setdefault(needs, needs),
-            host=self.world.site.host,
+            host=self.context.site.host,
             devices=state.allocation.devices,
             started_s=started.timestamp() + shift_s,
             ends_s=self._ends_s(row, state, shift_s, terms.sweep),
@@ -221,7 +222,9 @@ class Scheduling:
             sweep=terms.sweep,
         )
 
-    def _ends_s(self, row: JobRow, state: Lent, shift_s: float, sweep: snapshot.Sweep | None) -> float | None:
+    def _ends_s(
+        self, row: JobRow, state: Allocated, shift_s: float, sweep: snapshot.JobArray | None
+    ) -> float | None:
         """Return when a job will have given back what it holds, as far as anybody knows."""
         if isinstance(state, Stopping):
             return state.kill_at.timestamp() + shift_s
@@ -231,17 +234,17 @@ class Scheduling:
         lasts_s = self._learned.left_s(row, sweep) if limit_s is None else limit_s
         return None if lasts_s is None else state.since.timestamp() + shift_s + lasts_s
 
-    def _shift_s(self, entry: Entry) -> float:
+    def _shift_s(self, entry: TrackedJob) -> float:
         """Return by how much the time of day was set during the present state: waits keep their length."""
         return self._drift_s - _drift_s(entry.since)
 
     # --- the picture and the plan
 
-    def picture(self, now: Moment, *, admitted: bool = False) -> Snapshot:
+    def picture(self, now: Instant, *, admitted: bool = False) -> Snapshot:
         """Return all that decides who starts; ``admitted``: with the jobs whose image is still made."""
         self._follow_clock(now)
         self._usage.until(now.monotonic)
-        site, capacity, devices = self.world.site, self.world.capacity, self._pictured()
+        site, capacity, devices = self.context.site, self.context.capacity, self._pictured()
         host = Host(site.host, capacity.cpus, capacity.memory_bytes, devices)
         return Snapshot(
             now_s=now.at.timestamp(),
@@ -261,9 +264,9 @@ class Scheduling:
         for job in self.running.values():
             for uuid in job.devices:
                 held[uuid] = f"{held[uuid]},{job.job_id}" if uuid in held else job.job_id
-        return pictured(self.world, held)
+        return schedulable_devices(self.context, held)
 
-    def _follow_clock(self, now: Moment) -> None:
+    def _follow_clock(self, now: Instant) -> None:
         """Work out all times again when somebody has set the time of day."""
         drift_s = _drift_s(now)
         if abs(drift_s - self._drift_s) > SET_S:
@@ -273,7 +276,7 @@ class Scheduling:
                 self.know(entry)
             self._changed = True
 
-    def act(self, now: Moment, happen: Happen) -> None:
+    def act(self, now: Instant, happen: Happen) -> None:
         """Plan if something has changed, and let happen what follows, or try again a while later."""
         made = self.plan(now)
         if made is None:
@@ -294,22 +297,22 @@ class Scheduling:
             self._changed, self._devices = False, self._pictured()
             self._again_s = self._again_s if self.waiting else inf
 
-    def _follows(self, made: Plan, now: Moment) -> Iterator[Change]:
+    def _follows(self, made: Plan, now: Instant) -> Iterator[Transition]:
         for start in made.starts:
             entry = self.entries[start.job_id]
-            placed = Placed(now.at, Allocation(start.devices), self.world.boot)
-            yield change(entry, placed, lending=self._lending(entry.row, start.devices, now.at))
+            placed = Placed(now.at, Allocation(start.devices), self.context.boot)
+            yield transition(entry, placed, usage=self._lending(entry.row, start.devices, now.at))
         for gone in made.preemptions:
             wish = PreemptRequested(now.at, gone.for_job, gone.why)
-            yield change(self.entries[gone.job_id], wish)
+            yield transition(self.entries[gone.job_id], wish)
 
-    def _lending(self, row: JobRow, devices: tuple[str, ...], at: datetime) -> Lending:
+    def _lending(self, row: JobRow, devices: tuple[str, ...], at: datetime) -> UsageRecord:
         """Return what the next attempt of a waiting job gets, for the books."""
         job = self.waiting[row.job.id]
         number, needs = row.job.attempts + 1, job.needs
-        return Lending(row.job.id, number, job.owner, job.group, needs.gpus, needs.cpus, devices, at)
+        return UsageRecord(row.job.id, number, job.owner, job.group, needs.gpus, needs.cpus, devices, at)
 
-    def plan(self, now: Moment) -> Plan | None:
+    def plan(self, now: Instant) -> Plan | None:
         """Return what is to be done now; None while nothing has changed since the last plan."""
         if not self.waiting:
             self._changed, self._again_s = False, inf
@@ -320,8 +323,8 @@ class Scheduling:
         if devices == self._devices and not self._changed and now.monotonic < self._again_s:
             return None
         if devices != self._devices:
-            self._names.compare(self.world)
-        picture = in_turn(self.picture(now), self._preparing.values())
+            self._names.compare(self.context)
+        picture = ordered(self.picture(now), self._preparing.values())
         made = plan(picture)
         self._last = made, Lock()
         self._devices, self._changed = devices, False
@@ -339,10 +342,10 @@ class Scheduling:
 
     # --- what others want to know
 
-    def why(self, entry: Entry) -> str:
+    def why(self, entry: TrackedJob) -> str:
         """Return what a job waits for in the queue; empty if for nothing.  From any thread."""
         state = entry.row.job.state
-        left_s = _backoff_s(entry, state, self.world.moment()) if isinstance(state, Queued) else 0.0
+        left_s = _backoff_s(entry, state, self.context.moment()) if isinstance(state, Queued) else 0.0
         if left_s > 0:
             return f"backoff, {left_s:.0f} s left"
         wait = self.wait(entry)
@@ -350,7 +353,7 @@ class Scheduling:
             wait.why if wait else before(self.waiting.get(entry.row.job.id), list(self._preparing.values()))
         )
 
-    def wait(self, entry: Entry) -> Wait | None:
+    def wait(self, entry: TrackedJob) -> PendingReason | None:
         """Return what a job waits for, by the last plan; None if that does not know.  From any thread."""
         if self._last is None or not isinstance(entry.row.job.state, Queued):
             return None
@@ -358,25 +361,25 @@ class Scheduling:
         with lock:  # words are worked out when they are read, and kept; the loop does not wait for that
             return made.waits.get(entry.row.job.id)
 
-    def lacks(self, row: JobRow, needs: Needs) -> str:
+    def lacks(self, row: JobRow, needs: ResourceRequest) -> str:
         """Return what another attempt of a job would wait for if nobody else did; empty: it could start."""
-        return lacks(self.picture(self.world.moment()), self._like(row, needs))
+        return lacks(self.picture(self.context.moment()), self._like(row, needs))
 
-    def _like(self, row: JobRow, needs: Needs, job_id: str = "") -> Waiting:
+    def _like(self, row: JobRow, needs: ResourceRequest, job_id: str = "") -> PendingJob:
         """Return a job that is not in the queue as if it were."""
-        terms, submitted_s = self.world.workshop.terms(row), self._submitted_s(row)
-        job = Waiting(job_id, row.owner.name, needs, submitted_s, terms.team, terms.priority_class)
+        terms, submitted_s = self.context.attempt_service.terms(row), self._submitted_s(row)
+        job = PendingJob(job_id, row.owner.name, needs, submitted_s, terms.team, terms.priority_class)
         return replace(job, sweep=terms.sweep) if job_id else job
 
 
-def _backoff_s(entry: Entry, state: Queued, now: Moment) -> float:
+def _backoff_s(entry: TrackedJob, state: Queued, now: Instant) -> float:
     """Return how long a backoff goes on: it keeps its length when the time of day is set."""
     if state.not_before is None:
         return 0.0
     return (state.not_before - entry.since.later(now.monotonic)).total_seconds()
 
 
-def _drift_s(moment: Moment) -> float:
+def _drift_s(moment: Instant) -> float:
     return moment.at.timestamp() - moment.monotonic
 
 

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from runner.base.errors import Refused
-from runner.control.context import Asked, Entry, Examined, Happened, Message, Unstarted
+from runner.control.context import TrackedJob
+from runner.control.messages import Call, EventReceived, Examined, LaunchRefusal, Message
+from runner.core.job.commands import Command
 from runner.core.job.describe import refusal
+from runner.core.job.events import Event
 from runner.core.job.lifecycle import IllegalTransition, advance
-from runner.core.job.model import Command, Event, Job
-from runner.core.ports.all import DecisionRow, Lending, Recorded, Store
+from runner.core.job.model import Job
+from runner.core.ports.store import DecisionRow, RecordedTransition, Store, UsageRecord
 
 T = TypeVar("T")
 
@@ -23,41 +26,41 @@ ANSWER_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Transition:
     """What has happened to a job, and what follows from it; not recorded yet."""
 
-    entry: Entry
+    entry: TrackedJob
     event: Event
     after: Job
     commands: tuple[Command, ...]
     decision: DecisionRow | None = None
-    lending: Lending | None = None
+    usage: UsageRecord | None = None
 
 
-def change(
-    entry: Entry, event: Event, decision: DecisionRow | None = None, lending: Lending | None = None
-) -> Change:
+def transition(
+    entry: TrackedJob, event: Event, decision: DecisionRow | None = None, usage: UsageRecord | None = None
+) -> Transition:
     """Return what follows from an event.
 
     Raises:
         IllegalTransition: it cannot happen to the job as it is.
     """
-    return Change(entry, event, *advance(entry.row.job, event), decision, lending)
+    return Transition(entry, event, *advance(entry.row.job, event), decision, usage)
 
 
-def asked(entry: Entry, event: Event, decision: DecisionRow | None = None) -> Change:
+def requested_transition(entry: TrackedJob, event: Event, decision: DecisionRow | None = None) -> Transition:
     """Return what follows from an event that a person asked for.
 
     Raises:
         Refused: the job is in no state for it.
     """
     try:
-        return change(entry, event, decision)
+        return transition(entry, event, decision)
     except IllegalTransition as error:
         raise Refused(f"job {entry.row.job.id}: {refusal(entry.row.job, event)}") from error
 
 
-def record(store: Store, changes: Sequence[Change]) -> None:
+def record_transitions(store: Store, changes: Sequence[Transition]) -> None:
     """Write all of some changes to different jobs, durably, or none.
 
     Raises:
@@ -67,13 +70,13 @@ def record(store: Store, changes: Sequence[Change]) -> None:
         return
     store.record_all(
         [
-            Recorded(each.entry.row.job, each.after, each.event, each.decision, each.lending)
+            RecordedTransition(each.entry.row.job, each.after, each.event, each.decision, each.usage)
             for each in changes
         ]
     )
 
 
-def question(work: Callable[[], T]) -> tuple[Asked, Future[T]]:
+def call_on_loop(work: Callable[[], T]) -> tuple[Call, Future[T]]:
     """Return a message that has the loop do ``work``, and where what it returns or raises will be."""
     answer: Future[T] = Future()
 
@@ -83,15 +86,15 @@ def question(work: Callable[[], T]) -> tuple[Asked, Future[T]]:
         except Exception as error:  # noqa: BLE001  (handed to whoever asked, whatever it is)
             answer.set_exception(error)
 
-    return Asked(run), answer
+    return Call(run), answer
 
 
-def runs(messages: Iterable[Message]) -> Iterator[list[Message]]:
+def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
     """Yield messages in order, news of different jobs that come one after another together."""
     run: list[Message] = []
     jobs: set[str] = set()
     for message in messages:
-        if not isinstance(message, Happened | Examined | Unstarted):
+        if not isinstance(message, EventReceived | Examined | LaunchRefusal):
             yield from [run] if run else []
             yield [message]
             run, jobs = [], set()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from runner.core.ports.all import Lending
+from runner.core.ports.store import UsageRecord
 from runner.core.scheduler.fairshare import accrued, charged, decayed
 
 HORIZON: Final = 10
@@ -20,7 +20,7 @@ Bill = tuple[str, str, float]
 
 
 @dataclass(slots=True)
-class Ledger:
+class UsageLedger:
     """Device-seconds by name, and how many devices are added to each every second."""
 
     used: dict[str, float] = field(default_factory=dict)
@@ -49,17 +49,17 @@ _NOTHING: Final = 1e-9
 
 
 @dataclass(slots=True)
-class Usage:
+class UsageTracker:
     """What users and groups have used until a moment of the clock that only goes on."""
 
     half_life_s: float
     cpu_weight: float
     at_s: float = 0.0
-    users: Ledger = field(default_factory=Ledger)
-    groups: Ledger = field(default_factory=Ledger)
+    users: UsageLedger = field(default_factory=UsageLedger)
+    groups: UsageLedger = field(default_factory=UsageLedger)
     _open: dict[str, Bill] = field(default_factory=dict)  # by job
 
-    def load(self, past: Iterable[Lending], now: datetime) -> None:
+    def load(self, past: Iterable[UsageRecord], now: datetime) -> None:
         """Take in what has been lent before; what is lent still is counted up to now."""
         for each in past:
             devices = each.gpus + self.cpu_weight * each.cpus

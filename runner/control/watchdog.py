@@ -15,19 +15,21 @@ from typing import TypeAlias
 import structlog
 
 from runner.base.errors import Unavailable
-from runner.control.context import Entry, Watched, World
-from runner.control.decisions import recorded
-from runner.control.schedulable import as_begun
+from runner.control.context import Context, TrackedJob
+from runner.control.decisions import decision_row
+from runner.control.messages import Probed
+from runner.control.schedulable import as_started
+from runner.core.job.describe import ADVISED, about
+from runner.core.job.events import Event, LivenessFailed
 from runner.core.job.lifecycle import IllegalTransition
-from runner.core.job.model import Condemned, Event, Running
-from runner.core.job.notes import ADVISED, about
+from runner.core.job.states import Running
 from runner.core.policy.catalog import at, known
 from runner.core.policy.decision import Advice, Situation
 from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.heartbeat import Heartbeat
 from runner.core.policy.model import Verb
-from runner.core.ports.all import DecisionRow, JobRow
+from runner.core.ports.store import DecisionRow, JobRow
 
 log = structlog.get_logger()
 
@@ -35,12 +37,12 @@ _Key = tuple[str, int]  # job and attempt
 
 
 @dataclass(slots=True)
-class Watcher:
+class Watchdog:
     """Looks at running attempts, and remembers between looks what one look cannot tell."""
 
-    world: World
-    entries: Mapping[str, Entry]  # the daemon's own; it alone changes them
-    report: Callable[[Watched], None]
+    context: Context
+    entries: Mapping[str, TrackedJob]  # the daemon's own; it alone changes them
+    report: Callable[[Probed], None]
     _hearts: dict[_Key, Heartbeat] = field(default_factory=dict)
     _stop: Flag = field(default_factory=Flag)
 
@@ -48,7 +50,7 @@ class Watcher:
 
     def run(self) -> None:
         """Look until told to stop."""
-        while not self._stop.wait(self.world.watch_every_s):
+        while not self._stop.wait(self.context.watch_every_s):
             self.look()
 
     def stop(self) -> None:
@@ -72,26 +74,28 @@ class Watcher:
             if isinstance(row.job.state, Running):
                 yield (row.job.id, row.job.state.attempt.number), (row, row.job.state)
 
-    def _look_at(self, key: _Key, row: JobRow, state: Running) -> Watched:
-        world, now = self.world, self.world.moment()
-        row = as_begun(world, row)
-        glance = world.workshop.glance(row, state.attempt)
+    def _look_at(self, key: _Key, row: JobRow, state: Running) -> Probed:
+        context, now = self.context, self.context.moment()
+        row = as_started(context, row)
+        glance = context.attempt_service.glance(row, state.attempt)
         heart = self._hearts.get(key)
         if heart is None:
-            window = world.workshop.policy(row).policy.economics.rate_window
+            window = context.attempt_service.policy(row).policy.economics.rate_window
             born = now.monotonic - (now.at - state.since).total_seconds()
             heart = Heartbeat(window_s=max(window.total_seconds(), 1.0), born=born)
         heart = self._hearts[key] = heart.seen(glance.sign, now.monotonic)
-        devices = world.vitals.facts(state.allocation.devices, state.since) if world.vitals else {}
-        facts = {**glance.facts, **of_heartbeat(heart, world.silence_floor_s), **devices}
+        devices = context.vitals.facts(state.allocation.devices, state.since) if context.vitals else {}
+        facts = {**glance.facts, **heartbeat_facts(heart, context.silence_floor_s), **devices}
         if state.deadline is not None:
             facts["deadline.slack_s"] = (state.deadline - now.at).total_seconds()
-        askable = at(Moment.WATCH)
-        checked = known({name: value for name, value in facts.items() if name in askable}, Moment.WATCH)
-        return Watched(row.job.id, state.attempt.number, now.at, checked, glance.effective, heart.start_s)
+        askable = at(DecisionPoint.WATCH)
+        checked = known(
+            {name: value for name, value in facts.items() if name in askable}, DecisionPoint.WATCH
+        )
+        return Probed(row.job.id, state.attempt.number, now.at, checked, glance.effective, heart.start_s)
 
 
-def of_heartbeat(heart: Heartbeat, floor_s: float) -> dict[str, object]:
+def heartbeat_facts(heart: Heartbeat, floor_s: float) -> dict[str, object]:
     """Return the facts that only looking again and again can tell."""
     if heart.sign is None:
         return {}
@@ -108,66 +112,68 @@ def of_heartbeat(heart: Heartbeat, floor_s: float) -> dict[str, object]:
 
 # --- With the turn ---------------------------------------------------------------------------------------
 
-Happen: TypeAlias = Callable[[Entry, Event, DecisionRow], None]
+Happen: TypeAlias = Callable[[TrackedJob, Event, DecisionRow], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Concern:
+class Finding:
     """What a policy has to say about a running attempt."""
 
-    event: Condemned | None  # None: it is only worth a word
+    event: LivenessFailed | None  # None: it is only worth a word
     advice: tuple[Advice, ...]  # said for the first time
     decision: DecisionRow
 
 
-def oversee(world: World, entries: Mapping[str, Entry], news: Watched, happen: Happen) -> None:
+def act_on_findings(
+    context: Context, entries: Mapping[str, TrackedJob], news: Probed, happen: Happen
+) -> None:
     """Let the policy say what follows from a look at an attempt, and do it.
 
     What cannot be recorded, because the disk is full, is found again at the next look.
     """
     entry = entries.get(news.job_id)
     try:
-        found = entry and concern(world, entry, news)
+        found = entry and find_concern(context, entry, news)
         if entry and found:
-            _carry_out(world, entry, found, happen)
+            _carry_out(context, entry, found, happen)
     except (Unavailable, IllegalTransition) as error:
         log.warning("watching.no_effect", job_id=news.job_id, problem=str(error))
 
 
-def concern(world: World, entry: Entry, news: Watched) -> Concern | None:
+def find_concern(context: Context, entry: TrackedJob, news: Probed) -> Finding | None:
     """Return what follows from a look at an attempt, None if nothing does."""
-    row, state = as_begun(world, entry.row), entry.row.job.state
+    row, state = as_started(context, entry.row), entry.row.job.state
     if not isinstance(state, Running) or state.attempt.number != news.attempt:
         return None
-    pinned = world.workshop.policy(row)
+    pinned = context.attempt_service.policy(row)
     facts = {**news.facts, "operator.request": "none"}
     situation = Situation(facts, news.at, state.since, news.effective, row.job.id)
-    decision = decide(pinned.policy, Moment.WATCH, row.job.history, situation)
+    decision = decide(pinned.policy, DecisionPoint.WATCH, row.job.history, situation)
     stops = decision.verdict.verb is Verb.STOP
-    advice = tuple(each for each in decision.advice if each.rule not in _said(world, entry, news.attempt))
+    advice = tuple(each for each in decision.advice if each.rule not in _said(context, entry, news.attempt))
     if not stops and not advice:
         return None
     why = decision.verdict.reason.removeprefix("stop: ")
-    condemned = Condemned(news.at, news.attempt, decision.verdict.rule, why)
-    kept = recorded(row, state.attempt, pinned, situation, replace(decision, advice=advice))
-    return Concern(condemned if stops else None, advice, kept)
+    condemned = LivenessFailed(news.at, news.attempt, decision.verdict.rule, why)
+    kept = decision_row(row, state.attempt, pinned, situation, replace(decision, advice=advice))
+    return Finding(condemned if stops else None, advice, kept)
 
 
-def _said(world: World, entry: Entry, attempt: int) -> frozenset[str]:
+def _said(context: Context, entry: TrackedJob, attempt: int) -> frozenset[str]:
     """Return the rules whose advice about an attempt was passed on before, by an earlier daemon too."""
     if entry.advised is None or entry.advised[0] != attempt:
-        bodies = (json.loads(row.body) for row in world.store.decisions(entry.row.job.id, attempt))
-        watched = (body for body in bodies if body["moment"] == Moment.WATCH)
+        bodies = (json.loads(row.body) for row in context.store.decisions(entry.row.job.id, attempt))
+        watched = (body for body in bodies if body["moment"] == DecisionPoint.WATCH)
         entry.advised = attempt, frozenset(each["rule"] for body in watched for each in body["advice"])
     return entry.advised[1]
 
 
-def _carry_out(world: World, entry: Entry, found: Concern, happen: Happen) -> None:
+def _carry_out(context: Context, entry: TrackedJob, found: Finding, happen: Happen) -> None:
     row, attempt = entry.row, found.decision.attempt
     if found.event is None:
-        world.store.decided(found.decision)
+        context.store.decided(found.decision)
     for each in found.advice:
-        world.store.note(row.job.id, found.decision.at, ADVISED, f"{about(attempt)}{each.text}")
-    entry.advised = attempt, _said(world, entry, attempt) | {each.rule for each in found.advice}
+        context.store.note(row.job.id, found.decision.at, ADVISED, f"{about(attempt)}{each.text}")
+    entry.advised = attempt, _said(context, entry, attempt) | {each.rule for each in found.advice}
     if found.event is not None:
         happen(entry, found.event, found.decision)

@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Any, Final, get_args
 
 from runner.base.textfile import one_line
-from runner.core.job.model import Event, State
-from runner.core.job.notes import ADVISED, SIGNALLED
+from runner.core.job.describe import ADVISED, SIGNALLED
+from runner.core.job.events import Event
+from runner.core.job.states import State
 
 VERSION: Final = 1
 """Of the shape of a notice's JSON; new fields do not change it."""
@@ -40,7 +41,7 @@ WORDS: Final = EVENTS | STATES | {*OUTCOMES, "decision", "alarm"}
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """One event of a job."""
 
     seq: int
@@ -88,5 +89,5 @@ class Notice:
         return json.dumps(told)
 
 
-FIELDS: Final = tuple(json.loads(Notice(0, "", "", "", datetime.min, "", "").json("", "")))  # noqa: DTZ901
+FIELDS: Final = tuple(json.loads(Notification(0, "", "", "", datetime.min, "", "").json("", "")))  # noqa: DTZ901
 """Names of the fields of a notice's JSON."""

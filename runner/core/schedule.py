@@ -41,7 +41,7 @@ class Missed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class FiringTerms:
     """What a schedule says besides its times."""
 
     overlap: Overlap = Overlap.SKIP
@@ -59,17 +59,17 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveOut:
+class Skip:
     """An occasion at which nothing is submitted."""
 
     at: datetime
     why: str
 
 
-Occasion: TypeAlias = Submit | LeaveOut
+Occasion: TypeAlias = Submit | Skip
 
 
-def upcoming(since: datetime, terms: Terms, after: After) -> Iterator[datetime]:
+def upcoming(since: datetime, terms: FiringTerms, after: After) -> Iterator[datetime]:
     """Yield the times of a schedule after a moment, up to its end."""
     at = after(since)
     while at is not None and (terms.until is None or at <= terms.until):
@@ -77,8 +77,8 @@ def upcoming(since: datetime, terms: Terms, after: After) -> Iterator[datetime]:
         at = after(at)
 
 
-def occasion(
-    since: datetime, now: datetime, terms: Terms, after: After, unfinished: Sequence[str]
+def next_firing(
+    since: datetime, now: datetime, terms: FiringTerms, after: After, unfinished: Sequence[str]
 ) -> Occasion | None:
     """Return what follows from the times in (``since``, ``now``]; None if there are none.
 
@@ -91,9 +91,9 @@ def occasion(
         return None
     missed = _missed(since, newest, after)
     if now - newest > ON_TIME and terms.missed is Missed.SKIP:
-        return LeaveOut(newest, f"nobody was there; {_times(missed + 1)} left out")
+        return Skip(newest, f"nobody was there; {_times(missed + 1)} left out")
     if unfinished and terms.overlap is Overlap.SKIP:
-        return LeaveOut(newest, f"{_jobs(unfinished)} not finished")
+        return Skip(newest, f"{_jobs(unfinished)} not finished")
     replaces = tuple(unfinished) if terms.overlap is Overlap.REPLACE else ()
     return Submit(newest, replaces, f"{_times(missed)} before it left out" if missed else "")
 
@@ -116,7 +116,7 @@ def _newest(since: datetime, end: datetime, after: After) -> datetime | None:
 
 def _missed(since: datetime, newest: datetime, after: After) -> int:
     """Return how many times there are in (``since``, ``newest``), ``COUNTED`` at most."""
-    every = upcoming(since, Terms(until=newest - _PRECISION), after)
+    every = upcoming(since, FiringTerms(until=newest - _PRECISION), after)
     return sum(1 for _ in islice(every, COUNTED))
 
 

@@ -12,14 +12,14 @@ from typing import TypeVar
 from runner.base import yaml as yaml_tree
 from runner.base.textfile import Position, Problem, one_line, quoted, shown
 from runner.base.units import format_duration, parse_duration
-from runner.base.yaml import Node, Part, Scalar
+from runner.base.yaml import Node, Part, ScalarNode
 from runner.files.validation import choose, did_you_mean, dotted
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Cursor:
     """One value of the file: where it stands, and where its key does."""
 
     node: Node
@@ -29,7 +29,7 @@ class Spot:
 
     def complain(self, fact: str) -> None:
         """Note what is wrong with the value: a single one is at itself, a longer one at its key."""
-        at = self.node.at if isinstance(self.node, Scalar) else self.key_at
+        at = self.node.at if isinstance(self.node, ScalarNode) else self.key_at
         self.problems.append(Problem(at, dotted(self.path), one_line(fact)))
 
     def complain_of_key(self, fact: str) -> None:
@@ -38,7 +38,7 @@ class Spot:
     @property
     def written(self) -> str:
         """How a message names the value."""
-        if isinstance(self.node, Scalar) and type(self.node.value) in (int, float):
+        if isinstance(self.node, ScalarNode) and type(self.node.value) in (int, float):
             return quoted(self.node.text)[1:-1]
         return shown(yaml_tree.plain(self.node))
 
@@ -46,7 +46,7 @@ class Spot:
 
     def value(self) -> object:
         """Return a single value; a list or a mapping has none."""
-        return self.node.value if isinstance(self.node, Scalar) else None
+        return self.node.value if isinstance(self.node, ScalarNode) else None
 
     def text(self, most: int = 200) -> str | None:
         value = self.value()
@@ -105,7 +105,7 @@ class Spot:
 
     def fields(
         self, names: Iterable[str], meant: Mapping[str, str] | None = None, kind: str = "field"
-    ) -> dict[str, "Spot"]:
+    ) -> dict[str, "Cursor"]:
         """Return the entries of a mapping that may be there, and complain about the others."""
         known = list(names)
         entries = self.entries()
@@ -116,29 +116,29 @@ class Spot:
             entries[name].complain_of_key(f"unknown {kind}{hint or listed}")
         return {name: entries[name] for name in known if name in entries}
 
-    def entries(self) -> dict[str, "Spot"]:
+    def entries(self) -> dict[str, "Cursor"]:
         """Return all entries of a mapping."""
-        if not isinstance(self.node, yaml_tree.Mapping):
+        if not isinstance(self.node, yaml_tree.MappingNode):
             self._wrong("a mapping")
             return {}
         keys = self.node.keys
         return {
-            name: Spot(node, (*self.path, name), keys[name], self.problems)
+            name: Cursor(node, (*self.path, name), keys[name], self.problems)
             for name, node in self.node.entries.items()
         }
 
-    def items(self) -> list["Spot"]:
+    def items(self) -> list["Cursor"]:
         """Return the items of a list."""
-        if not isinstance(self.node, yaml_tree.Sequence):
+        if not isinstance(self.node, yaml_tree.SequenceNode):
             self._wrong("a list")
             return []
         return [
-            Spot(node, (*self.path, number), node.at, self.problems)
+            Cursor(node, (*self.path, number), node.at, self.problems)
             for number, node in enumerate(self.node.items)
         ]
 
 
-def asked(fields: Mapping[str, Spot], name: str, read: Callable[[Spot], T | None], otherwise: T) -> T:
+def cursor_at(fields: Mapping[str, Cursor], name: str, read: Callable[[Cursor], T | None], otherwise: T) -> T:
     """Return a field, or what stands for it when it is missing or wrong."""
     found = read(fields[name]) if name in fields else None
     return otherwise if found is None else found

@@ -18,15 +18,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from runner.base import yaml as yaml_tree
-from runner.base.textfile import Problem, SpecError, one_line, quoted, shown
-from runner.base.yaml import Node, Part, Scalar
+from runner.base.textfile import FileError, Problem, one_line, quoted, shown
+from runner.base.yaml import Node, Part, ScalarNode
 from runner.files import shell
 from runner.files.aliases import ENGINE_OPTIONS, MEANT
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def below(path: tuple[Part, ...], fact: str) -> PydanticCustomError:
+def fields_below(path: tuple[Part, ...], fact: str) -> PydanticCustomError:
     """Return an error to raise in a validator about something inside the value that it checks."""
     return PydanticCustomError("below", "{fact}", {"fact": fact, "path": path})
 
@@ -46,23 +46,23 @@ def choose(choices: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def mapping(raw: bytes, path: Path) -> tuple[yaml_tree.Mapping, list[Problem]]:
+def mapping(raw: bytes, path: Path) -> tuple[yaml_tree.MappingNode, list[Problem]]:
     """Return the tree of a YAML file whose top is a mapping, and problems that did not stop the reading.
 
     Raises:
         SpecError: it is no YAML, empty, or something else at the top.
     """
     tree, problems = yaml_tree.compose(raw)
-    if isinstance(tree, yaml_tree.Mapping) and tree.entries:
+    if isinstance(tree, yaml_tree.MappingNode) and tree.entries:
         return tree, list(problems)
-    raise SpecError(path, problems or [Problem(tree.at if tree else yaml_tree.START, "", no_mapping(tree))])
+    raise FileError(path, problems or [Problem(tree.at if tree else yaml_tree.START, "", no_mapping(tree))])
 
 
 def no_mapping(tree: Node | None) -> str:
     """Return what is wrong with a file that is no mapping at the top."""
-    if isinstance(tree, yaml_tree.Sequence):
+    if isinstance(tree, yaml_tree.SequenceNode):
         return 'must be "field: value" lines, not a list'
-    if isinstance(tree, Scalar) and tree.value is not None:
+    if isinstance(tree, ScalarNode) and tree.value is not None:
         return f'must be "field: value" lines, not {quoted(tree.text)}'
     return 'the file is empty; "runner init" writes one to start from'
 
@@ -97,7 +97,7 @@ class _Complaint:
         """The field as the file spells it: without pydantic's marks."""
         inside = self.detail.get("ctx", {}).get("path", ())
         parts = [*_as_spelt(self.model, self.detail["loc"]), *inside]
-        if isinstance(yaml_tree.at_path(self.tree, tuple(parts[:-1])), Scalar):
+        if isinstance(yaml_tree.at_path(self.tree, tuple(parts[:-1])), ScalarNode):
             parts.pop()  # a short form: the text stands for a mapping with this field in it
         return tuple(parts)
 
@@ -187,7 +187,7 @@ def _mismatch(complaint: _Complaint) -> str:
 def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
     node = complaint.node
     kind = _type_of(complaint)
-    if not isinstance(node, Scalar):
+    if not isinstance(node, ScalarNode):
         return ""
     if node.value is None and info is not None and not info.is_required():
         return "; remove the line to get the default"
@@ -207,7 +207,7 @@ def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
 
 def _found(node: Node | None) -> str:
     """Return how a message names what the file says: numbers as they were typed."""
-    if isinstance(node, Scalar) and type(node.value) in (int, float):
+    if isinstance(node, ScalarNode) and type(node.value) in (int, float):
         return quoted(node.text)[1:-1]
     return shown(yaml_tree.plain(node)) if node else "nothing"
 
@@ -268,8 +268,8 @@ def _inside(kind: Any, part: Part) -> Any:  # noqa: ANN401 - the same
 
 def _chosen(kind: Any, node: Node | None) -> Any:  # noqa: ANN401 - the same
     """Return the member of a union of models that the file's own ``kind`` chooses."""
-    said = node.entries.get("kind") if isinstance(node, yaml_tree.Mapping) else None
-    tag = said.value if isinstance(said, Scalar) else None
+    said = node.entries.get("kind") if isinstance(node, yaml_tree.MappingNode) else None
+    tag = said.value if isinstance(said, ScalarNode) else None
     return next((member for member in _members(kind) if tag is not None and _tag(member) == tag), kind)
 
 

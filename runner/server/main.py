@@ -18,49 +18,53 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
 
 from images.settings import ImageSettings
 from images.store import ImageStore
-from runner.adapters.docker.hardening import HardenedSettings
-from runner.adapters.docker.images import ImagesAdapter
+from runner.adapters.docker.hardening import HardeningSettings
+from runner.adapters.docker.images import DockerImages
 from runner.adapters.gpu import amd, nvidia
-from runner.adapters.gpu.health import DeviceWatch
-from runner.adapters.gpu.processes import Occupants
+from runner.adapters.gpu.health import DeviceHealthMonitor
+from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.host.clock import SystemClock, boot_id
-from runner.adapters.host.mounts import Pins
+from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directory import highest
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.adapters.sqlite.accounting import Lendings
-from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base import logging as logs
-from runner.base.broadcast import Pulse
+from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, Unavailable
-from runner.base.keyed_executor import Lanes
+from runner.base.keyed_executor import KeyedExecutor
 from runner.client.autostart import LEAVE_LIMIT_S, SYSTEM_SOCKET
 from runner.client.autostart import state_dir as default_state_dir
-from runner.control.context import Capacity, Site, World
+from runner.control.context import Capacity, Context, SiteConfig
 from runner.control.inventory import Inventory
-from runner.control.inventory_types import Present, Rules
-from runner.control.loop import Daemon
-from runner.core.devices.state import Care
-from runner.core.policy.interval import mean_between_s
-from runner.core.ports.all import Clock, DeviceHealth, DeviceProbe, Executor
+from runner.control.inventory_types import InventoryRules, PresentDevices
+from runner.control.loop import ControlLoop
+from runner.core.devices.state import CleanupRules
+from runner.core.policy.economics import mean_between_s
+from runner.core.ports.clock import Clock
+from runner.core.ports.executor import Executor
 from runner.files.settings.model import Settings, load_settings
 from runner.server.api import cancelling, devices, schedules
 from runner.server.api import rollouts as changes
 from runner.server.api import status as seeing
-from runner.server.api.jobs import application
+from runner.server.api.application import application
 from runner.server.api.peer import PeerProtocol
 from runner.server.api.why import reason
-from runner.services.attempts.prepare import JobWorkshop, Shop
-from runner.services.jobs import Service
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.jobs import JobService
 from runner.services.notifications import notifier
+
+if TYPE_CHECKING:
+    from runner.core.ports.devices import DeviceHealth, DeviceProbe
 
 Pause = Callable[[float], object]
 
@@ -80,7 +84,7 @@ LOCK_POLL_S: Final = 0.05
 DRIVERS_S: Final = 10.0  # how long a start waits for the first look; devices may also come later
 
 
-class Heedless(io.TextIOWrapper):
+class NoSignalHandlers(io.TextIOWrapper):
     """A stream that loses lines when its disk is full: no daemon should stop for want of a log."""
 
     def write(self, text: str, /) -> int:
@@ -130,7 +134,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
         UsageError: the settings are wrong.
         Unavailable: the state directory or the socket cannot be made.
     """
-    sys.stderr = Heedless(sys.stderr.buffer, errors="backslashreplace", line_buffering=True)
+    sys.stderr = NoSignalHandlers(sys.stderr.buffer, errors="backslashreplace", line_buffering=True)
     logs.configure(terminal=sys.stderr.isatty())
     directory = Path(state_dir or default_state_dir(os.environ, os.geteuid())).absolute()
     known = load_settings(Path(settings) if settings else None)
@@ -142,7 +146,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     return 0
 
 
-def build(directory: Path, settings: Settings) -> Service:
+def build(directory: Path, settings: Settings) -> JobService:
     """Return the service of one state directory, not started yet."""
     store = SqliteStore(directory / "store.db")
     if store.skip(used := highest(directory / "jobs")):
@@ -151,52 +155,52 @@ def build(directory: Path, settings: Settings) -> Service:
         log.warning("store.no_reserve")
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
-    clock, pulse = SystemClock(), Pulse()
+    clock, broadcast = SystemClock(), ChangeBroadcast()
     inventory = _inventory(settings, store, executor, clock)
-    shop = Shop(
+    shop = AttemptConfig(
         instance=store.instance,
         jobs_dir=directory / "jobs",
         in_container=executor.kind == "docker",
-        images=ImagesAdapter(ImageStore(image_settings(directory, settings))),
+        images=DockerImages(ImageStore(image_settings(directory, settings))),
         allowed_images=settings.allowed_images,
         network=settings.network,
         log_quota_bytes=settings.log_quota_bytes,
         clock=clock,
         mean_between_s=lambda: mean_between_s(*store.interruptions()),
-        pins=Pins(directory / "pins") if _may_pin(settings, executor) else None,
+        pins=PinnedMounts(directory / "pins") if _may_pin(settings, executor) else None,
     )
-    workshop = JobWorkshop(shop)
-    workshop.sweep()
-    world = World(
+    attempt_service = AttemptService(shop)
+    attempt_service.sweep()
+    context = Context(
         store=store,
         executor=executor,
-        workshop=workshop,
+        attempt_service=attempt_service,
         clock=clock,
         capacity=_capacity(settings, inventory),
-        lanes=Lanes(settings.launches_at_once),
-        builds=Lanes(BUILD_LANES),
+        work_queue=KeyedExecutor(settings.launches_at_once),
+        build_queue=KeyedExecutor(BUILD_LANES),
         observe_every_s=settings.observe_every_s,
         boot=boot_id(),
         vitals=inventory,
         watch_every_s=settings.watch_every_s,
         silence_floor_s=settings.silence_floor_s,
         site=_site(settings),
-        past=Lendings(store),
+        past=SqliteUsageHistory(store),
         inventory=inventory,
     )
-    daemon = Daemon(world, changed=pulse.beat)
+    daemon = ControlLoop(context, changed=broadcast.beat)
     daemon.ticks.append(
         lambda now: inventory.tick(now, [daemon.entries[i].row for i in daemon.queue.running])
     )
     inventory.changed = daemon.wake
-    return Service(daemon, store, workshop, settings, clock, pulse, directory, clock.now())
+    return JobService(daemon, store, attempt_service, settings, clock, broadcast, directory, clock.now())
 
 
-def _site(settings: Settings) -> Site:
+def _site(settings: Settings) -> SiteConfig:
     queue = settings.queue
     for problem in settings.strangers():
         log.warning("settings.unknown_name", problem=problem)
-    return Site(queue.rules(), queue.windows(), queue.utc_offset_s, os.uname().nodename)
+    return SiteConfig(queue.rules(), queue.windows(), queue.utc_offset_s, os.uname().nodename)
 
 
 def image_settings(directory: Path, settings: Settings) -> ImageSettings:
@@ -235,14 +239,14 @@ def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Execut
 
 
 def _docker(directory: Path, settings: Settings, store: SqliteStore) -> Executor:
-    from runner.adapters.docker.executor import DockerExecutor, DockerSettings, loopback_names  # noqa: PLC0415  loads the SDK
+    from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, loopback_names  # noqa: PLC0415  loads the SDK
 
     hardened = replace(_hardened(settings, store.instance), hosts=loopback_names(directory))
-    return DockerExecutor(DockerSettings(hardened, settings.engine))
+    return DockerExecutor(DockerExecutorSettings(hardened, settings.engine))
 
 
-def _hardened(settings: Settings, instance: str) -> HardenedSettings:
-    return HardenedSettings(
+def _hardened(settings: Settings, instance: str) -> HardeningSettings:
+    return HardeningSettings(
         instance=instance,
         runtime=settings.runtime,
         gpu_injection=settings.gpu_injection,
@@ -257,19 +261,23 @@ def _capacity(settings: Settings, inventory: Inventory) -> Capacity:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = settings.memory_bytes or int(pages * LENDABLE_MEMORY)
     cpus = settings.cpus or float(len(os.sched_getaffinity(0)))
-    return Capacity(cpus, memory, Present(inventory.present))
+    return Capacity(cpus, memory, PresentDevices(inventory.present))
 
 
 def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock: Clock) -> Inventory:
     """Return the devices of this machine, looked at from now on; a driver that hangs does not keep us."""
     counts: dict[str, DeviceProbe] = {"nvidia": nvidia.NvidiaProbe(), "amd": amd.AmdProbe()}
     probes: dict[str, DeviceHealth] = {"nvidia": nvidia.NvidiaHealth(), "amd": amd.AmdHealth()}
-    watch = DeviceWatch((), probes, clock, KernelLog(), counts=counts)
+    watch = DeviceHealthMonitor((), probes, clock, KernelLog(), counts=counts)
     watch.start()
     if not watch.await_first(DRIVERS_S):
         log.warning("daemon.drivers_silent", waited_s=DRIVERS_S)
-    rules = Rules(Care(settings.clean_within_s), settings.shared_devices, settings.host_programs)
-    inventory = Inventory(watch, Occupants(executor.observe), DeviceWords(store, boot_id()), clock, rules)
+    rules = InventoryRules(
+        CleanupRules(settings.clean_within_s), settings.shared_devices, settings.host_programs
+    )
+    inventory = Inventory(
+        watch, DeviceProcesses(executor.observe), SqliteDeviceMarks(store, boot_id()), clock, rules
+    )
     watch.looked = inventory.looked
     inventory.take_in()
     inventory.start()
@@ -349,12 +357,12 @@ def _bind(listener: socket.socket, path: Path) -> None:
         os.close(descriptor)
 
 
-def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
+def _serve(service: JobService, path: Path, leaving: Callable[[], None]) -> None:
     """Serve at a path until asked to leave; whatever else must be had is had before anybody is answered."""
 
     def leave() -> None:
         leaving()  # first: whoever finds nobody listening looks for it
-        service.pulse.leave()
+        service.broadcast.leave()
 
     app = application(service, leave=lambda: os.kill(os.getpid(), signal.SIGTERM))
     config = uvicorn.Config(
@@ -369,7 +377,7 @@ def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
     asked: list[int] = []  # while it starts; the server raises what it has heard once more when it has left
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: asked.append(number))
-    keeper, timetable, notices = changes.attach(app, service), schedules.attach(app), notifier(service)
+    keeper, timetable, notifications = changes.attach(app, service), schedules.attach(app), notifier(service)
     devices.attach(app)
     cancelling.attach(app)
     screens = seeing.attach(
@@ -380,7 +388,7 @@ def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
         keeper.applying.canaries.sweep()
         keeper.start()
         timetable.start()
-        notices.start()
+        notifications.start()
         screens.start()
         server = Server(config, leave, lambda: bool(asked))
         gc.freeze()  # what the daemon is made of stays, and need not be looked through again and again
@@ -388,7 +396,7 @@ def _serve(service: Service, path: Path, leaving: Callable[[], None]) -> None:
         try:
             server.run(sockets=[listener])
         finally:
-            notices.stop()
+            notifications.stop()
             timetable.stop()
             keeper.stop()
             screens.stop()

@@ -11,36 +11,28 @@ from typing import Any, Final
 from jobs.contract import Result, Status
 from runner.adapters.host import as_user
 from runner.adapters.sqlite.store import SqliteStore
-from runner.base.broadcast import Pulse
+from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, RunnerError
-from runner.base.textfile import SpecError, one_line
-from runner.control.loop import Daemon
-from runner.core.job.model import (
-    Attempt,
-    CancelRequested,
-    Event,
-    Finished,
-    Held,
-    HoldRequested,
-    Job,
-    Preparing,
-    ReleaseRequested,
-    RestartRequested,
-    Running,
-    Start,
-    Stopping,
-)
-from runner.core.job.notes import ADVISED, SIGNALLED, about
-from runner.core.ports.all import AttemptRow, Clock, DecisionRow, JobRow, Owner
+from runner.base.textfile import FileError, one_line
+from runner.control.loop import ControlLoop
+from runner.core.job.attempt import Attempt, Start
+from runner.core.job.describe import ADVISED, SIGNALLED, about
+from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
+from runner.core.job.model import Job
+from runner.core.job.states import Finished, Held, Preparing, Running, Stopping
+from runner.core.ports import users
+from runner.core.ports.clock import Clock
+from runner.core.ports.store import AttemptRow, DecisionRow, JobRow
+from runner.core.ports.users import Owner
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import JobWorkshop, parse_revision
+from runner.services.attempts.prepare import AttemptService, parse_revision
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import queue_full, refusal
 from runner.services.submission.request import Submission
-from runner.services.submission.resolve import Resolution, Resolver
-from runner.services.submission.revision import Resolved
+from runner.services.submission.resolve import Resolution, RevisionResolver
+from runner.services.submission.revision import Revision
 
-__all__ = ["MAX_JOB_FILE_BYTES", "Caller", "NotFound", "Service", "Submission"]
+__all__ = ["MAX_JOB_FILE_BYTES", "Caller", "JobService", "NotFound", "Submission"]
 
 MAX_JOB_FILE_BYTES: Final = 1024**2
 
@@ -60,15 +52,15 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class JobService:
     """The daemon with what is needed to answer questions about it."""
 
-    daemon: Daemon
+    daemon: ControlLoop
     store: SqliteStore
-    workshop: JobWorkshop
+    attempt_service: AttemptService
     settings: Settings
     clock: Clock
-    pulse: Pulse
+    broadcast: ChangeBroadcast
     state_dir: Path
     started_at: datetime
 
@@ -86,13 +78,13 @@ class Service:
             UsageError: it asks for more than there is.
             Refused: the caller may not.
         """
-        who = as_user.person(caller.uid, caller.gid)
+        who = as_user.find_user(caller.uid, caller.gid)
         owner = self._owner(who)
         found = self._resolved(who, owner, submission)
         predecessors.refuse_hopeless(submission, found.revisions, owner.name, self.store)
         return self.daemon.ask(lambda: self._accept(caller, owner, found, submission))
 
-    def resolve(self, caller: Caller, submission: Submission) -> Resolved:
+    def resolve(self, caller: Caller, submission: Submission) -> Revision:
         """Return the revision that the file of one job stands for.
 
         Raises:
@@ -102,23 +94,23 @@ class Service:
         if first.sweep is not None:
             fact = f"stands for {len(others) + 1} jobs; write the values of one of them into the file"
             origin = first.job.origin
-            raise SpecError(origin.path, [origin.problem(("matrix",), fact)])
+            raise FileError(origin.path, [origin.problem(("matrix",), fact)])
         return first
 
     def resolve_all(self, caller: Caller, submission: Submission) -> Resolution:
         """Return the revisions that a job file stands for: one, or one for each job of its matrix."""
-        who = as_user.person(caller.uid, caller.gid)
+        who = as_user.find_user(caller.uid, caller.gid)
         return self._resolved(who, self._owner(who), submission)
 
-    def _resolved(self, who: as_user.Person, owner: Owner, submission: Submission) -> Resolution:
-        resolver = Resolver(self.daemon, self.store, self.settings, self.state_dir)
+    def _resolved(self, who: users.User, owner: Owner, submission: Submission) -> Resolution:
+        resolver = RevisionResolver(self.daemon, self.store, self.settings, self.state_dir)
         return resolver.all_of(who, owner, submission)
 
     def owner(self, caller: Caller) -> Owner:
         """Return as whom the jobs of a caller run."""
-        return self._owner(as_user.person(caller.uid, caller.gid))
+        return self._owner(as_user.find_user(caller.uid, caller.gid))
 
-    def _owner(self, who: as_user.Person) -> Owner:
+    def _owner(self, who: users.User) -> Owner:
         if os.geteuid() != 0:
             return Owner(os.getuid(), os.getgid(), who.name)
         if who.uid == 0:
@@ -126,7 +118,7 @@ class Service:
             return Owner(run_as.uid, run_as.gid, who.name)
         return Owner(who.uid, who.gid, who.name)
 
-    def draft(self, owner: Owner, revision: Resolved, job_id: str) -> JobRow:
+    def draft(self, owner: Owner, revision: Revision, job_id: str) -> JobRow:
         """Return the row of a job that is not in the store yet."""
         now = self.clock.now()
         job = Job(
@@ -175,7 +167,7 @@ class Service:
 
         Of a matrix it is the first job, and the names and values of all.
         """
-        who = as_user.person(caller.uid, caller.gid)
+        who = as_user.find_user(caller.uid, caller.gid)
         owner = self._owner(who)
         found = self._resolved(who, owner, submission)
         predecessors.refuse_hopeless(submission, found.revisions, owner.name, self.store)
@@ -183,11 +175,11 @@ class Service:
         revision = revisions[0]
         row = self.draft(owner, revision, "0")
         attempt = Attempt(1, 1)
-        request = self.workshop.dry_request(row, attempt, "IMAGE")
+        request = self.attempt_service.dry_request(row, attempt, "IMAGE")
         return {
             "job": json.loads(revision.model_dump_json()),
-            "spec": self.workshop.spec_json(row, attempt),
-            "engine": self.daemon.world.executor.plan(request),
+            "spec": self.attempt_service.spec_json(row, attempt),
+            "engine": self.daemon.context.executor.plan(request),
             "warnings": list(revision.warnings),
             "jobs": [
                 {"name": each.job.name, "values": {} if each.sweep is None else each.sweep.values}
@@ -246,7 +238,7 @@ class Service:
         Raises:
             Refused: it has none, with those that there are.
         """
-        directory, lineage = self.workshop.directory(row), row.job.lineage
+        directory, lineage = self.attempt_service.directory(row), row.job.lineage
         saved = directory.saved(directory.paths(max(row.job.attempts, 1), lineage), sure=0)
         if step not in saved.steps:
             there = ", ".join(map(str, sorted(saved.steps))) or "none"
@@ -293,7 +285,7 @@ class Service:
 
     @staticmethod
     def _name(caller: Caller) -> str:
-        return as_user.person(caller.uid, caller.gid).name
+        return as_user.find_user(caller.uid, caller.gid).name
 
     # --- looking
 
@@ -352,12 +344,12 @@ class Service:
         if not isinstance(row.job.state, Running | Stopping):
             return None
         attempt = row.job.state.attempt
-        directory = self.workshop.directory(row)
+        directory = self.attempt_service.directory(row)
         return directory.status(directory.paths(attempt.number, attempt.lineage))
 
     def attempts(self, row: JobRow) -> tuple[tuple[AttemptRow, Result | None, Status | None], ...]:
         """Return what is known of each attempt, with what it wrote about itself."""
-        directory = self.workshop.directory(row)
+        directory = self.attempt_service.directory(row)
         paths = [(a, directory.paths(a.number, a.lineage)) for a in self.store.attempts(row.job.id)]
         return tuple((a, directory.result(p), directory.status(p)) for a, p in paths)
 
@@ -384,13 +376,13 @@ def _ends_anyway(row: JobRow) -> bool:
     return isinstance(state, Finished) or (isinstance(state, Stopping) and state.reason == "cancelled")
 
 
-def _numbered(revision: Resolved, first: str) -> Resolved:
+def _numbered(revision: Revision, first: str) -> Revision:
     """Return a revision with the id of its matrix, which is that of the first job."""
     if revision.sweep is None:
         return revision
     return revision.model_copy(update={"sweep": revision.sweep.model_copy(update={"id": first})})
 
 
-def _part(revision: Resolved) -> str:
+def _part(revision: Revision) -> str:
     sweep = revision.sweep
     return "" if sweep is None else f" ({sweep.number} of {sweep.count} of its matrix)"

@@ -18,16 +18,23 @@ from typing import Final
 import structlog
 
 from jobs.contract import Status
-from runner.adapters.sqlite.used import Used
+from runner.adapters.sqlite.accounting import SqliteUsageReport
 from runner.base.errors import Unavailable
 from runner.control.transitions import ANSWER_S
-from runner.core.devices.bottleneck import Alarm, Look, Setup, Spell, alarm, kind_of
-from runner.core.job.model import Running
-from runner.core.job.notes import about
+from runner.core.devices.bottleneck import (
+    IdleAlarm,
+    IdleSpell,
+    LoaderSetup,
+    UtilizationSample,
+    idle_alarm,
+    kind_of,
+)
+from runner.core.job.describe import about
+from runner.core.job.states import Running
 from runner.core.policy.facts import Known
-from runner.core.ports.all import JobRow
-from runner.files.policy.load import Shelf, named
-from runner.services.jobs import Service
+from runner.core.ports.store import JobRow
+from runner.files.policy.load import PolicySource, named
+from runner.services.jobs import JobService
 
 log = structlog.get_logger()
 
@@ -54,7 +61,7 @@ _Key = tuple[str, int]  # job and attempt
 
 
 @dataclass(slots=True)
-class Counts:
+class LoadCounts:
     """What has ended and been decided since the daemon started."""
 
     ended: Counter[str] = field(default_factory=Counter)  # attempts by cause
@@ -62,7 +69,7 @@ class Counts:
     _event: int | None = None
     _ruling: int | None = None
 
-    def catch_up(self, service: Service) -> None:
+    def catch_up(self, service: JobService) -> None:
         """Count what is new; from then on, when it is asked for the first time."""
         store = service.store
         if self._event is None or self._ruling is None:
@@ -83,7 +90,7 @@ class Counts:
 
 @cache
 def _shipped_rules() -> frozenset[str]:
-    policies = [named(name) for name in Shelf().names()]
+    policies = [named(name) for name in PolicySource().names()]
     return frozenset(
         rule.name for policy in policies for rule in (*policy.on_exit, *policy.on_watch, *policy.on_change)
     )
@@ -94,17 +101,17 @@ class _Held:
     """What is remembered of one attempt between looks."""
 
     at: float
-    spell: Spell = field(default_factory=Spell)
+    spell: IdleSpell = field(default_factory=IdleSpell)
     spoke: tuple[float, float] = (0.0, 0.0)  # what its last report says of its time, and when that was new
     said: set[str | None] | None = None  # kinds of alarms that its owner has heard; None: not looked up yet
 
 
 @dataclass(slots=True)
-class Meter:
+class UtilizationMonitor:
     """Looks at what runs, and remembers it."""
 
-    service: Service
-    counts: Counts = field(default_factory=Counts)
+    service: JobService
+    counts: LoadCounts = field(default_factory=LoadCounts)
     alarms: dict[str, str] = field(default_factory=dict)  # what is wrong now, by job
     lags: deque[float] = field(default_factory=lambda: deque([0.0], LAGS))
     _held: dict[_Key, _Held] = field(default_factory=dict)
@@ -115,7 +122,7 @@ class Meter:
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread = Thread(target=self._run, name="meter", daemon=True)
+        self._thread = Thread(target=self._run, name="utilization-monitor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -157,7 +164,7 @@ class Meter:
         """Measure how long the loop takes to answer."""
         began = self.service.clock.monotonic()
         with suppress(TimeoutError):  # it took longer than anybody waits: that is the answer
-            self.service.daemon.turns.asked(lambda: None).result(timeout=ANSWER_S)
+            self.service.daemon.exclusive.asked(lambda: None).result(timeout=ANSWER_S)
         self.lags.append(self.service.clock.monotonic() - began)
 
     def _look_at(self, key: _Key, row: JobRow, state: Running, now: float) -> None:
@@ -175,7 +182,7 @@ class Meter:
         status = self._spoken(last, held, now)
         util = min(known) if known and len(known) == len(utils) else None
         phase, wait = (None, None) if status is None else (status.phase.value, status.data_wait)
-        look = Look(now, phase, util, wait, mute=last is None)
+        look = UtilizationSample(now, phase, util, wait, mute=last is None)
         held.spell = held.spell.seen(look, self.service.settings.alarm.window_s)
         self._judge(key, row, state, held)
 
@@ -190,7 +197,7 @@ class Meter:
 
     def _utils(self, state: Running, span_s: float) -> list[float | None]:
         """Return how busy each device of an attempt was since the last look, as a share."""
-        vitals, devices = self.service.daemon.world.vitals, state.allocation.devices
+        vitals, devices = self.service.daemon.context.vitals, state.allocation.devices
         if vitals is None:
             return [None] * len(devices)
         since = self.service.clock.now() - timedelta(seconds=span_s)
@@ -215,16 +222,16 @@ class Meter:
             service.daemon.ask(lambda: service.store.note(row.job.id, at, ALARM, text))
             held.said.add(found.kind)
 
-    def _alarm(self, row: JobRow, state: Running, spell: Spell) -> Alarm | None:
+    def _alarm(self, row: JobRow, state: Running, spell: IdleSpell) -> IdleAlarm | None:
         settings, on_devices = self.service.settings.alarm, bool(state.allocation.devices)
         highest = max(settings.below_percent, *settings.profiles.values(), 0.0) / 100
-        if alarm(spell, Setup(), highest, settings.window_s, on_devices=on_devices) is None:
+        if idle_alarm(spell, LoaderSetup(), highest, settings.window_s, on_devices=on_devices) is None:
             return None  # by any limit: nothing need be read of the disk
-        facts = self.service.workshop.glance(row, state.attempt).facts
+        facts = self.service.attempt_service.glance(row, state.attempt).facts
         below = settings.profiles.get(str(facts.get("effective.profile")), settings.below_percent) / 100
         status = self.service.progress(row)
         setup = _setup(facts, {} if status is None else status.parts)
-        return alarm(spell, setup, below, settings.window_s, on_devices=on_devices)
+        return idle_alarm(spell, setup, below, settings.window_s, on_devices=on_devices)
 
     # --- writing
 
@@ -233,7 +240,7 @@ class Meter:
         busy, self._busy = self._busy, {}
         if not busy:
             return
-        used = Used(self.service.store)
+        used = SqliteUsageReport(self.service.store)
         try:
             self.service.daemon.ask(lambda: used.add(busy))
         except (Unavailable, TimeoutError) as error:
@@ -241,16 +248,16 @@ class Meter:
             self._busy = busy
 
 
-def _setup(facts: Mapping[str, Known], parts: Mapping[str, float]) -> Setup:
+def _setup(facts: Mapping[str, Known], parts: Mapping[str, float]) -> LoaderSetup:
     """Return how an attempt is set up, of what is known about it.
 
     What a program of its owner's own makes of the profile nobody knows; such a one does not save on demand.
     """
     if facts.get("checkpoint.on_demand") is not True:
-        return Setup(parts)
+        return LoaderSetup(parts)
     workers, batch = facts.get("effective.workers"), facts.get("effective.micro_batch")
     compiled = facts.get("effective.compile")
-    return Setup(
+    return LoaderSetup(
         parts,
         workers if isinstance(workers, int) else None,
         batch if isinstance(batch, int) else None,

@@ -18,13 +18,13 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.notify import Again, Origin, Send, Undelivered, sender
-from runner.adapters.sqlite.notifications import NoticeFeed
+from runner.adapters.notify import Origin, RetryLater, Send, Undelivered, sender_for
+from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.base.errors import RunnerError
-from runner.core.notification import Notice
-from runner.core.ports.all import Clock
-from runner.files.settings.notify import Notification
-from runner.services.jobs import Service
+from runner.core.notification import Notification
+from runner.core.ports.clock import Clock
+from runner.files.settings.notify import NotificationRule
+from runner.services.jobs import JobService
 
 log = structlog.get_logger()
 
@@ -48,12 +48,12 @@ UNWRITTEN: Final = 500
 
 
 @dataclass(slots=True)
-class Courier:
+class Sender:
     """Takes what a rule is about to its receiver, in order, one at a time."""
 
-    rule: Notification
+    rule: NotificationRule
     send: Send
-    feed: NoticeFeed
+    feed: SqliteNotificationFeed
     clock: Clock
     write: Callable[[str, int], None]  # how far it has got, durably
     pause: Callable[[float], bool]  # wait; true when it is time to leave
@@ -81,20 +81,20 @@ class Courier:
         """Take what is there; return whether there may be more at once."""
         if self._seq is None:
             self._begin()
-        notices = self.feed.after(self._seq or 0, BATCH)
-        for notice in notices:
-            wanted = self.wants(notice)
-            if wanted and not self._deliver(notice):
+        notifications = self.feed.after(self._seq or 0, BATCH)
+        for notification in notifications:
+            wanted = self.wants(notification)
+            if wanted and not self._deliver(notification):
                 return False  # the daemon leaves; the next one goes on from here
-            self._seq = notice.seq
-            if wanted or notice.seq - self._written >= UNWRITTEN:
-                self._write(notice.seq)
-        return len(notices) == BATCH
+            self._seq = notification.seq
+            if wanted or notification.seq - self._written >= UNWRITTEN:
+                self._write(notification.seq)
+        return len(notifications) == BATCH
 
-    def wants(self, notice: Notice) -> bool:
+    def wants(self, notification: Notification) -> bool:
         """Return whether the rule is about something that has happened."""
-        whose = self.rule.who == "all" or notice.owner in self.rule.who
-        return whose and not notice.words.isdisjoint(self.rule.on)
+        whose = self.rule.who == "all" or notification.owner in self.rule.who
+        return whose and not notification.words.isdisjoint(self.rule.on)
 
     def _begin(self) -> None:
         """Go on where the daemon before has left off; a new rule begins with what comes next."""
@@ -111,38 +111,38 @@ class Courier:
         else:
             self._written = seq
 
-    def _deliver(self, notice: Notice) -> bool:
+    def _deliver(self, notification: Notification) -> bool:
         """Deliver or drop a notice; return false when there was no time for either."""
         tries = 0
-        while self.clock.now() - notice.at <= KEEP:
+        while self.clock.now() - notification.at <= KEEP:
             try:
-                self.send(notice)
+                self.send(notification)
             except Undelivered as error:
                 tries += 1
-                log.info("notify.undelivered", way=self.rule.way, seq=notice.seq, problem=str(error))
-                if error.again is Again.NEVER or (error.again is Again.SOME and tries >= TRIES):
-                    return self._drop(notice, str(error))
+                log.info("notify.undelivered", way=self.rule.way, seq=notification.seq, problem=str(error))
+                if error.again is RetryLater.NEVER or (error.again is RetryLater.SOME and tries >= TRIES):
+                    return self._drop(notification, str(error))
             else:
                 self.delivered += 1
                 return True
             if self.pause(min(2.0 ** min(tries - 1, 10), WAIT_MAX_S)):
                 return False
-        return self._drop(notice, f"older than {KEEP.days} day")
+        return self._drop(notification, f"older than {KEEP.days} day")
 
-    def _drop(self, notice: Notice, why: str) -> bool:
+    def _drop(self, notification: Notification, why: str) -> bool:
         self.dropped += 1
         log.warning(
-            "notify.dropped", way=self.rule.way, seq=notice.seq, job_id=notice.job_id,
-            kind=notice.kind, problem=why, dropped=self.dropped,
+            "notify.dropped", way=self.rule.way, seq=notification.seq, job_id=notification.job_id,
+            kind=notification.kind, problem=why, dropped=self.dropped,
         )  # fmt: skip
         return True
 
 
 @dataclass(slots=True)
-class Notifier:
+class Notifications:
     """All the rules of the settings."""
 
-    couriers: tuple[Courier, ...]
+    couriers: tuple[Sender, ...]
     _stop: Flag = field(default_factory=Flag)
 
     def start(self) -> None:
@@ -158,16 +158,16 @@ class Notifier:
         return tuple((each.rule.way, each.delivered, each.dropped) for each in self.couriers)
 
 
-def notifier(service: Service) -> Notifier:
+def notifier(service: JobService) -> Notifications:
     """Return what tells people about the jobs of a service; it has not begun yet."""
-    feed, stop = NoticeFeed(service.store), Flag()
+    feed, stop = SqliteNotificationFeed(service.store), Flag()
     origin = Origin(service.store.instance, os.uname().nodename)
 
     def write(key: str, seq: int) -> None:
         service.daemon.ask(partial(feed.remember, key, seq))
 
     couriers = (
-        Courier(rule, sender(rule, origin), feed, service.clock, write, stop.wait)
+        Sender(rule, sender_for(rule, origin), feed, service.clock, write, stop.wait)
         for rule in service.settings.notify
     )
-    return Notifier(tuple(couriers), stop)
+    return Notifications(tuple(couriers), stop)

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import pytest
 
 from runner.adapters.gpu.amd import AmdHealth
-from runner.core.ports.all import Device, DeviceProcess, Health
+from runner.core.ports.devices import Device, DeviceProcess, Health
 from tests.fakes.gpu.vitals import FakeHealth
 
-SOURCE = Path(__file__).parents[1] / "fakes/nvml/nvml.c"
+SOURCE = Path(__file__).parents[1] / "fakes/gpu/nvml/nvml.c"
 LOOK = """
 import dataclasses, json, sys
 from runner.adapters.gpu.nvidia import NvidiaHealth
-from runner.core.ports.all import Device
+from runner.core.ports.devices import Device
 devices = tuple(Device(uuid, "nvidia", "L4") for uuid in sys.argv[1:])
 print(json.dumps({uuid: dataclasses.asdict(h) for uuid, h in NvidiaHealth().look(devices).items()}))
 """

@@ -14,7 +14,8 @@ from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 import pytest
 
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.all import Alive, Gone, Key, LaunchRefused, LaunchRequest, Owner
+from runner.core.ports.executor import Alive, Gone, Key, LaunchRefused, LaunchRequest
+from runner.core.ports.users import Owner
 from tests.contract.worlds import (
     OWNER,
     PATIENCE_S,

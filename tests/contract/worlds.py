@@ -15,11 +15,12 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobs.contract import RunPaths
-from runner.adapters.docker.executor import DockerExecutor, DockerSettings, loopback_names
-from runner.adapters.docker.hardening import HardenedSettings
+from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, loopback_names
+from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.host.clock import boot_id
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.core.ports.all import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation, Owner
+from runner.core.ports.executor import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation
+from runner.core.ports.users import Owner
 from tests.fakes.engine.executor import FakeExecutor, Program
 from tests.fakes.engine.executor import World as FakeWorld
 
@@ -148,8 +149,8 @@ def process_place() -> "Iterator[Place]":
 @contextmanager
 def docker_place(url: str, image: str) -> "Iterator[Place]":
     def make(instance: str) -> DockerExecutor:
-        hardened = HardenedSettings(instance, hosts=loopback_names(root), boot_id=boot_id())
-        return DockerExecutor(DockerSettings(hardened, url))
+        hardened = HardeningSettings(instance, hosts=loopback_names(root), boot_id=boot_id())
+        return DockerExecutor(DockerExecutorSettings(hardened, url))
 
     with _root() as root:
         place = Place(f"contract{os.getpid()}", make, root, image, Path("/job"))

@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from runner.adapters.launch import attempt_name
-from runner.core.ports.all import Created, Gone, ImageGone, LaunchRefused, LaunchRequest
+from runner.core.ports.executor import Created, Gone, ImageGone, LaunchRefused, LaunchRequest
 from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine

@@ -7,11 +7,11 @@ from signal import SIGTERM
 
 import pytest
 
-from runner.adapters.docker.executor import DockerExecutor, DockerSettings
-from runner.adapters.docker.hardening import HardenedSettings
+from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings
+from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.host.clock import boot_id
 from runner.base.errors import Unavailable
-from runner.core.ports.all import Alive, Gone
+from runner.core.ports.executor import Alive, Gone
 from tests.contract.worlds import PATIENCE_S, Place, begun, docker_place, end, eventually, printed, seen
 from tests.fakes.engine.engine_proxy import EngineProxy
 
@@ -37,8 +37,8 @@ def proxy(engine: str, tmp_path: Path) -> Iterator[EngineProxy]:
 
 @pytest.fixture
 def executor(place: Place, proxy: EngineProxy) -> DockerExecutor:
-    hardened = HardenedSettings(place.instance, boot_id=boot_id())
-    return DockerExecutor(DockerSettings(hardened, f"unix://{proxy.path}", reconnect_max_s=0.2))
+    hardened = HardeningSettings(place.instance, boot_id=boot_id())
+    return DockerExecutor(DockerExecutorSettings(hardened, f"unix://{proxy.path}", reconnect_max_s=0.2))
 
 
 @pytest.mark.parametrize("call", ["/containers/create", "/json", "/start"])

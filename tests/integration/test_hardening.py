@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from runner.adapters.launch import attempt_name
-from runner.core.ports.all import LaunchRefused, Limits, Mount
+from runner.core.ports.executor import LaunchRefused, Limits, Mount
 from tests.contract.worlds import OWNER, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine

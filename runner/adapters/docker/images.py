@@ -18,7 +18,7 @@ from images.errors import BuildAbandoned, EngineUnavailable
 from images.errors import BuildFailed as ImageBuildFailed
 from images.store import ImageStore
 from runner.base.errors import Unavailable
-from runner.core.ports.all import Accelerator, BuildFailed
+from runner.core.ports.images import Accelerator, BuildFailed
 
 GOOD_FOR_S: Final = 5.0
 """How long the engine is not asked again whether an image is there; that it is not, a launch finds out."""
@@ -33,7 +33,7 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Answer:
+class BuildResult:
     """An image that was there a moment ago, and who was told so."""
 
     image: str
@@ -41,25 +41,25 @@ class Answer:
     job_ids: set[str] = field(default_factory=set)
 
 
-class ImagesAdapter:
-    """Satisfies ``runner.core.ports.all.Images``."""
+class DockerImages:
+    """Satisfies ``runner.core.ports.images.Images``."""
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
         self._waits: dict[Accelerator, Wait] = {}
-        self._answers: dict[Accelerator, Answer] = {}
+        self._answers: dict[Accelerator, BuildResult] = {}
         self._lock = Lock()
 
     def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
         answer = self._answered(accelerator, job_id)
         if answer is None:
-            answer = Answer(self._ensured(accelerator, log, job_id), monotonic())
+            answer = BuildResult(self._ensured(accelerator, log, job_id), monotonic())
         with self._lock:
             self._answers[accelerator] = answer
             answer.job_ids.add(job_id)
         return answer.image
 
-    def _answered(self, accelerator: Accelerator, job_id: str) -> Answer | None:
+    def _answered(self, accelerator: Accelerator, job_id: str) -> BuildResult | None:
         with self._lock:
             answer = self._answers.get(accelerator)
             if answer is None or monotonic() - answer.asked_s > GOOD_FOR_S or job_id in answer.job_ids:

@@ -13,9 +13,9 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.gpu.amd_metrics import Counters, held_down
-from runner.adapters.gpu.topology import islands
-from runner.core.ports.all import Device, DeviceProcess, Health
+from runner.adapters.gpu.amd_metrics import Counters, throttle_reasons
+from runner.adapters.gpu.topology import link_groups
+from runner.core.ports.devices import Device, DeviceProcess, Health
 
 VENDOR: Final = "0x1002"
 KFD: Final = "class/kfd/kfd"
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AmdProbe:
-    """Satisfies ``runner.core.ports.all.DeviceProbe``."""
+    """Satisfies ``runner.core.ports.devices.DeviceProbe``."""
 
     sys_root: Path = Path("/sys")
     dev_root: Path = Path("/dev")
@@ -68,7 +68,7 @@ class AmdProbe:
             name=_read(about / "product_name") or _name(compute),
             memory_bytes=_memory(about),
             render_node=self.dev_root / "dri" / path.name,
-            island=joined.get(compute["node"]),
+            link_group=joined.get(compute["node"]),
             numa=None if numa is None else max(numa, 0),
             unified=_kind(about) == "gtt",
         )
@@ -91,7 +91,7 @@ def _joined(sys_root: Path, compute: Iterable[dict[str, str]]) -> dict[str, str]
         for path in (sys_root / KFD / "topology/nodes" / node / "io_links").glob("*/properties")
         if (link := _properties(path)).get("type") == XGMI
     ]
-    return islands("xgmi", there, [(near, far) for near, far in links if near in there and far in there])
+    return link_groups("xgmi", there, [(near, far) for near, far in links if near in there and far in there])
 
 
 def _properties(path: Path) -> dict[str, str]:
@@ -101,7 +101,7 @@ def _properties(path: Path) -> dict[str, str]:
 
 @dataclass(slots=True)
 class AmdHealth:
-    """Satisfies ``runner.core.ports.all.DeviceHealth``.
+    """Satisfies ``runner.core.ports.devices.DeviceHealth``.
 
     A device that has left the bus has no directory any more.  The driver resets a device by itself and
     does not say that one is needed, so there is no recovery action.
@@ -134,7 +134,7 @@ class AmdHealth:
             raw = (node / "device/gpu_metrics").read_bytes()
         except OSError:  # an older driver; or a device that sleeps, and is let sleep
             raw = b""
-        found, self._counters[uuid] = held_down(raw, self._counters.get(uuid))
+        found, self._counters[uuid] = throttle_reasons(raw, self._counters.get(uuid))
         return found
 
 

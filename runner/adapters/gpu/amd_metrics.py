@@ -38,7 +38,9 @@ _STATUS: Final = struct.Struct("=Q")
 _COUNTERS: Final = struct.Struct(f"={len(COUNTED)}I")
 
 
-def held_down(raw: bytes, before: Counters | None = None) -> tuple[tuple[str, ...] | None, Counters | None]:
+def throttle_reasons(
+    raw: bytes, before: Counters | None = None
+) -> tuple[tuple[str, ...] | None, Counters | None]:
     """Return what holds the clocks of a device down, None if nobody knows, and the counters that it has.
 
     ``before`` is those of the look before: a table that only counts tells nothing by itself.

@@ -15,7 +15,8 @@ from typing import Final
 import structlog
 
 from runner.adapters.gpu.xid import LOST, RECOVERY, KernelLog, Xid
-from runner.core.ports.all import Clock, Device, DeviceHealth, DeviceProbe, Health
+from runner.core.ports.clock import Clock
+from runner.core.ports.devices import Device, DeviceHealth, DeviceProbe, Health
 
 WINDOW_S: Final = 600.0
 """How far back utilisation is remembered: rules ask about minutes."""
@@ -67,8 +68,8 @@ class _Past:
 
 
 @dataclass(slots=True)
-class DeviceWatch:
-    """Satisfies ``runner.core.ports.all.Vitals``."""
+class DeviceHealthMonitor:
+    """Satisfies ``runner.core.ports.devices.Vitals``."""
 
     devices: tuple[Device, ...]  # as far as they are known at first
     probes: Mapping[str, DeviceHealth]  # by vendor
@@ -230,9 +231,9 @@ def merged(known: tuple[Device, ...], found: tuple[Device, ...]) -> tuple[Device
     there = {device.uuid for device in found}
     whole = {device.parent or device.uuid for device in found}
     missed = [d for d in known if d.uuid not in there and (d.parent or d.uuid) not in whole]
-    broken = {d.island for d in missed} - {None}
-    joined = {d.uuid: d.island for d in known if d.island in broken}
-    return (*(replace(d, island=joined.get(d.uuid, d.island)) for d in found), *missed)
+    broken = {d.link_group for d in missed} - {None}
+    joined = {d.uuid: d.link_group for d in known if d.link_group in broken}
+    return (*(replace(d, link_group=joined.get(d.uuid, d.link_group)) for d in found), *missed)
 
 
 _Known = tuple[_Past | None, tuple[Xid, ...] | None]

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 import pynvml
 import structlog
 
-from runner.adapters.gpu.topology import islands
+from runner.adapters.gpu.topology import link_groups
 from runner.adapters.gpu.xid import bus_address, recovery_word
-from runner.core.ports.all import Device, DeviceProcess, Health
+from runner.core.ports.devices import Device, DeviceProcess, Health
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NvidiaProbe:
-    """Satisfies ``runner.core.ports.all.DeviceProbe``."""
+    """Satisfies ``runner.core.ports.devices.DeviceProbe``."""
 
     sys_root: Path = Path("/sys")
 
@@ -63,8 +63,8 @@ class NvidiaProbe:
 
     def _devices(self) -> Iterator[Device]:
         found = []
-        for index in range(_asked(pynvml.nvmlDeviceGetCount) or 0):
-            handle = _asked(pynvml.nvmlDeviceGetHandleByIndex, index)
+        for index in range(_query(pynvml.nvmlDeviceGetCount) or 0):
+            handle = _query(pynvml.nvmlDeviceGetHandleByIndex, index)
             if handle is None:
                 log.warning("nvidia.device_lost", index=index)
             else:
@@ -75,15 +75,15 @@ class NvidiaProbe:
             if _in_mig_mode(handle):
                 yield from _instances(handle, numa, label)
             else:
-                yield from _device(handle, label=label, numa=numa, island=joined.get(bus or ""))
+                yield from _device(handle, label=label, numa=numa, link_group=joined.get(bus or ""))
 
 
 def _instances(handle: Any, numa: int | None, label: str) -> Iterator[Device]:  # noqa: ANN401 - a pointer
     """Yield the instances of a GPU; they have no links, and the GPU's capability."""
-    parent = _asked(pynvml.nvmlDeviceGetUUID, handle)
+    parent = _query(pynvml.nvmlDeviceGetUUID, handle)
     capability = _capability(handle)
-    for index in range(_asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        instance = _asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+    for index in range(_query(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        instance = _query(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         if instance is not None:
             for device in _device(instance, label=f"{label}:{index}", numa=numa):
                 whose = None if parent is None else _text(parent)
@@ -95,32 +95,32 @@ def _device(
     *,
     label: str,
     numa: int | None,
-    island: str | None = None,
+    link_group: str | None = None,
 ) -> Iterator[Device]:
-    uuid = _asked(pynvml.nvmlDeviceGetUUID, handle)
+    uuid = _query(pynvml.nvmlDeviceGetUUID, handle)
     if uuid is None:
         log.warning("nvidia.device_without_uuid")
         return
-    memory = _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = _query(pynvml.nvmlDeviceGetMemoryInfo, handle)
     yield Device(
         uuid=_text(uuid),
         vendor="nvidia",
-        name=_text(_asked(pynvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"),
+        name=_text(_query(pynvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"),
         memory_bytes=None if memory is None else int(memory.total),
         label=label,
         capability=_capability(handle),
-        island=island,
+        link_group=link_group,
         numa=numa,
     )
 
 
 def _capability(handle: Any) -> tuple[int, int] | None:  # noqa: ANN401 - an opaque pointer
-    answer = _asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    answer = _query(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     return None if answer is None else (int(answer[0]), int(answer[1]))
 
 
 def _bus(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
-    where = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
+    where = _query(pynvml.nvmlDeviceGetPciInfo, handle)
     return None if where is None else bus_address(_text(where.busId))
 
 
@@ -137,12 +137,12 @@ def _joined(devices: list[tuple[Any, str]]) -> dict[str, str]:
     """Return the island of each place on the bus that NVLink joins to another GPU."""
     there = [bus for _, bus in devices]
     pairs = [(bus, _far_end(handle, link, there)) for handle, bus in devices for link in _links(handle)]
-    return islands("nvlink", there, [(near, far) for near, far in pairs if far is not None])
+    return link_groups("nvlink", there, [(near, far) for near, far in pairs if far is not None])
 
 
 def _links(handle: Any) -> Iterator[int]:  # noqa: ANN401 - an opaque pointer
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = _asked(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        state = _query(pynvml.nvmlDeviceGetNvLinkState, handle, link)
         if state is None:  # no such link, and so none behind it
             return
         if state == pynvml.NVML_FEATURE_ENABLED:
@@ -151,20 +151,20 @@ def _links(handle: Any) -> Iterator[int]:  # noqa: ANN401 - an opaque pointer
 
 def _far_end(handle: Any, link: int, there: list[str]) -> str | None:  # noqa: ANN401 - an opaque pointer
     """Return the GPU at the other end of a link, or one name for all switches: they join everything."""
-    far = _asked(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+    far = _query(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
     bus = None if far is None else bus_address(_text(far.busId))
     if bus in there:
         return bus
-    kind = _asked(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+    kind = _query(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
     return "switch" if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else None
 
 
 def _in_mig_mode(handle: Any) -> bool:  # noqa: ANN401 - an opaque pointer
-    mode = _asked(pynvml.nvmlDeviceGetMigMode, handle)
+    mode = _query(pynvml.nvmlDeviceGetMigMode, handle)
     return mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
-def _asked(call: Callable[..., T], *arguments: object) -> T | None:
+def _query(call: Callable[..., T], *arguments: object) -> T | None:
     """Return the answer, or None where there is none."""
     try:
         return call(*arguments)
@@ -179,7 +179,7 @@ def _text(answer: str | bytes) -> str:
 
 @dataclass(slots=True)
 class NvidiaHealth:
-    """Satisfies ``runner.core.ports.all.DeviceHealth``."""
+    """Satisfies ``runner.core.ports.devices.DeviceHealth``."""
 
     _ready: bool = False
     _events: "_Events | None" = None
@@ -238,14 +238,14 @@ class _Events:
     """The Xids that the driver reports as events: for daemons that may not read the kernel's log."""
 
     def __init__(self) -> None:
-        self._set = _asked(pynvml.nvmlEventSetCreate)
+        self._set = _query(pynvml.nvmlEventSetCreate)
         self._buses: dict[str, str | None] = {}  # of devices that are listened to, by UUID
 
     def since_last(self) -> dict[str, tuple[int, ...]]:
         """Return the codes that have been reported since the last call, by place on the bus."""
         found: dict[str, tuple[int, ...]] = {}
-        while self._set is not None and (event := _asked(pynvml.nvmlEventSetWait_v2, self._set, 0)):
-            where = _asked(pynvml.nvmlDeviceGetPciInfo, event.device)
+        while self._set is not None and (event := _query(pynvml.nvmlEventSetWait_v2, self._set, 0)):
+            where = _query(pynvml.nvmlDeviceGetPciInfo, event.device)
             bus = None if where is None else bus_address(_text(where.busId))
             if bus is not None:
                 found[bus] = (*found.get(bus, ()), int(event.eventData))
@@ -262,8 +262,8 @@ class _Events:
 
     def _listens(self, uuid: str) -> bool:
         """Return whether the driver will report Xids of a device from now on."""
-        handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        whole = _asked(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        handle = _query(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        whole = _query(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
         if self._set is None or whole is None:
             return False
         try:
@@ -279,12 +279,12 @@ def _examined(handle: Any, memory: tuple[int, int] | None) -> Health:  # noqa: A
     Raises:
         NVMLError: it was lost meanwhile.
     """
-    whole = _asked(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+    whole = _query(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
     used = _present(pynvml.nvmlDeviceGetUtilizationRates, handle)
     where = _present(pynvml.nvmlDeviceGetPciInfo, whole)
     recovery = _recovery(whole)
     heard = any(answer is not None for answer in (memory, used, where, recovery))
-    power, errors = _asked(pynvml.nvmlDeviceGetPowerUsage, whole), _uncorrectable(whole)
+    power, errors = _query(pynvml.nvmlDeviceGetPowerUsage, whole), _uncorrectable(whole)
     return Health(
         lost=False if heard else None,
         recovery=recovery,
@@ -294,7 +294,7 @@ def _examined(handle: Any, memory: tuple[int, int] | None) -> Health:  # noqa: A
         used_bytes=None if memory is None else memory[0],
         processes=_processes(handle),
         power_w=None if power is None else power / 1000,
-        temperature_c=_asked(pynvml.nvmlDeviceGetTemperature, whole, pynvml.NVML_TEMPERATURE_GPU),
+        temperature_c=_query(pynvml.nvmlDeviceGetTemperature, whole, pynvml.NVML_TEMPERATURE_GPU),
         ecc_uncorrectable=errors,
         throttled=_throttled(whole),
     )
@@ -308,10 +308,10 @@ COMPUTE: Final = (
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...] | None:  # noqa: ANN401 - an opaque pointer
     """Return who computes or draws on a device, each once; None if the driver does not say who computes."""
-    compute, shared = (_asked(call, handle) for call in COMPUTE)
+    compute, shared = (_query(call, handle) for call in COMPUTE)
     if compute is None:
         return None
-    drawing = _asked(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
+    drawing = _query(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
     computing = {each.pid for each in (*compute, *(shared or ()))}
     used: dict[int, int | None] = {}
     for each in (*compute, *(shared or ()), *drawing):
@@ -322,7 +322,7 @@ def _processes(handle: Any) -> tuple[DeviceProcess, ...] | None:  # noqa: ANN401
 
 def _uncorrectable(handle: Any) -> int | None:  # noqa: ANN401 - an opaque pointer
     kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-    return _asked(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
+    return _query(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
 
 
 HELD_DOWN: Final = {
@@ -336,9 +336,9 @@ HELD_DOWN: Final = {
 
 def _throttled(handle: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - an opaque pointer
     """Return what holds the clocks of a device down against its will; idleness is no such thing."""
-    bits = _asked(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    bits = _query(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if bits is None:  # the name that older drivers know
-        bits = _asked(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        bits = _query(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     return None if bits is None else tuple(word for bit, word in HELD_DOWN.items() if bits & bit)
 
 

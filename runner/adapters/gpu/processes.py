@@ -16,8 +16,9 @@ from typing import Final
 import structlog
 
 from runner.base.errors import Unavailable
-from runner.core.devices.state import Occupant
-from runner.core.ports.all import Alive, Created, DeviceProcess, Observation
+from runner.core.devices.state import DeviceOccupant
+from runner.core.ports.devices import DeviceProcess
+from runner.core.ports.executor import Alive, Created, Observation
 
 _CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
 MOST_ANCESTORS: Final = 64
@@ -40,14 +41,14 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Occupants:
+class DeviceProcesses:
     """Finds out whose processes are, and remembers it for as long as they are asked about."""
 
     observe: Callable[[], tuple[Observation, ...]]  # of the executor; may block, may raise Unavailable
     proc: Path = Path("/proc")
-    _known: dict[_Name, Occupant] = field(default_factory=dict)
+    _known: dict[_Name, DeviceOccupant] = field(default_factory=dict)
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]:
+    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
         """Return whose each process is; the executor is asked only when one was not seen before."""
         asked = {each.pid for each in processes}
         seen = {pid: self._seen(pid) for pid in asked}
@@ -57,11 +58,11 @@ class Occupants:
         if fresh:
             self._known |= dict(self._identified(fresh))
         return {
-            pid: self._known.get((pid, each.start), _described(pid, each)) if each else Occupant(pid)
+            pid: self._known.get((pid, each.start), _described(pid, each)) if each else DeviceOccupant(pid)
             for pid, each in seen.items()
         }
 
-    def _identified(self, fresh: Mapping[int, _Seen]) -> Iterator[tuple[_Name, Occupant]]:
+    def _identified(self, fresh: Mapping[int, _Seen]) -> Iterator[tuple[_Name, DeviceOccupant]]:
         """Yield whose processes are; nothing where the executor does not answer, or not yet.
 
         An engine calls a container created for a moment after its program has begun, so as long as
@@ -115,8 +116,8 @@ class Occupants:
             return None
 
 
-def _described(pid: int, seen: _Seen) -> Occupant:
-    return Occupant(pid, uid=seen.uid, user=_user(seen.uid), program=seen.program)
+def _described(pid: int, seen: _Seen) -> DeviceOccupant:
+    return DeviceOccupant(pid, uid=seen.uid, user=_user(seen.uid), program=seen.program)
 
 
 def _user(uid: int) -> str:

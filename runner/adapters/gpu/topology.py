@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 
-def islands(kind: str, devices: Iterable[str], links: Iterable[tuple[str, str]]) -> dict[str, str]:
+def link_groups(kind: str, devices: Iterable[str], links: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the island of every device that a link joins to another one, directly or over others.
 
     What is no device, such as a switch, may be an end of a link.  An island is named after the first

@@ -13,7 +13,6 @@ import pwd
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Final, TypeVar
@@ -21,6 +20,7 @@ from typing import Final, TypeVar
 from jobs.contract import open_regular
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
+from runner.core.ports.users import User
 from runner.files.job import paths
 from runner.files.job.paths import MAX_SECRET_BYTES, Kind
 
@@ -33,32 +33,22 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _SETGROUPS: Final = {"x86_64": 116, "aarch64": 159, "riscv64": 159, "ppc64le": 81}
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
-    """Whoever asked: uid, primary gid and supplementary groups, from the host's own records."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-    name: str
-
-
-def person(uid: int, gid: int) -> Person:
+def find_user(uid: int, gid: int) -> User:
     """Return who a peer is; the host's records outrank what the connection carried."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        return Person(uid, gid, (gid,), str(uid))
+        return User(uid, gid, (gid,), str(uid))
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    return Person(uid, entry.pw_gid, groups, entry.pw_name)
+    return User(uid, entry.pw_gid, groups, entry.pw_name)
 
 
-def problem(who: Person, path: Path, kind: Kind) -> str | None:
+def path_problem(who: User, path: Path, kind: Kind) -> str | None:
     """Return what stands against using ``path`` as somebody; None when nothing does."""
-    return seeing_as(who, lambda: paths.problem_with(path, kind))
+    return run_as_user(who, lambda: paths.problem_with(path, kind))
 
 
-def read(who: Person, path: Path) -> bytes:
+def read_as_user(who: User, path: Path) -> bytes:
     """Return the content of a small file, read as that person.
 
     Raises:
@@ -70,7 +60,7 @@ def read(who: Person, path: Path) -> bytes:
             return file.read(MAX_SECRET_BYTES + 1)
 
     try:
-        content = seeing_as(who, look)
+        content = run_as_user(who, look)
     except OSError as error:
         raise UsageError(f"{one_line(str(path))}: {(error.strerror or str(error)).lower()}") from error
     if len(content) > MAX_SECRET_BYTES:
@@ -78,7 +68,7 @@ def read(who: Person, path: Path) -> bytes:
     return content
 
 
-def opened(who: Person, path: Path) -> int:
+def open_as_user(who: User, path: Path) -> int:
     """Return a descriptor of ``path``, opened for reading as that person; the caller closes it.
 
     Raises:
@@ -86,12 +76,12 @@ def opened(who: Person, path: Path) -> int:
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        return seeing_as(who, lambda: os.open(path, flags))
+        return run_as_user(who, lambda: os.open(path, flags))
     except OSError as error:
         raise UsageError(f"{one_line(str(path))}: {(error.strerror or str(error)).lower()}") from error
 
 
-def seeing_as(who: Person, look: Callable[[], T]) -> T:
+def run_as_user(who: User, look: Callable[[], T]) -> T:
     """Return what ``look`` returns or raises when it sees files as ``who`` does.
 
     Raises:
@@ -115,7 +105,7 @@ def seeing_as(who: Person, look: Callable[[], T]) -> T:
         raise Unavailable(f"no answer from the file system in {LIMIT_S:g} s") from error
 
 
-def _become(who: Person) -> None:
+def _become(who: User) -> None:
     """Let this thread, and no other, see files as ``who``; it must end afterwards."""
     number = _SETGROUPS.get(platform.machine())
     if number is None or not _set_groups(number, who.groups):

@@ -42,7 +42,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MetricsLine:
     """One line of ``metrics.jsonl``: a step, or an evaluation after it."""
 
     time: float
@@ -64,18 +64,18 @@ class _Stretch:
         return self.since + self.seconds
 
 
-def lines(raw: bytes) -> tuple[Line, ...]:
+def lines(raw: bytes) -> tuple[MetricsLine, ...]:
     """Return what can be read of a report that the job wrote: a torn or foolish line is left out."""
     return tuple(found for each in raw.splitlines() if (found := _line(each)) is not None)
 
 
-def _line(raw: bytes) -> Line | None:
+def _line(raw: bytes) -> MetricsLine | None:
     try:
         said = json.loads(raw)
         time, step = float(said["time"]), int(said["step"])
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    return Line(time, step, "loss" in said) if math.isfinite(time) and step >= 0 else None
+    return MetricsLine(time, step, "loss" in said) if math.isfinite(time) and step >= 0 else None
 
 
 Span: TypeAlias = tuple[float, float]
@@ -85,7 +85,7 @@ ALWAYS: Final[Span] = (-math.inf, math.inf)
 NEVER: Final[Span] = (math.inf, -math.inf)
 
 
-def pace(written: Sequence[Line], within: Span = ALWAYS, without: Span = NEVER) -> Pace | None:
+def measure_pace(written: Sequence[MetricsLine], within: Span = ALWAYS, without: Span = NEVER) -> Pace | None:
     """Return how fast it was within a time, less another one; None while there are too few lines."""
     stretches = [each for each in _stretches(written) if _counts(each, within, without)]
     trained = [each for each in stretches if not each.evaluated]
@@ -95,7 +95,7 @@ def pace(written: Sequence[Line], within: Span = ALWAYS, without: Span = NEVER) 
     return Pace(rate, _evaluation_s(stretches, rate))
 
 
-def slowed(written: Sequence[Line], beside: Span, alone: Rate) -> float:
+def slowdown(written: Sequence[MetricsLine], beside: Span, alone: Rate) -> float:
     """Return how many times slower a job was while something ran beside it, 1 where nobody can tell."""
     stretches = [each for each in _stretches(written) if _counts(each, beside, NEVER)]
     if len(stretches) < FEW:
@@ -122,7 +122,7 @@ def _rate(seconds_per_step: Sequence[float]) -> Rate:
     return Rate(1 / mean, math.sqrt(variance) / mean**2, count)
 
 
-def _stretches(written: Iterable[Line]) -> Iterator[_Stretch]:
+def _stretches(written: Iterable[MetricsLine]) -> Iterator[_Stretch]:
     """Yield the time between each two lines about steps; the lines of a repeated step are no time at all."""
     evaluated, last = False, None
     for line in written:

@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.host.as_user import Person, opened
+from runner.adapters.host.as_user import open_as_user
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
+from runner.core.ports.users import User
 from runner.files.job.paths import of_the_system
 
 _OPEN_TREE: Final = 428  # the same numbers on every architecture since Linux 5.2
@@ -34,13 +35,13 @@ _MNT_DETACH: Final = 2
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class Pins:
+class PinnedMounts:
     """The pinned sources of all attempts, below one directory that is the daemon's alone."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def pin(self, who: Person, path: Path, name: str) -> Path:
+    def pin(self, who: User, path: Path, name: str) -> Path:
         """Return a path that leads to what ``path`` leads to now, for as long as it is pinned.
 
         Raises:
@@ -49,7 +50,7 @@ class Pins:
         """
         place = self._directory / name
         _detach(place)  # what a killed daemon may have left of the same attempt
-        fd = opened(who, path)  # for reading: what its owner may not read cannot be shown
+        fd = open_as_user(who, path)  # for reading: what its owner may not read cannot be shown
         try:
             _check(path, fd)
             _place(place, directory=stat.S_ISDIR(os.fstat(fd).st_mode))

@@ -35,7 +35,7 @@ from jobs.contract import (
     verify,
 )
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.all import Owner
+from runner.core.ports.users import Owner
 
 R = TypeVar("R", bound=Report)
 
@@ -46,7 +46,7 @@ METRICS_TAIL_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCheckpoints:
     """The checkpoints of one lineage."""
 
     steps: tuple[int, ...] = ()  # of the valid ones, the newest first
@@ -192,7 +192,7 @@ class RunDirectory:
         return tuple(_rates(tail(paths.metrics, METRICS_TAIL_BYTES)))
 
     @staticmethod
-    def saved(paths: RunPaths, sure: int = SURE) -> Saved:
+    def saved(paths: RunPaths, sure: int = SURE) -> SavedCheckpoints:
         """Return the checkpoints of a lineage; the content of the ``sure`` newest ones is verified."""
         valid: list[tuple[Manifest, Path]] = []
         rejected = []
@@ -202,7 +202,7 @@ class RunDirectory:
             except CheckpointInvalid as error:
                 rejected.append(f"{directory.name}: {error}")
         newest = valid[0] if valid else None
-        return Saved(
+        return SavedCheckpoints(
             tuple(manifest.step for manifest, _ in valid),
             tuple(rejected),
             _changed(newest[1]) if newest else None,

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.launch import admit, attempt_name, entry, environment
-from runner.adapters.process.records import Books
+from runner.adapters.launch import attempt_environment, attempt_name, entry_script, launch_script
+from runner.adapters.process.records import ProcessRecords
 from runner.base.errors import Unavailable
-from runner.core.ports.all import Alive, Key, LaunchRefused, LaunchRequest, Observation
+from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, Observation
 
 SHIM: Final = Path(__file__).with_name("shim.sh")
 
@@ -58,7 +58,7 @@ class ProcessSettings:
 
 
 class ProcessExecutor:
-    """Satisfies ``runner.core.ports.all.Executor``."""
+    """Satisfies ``runner.core.ports.executor.Executor``."""
 
     kind: Final = "process"
 
@@ -71,7 +71,7 @@ class ProcessExecutor:
             settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
-        admit(request)
+        launch_script(request)
         return {
             "argv": list(request.argv),
             "command": list(self._command(request)),
@@ -82,7 +82,7 @@ class ProcessExecutor:
         }
 
     def launch(self, request: LaunchRequest) -> None:
-        admit(request)
+        launch_script(request)
         _check(request)
         books = self._books(request.key)
         with _disk(f"launch {books.path.name}"):
@@ -156,12 +156,12 @@ class ProcessExecutor:
         thread.start()
         return stop
 
-    def _books(self, key: Key) -> Books:
-        return Books(self.settings.directory / attempt_name(key))
+    def _books(self, key: Key) -> ProcessRecords:
+        return ProcessRecords(self.settings.directory / attempt_name(key))
 
-    def _ours(self) -> Iterator[tuple[Key, Books]]:
+    def _ours(self) -> Iterator[tuple[Key, ProcessRecords]]:
         for path in sorted(self.settings.directory.glob("runner-*")):
-            books = Books(path)
+            books = ProcessRecords(path)
             key = books.key()
             if key is not None and key.instance == self.settings.instance:
                 yield key, books
@@ -173,7 +173,7 @@ class ProcessExecutor:
         return {
             "PATH": self.settings.path,
             "LANG": self.settings.lang,
-            **environment(request, home, home / ".cache"),
+            **attempt_environment(request, home, home / ".cache"),
             "CUDA_VISIBLE_DEVICES": ",".join(nvidia),  # empty: none
             "ROCR_VISIBLE_DEVICES": ",".join(amd),
         }
@@ -187,10 +187,10 @@ class ProcessExecutor:
         # Shells ignore these two in the background, and what is ignored stays so.
         clean = ["env", "--ignore-environment", "--default-signal=INT,QUIT"]
         variables = [f"{name}={value}" for name, value in self._environment(request).items()]
-        program = entry(request.directory or request.run_dir, request.log, request.argv)
+        program = entry_script(request.directory or request.run_dir, request.log, request.argv)
         return ("setpriv", *drop, "--", *clean, *variables, *program)
 
-    def _spawn(self, books: Books, command: tuple[str, ...]) -> None:
+    def _spawn(self, books: ProcessRecords, command: tuple[str, ...]) -> None:
         """Start a shim and wait until it has claimed the attempt or found it claimed."""
         heard, told = os.pipe2(os.O_CLOEXEC)
         try:
@@ -205,7 +205,7 @@ class ProcessExecutor:
         finally:
             os.close(heard)
 
-    def _start_shim(self, books: Books, command: tuple[str, ...], told: int) -> None:
+    def _start_shim(self, books: ProcessRecords, command: tuple[str, ...], told: int) -> None:
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             "/bin/sh",

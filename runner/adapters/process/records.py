@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from runner.adapters.host.clock import boot_id
-from runner.core.ports.all import Alive, Created, Gone, Key, Observation
+from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
 PROGRAM_NEVER_BEGAN: Final = frozenset({1, 2, 74, 126, 127})
 """Exit codes after which the shell's own last words may say why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessIdentity:
     """A process that cannot be mistaken for a later one with its number."""
 
     boot: str
@@ -39,7 +39,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class ProcessRecords:
     """The bookkeeping directory of one attempt."""
 
     path: Path
@@ -49,11 +49,11 @@ class Books:
         return (self.path / "shim").exists()
 
     @property
-    def shim(self) -> Process | None:
+    def shim(self) -> ProcessIdentity | None:
         return _process(self.path / "shim")
 
     @property
-    def child(self) -> Process | None:
+    def child(self) -> ProcessIdentity | None:
         return _process(self.path / "child")
 
     @property
@@ -118,11 +118,11 @@ class Books:
         return dict(said)
 
 
-def _process(path: Path) -> Process | None:
+def _process(path: Path) -> ProcessIdentity | None:
     """Return the process that a shim wrote down, if it got that far."""
     try:
         boot, stat = path.read_text().split("\n", 1)
-        return Process(boot, int(stat.split(" ", 1)[0]), _state_and_start(stat)[1])
+        return ProcessIdentity(boot, int(stat.split(" ", 1)[0]), _state_and_start(stat)[1])
     except (OSError, ValueError, IndexError):
         return None
 

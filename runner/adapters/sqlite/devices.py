@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from runner.adapters.sqlite.store import SQL, SqliteStore
-from runner.core.devices.state import Kept, Word
+from runner.core.devices.state import AdminMark, Remembered
 from runner.core.scheduler.snapshot import DeviceState
 
 KEPT: Final = "device:"
@@ -19,22 +19,22 @@ KEPT: Final = "device:"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceWords:
-    """Satisfies ``runner.control.inventory_types.Words``; written by whoever writes the store."""
+class SqliteDeviceMarks:
+    """Satisfies ``runner.control.inventory_types.AdminMarks``; written by whoever writes the store."""
 
     store: SqliteStore
     boot: str  # the monotonic clock, and whatever is in a device's memory, are of one boot
 
-    def all(self) -> Mapping[str, Word]:
+    def all(self) -> Mapping[str, AdminMark]:
         """Return what was said about each device, by UUID."""
         return {
-            str(row["uuid"]): Word(
+            str(row["uuid"]): AdminMark(
                 DeviceState(row["state"]), row["reason"], row["by"], datetime.fromisoformat(row["since"])
             )
             for row in self.store.rows("device_words")
         }
 
-    def say(self, uuid: str, word: Word) -> None:
+    def say(self, uuid: str, word: AdminMark) -> None:
         """Keep a word about a device, in place of an earlier one."""
         values = {
             "uuid": uuid,
@@ -51,13 +51,13 @@ class DeviceWords:
         with self.store.transaction() as connection:
             connection.execute(SQL["unsay_of_device"], {"uuid": uuid})
 
-    def kept(self) -> Mapping[str, Kept]:
+    def kept(self) -> Mapping[str, Remembered]:
         """Return what was kept of each device since the machine was booted, by UUID."""
         rows = self.store.rows("devices_kept")
         found = {str(row["key"]).removeprefix(KEPT): json.loads(row["value"]) for row in rows}
         return {uuid: _kept(said) for uuid, said in found.items() if said["boot"] == self.boot}
 
-    def keep(self, kept: Mapping[str, Kept]) -> None:
+    def keep(self, kept: Mapping[str, Remembered]) -> None:
         """Keep what was found out about some devices, in place of what was kept of them before."""
         with self.store.transaction() as connection:
             for uuid, each in kept.items():
@@ -74,5 +74,5 @@ class DeviceWords:
         self.store.note(job_id, at, kind, text)
 
 
-def _kept(said: Mapping[str, Any]) -> Kept:
-    return Kept(said["baseline"], frozenset(said["left"]), said["returned"])
+def _kept(said: Mapping[str, Any]) -> Remembered:
+    return Remembered(said["baseline"], frozenset(said["left"]), said["returned"])

@@ -5,16 +5,16 @@ import sqlite3
 from datetime import datetime
 
 from runner.adapters.sqlite.store import SQL, SqliteStore
-from runner.core.notification import Notice
+from runner.core.notification import Notification
 
 
-class NoticeFeed:
+class SqliteNotificationFeed:
     """What has happened, in order; ``seq`` numbers it."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
 
-    def after(self, seq: int, limit: int) -> tuple[Notice, ...]:
+    def after(self, seq: int, limit: int) -> tuple[Notification, ...]:
         """Return what has happened after ``seq``, the oldest first."""
         return tuple(map(_notice, self._store.rows("notices_after", after=seq, limit=limit)))
 
@@ -32,9 +32,9 @@ class NoticeFeed:
             connection.execute(SQL["set_meta"], {"key": key, "value": str(seq)})
 
 
-def _notice(row: sqlite3.Row) -> Notice:
+def _notice(row: sqlite3.Row) -> Notification:
     entered = json.loads(row["body"]).get("entered", {})
-    return Notice(
+    return Notification(
         seq=row["seq"],
         job_id=str(row["job_id"]),
         name=row["name"],

@@ -13,29 +13,27 @@ from pydantic import Discriminator, TypeAdapter
 
 from runner.base import jsontext as compact
 from runner.core.job import describe as story
-from runner.core.job.model import (
+from runner.core.job.events import (
     Event,
     Exited,
-    Finished,
     ImageMissing,
-    Job,
     Launched,
     LaunchFailed,
-    Lent,
     Placed,
     RevisionApplied,
-    Starting,
 )
-from runner.core.ports.all import (
+from runner.core.job.model import Job
+from runner.core.job.states import Allocated, Finished, Starting
+from runner.core.ports.store import (
     AttemptRow,
     DecisionRow,
     EventRow,
     JobRow,
-    Lending,
-    Owner,
-    Recorded,
+    RecordedTransition,
     RevisionRow,
+    UsageRecord,
 )
+from runner.core.ports.users import Owner
 
 _jobs: Final = TypeAdapter(Job)
 _events: Final = TypeAdapter(Annotated[Event, Discriminator("kind")])  # told apart at once, not one by one
@@ -88,7 +86,7 @@ def lifecycle_event(event: Event, after: Job) -> dict[str, object]:
     body, entered = _events.dump_json(event).decode(), _entered(event, after)
     if entered:  # one object, put together as text: this is written three times for each job
         body = f"{body[:-1]}, {compact.dumps(entered)[1:]}"
-    return {**event_values(after.id, event.at, event.kind, story.tell(event, after)), "body": body}
+    return {**event_values(after.id, event.at, event.kind, story.describe_event(event, after)), "body": body}
 
 
 def _entered(event: Event, after: Job) -> dict[str, object]:
@@ -100,7 +98,7 @@ def _entered(event: Event, after: Job) -> dict[str, object]:
     return {"entered": {"state": state.kind, **outcome}}
 
 
-def written(change: Recorded) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def written(change: RecordedTransition) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield statements with their values for a change: the new state, the event, and what both say."""
     job_id = int(change.after.id)
     yield "update_job", job_values(change.after)
@@ -109,8 +107,8 @@ def written(change: Recorded) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield name, {"job_id": job_id, **values}
     if change.decision is not None:
         yield "add_decision", decision_values(change.decision)
-    if change.lending is not None:
-        yield "add_lending", lending_values(change.lending)
+    if change.usage is not None:
+        yield "add_lending", lending_values(change.usage)
 
 
 def job_values(job: Job) -> dict[str, object]:
@@ -127,7 +125,7 @@ def job_values(job: Job) -> dict[str, object]:
 def attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield statements with their values for what an event says about attempts, devices and revisions."""
     at = event.at.isoformat()
-    if isinstance(before.state, Lent) and not isinstance(after.state, Lent):
+    if isinstance(before.state, Allocated) and not isinstance(after.state, Allocated):
         yield "end_lending", {"number": before.state.attempt.number, "at": at}
     match event:
         case Placed():
@@ -164,17 +162,17 @@ def _revision_changes(before: Job, event: RevisionApplied) -> Iterator[tuple[str
     yield "take_up_revision", {"priority": job.get("priority", 50), "labels": labels}
 
 
-def lending_values(lending: Lending) -> dict[str, object]:
+def lending_values(usage: UsageRecord) -> dict[str, object]:
     """Return what an attempt gets as columns."""
     return {
-        "job_id": int(lending.job_id),
-        "attempt": lending.attempt,
-        "owner": lending.owner,
-        "team": lending.team,
-        "gpus": lending.gpus,
-        "cpus": lending.cpus,
-        "devices": json.dumps(lending.devices),
-        "placed_at": lending.placed_at.isoformat(),
+        "job_id": int(usage.job_id),
+        "attempt": usage.attempt,
+        "owner": usage.owner,
+        "team": usage.team,
+        "gpus": usage.gpus,
+        "cpus": usage.cpus,
+        "devices": json.dumps(usage.devices),
+        "placed_at": usage.placed_at.isoformat(),
     }
 
 
@@ -192,7 +190,7 @@ def first_revision(row: JobRow) -> dict[str, object]:
 
 def _end(after: Job, at: str, **known: object) -> dict[str, object]:
     values: dict[str, object] = {"exit_code": None, "cause": None, "message": "", "checkpoint_step": None}
-    return {**values, **known, "number": after.attempts, "at": at, "verdict": story.verdict(after)}
+    return {**values, **known, "number": after.attempts, "at": at, "verdict": story.describe_decision(after)}
 
 
 def job_row(row: sqlite3.Row) -> JobRow:

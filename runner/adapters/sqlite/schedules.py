@@ -38,7 +38,7 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OccasionRow:
+class FiringRow:
     """One time of a schedule, and what became of it."""
 
     schedule: int
@@ -48,7 +48,7 @@ class OccasionRow:
     text: str
 
 
-class ScheduleBooks:
+class SqliteSchedules:
     """What the store knows about schedules."""
 
     def __init__(self, store: SqliteStore) -> None:
@@ -75,7 +75,9 @@ class ScheduleBooks:
         with self._store.transaction() as connection:
             connection.execute(SQL["move_schedule"], values)
 
-    def notice(self, row: ScheduleRow, at: datetime, now: datetime, state: OccasionState, text: str) -> bool:
+    def record_firing(
+        self, row: ScheduleRow, at: datetime, now: datetime, state: OccasionState, text: str
+    ) -> bool:
         """Write down an occasion, and that everything before ``now`` is settled.
 
         Returns whether it is new: of one that is known already, after a clock was set back, nothing follows.
@@ -86,9 +88,7 @@ class ScheduleBooks:
             connection.execute(SQL["look_at_schedule"], {"id": row.id, "looked_at": now.isoformat()})
         return new
 
-    def settle(
-        self, occasion: OccasionRow, state: OccasionState, text: str, job_id: str | None = None
-    ) -> None:
+    def settle(self, occasion: FiringRow, state: OccasionState, text: str, job_id: str | None = None) -> None:
         """Write what became of an occasion that was due."""
         values = {
             "schedule": occasion.schedule,
@@ -132,11 +132,11 @@ class ScheduleBooks:
     def active(self) -> tuple[ScheduleRow, ...]:
         return self._rows("schedules_active")
 
-    def occasions(self, number: int, limit: int = SHOWN) -> tuple[OccasionRow, ...]:
+    def occasions(self, number: int, limit: int = SHOWN) -> tuple[FiringRow, ...]:
         """Return what became of the times of a schedule, the newest first."""
         return tuple(map(_occasion, self._store.rows("occasions_of", schedule=number, limit=limit)))
 
-    def due(self) -> tuple[OccasionRow, ...]:
+    def due(self) -> tuple[FiringRow, ...]:
         """Return occasions that have been noticed, and of which nothing has become yet."""
         return tuple(map(_occasion, self._store.rows("occasions_due")))
 
@@ -167,7 +167,7 @@ def _schedule(row: sqlite3.Row) -> ScheduleRow:
     )
 
 
-def _occasion(row: sqlite3.Row) -> OccasionRow:
+def _occasion(row: sqlite3.Row) -> FiringRow:
     job_id = None if row["job_id"] is None else str(row["job_id"])
     at = datetime.fromisoformat(row["at"])
-    return OccasionRow(row["schedule"], at, row["state"], job_id, row["text"])
+    return FiringRow(row["schedule"], at, row["state"], job_id, row["text"])

@@ -21,7 +21,7 @@ from typing import Final
 from runner.adapters.sqlite import rows as store_rows
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
-from runner.core.ports.all import AttemptRow, DecisionRow, EventRow, JobRow, Recorded, RevisionRow
+from runner.core.ports.store import AttemptRow, DecisionRow, EventRow, JobRow, RecordedTransition, RevisionRow
 
 VERSION: Final = 4
 _HEADER_BYTES: Final = 100
@@ -228,11 +228,11 @@ class SqliteStore:
                 connection.execute(SQL["add_event"], event)
                 connection.execute(SQL["add_revision"], store_rows.first_revision(row))
 
-    def record(self, change: Recorded) -> None:
+    def record(self, change: RecordedTransition) -> None:
         """Write a change to a job, durably, or nothing of it."""
         self.record_all((change,))
 
-    def record_all(self, changes: Sequence[Recorded]) -> None:
+    def record_all(self, changes: Sequence[RecordedTransition]) -> None:
         """Write changes to different jobs, durably, or nothing of them.
 
         What is alike is one statement: whoever waits for SQLite waits for the other threads as well.

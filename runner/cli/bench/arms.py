@@ -12,14 +12,14 @@ from runner.base import yaml as yaml_tree
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted, read_source, shown
 from runner.files import validation as parsing
-from runner.files.job import model as jobfile
+from runner.files.job import load
 from runner.files.profiles import conflicts as switches
 from runner.files.profiles import load as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from runner.files.profiles.load import Accelerator, Said
+    from runner.files.profiles.load import Accelerator, ProfileSetting
 
 COMMON: Final[Mapping[str, Any]] = {
     "resources": {"cpus": 2, "memory": "2GiB"},
@@ -51,7 +51,7 @@ SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
 """Small settings by workload, for a bare name: seconds to a minute or two on two cores."""
 
 
-class Base(NamedTuple):
+class BenchmarkJob(NamedTuple):
     """The job that every arm is a version of."""
 
     name: str
@@ -61,14 +61,14 @@ class Base(NamedTuple):
     accelerator: Accelerator
 
 
-class Arm(NamedTuple):
+class Variant(NamedTuple):
     """One profile to be measured, as a job file says it."""
 
     name: str
     profile: Mapping[str, Any]
 
 
-def base(given: str, steps: int | None) -> Base:
+def base(given: str, steps: int | None) -> BenchmarkJob:
     """Return the job of a file, or the built-in small one of a workload, with another number of steps.
 
     Raises:
@@ -83,27 +83,27 @@ def base(given: str, steps: int | None) -> Base:
         path, written = Path(given), _written(Path(given))
     if steps is not None:
         _shorten(written["workload"], steps)
-    job = jobfile.load(json.dumps(written).encode(), path)
+    job = load.load(json.dumps(written).encode(), path)
     if job.matrix is not None or job.schedule is not None:
         section = "schedule" if job.matrix is None else "matrix"
         raise UsageError(f"{path}: has a {section}; what is measured is one job, so leave it out")
     wants_gpu: Accelerator = "cuda" if job.resources.gpus else "cpu"
     accelerator = wants_gpu if job.accelerator == "auto" else job.accelerator
-    return Base(path.stem, str(path), written, job.workload.kind, accelerator)
+    return BenchmarkJob(path.stem, str(path), written, job.workload.kind, accelerator)
 
 
-def text(base: Base, arm: Arm) -> bytes:
+def text(base: BenchmarkJob, arm: Variant) -> bytes:
     """Return the job file of one arm; JSON is YAML.  It is tried once: a resumed job measures nothing."""
     retry = {**base.written.get("retry", {}), "max_attempts": 1}
     return json.dumps({**base.written, "profile": dict(arm.profile), "retry": retry}).encode()
 
 
-def job_name(base: Base, arm: Arm) -> str:
+def job_name(base: BenchmarkJob, arm: Variant) -> str:
     """Return a name that a job may have."""
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{base.name}-{arm.name}".lower()).strip("-")[:60].strip("-")
 
 
-def arms(names: Sequence[str]) -> list[Arm]:
+def variants(names: Sequence[str]) -> list[Variant]:
     """Return one arm per profile.
 
     Raises:
@@ -116,10 +116,10 @@ def arms(names: Sequence[str]) -> list[Arm]:
             raise UsageError(f"there is no profile {quoted(name)}{hint}")
     if len(set(names)) < max(len(names), 2):
         raise UsageError(f"--profiles {','.join(names)}: name two different ones at least")
-    return [Arm(name, {"extends": name}) for name in names]
+    return [Variant(name, {"extends": name}) for name in names]
 
 
-def ablated(base: Base, slow: str, fast: str) -> tuple[list[Arm], dict[str, str]]:
+def ablations(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Variant], dict[str, str]]:
     """Return the two ends and, between them, ``fast`` with one switch put back to what ``slow`` has.
 
     Beside it the switches that are left out, each with the reason: it contradicts another
@@ -132,41 +132,41 @@ def ablated(base: Base, slow: str, fast: str) -> tuple[list[Arm], dict[str, str]
         if why := _unfit(switch, value, fast_said, base):
             skipped[switch] = why
         else:
-            found.append(Arm(f"{fast}, {switch}: {shown(value)}", {"extends": fast, switch: value}))
-    return [Arm(slow, {"extends": slow}), *found, Arm(fast, {"extends": fast})], skipped
+            found.append(Variant(f"{fast}, {switch}: {shown(value)}", {"extends": fast, switch: value}))
+    return [Variant(slow, {"extends": slow}), *found, Variant(fast, {"extends": fast})], skipped
 
 
-def _unfit(switch: str, value: object, fast: Mapping[str, Said], base: Base) -> str | None:
+def _unfit(switch: str, value: object, fast: Mapping[str, ProfileSetting], base: BenchmarkJob) -> str | None:
     """Return why a switch cannot be put back by itself; None: it can."""
-    flipped = {**fast, switch: profiles.Said(value, rank=profiles.JOB_FILE)}
+    flipped = {**fast, switch: profiles.ProfileSetting(value, rank=profiles.JOB_FILE)}
     for clash in switches.clashes(flipped, base.accelerator):
         return f"{clash.switch}: {clash.fact}"
     before, after = (switches.unused(_profile(said), base.kind, base.accelerator) for said in (fast, flipped))
     return after[switch] if switch in after and switch in before else None
 
 
-def _profile(said: Mapping[str, Said]) -> Profile:
+def _profile(said: Mapping[str, ProfileSetting]) -> Profile:
     return Profile.model_validate({"name": "", **{switch: one.value for switch, one in said.items()}})
 
 
-def _said(name: str, accelerator: Accelerator) -> Mapping[str, Said]:
+def _said(name: str, accelerator: Accelerator) -> Mapping[str, ProfileSetting]:
     return profiles.named(accelerator if name == profiles.AUTO else name, profiles_dir(), accelerator)
 
 
 def _written(path: Path) -> dict[str, Any]:
     """Return what a job file says, after it was found right."""
     raw = read_source(path)
-    jobfile.load(raw, path)
+    load.load(raw, path)
     tree, _ = parsing.mapping(raw, path)
     written: dict[str, Any] = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
     for section in ("environment", "labels"):  # their numbers are texts: 1.10 is not 1.1
-        if isinstance(node := tree.entries.get(section), yaml_tree.Mapping):
+        if isinstance(node := tree.entries.get(section), yaml_tree.MappingNode):
             written[section] = {key: _typed(value) for key, value in node.entries.items()}
     return written
 
 
 def _typed(node: yaml_tree.Node) -> yaml_tree.Plain:
-    return node.text if isinstance(node, yaml_tree.Scalar) else yaml_tree.plain(node)
+    return node.text if isinstance(node, yaml_tree.ScalarNode) else yaml_tree.plain(node)
 
 
 def _shorten(workload: dict[str, Any], steps: int) -> None:

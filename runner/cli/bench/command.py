@@ -20,9 +20,9 @@ from runner.client.client import Client, find_or_start
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runner.cli.bench.arms import Arm, Base
-    from runner.cli.bench.comparison import Measured, Row
-    from runner.client.types import Detail
+    from runner.cli.bench.arms import BenchmarkJob, Variant
+    from runner.cli.bench.comparison import Measurement, Row
+    from runner.client.types import JobDetail
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report: a program writes it, and may write nonsense
 CHART_MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-job-runner[chart]'"
@@ -64,27 +64,29 @@ def bench(  # noqa: PLR0913  one per option
     about = {"name": base.name, "workload": base.written["workload"], "rounds": rounds, "machine": host}
     for switch, why in skipped.items():
         complain(f"left out: {switch}: {why}")
-    rows = comparison.compared(_measure(find_or_start(complain), base, chosen, rounds))
+    rows = comparison.compare(_measure(find_or_start(complain), base, chosen, rounds))
     text = f"{base.name}, {rounds} rounds, on {machine.one_line(host)}\n{comparison.table(rows)}"
     say(text)
     _keep(output, base.name, text, comparison.as_json(rows, skipped, about))
     _chart(rows, output / f"{base.name}.png")
 
 
-def _chosen(base: Base, names: list[str], *, ablate: bool) -> tuple[list[Arm], dict[str, str]]:
+def _chosen(base: BenchmarkJob, names: list[str], *, ablate: bool) -> tuple[list[Variant], dict[str, str]]:
     from runner.cli.bench import arms as comparison_arms  # noqa: PLC0415  as above
 
-    arms = comparison_arms.arms(names)
+    arms = comparison_arms.variants(names)
     if not ablate:
         return arms, {}
     if len(names) != 2:
         raise UsageError(f"--ablate goes with two profiles, not {len(names)}: --profiles SLOW,FAST")
-    return comparison_arms.ablated(base, *names)
+    return comparison_arms.ablations(base, *names)
 
 
-def _measure(client: Client, base: Base, arms: Sequence[Arm], rounds: int) -> dict[str, list[Measured]]:
+def _measure(
+    client: Client, base: BenchmarkJob, arms: Sequence[Variant], rounds: int
+) -> dict[str, list[Measurement]]:
     """Return what each arm came to, in each round."""
-    found: dict[str, list[Measured]] = {arm.name: [] for arm in arms}
+    found: dict[str, list[Measurement]] = {arm.name: [] for arm in arms}
     for number in range(1, rounds + 1):
         for arm in arms:
             complain(f"round {number}/{rounds}: {arm.name}")
@@ -92,7 +94,7 @@ def _measure(client: Client, base: Base, arms: Sequence[Arm], rounds: int) -> di
     return found
 
 
-def _one(client: Client, base: Base, arm: Arm) -> Measured:
+def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
     """Return what one job came to.
 
     Raises:
@@ -113,7 +115,7 @@ def _one(client: Client, base: Base, arm: Arm) -> Measured:
         raise Unavailable(f"{arm.name}: job {job_id} {end}: {job['why']}; see runner logs {job_id}")
     directory = Path(job["run_dir"]) / "attempts" / str(_last_attempt(job))
     status = _objects(directory / "status.json")
-    return comparison.measured(
+    return comparison.measurement_of(
         job_id,
         job["result"] or {},
         _objects(directory / "metrics.jsonl"),
@@ -122,7 +124,7 @@ def _one(client: Client, base: Base, arm: Arm) -> Measured:
     )
 
 
-def _last_attempt(job: Detail) -> int:
+def _last_attempt(job: JobDetail) -> int:
     return max((attempt["number"] for attempt in job["attempts"]), default=1)
 
 

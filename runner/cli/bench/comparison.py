@@ -25,7 +25,7 @@ Numbers = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """What the reports of one job say."""
 
     job: str
@@ -64,10 +64,10 @@ class Row:
     """What shows that the work was not the first arm's."""
 
 
-def measured(
+def measurement_of(
     job: str, result: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], effective: Mapping[str, Any],
     memory_bytes: float | None,
-) -> Measured:  # fmt: skip
+) -> Measurement:  # fmt: skip
     """Return the numbers in the reports of one job; ``lines`` are those of ``metrics.jsonl``."""
     said = result.get("metrics") or {}
     seconds = {
@@ -77,7 +77,7 @@ def measured(
     evaluations = sum(1 for line in lines if any(key.startswith("eval_") for key in line))
     spent = seconds.get("eval")
     peaks = [value for line in lines for key, value in line.items() if "peak" in key and _is_number(value)]
-    return Measured(
+    return Measurement(
         job=job,
         step=int(result.get("step") or 0),
         items_per_s=_steady(steps, "items_per_s"),
@@ -90,13 +90,13 @@ def measured(
     )
 
 
-def compared(arms: Mapping[str, Sequence[Measured]]) -> list[Row]:
+def compare(arms: Mapping[str, Sequence[Measurement]]) -> list[Row]:
     """Return one row per arm, in order, each beside the first; no arm is without a measurement."""
     first = next(iter(arms.values()))
     return [_row(name, rounds, first) for name, rounds in arms.items()]
 
 
-def differences(ours: Measured, theirs: Measured, tolerance: float = TOLERANCE) -> list[str]:
+def differences(ours: Measurement, theirs: Measurement, tolerance: float = TOLERANCE) -> list[str]:
     """Return what says that two jobs did not do equal work, one phrase each.
 
     The loss of the last batch counts only where nothing was evaluated.
@@ -131,7 +131,7 @@ def as_json(rows: Sequence[Row], skipped: Mapping[str, str], about: Mapping[str,
     return {**about, "tolerance": TOLERANCE, "arms": [asdict(row) for row in rows], "skipped": dict(skipped)}
 
 
-def _row(name: str, rounds: Sequence[Measured], first: Sequence[Measured]) -> Row:
+def _row(name: str, rounds: Sequence[Measurement], first: Sequence[Measurement]) -> Row:
     rates = [each.items_per_s for each in rounds if each.items_per_s is not None]
     rate, evaluation = _median(rounds, "items_per_s"), _median(rounds, "eval_s")
     memory = [each.memory_bytes for each in rounds if each.memory_bytes is not None]
@@ -187,7 +187,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _median(rounds: Sequence[Measured], name: str) -> float | None:
+def _median(rounds: Sequence[Measurement], name: str) -> float | None:
     values = [value for each in rounds if (value := getattr(each, name)) is not None]
     return statistics.median(values) if values else None
 

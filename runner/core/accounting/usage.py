@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import fsum
 
 
-class By(StrEnum):
+class GroupBy(StrEnum):
     """What lendings are put together by."""
 
     USER = "user"
@@ -21,7 +21,7 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lending:
+class UsageSpan:
     """What one attempt held.
 
     ``ran_s``: when its program began to run; None: never.  ``lost_s``: how much of its end left nothing.
@@ -54,7 +54,7 @@ class Lending:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class UsageRow:
     """What somebody has used.
 
     ``share``: of the device time that was lent to all, or of the cpu time where no device was.
@@ -70,10 +70,12 @@ class Use:
     utilisation: float | None = None
 
 
-def usage(lendings: Iterable[Lending], since_s: float, until_s: float, by: By) -> tuple[Use, ...]:
+def usage(
+    usage_records: Iterable[UsageSpan], since_s: float, until_s: float, by: GroupBy
+) -> tuple[UsageRow, ...]:
     """Return the use of everybody who used something, most first."""
-    found = [each for each in lendings if each.within(since_s, until_s) > 0]
-    groups: dict[str, list[Lending]] = defaultdict(list)
+    found = [each for each in usage_records if each.within(since_s, until_s) > 0]
+    groups: dict[str, list[UsageSpan]] = defaultdict(list)
     for each in found:
         groups[_who(each, by)].append(each)
     whole = _sums(found, since_s, until_s)
@@ -81,20 +83,20 @@ def usage(lendings: Iterable[Lending], since_s: float, until_s: float, by: By) -
     return tuple(sorted(uses, key=lambda use: (-use.device_s, -use.cpu_s, use.who)))
 
 
-def total(lendings: Sequence[Lending], since_s: float, until_s: float) -> Use:
+def total(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
     """Return the use of all together."""
-    found = [each for each in lendings if each.within(since_s, until_s) > 0]
+    found = [each for each in usage_records if each.within(since_s, until_s) > 0]
     return _use("", found, _sums(found, since_s, until_s), since_s, until_s)
 
 
-def _who(lending: Lending, by: By) -> str:
+def _who(usage: UsageSpan, by: GroupBy) -> str:
     match by:
-        case By.USER:
-            return lending.user
-        case By.TEAM:
-            return lending.team
-        case By.JOB:  # exhaustive
-            return lending.job
+        case GroupBy.USER:
+            return usage.user
+        case GroupBy.TEAM:
+            return usage.team
+        case GroupBy.JOB:  # exhaustive
+            return usage.job
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,36 +105,40 @@ class _Sums:
     cpu_s: float
 
 
-def _sums(lendings: Iterable[Lending], since_s: float, until_s: float) -> _Sums:
-    spans = [(each, each.within(since_s, until_s)) for each in lendings]
+def _sums(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> _Sums:
+    spans = [(each, each.within(since_s, until_s)) for each in usage_records]
     return _Sums(
         fsum(each.gpus * span_s for each, span_s in spans),
         fsum(each.cpus * span_s for each, span_s in spans),
     )
 
 
-def _use(who: str, lendings: Sequence[Lending], whole: _Sums, since_s: float, until_s: float) -> Use:
-    mine = _sums(lendings, since_s, until_s)
+def _use(
+    who: str, usage_records: Sequence[UsageSpan], whole: _Sums, since_s: float, until_s: float
+) -> UsageRow:
+    mine = _sums(usage_records, since_s, until_s)
     share = _ratio(mine.device_s, whole.device_s) if whole.device_s else _ratio(mine.cpu_s, whole.cpu_s)
-    weights = [each.gpus if mine.device_s else each.cpus for each in lendings]
+    weights = [each.gpus if mine.device_s else each.cpus for each in usage_records]
     useful = fsum(
-        weight * each.useful(since_s, until_s) for weight, each in zip(weights, lendings, strict=True)
+        weight * each.useful(since_s, until_s) for weight, each in zip(weights, usage_records, strict=True)
     )
-    return Use(
+    return UsageRow(
         who,
-        len(lendings),
+        len(usage_records),
         mine.device_s,
         mine.cpu_s,
         share or 0.0,
         _ratio(useful, mine.device_s or mine.cpu_s),
-        _utilisation(lendings, since_s, until_s),
+        _utilisation(usage_records, since_s, until_s),
     )
 
 
-def _utilisation(lendings: Iterable[Lending], since_s: float, until_s: float) -> float | None:
+def _utilisation(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> float | None:
     """Return the mean over the device time in which somebody looked."""
     known = [
-        (each.gpus * each.within(since_s, until_s), each.util) for each in lendings if each.util is not None
+        (each.gpus * each.within(since_s, until_s), each.util)
+        for each in usage_records
+        if each.util is not None
     ]
     return _ratio(fsum(weight * util for weight, util in known), fsum(weight for weight, _ in known))
 

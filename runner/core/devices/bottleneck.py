@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from runner.core.policy.wording import span
+from runner.core.policy.explain import format_span
 
 LONG_PHASES: Final = frozenset({"init", "data", "compile", "drain"})
 """In these a device may idle for as long as they take."""
@@ -22,7 +22,7 @@ MOST: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UtilizationSample:
     """One look at an attempt: monotonic seconds, what it was doing, utilisation and waiting as shares."""
 
     at: float
@@ -33,19 +33,19 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class IdleSpell:
     """What was seen of an attempt over a while."""
 
-    looks: tuple[Look, ...] = ()
+    looks: tuple[UtilizationSample, ...] = ()
 
-    def seen(self, look: Look, window_s: float) -> "Spell":
+    def seen(self, look: UtilizationSample, window_s: float) -> "IdleSpell":
         """Return the spell after another look; of those before, as many as make up the window."""
         if look.phase in LONG_PHASES or (look.phase is None and not look.mute):
-            return Spell()
+            return IdleSpell()
         kept = (*(self.looks if self.mute == look.mute else ()), look)
         while len(kept) > 1 and kept[1].at <= look.at - window_s:
             kept = kept[1:]
-        return Spell(kept)
+        return IdleSpell(kept)
 
     @property
     def mute(self) -> bool:
@@ -74,7 +74,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class LoaderSetup:
     """How an attempt is set up, as far as it has said so, and where the time of its steps goes."""
 
     parts: Mapping[str, float] = field(default_factory=dict)  # shares of step time
@@ -84,14 +84,16 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class IdleAlarm:
     """What is wrong, in one word and in one line."""
 
     kind: str
     text: str
 
 
-def alarm(spell: Spell, setup: Setup, below: float, window_s: float, *, on_devices: bool) -> Alarm | None:
+def idle_alarm(
+    spell: IdleSpell, setup: LoaderSetup, below: float, window_s: float, *, on_devices: bool
+) -> IdleAlarm | None:
     """Return what is wrong with an attempt that uses less than ``below`` (a share) of what it has.
 
     Of an attempt without devices the processor is taken to be busy whenever it does not wait for data.
@@ -102,10 +104,10 @@ def alarm(spell: Spell, setup: Setup, below: float, window_s: float, *, on_devic
         return None
     if spell.mute and (not on_devices or used >= IDLE):
         return None
-    what, lately = "devices" if on_devices else "steps", span(timedelta(seconds=window_s))
+    what, lately = "devices" if on_devices else "steps", format_span(timedelta(seconds=window_s))
     kind, why = ("mute", _WORDS["mute"]) if spell.mute else _diagnosis(wait, setup, on_devices=on_devices)
     below = min(below, IDLE) if spell.mute else below
-    return Alarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")
+    return IdleAlarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")
 
 
 def _not(share: float | None) -> float | None:
@@ -117,12 +119,12 @@ def kind_of(text: str) -> str | None:
     return next((kind for kind, words in _WORDS.items() if words in text), None)
 
 
-def _diagnosis(wait: float | None, setup: Setup, *, on_devices: bool) -> tuple[str, str]:
+def _diagnosis(wait: float | None, setup: LoaderSetup, *, on_devices: bool) -> tuple[str, str]:
     kind, more = _bottleneck(wait, setup, on_devices=on_devices)
     return kind, f"{_WORDS[kind]}{more}"
 
 
-def _bottleneck(wait: float | None, setup: Setup, *, on_devices: bool) -> tuple[str, str]:
+def _bottleneck(wait: float | None, setup: LoaderSetup, *, on_devices: bool) -> tuple[str, str]:
     if wait is not None and (wait >= MOST or not on_devices):
         return "input", f": {wait:.0%} of step time waits for data{_workers(setup)}"
     parts = {name: share for name, share in setup.parts.items() if name in _PARTS and share >= MOST}
@@ -144,10 +146,10 @@ _WORDS: Final = {
 _PARTS: Final = {"transfer": "copies batches to the device", "optimizer": "updates weights"}
 
 
-def _workers(setup: Setup) -> str:
+def _workers(setup: LoaderSetup) -> str:
     return "" if setup.workers is None else f"; loader workers {setup.workers}"
 
 
-def _shape(setup: Setup) -> str:
+def _shape(setup: LoaderSetup) -> str:
     batch = "" if setup.micro_batch is None else f"; micro-batch {setup.micro_batch}"
     return f"{batch}; not compiled" if setup.compiled is False else batch

@@ -22,7 +22,7 @@ PLENTY_SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class DeviceOccupant:
     """One process that uses a device, and whose it is as far as anybody could find out."""
 
     pid: int
@@ -43,7 +43,7 @@ class Occupant:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Reading:
     """What one look at a device found; None: the driver does not say."""
 
     at: float  # monotonic
@@ -52,7 +52,7 @@ class Look:
     recovery: str | None = None
     used_bytes: int | None = None  # without what the host's own programs use
     total_bytes: int | None = None
-    occupants: tuple[Occupant, ...] | None = None
+    occupants: tuple[DeviceOccupant, ...] | None = None
 
     @property
     def tells(self) -> bool:
@@ -61,7 +61,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class AdminMark:
     """What was said about a device and holds until a person takes it back."""
 
     state: DeviceState  # drained or quarantined
@@ -71,7 +71,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class DeviceNow:
     """One moment by both clocks."""
 
     at: datetime
@@ -79,7 +79,7 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
+class CleanupRules:
     """How careful to be."""
 
     clean_within_s: float = 60.0  # after this a device that is not clean again is quarantined
@@ -88,7 +88,7 @@ class Care:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class DeviceStatus:
     """Where a device stands, with what must be remembered to say so the next time."""
 
     state: DeviceState
@@ -101,7 +101,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Remembered:
     """What of a standing outlives the daemon, until the machine is booted anew."""
 
     baseline: int | None = None
@@ -110,25 +110,25 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DeviceCase:
     """All that the next standing of a device follows from."""
 
-    before: Standing | None
-    look: Look | None
+    before: DeviceStatus | None
+    look: Reading | None
     holders: frozenset[str]
-    word: Word | None
-    now: Now
-    care: Care = field(default_factory=Care)
+    word: AdminMark | None
+    now: DeviceNow
+    care: CleanupRules = field(default_factory=CleanupRules)
     watched: bool = True  # False: nobody looks at this kind of device
 
     @property
-    def fresh(self) -> Look | None:
+    def fresh(self) -> Reading | None:
         """The last look, unless it is too old to be true."""
         old = self.look is None or self.now.monotonic - self.look.at > self.care.stale_s
         return None if old else self.look
 
 
-def stand(case: Case) -> Standing:
+def next_status(case: DeviceCase) -> DeviceStatus:
     """Return where a device stands now."""
     before, now = case.before, case.now
     gone = before.holders - case.holders if before else frozenset[str]()
@@ -142,11 +142,11 @@ def stand(case: Case) -> Standing:
     since = case.word.since if case.word else before.since if before and before.state is state else now.at
     if state is DeviceState.FREE:
         baseline = _lower(baseline, case.fresh)
-    return Standing(state, since, reason, case.holders, left, returned, baseline)
+    return DeviceStatus(state, since, reason, case.holders, left, returned, baseline)
 
 
 def _verdict(
-    case: Case, left: frozenset[str], returned: float | None, unclean: str | None, baseline: int | None
+    case: DeviceCase, left: frozenset[str], returned: float | None, unclean: str | None, baseline: int | None
 ) -> tuple[DeviceState, str]:
     """Return state and reason; what stands against lending comes before who has it."""
     if case.word is not None:
@@ -165,7 +165,7 @@ def _verdict(
     return _unheld(case, baseline)
 
 
-def _unheld(case: Case, baseline: int | None) -> tuple[DeviceState, str]:
+def _unheld(case: DeviceCase, baseline: int | None) -> tuple[DeviceState, str]:
     """Return the state of a device that nobody has and that nothing was said about."""
     look = case.fresh
     if not case.watched:
@@ -179,7 +179,7 @@ def _unheld(case: Case, baseline: int | None) -> tuple[DeviceState, str]:
     return (DeviceState.DIRTY, unclean) if unclean else (DeviceState.FREE, "")
 
 
-def broken_by(look: Look | None) -> str | None:
+def broken_by(look: Reading | None) -> str | None:
     """Return what its driver says that keeps a device from being used at all."""
     if look is None:
         return None
@@ -188,7 +188,7 @@ def broken_by(look: Look | None) -> str | None:
     return f"its driver asks for {look.recovery}" if look.recovery not in {None, "none"} else None
 
 
-def intruders(standing: Standing, look: Look | None) -> tuple[Occupant, ...]:
+def intruders(standing: DeviceStatus, look: Reading | None) -> tuple[DeviceOccupant, ...]:
     """Return the processes on a lent device that are known not to be its holders'."""
     if not standing.holders or look is None:
         return ()
@@ -196,7 +196,7 @@ def intruders(standing: Standing, look: Look | None) -> tuple[Occupant, ...]:
     return tuple(each for each in look.occupants or () if each.foreign or (each.job and each.job not in fine))
 
 
-def listed(occupants: Iterable[Occupant]) -> str:
+def listed(occupants: Iterable[DeviceOccupant]) -> str:
     """Return some processes in words: two by name, and how many more."""
     first, *others = list(occupants)
     shown = [str(first), *(str(each) for each in others[:1])]
@@ -204,7 +204,9 @@ def listed(occupants: Iterable[Occupant]) -> str:
     return f"{', '.join(shown)}{more}"
 
 
-def _unclean(case: Case, left: frozenset[str], returned: float | None, baseline: int | None) -> str | None:
+def _unclean(
+    case: DeviceCase, left: frozenset[str], returned: float | None, baseline: int | None
+) -> str | None:
     """Return why a device that was given back is not proven clean; None: it is."""
     look = case.fresh
     if not case.watched:
@@ -219,7 +221,7 @@ def _unclean(case: Case, left: frozenset[str], returned: float | None, baseline:
     return _occupied(look, baseline, case.care)
 
 
-def _occupied(look: Look, baseline: int | None, care: Care) -> str | None:
+def _occupied(look: Reading, baseline: int | None, care: CleanupRules) -> str | None:
     """Return what keeps a device that nobody should be using from being lent; None: nothing."""
     if look.unusable:
         return look.unusable
@@ -232,7 +234,7 @@ def _occupied(look: Look, baseline: int | None, care: Care) -> str | None:
     return fact if baseline is None else f"{fact}, where {baseline / GIB:.3g} GiB is normal"
 
 
-def _normal(look: Look, baseline: int | None, care: Care) -> int | None:
+def _normal(look: Reading, baseline: int | None, care: CleanupRules) -> int | None:
     """Return how many bytes may be in use with nobody on a device."""
     if baseline is not None:
         return baseline + care.spare_bytes
@@ -241,13 +243,13 @@ def _normal(look: Look, baseline: int | None, care: Care) -> int | None:
     return max(PLENTY_BYTES, int(PLENTY_SHARE * look.total_bytes))
 
 
-def _lower(baseline: int | None, look: Look | None) -> int | None:
+def _lower(baseline: int | None, look: Reading | None) -> int | None:
     """Return the least that was ever in use with nobody on the device."""
     used = look.used_bytes if look else None
     return min((each for each in (baseline, used) if each is not None), default=None)
 
 
-def _unseen(case: Case) -> str:
+def _unseen(case: DeviceCase) -> str:
     if case.look is None:
         return "not looked at yet"
     return f"its driver has not answered for {case.now.monotonic - case.look.at:.0f} s"
@@ -257,7 +259,7 @@ def _jobs(jobs: frozenset[str]) -> str:
     return ", ".join(f"job {job}" for job in sorted(jobs, key=lambda job: (len(job), job)))
 
 
-def forgiven(before: Standing, look: Look | None, monotonic: float) -> Standing:
+def cleared_mark(before: DeviceStatus, look: Reading | None, monotonic: float) -> DeviceStatus:
     """Return a standing after a person has looked: what is in use now, by nobody, is normal from now on.
 
     One that no look of ours has seen since it was given back waits for that look anew.
@@ -269,23 +271,27 @@ def forgiven(before: Standing, look: Look | None, monotonic: float) -> Standing:
     return replace(before, left=frozenset(), returned=None, baseline=baseline)
 
 
-def kept(standing: Standing, monotonic: float) -> Kept:
+def kept(standing: DeviceStatus, monotonic: float) -> Remembered:
     """Return what to keep of a standing; most devices are clean at the next look, and cost no writing."""
     slow = standing.returned is not None and monotonic - standing.returned >= SLOW_S
-    return Kept(standing.baseline, standing.left, standing.returned) if slow else Kept(standing.baseline)
+    return (
+        Remembered(standing.baseline, standing.left, standing.returned)
+        if slow
+        else Remembered(standing.baseline)
+    )
 
 
-def remembered(kept: Kept, now: Now, care: Care) -> Standing:
+def remembered(kept: Remembered, now: DeviceNow, care: CleanupRules) -> DeviceStatus:
     """Return where a device stood for a daemon that begins.
 
     While there was none, nobody looked: however long that was, there is time for a look.
     """
     if kept.returned is None:
-        return Standing(DeviceState.DIRTY, now.at, baseline=kept.baseline)
+        return DeviceStatus(DeviceState.DIRTY, now.at, baseline=kept.baseline)
     latest = now.monotonic - max(care.clean_within_s - care.stale_s, 0.0)
     returned = max(kept.returned, latest)
     since = now.at - timedelta(seconds=now.monotonic - kept.returned)
-    return Standing(DeviceState.DIRTY, since, "", frozenset(), kept.left, returned, kept.baseline)
+    return DeviceStatus(DeviceState.DIRTY, since, "", frozenset(), kept.left, returned, kept.baseline)
 
 
 # --- Names for people -------------------------------------------------------------------------------------

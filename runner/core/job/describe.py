@@ -4,38 +4,32 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from runner.core.job.model import (
+from runner.core.job.attempt import AttemptEnd, StartFrom
+from runner.core.job.events import (
     CancelRequested,
-    Condemned,
     DeadlinePassed,
-    Ended,
     Event,
     Exited,
-    Finished,
-    From,
     GracePassed,
-    Held,
     HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
-    Job,
     Launched,
     LaunchFailed,
+    LivenessFailed,
     Placed,
     PreemptRequested,
-    Queued,
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
-    Running,
-    Starting,
-    Stopping,
 )
-from runner.core.policy.wording import span
+from runner.core.job.model import Job
+from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping
+from runner.core.policy.explain import format_span
 
 
-def tell(event: Event, after: Job) -> str:
+def describe_event(event: Event, after: Job) -> str:
     """Return one line that says what ``event`` was and what followed from it."""
     match event:
         case ImageReady(_, image):
@@ -46,35 +40,35 @@ def tell(event: Event, after: Job) -> str:
             return "the image is gone from the engine; preparing it again"
         case Placed(_, allocation):
             where = ", ".join(allocation.devices) or "cpu"
-            return f"attempt {after.attempts} placed on {where}, {begins(after)}"
+            return f"attempt {after.attempts} placed on {where}, {describe_start(after)}"
         case Launched():
             return f"attempt {after.attempts} started"
         case LaunchFailed(_, why, _):
-            return f"attempt {after.attempts} could not start: {why}; {verdict(after)}"
+            return f"attempt {after.attempts} could not start: {why}; {describe_decision(after)}"
         case CancelRequested(_, by):
             return f"cancel requested by {by}{_asked(after)}"
         case RestartRequested(_, by, _):
-            return f"restart requested by {by}, {begins(after)}{_asked(after)}"
+            return f"restart requested by {by}, {describe_start(after)}{_asked(after)}"
         case HoldRequested(_, by):
             return f"hold requested by {by}{_asked(after)}"
         case ReleaseRequested(_, by):
             return f"released by {by}"
         case RevisionApplied():
             return f"revision {event.number} by {event.by}: {_taken_up(event)}{_asked(after)}"
-        case Condemned(_, number, rule, why):
+        case LivenessFailed(_, number, rule, why):
             by = f"rule {rule} of the policy" if rule else "the policy"
             return f"attempt {number} is stopped by {by}: {why}{_asked(after)}"
         case PreemptRequested(_, _, why):
             return f"{why}{_asked(after)}"
         case DeadlinePassed():
-            return f"time limit of {span(after.time_limit or timedelta())} reached{_asked(after)}"
+            return f"time limit of {format_span(after.time_limit or timedelta())} reached{_asked(after)}"
         case GracePassed():
             return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
         case Exited(_, number, ended, _):  # exhaustive
-            return f"attempt {number} ended: {_ended(ended)}; {verdict(after)}"
+            return f"attempt {number} ended: {_ended(ended)}; {describe_decision(after)}"
 
 
-def verdict(after: Job) -> str:
+def describe_decision(after: Job) -> str:
     """Return what was decided about a job whose attempt has ended, and why."""
     match after.state:
         case Finished(outcome=outcome, why=why):
@@ -82,21 +76,21 @@ def verdict(after: Job) -> str:
         case Held(why=why):
             return f"held: {why}"
         case Queued(since=since, why=why, not_before=not_before) if not_before is not None:
-            return f"{why}, in {span(not_before - since)}"
+            return f"{why}, in {format_span(not_before - since)}"
         case Queued(why=why):
             return why
         case _:
             return str(after.state.kind)
 
 
-def begins(after: Job) -> str:
+def describe_start(after: Job) -> str:
     """Return where a job's next attempt begins, or the one that has just been placed."""
     match after.next_start.source:
-        case From.CHECKPOINT:
+        case StartFrom.CHECKPOINT:
             return _newest(after)
-        case From.SCRATCH:
+        case StartFrom.SCRATCH:
             return "from scratch"
-        case From.STEP:  # exhaustive
+        case StartFrom.STEP:  # exhaustive
             return f"from step {after.next_start.step}"
 
 
@@ -153,6 +147,19 @@ def _taken_up(event: RevisionApplied) -> str:
     return f"{back}{event.verb}: {event.why}"
 
 
-def _ended(ended: Ended) -> str:
+def _ended(ended: AttemptEnd) -> str:
     code = "" if ended.exit_code is None else f" (exit {ended.exit_code})"
     return f"{ended.cause}{code}"
+
+
+ADVISED: Final = "advised"
+"""A line of advice about a running attempt."""
+
+
+SIGNALLED: Final = "signal_requested"
+"""Somebody has sent a signal to the program of an attempt."""
+
+
+def about(attempt: int) -> str:
+    """Return how a line begins that is about one attempt of a job."""
+    return f"attempt {attempt}: "

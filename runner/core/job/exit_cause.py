@@ -50,7 +50,7 @@ SENT: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SI
 """Signals that somebody sends; no kernel that wants memory, and no program that lost a child to one."""
 
 
-def explain(evidence: Evidence) -> tuple[str, str]:
+def explain_exit(evidence: Evidence) -> tuple[str, str]:
     """Return (cause, message) of an ended attempt."""
     if not (evidence.oom_seen and _speaks(evidence.exit_code)):
         return _explain(evidence)

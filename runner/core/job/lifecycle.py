@@ -20,55 +20,47 @@ those states and of no other, so it cannot leak.
 """
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from runner.core.job.model import (
-    Attempt,
+from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, Start, StartFrom
+from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
+from runner.core.job.events import (
     CancelRequested,
-    Command,
-    Condemned,
     DeadlinePassed,
-    Ended,
     Event,
     Exited,
-    Finished,
-    From,
     GracePassed,
-    Held,
     HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
-    Job,
-    Kill,
-    Launch,
     Launched,
     LaunchFailed,
-    Lent,
-    Outcome,
+    LivenessFailed,
     Placed,
     PreemptRequested,
-    PrepareImage,
-    Preparing,
-    Queued,
     ReleaseRequested,
-    Remove,
     RestartRequested,
     RevisionApplied,
-    Ruling,
+)
+from runner.core.job.model import Job
+from runner.core.job.states import (
+    Allocated,
+    Finished,
+    Held,
+    Outcome,
+    Preparing,
+    Queued,
     Running,
-    Start,
     Starting,
     State,
     Stopping,
     StopReason,
-    Terminate,
 )
-from runner.core.job.revising import again, deadline_of, revised, waiting
+from runner.core.policy.adjustments import Overrides
+from runner.core.policy.explain import format_span
 from runner.core.policy.model import STARTS, Verb
-from runner.core.policy.turned import Turned
-from runner.core.policy.wording import span
 
 Step: TypeAlias = tuple[Job, tuple[Command, ...]]
 """A job as it is now, and what to do about it."""
@@ -91,7 +83,7 @@ def advance(job: Job, event: Event) -> Step:
     """
     match job.state, event:
         case Preparing(), ImageReady(at, image):
-            return again(_to(job, Queued(at, image)))
+            return continue_job(_to(job, Queued(at, image)))
         case Preparing(), ImageFailed(at, why):
             return _to(job, Finished(at, Outcome.FAILED, why)), ()
         case Queued() as state, Placed():
@@ -120,7 +112,7 @@ def advance(job: Job, event: Event) -> Step:
             return _to(job, replace(state, reason=StopReason.CANCELLED, by=by)), ()
         case Running() as state, DeadlinePassed(at):
             return _stop(job, state, StopReason.TIME_LIMIT, at)
-        case Running() as state, Condemned(at, number, rule) if number == state.attempt.number:
+        case Running() as state, LivenessFailed(at, number, rule) if number == state.attempt.number:
             return _stop(job, state, StopReason.WATCH if rule else StopReason.TIME_LIMIT, at, rule)
         case (Starting() | Running()) as state, PreemptRequested(at, for_job):
             return _stop(job, state, StopReason.PREEMPTION, at, for_job)
@@ -142,7 +134,7 @@ def advance(job: Job, event: Event) -> Step:
             raise IllegalTransition(job, event)
 
 
-def implied(job: Job) -> tuple[Command, ...]:
+def implied_commands(job: Job) -> tuple[Command, ...]:
     """Return the commands that the present state stands for, to be given again after a crash."""
     match job.state:
         case Preparing():
@@ -155,7 +147,7 @@ def implied(job: Job) -> tuple[Command, ...]:
             return ()
 
 
-def due(job: Job, now: datetime) -> Event | None:
+def due_event(job: Job, now: datetime) -> Event | None:
     """Return the event that time alone has brought about, if any."""
     match job.state:
         case Running(deadline=deadline) if deadline is not None and now >= deadline:
@@ -168,9 +160,9 @@ def due(job: Job, now: datetime) -> Event | None:
 
 def _place(job: Job, state: Queued, event: Placed) -> Step:
     start = job.next_start
-    fresh = start.source is From.SCRATCH and job.attempts > 0
+    fresh = start.source is StartFrom.SCRATCH and job.attempts > 0
     lineage = job.lineages + 1 if fresh else job.lineage
-    began = None if fresh else start.step if start.source is From.STEP else job.saved
+    began = None if fresh else start.step if start.source is StartFrom.STEP else job.saved
     attempt = Attempt(job.attempts + 1, lineage, start, job.turned, began, event.boot, job.revision)
     made = max(job.lineages, lineage)
     if fresh:  # what an older lineage has saved is nothing that this one could lose
@@ -200,15 +192,17 @@ def _stop(
 
 def _restarted(job: Job, start: Start) -> Job:
     """Return a job that begins again where a person wants it; from scratch also with its own settings."""
-    return replace(job, next_start=start, turned=Turned() if start.source is From.SCRATCH else job.turned)
+    return replace(
+        job, next_start=start, turned=Overrides() if start.source is StartFrom.SCRATCH else job.turned
+    )
 
 
 def _changed(job: Job, event: RevisionApplied) -> Step:
     """Take up a new revision; what runs is asked to stop only where the policy has said so."""
-    job, stops = revised(job, event)
+    job, stops = apply_revision(job, event)
     if stops and isinstance(job.state, Running):
         return _stop(job, job.state, StopReason.CHANGE, event.at, event.by)
-    return waiting(job)
+    return await_revision(job)
 
 
 def _pardoned(job: Job, at: datetime) -> Step:
@@ -224,7 +218,7 @@ def _released(job: Job, at: datetime) -> Step:
 # --- Ends ---------------------------------------------------------------------------------------------
 
 
-def _after_exit(job: Job, state: Lent, at: datetime, ended: Ended, ruling: Ruling) -> Step:
+def _after_exit(job: Job, state: Allocated, at: datetime, ended: AttemptEnd, ruling: ExitDecision) -> Step:
     """Follow the policy's ruling."""
     job = replace(job, history=ruling.history, saved=_saved(job, state, ended))
     verdict = ruling.verdict
@@ -243,7 +237,9 @@ def _after_exit(job: Job, state: Lent, at: datetime, ended: Ended, ruling: Rulin
     return _over(_to(job, after), state)
 
 
-def _after_asked_exit(job: Job, state: Stopping, at: datetime, ended: Ended, ruling: Ruling) -> Step:
+def _after_asked_exit(
+    job: Job, state: Stopping, at: datetime, ended: AttemptEnd, ruling: ExitDecision
+) -> Step:
     """Read an end in the light of what had been asked for; where that does not settle it, the policy does."""
     if ended.completed or state.reason not in _SETTLED:
         return _after_exit(job, state, at, ended, ruling)
@@ -262,13 +258,13 @@ def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:
     return _over(_to(job, Queued(at, state.image, f"{state.reason}, as asked")), state)
 
 
-def _over(job: Job, state: Lent) -> Step:
+def _over(job: Job, state: Allocated) -> Step:
     """Take an ended attempt away; what waits for the next one may need another image."""
-    job, more = again(job)
+    job, more = continue_job(job)
     return job, (Remove(state.attempt.number), *more)
 
 
-def _saved(job: Job, state: Lent, ended: Ended) -> int | None:
+def _saved(job: Job, state: Allocated, ended: AttemptEnd) -> int | None:
     """Return what is saved in the lineage of the next attempt, which need not be that of the last one."""
     return ended.checkpoint_step if state.attempt.lineage == job.lineage else job.saved
 
@@ -280,36 +276,36 @@ def _never_started(job: Job, state: Stopping, at: datetime) -> Step:
     return _as_asked(job, state, at)
 
 
-def _unstarted(job: Job, why: str) -> Ended:
+def _unstarted(job: Job, why: str) -> AttemptEnd:
     """Return a launch that was refused as the end of an attempt that saved nothing."""
-    return Ended(None, "launch_failed", why, checkpoint_step=job.saved)
+    return AttemptEnd(None, "launch_failed", why, checkpoint_step=job.saved)
 
 
-def _gave_way(job: Job, state: Lent) -> int:
+def _gave_way(job: Job, state: Allocated) -> int:
     """Return how often a job has given way to another one by now."""
     return job.preempted + (isinstance(state, Stopping) and state.reason is StopReason.PREEMPTION)
 
 
-def _completed(state: Lent, ended: Ended) -> str:
+def _completed(state: Allocated, ended: AttemptEnd) -> str:
     if isinstance(state, Stopping):
         return "completed while it was asked to stop"
     return "completed, although a child process was killed for memory" if ended.oom_seen else "completed"
 
 
-def _refused(ended: Ended) -> str:
+def _refused(ended: AttemptEnd) -> str:
     """Return why an attempt could not be started: the reason to wait for another one is in that alone."""
     return f": {ended.message}" if ended.cause == "launch_failed" and ended.message else ""
 
 
-def _skipped(ended: Ended) -> str:
+def _skipped(ended: AttemptEnd) -> str:
     count = len(ended.checkpoints_rejected)
     return f"; {count} invalid checkpoint{'s' if count > 1 else ''} skipped" if count else ""
 
 
-def _why_not(job: Job, state: Lent, reason: str, ended: Ended) -> str:
+def _why_not(job: Job, state: Allocated, reason: str, ended: AttemptEnd) -> str:
     """Return why nothing follows by itself: the verdict, and what the program or the checkpoints say."""
     if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT and job.time_limit is not None:
-        return f"time limit of {span(job.time_limit)} reached"
+        return f"time limit of {format_span(job.time_limit)} reached"
     if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
         return f"held by {state.by}"
     plain = reason.removeprefix("give up: ").removeprefix("hold: ")
@@ -323,3 +319,48 @@ def _why_not(job: Job, state: Lent, reason: str, ended: Ended) -> str:
 
 def _to(job: Job, state: State) -> Job:
     return replace(job, state=state)
+
+
+def apply_revision(job: Job, event: RevisionApplied) -> tuple[Job, bool]:
+    """Return the job under its new revision, and whether what runs is to be stopped for it."""
+    stops = event.verb in STARTS and isinstance(job.state, Running)
+    after = replace(
+        job,
+        revision=event.number,
+        grace=event.grace,
+        time_limit=event.time_limit,
+        attempts_max=event.attempts_max,
+        history=event.history,
+        turned=Overrides(),
+        promise=event.promise,
+        stale=job.stale or event.other_image,
+    )
+    if event.verb in STARTS:
+        after = replace(after, next_start=event.start)
+    if event.lineage is not None:
+        history = replace(after.history, had_checkpoint=event.saved is not None)
+        after = replace(after, lineage=event.lineage, saved=event.saved, history=history)
+    if isinstance(after.state, Running):
+        after = replace(after, state=replace(after.state, deadline=deadline_of(after, after.state.since)))
+    return after, stops
+
+
+def deadline_of(job: Job, since: datetime) -> datetime | None:
+    """Return when an attempt that runs ``since`` then has used up the time limit of its job."""
+    if job.time_limit is None:
+        return None
+    return since + max(job.time_limit - job.history.ran, timedelta())
+
+
+def await_revision(job: Job) -> Step:
+    """Return a job that is not stopped for its new revision."""
+    if isinstance(job.state, Held | Finished):
+        return replace(job, stale=False), ()  # it begins with an image that is found then
+    return continue_job(job)
+
+
+def continue_job(job: Job) -> Step:
+    """Return a job as it goes on; one that waits gets another image where its revision wants one."""
+    if isinstance(job.state, Queued) and job.stale:
+        return replace(job, state=Preparing(job.state.since), stale=False), (PrepareImage(),)
+    return job, ()

@@ -1,34 +1,35 @@
 """What turning a knob comes to: whether it can still be turned, and the change in words."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from runner.core.policy.catalog_environment import PRECISIONS
-from runner.core.policy.conditions import worded
+from runner.core.policy.conditions import describe
 from runner.core.policy.facts import Facts, Known
-from runner.core.policy.model import Adjustment, Knob
+from runner.core.policy.model import Adjustment, Setting
 
-_FACT: Final[Mapping[Knob, str]] = {
-    Knob.MICRO_BATCH: "effective.micro_batch",
-    Knob.EVAL_BATCH: "effective.eval_batch",
-    Knob.WORKERS: "effective.workers",
-    Knob.PRECISION: "effective.precision",
-    Knob.COMPILE: "effective.compile",
-    Knob.DEVICE: "device.others",
-    Knob.PROFILE: "effective.profile",
+_FACT: Final[Mapping[Setting, str]] = {
+    Setting.MICRO_BATCH: "effective.micro_batch",
+    Setting.EVAL_BATCH: "effective.eval_batch",
+    Setting.WORKERS: "effective.workers",
+    Setting.PRECISION: "effective.precision",
+    Setting.COMPILE: "effective.compile",
+    Setting.DEVICE: "device.others",
+    Setting.PROFILE: "effective.profile",
 }
 
-_END: Final[Mapping[Knob, Known]] = {
-    Knob.MICRO_BATCH: 1,
-    Knob.EVAL_BATCH: 1,
-    Knob.WORKERS: 0,
-    Knob.PRECISION: PRECISIONS[-1],
-    Knob.COMPILE: False,
-    Knob.DEVICE: 0,
+_END: Final[Mapping[Setting, Known]] = {
+    Setting.MICRO_BATCH: 1,
+    Setting.EVAL_BATCH: 1,
+    Setting.WORKERS: 0,
+    Setting.PRECISION: PRECISIONS[-1],
+    Setting.COMPILE: False,
+    Setting.DEVICE: 0,
 }
 """Where each cannot be turned any further."""
 
-_HALVED: Final = frozenset({Knob.MICRO_BATCH, Knob.EVAL_BATCH, Knob.WORKERS})
+_HALVED: Final = frozenset({Setting.MICRO_BATCH, Setting.EVAL_BATCH, Setting.WORKERS})
 
 
 NO_REMEDY: Final = "a plain program has no knob for it"
@@ -45,34 +46,98 @@ def possible(adjustment: Adjustment, facts: Facts) -> bool:
     return now != _END.get(adjustment.knob, adjustment.turn)
 
 
-def spent(adjustments: Iterable[Adjustment], facts: Facts) -> str:
+def is_exhausted(adjustments: Iterable[Adjustment], facts: Facts) -> str:
     """Return why none of the adjustments can be made any more: without the knobs, there never were any."""
     turnable = facts.get("turnable") is not False
-    knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or stays(each)]
+    knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or keeps_value(each)]
     return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_REMEDY
 
 
-def changed(adjustment: Adjustment, facts: Facts) -> str:
+def describe_change(adjustment: Adjustment, facts: Facts) -> str:
     """Return what an adjustment does: ``micro-batch 256 → 128``, or without numbers nobody knows."""
     name = adjustment.knob.replace("_", "-")
     now = facts.get(_FACT[adjustment.knob])
     match adjustment.knob:
-        case Knob.DEVICE:
+        case Setting.DEVICE:
             return "another device"
-        case Knob.COMPILE:
+        case Setting.COMPILE:
             return "without compilation"
         case _:
             after = _after(adjustment, now)
-            return f"{name} {adjustment.turn}" if now is None else f"{name} {worded(now)} → {after}"
+            return f"{name} {adjustment.turn}" if now is None else f"{name} {describe(now)} → {after}"
 
 
-def stays(adjustment: Adjustment) -> bool:
+def keeps_value(adjustment: Adjustment) -> bool:
     """Return whether the effective spec is the same after an adjustment: only the place is another."""
-    return adjustment.knob is Knob.DEVICE
+    return adjustment.knob is Setting.DEVICE
 
 
 def _after(adjustment: Adjustment, now: Known | None) -> str:
-    if adjustment.knob is Knob.PRECISION:
+    if adjustment.knob is Setting.PRECISION:
         place = PRECISIONS.index(str(now)) if now in PRECISIONS else -1
         return PRECISIONS[min(place + 1, len(PRECISIONS) - 1)]
     return str(now // 2) if isinstance(now, int) else adjustment.turn
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Settings over those of the revision; None leaves the revision's own."""
+
+    micro_batch: int | None = None
+    eval_batch: int | None = None
+    loader_workers: int | None = None
+    precision: str | None = None
+    compile: str | None = None
+    profile: str | None = None  # the name of another profile to start from
+    avoid: tuple[str, ...] = ()  # devices that the next attempts do not get
+
+    @property
+    def switches(self) -> Mapping[str, Any]:
+        """The switches of a profile that are to be different, by name."""
+        return {name: value for name in _SWITCHES if (value := getattr(self, name)) is not None}
+
+
+_SWITCHES: Final = ("micro_batch", "eval_batch", "loader_workers", "precision", "compile")
+
+
+def override(
+    before: Overrides, adjust: tuple[Adjustment, ...], facts: Facts, devices: tuple[str, ...]
+) -> Overrides:
+    """Return the settings after some adjustments; ``devices`` are those that the attempt had.
+
+    A number that nobody knows cannot be halved: that knob stays where it is.
+    """
+    after = before
+    for adjustment in adjust:
+        after = _one(after, adjustment, facts, devices)
+    return after
+
+
+def _one(before: Overrides, adjustment: Adjustment, facts: Facts, devices: tuple[str, ...]) -> Overrides:
+    match adjustment.knob:
+        case Setting.MICRO_BATCH:
+            return replace(before, micro_batch=_half(facts, "effective.micro_batch", 1, before.micro_batch))
+        case Setting.EVAL_BATCH:
+            return replace(before, eval_batch=_half(facts, "effective.eval_batch", 1, before.eval_batch))
+        case Setting.WORKERS:
+            return replace(before, loader_workers=_half(facts, "effective.workers", 0, before.loader_workers))
+        case Setting.PRECISION:
+            return replace(before, precision=_safer(facts))
+        case Setting.COMPILE:
+            return replace(before, compile="off")
+        case Setting.DEVICE:
+            return replace(before, avoid=tuple(dict.fromkeys((*before.avoid, *devices))))
+        case Setting.PROFILE:  # exhaustive
+            return replace(before, profile=adjustment.turn)
+
+
+def _half(facts: Facts, name: str, least: int, before: int | None) -> int | None:
+    now = facts.get(name)
+    return max(now // 2, least) if isinstance(now, int) else before
+
+
+def _safer(facts: Facts) -> str:
+    """Return the next more careful arithmetic; the most careful one where nobody knows the present one."""
+    now = facts.get("effective.precision")
+    place = PRECISIONS.index(str(now)) if now in PRECISIONS else len(PRECISIONS)
+    return PRECISIONS[min(place + 1, len(PRECISIONS) - 1)]

@@ -14,7 +14,7 @@ from runner.core.policy.catalog_environment import (
     EFFECTIVE_FACTS,
     REQUEST_FACTS,
 )
-from runner.core.policy.facts import Fact, Known, Moment
+from runner.core.policy.facts import DecisionPoint, Fact, Known
 
 SECTIONS: Final = (
     ("The end", EXIT_FACTS),
@@ -30,12 +30,12 @@ SECTIONS: Final = (
 TABLE: Final[Mapping[str, Fact]] = {fact.name: fact for _, facts in SECTIONS for fact in facts}
 
 
-def at(moment: Moment) -> dict[str, Fact]:
+def at(moment: DecisionPoint) -> dict[str, Fact]:
     """Return the facts that a rule of this moment may ask about."""
     return {name: fact for name, fact in TABLE.items() if moment in fact.moments}
 
 
-def known(given: Mapping[str, object], moment: Moment) -> dict[str, Known]:
+def known(given: Mapping[str, object], moment: DecisionPoint) -> dict[str, Known]:
     """Return the facts that are known; None stands for unknown, and so does a hint that makes no sense.
 
     Raises:

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from runner.core.policy.facts import Fact, Kind, Moment
+from runner.core.policy.facts import DecisionPoint, Fact, Kind
 
-_EXIT: Final = (Moment.EXIT,)
-_WATCH: Final = (Moment.WATCH,)
-_RUNNING: Final = (Moment.WATCH, Moment.CHANGE)
-_ALWAYS: Final = (Moment.EXIT, Moment.WATCH, Moment.CHANGE)
+_EXIT: Final = (DecisionPoint.EXIT,)
+_WATCH: Final = (DecisionPoint.WATCH,)
+_RUNNING: Final = (DecisionPoint.WATCH, DecisionPoint.CHANGE)
+_ALWAYS: Final = (DecisionPoint.EXIT, DecisionPoint.WATCH, DecisionPoint.CHANGE)
 
 PHASES: Final = ("init", "data", "compile", "train", "eval", "save", "drain")
 CAUSES: Final = (

@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from runner.core.policy.facts import Fact, Kind, Moment
+from runner.core.policy.facts import DecisionPoint, Fact, Kind
 
-_EXIT: Final = (Moment.EXIT,)
-_WATCH: Final = (Moment.WATCH,)
-_CHANGE: Final = (Moment.CHANGE,)
-_RUNNING: Final = (Moment.WATCH, Moment.CHANGE)
-_ALWAYS: Final = (Moment.EXIT, Moment.WATCH, Moment.CHANGE)
+_EXIT: Final = (DecisionPoint.EXIT,)
+_WATCH: Final = (DecisionPoint.WATCH,)
+_CHANGE: Final = (DecisionPoint.CHANGE,)
+_RUNNING: Final = (DecisionPoint.WATCH, DecisionPoint.CHANGE)
+_ALWAYS: Final = (DecisionPoint.EXIT, DecisionPoint.WATCH, DecisionPoint.CHANGE)
 
 PRECISIONS: Final = ("fp16", "bf16", "tf32", "fp32")
 """From the least to the most careful: ``precision: safer`` walks to the right."""

@@ -26,7 +26,7 @@ PROGRAM: Final = "program"
 """The kind of workload that leaves no signatures in its checkpoints."""
 
 
-class Class(StrEnum):
+class ChangeClass(StrEnum):
     """What a change does to a checkpoint; later letters are worse."""
 
     A = "A"
@@ -37,36 +37,36 @@ class Class(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FieldRule:
     """What is known of one field; ``bits`` says that the same bits come out all the same."""
 
-    kind: Class
+    kind: ChangeClass
     why: str
     bits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldChange:
     """One field that differs."""
 
     name: str
     before: Plain
     after: Plain
-    kind: Class
+    kind: ChangeClass
     why: str
     bits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RevisionChange:
     """All fields that differ, the worst first."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FieldChange, ...] = ()
 
     @property
-    def kind(self) -> Class:
+    def kind(self) -> ChangeClass:
         """Return the class of the whole; nothing at all is A."""
-        return max((change.kind for change in self.changes), default=Class.A)
+        return max((change.kind for change in self.changes), default=ChangeClass.A)
 
     @property
     def same_bits(self) -> bool:
@@ -88,36 +88,38 @@ class Fields:
     dropout: bool = False
 
 
-def difference(before: Fields, after: Fields) -> Difference:
+def classify_change(before: Fields, after: Fields) -> RevisionChange:
     """Return what differs between two revisions, with classes."""
     names = sorted(before.values.keys() | after.values.keys())
     differing = [name for name in names if _value(before, name) != _value(after, name)]
     changes = [_change(name, before, after) for name in differing]
-    return Difference(tuple(sorted(changes, key=lambda change: (-ord(change.kind), change.name))))
+    return RevisionChange(tuple(sorted(changes, key=lambda change: (-ord(change.kind), change.name))))
 
 
-def _change(name: str, before: Fields, after: Fields) -> Change:
+def _change(name: str, before: Fields, after: Fields) -> FieldChange:
     entry = judged(name, after)
-    return Change(name, _value(before, name), _value(after, name), entry.kind, entry.why, entry.bits)
+    return FieldChange(name, _value(before, name), _value(after, name), entry.kind, entry.why, entry.bits)
 
 
 def _value(fields: Fields, name: str) -> Plain:
     return fields.values.get(name)
 
 
-def judged(name: str, fields: Fields) -> Entry:
+def judged(name: str, fields: Fields) -> FieldRule:
     """Return the class of one field in a revision, with the reason."""
     entry = _known(name, fields.kind)
     if entry is None:
-        return Entry(Class.E, "nobody knows what this field does to a checkpoint")
+        return FieldRule(ChangeClass.E, "nobody knows what this field does to a checkpoint")
     if name == "profile.micro_batch" and fields.dropout:
-        return Entry(Class.C, "dropout draws other masks in batches of another size")
-    if fields.kind == PROGRAM and entry.kind in {Class.B, Class.E}:
-        return Entry(Class.C, f"{entry.why}; only its author knows whether its checkpoints still fit")
+        return FieldRule(ChangeClass.C, "dropout draws other masks in batches of another size")
+    if fields.kind == PROGRAM and entry.kind in {ChangeClass.B, ChangeClass.E}:
+        return FieldRule(
+            ChangeClass.C, f"{entry.why}; only its author knows whether its checkpoints still fit"
+        )
     return entry
 
 
-def _known(name: str, kind: str) -> Entry | None:
+def _known(name: str, kind: str) -> FieldRule | None:
     section, _, rest = name.partition(".")
     if section == "workload":
         return WORKLOADS.get(kind, {}).get(rest) or TRAINING.get(rest)
@@ -126,26 +128,32 @@ def _known(name: str, kind: str) -> Entry | None:
 
 # --- The table ----------------------------------------------------------------------------------------
 
-_BOOKS: Final = Entry(Class.A, "only what is written about it", bits=True)
-_LIMIT: Final = Entry(Class.A, "only how it is scheduled, limited and tried again", bits=True)
-_SAVING: Final = Entry(Class.A, "only when and how it saves; the bits do not depend on it", bits=True)
-_CHECKS: Final = Entry(Class.A, "only what is looked at on the way", bits=True)
-_EVALUATION: Final = Entry(Class.A, "only how it is evaluated; evaluating changes no weights", bits=True)
-_FEEDING: Final = Entry(
-    Class.B, "other speed, same bits: batches do not depend on how they are made", bits=True
+_BOOKS: Final = FieldRule(ChangeClass.A, "only what is written about it", bits=True)
+_LIMIT: Final = FieldRule(ChangeClass.A, "only how it is scheduled, limited and tried again", bits=True)
+_SAVING: Final = FieldRule(
+    ChangeClass.A, "only when and how it saves; the bits do not depend on it", bits=True
 )
-_MEMORY: Final = Entry(Class.B, "other speed, same bits: only where things lie in memory", bits=True)
-_KEPT: Final = Entry(Class.B, "other speed, same bits: work that need not be done twice", bits=True)
-_ROUNDING: Final = Entry(Class.B, "other rounding of the same mathematics")
-_PLACE: Final = Entry(Class.B, "another machine, or other libraries, round differently")
-_SURROUNDINGS: Final = Entry(Class.B, "what it finds around it may choose other kernels")
-_PATH: Final = Entry(Class.C, "training goes elsewhere from here on")
-_SEED: Final = Entry(Class.C, "another seed draws other batches and masks")
-_SHAPE: Final = Entry(Class.E, "parameters of another shape")
-_CORPUS: Final = Entry(Class.E, "other data, or data read differently")
-_PROGRAM: Final = Entry(Class.E, "another program")
+_CHECKS: Final = FieldRule(ChangeClass.A, "only what is looked at on the way", bits=True)
+_EVALUATION: Final = FieldRule(
+    ChangeClass.A, "only how it is evaluated; evaluating changes no weights", bits=True
+)
+_FEEDING: Final = FieldRule(
+    ChangeClass.B, "other speed, same bits: batches do not depend on how they are made", bits=True
+)
+_MEMORY: Final = FieldRule(
+    ChangeClass.B, "other speed, same bits: only where things lie in memory", bits=True
+)
+_KEPT: Final = FieldRule(ChangeClass.B, "other speed, same bits: work that need not be done twice", bits=True)
+_ROUNDING: Final = FieldRule(ChangeClass.B, "other rounding of the same mathematics")
+_PLACE: Final = FieldRule(ChangeClass.B, "another machine, or other libraries, round differently")
+_SURROUNDINGS: Final = FieldRule(ChangeClass.B, "what it finds around it may choose other kernels")
+_PATH: Final = FieldRule(ChangeClass.C, "training goes elsewhere from here on")
+_SEED: Final = FieldRule(ChangeClass.C, "another seed draws other batches and masks")
+_SHAPE: Final = FieldRule(ChangeClass.E, "parameters of another shape")
+_CORPUS: Final = FieldRule(ChangeClass.E, "other data, or data read differently")
+_PROGRAM: Final = FieldRule(ChangeClass.E, "another program")
 
-FIELDS: Final[Mapping[str, Entry]] = {
+FIELDS: Final[Mapping[str, FieldRule]] = {
     "name": _BOOKS,
     "labels.*": _BOOKS,
     "priority": _LIMIT,
@@ -157,7 +165,7 @@ FIELDS: Final[Mapping[str, Entry]] = {
     "resources.memory": _LIMIT,
     "resources.shm": _LIMIT,
     "resources.time_limit": _LIMIT,
-    "resources.gpus": Entry(Class.C, "another number of devices sums in another order"),
+    "resources.gpus": FieldRule(ChangeClass.C, "another number of devices sums in another order"),
     "queue.*": _LIMIT,
     "devices.*": _PLACE,
     "devices.memory": _LIMIT,
@@ -185,7 +193,7 @@ FIELDS: Final[Mapping[str, Entry]] = {
     "profile.optimizer": _ROUNDING,
     "profile.attention": _ROUNDING,
     "profile.activation_checkpointing": _ROUNDING,
-    "profile.micro_batch": Entry(Class.B, "sums in another order"),
+    "profile.micro_batch": FieldRule(ChangeClass.B, "sums in another order"),
     "profile.eval_batch": _EVALUATION,
     "profile.loader_workers": _FEEDING,  # fewer threads with more workers: profile.threads says so
     "profile.loader_prefetch": _FEEDING,
@@ -201,8 +209,8 @@ FIELDS: Final[Mapping[str, Entry]] = {
     "profile.graph_cache": _KEPT,
     "profile.encode_once": _ROUNDING,
     "profile.last_position_only": _ROUNDING,
-    "profile.host_checks_every": Entry(
-        Class.B, "other speed, same bits: when the loss is looked at", bits=True
+    "profile.host_checks_every": FieldRule(
+        ChangeClass.B, "other speed, same bits: when the loss is looked at", bits=True
     ),
     "profile.anomaly_detection": _CHECKS,
     "profile.memory_log": _CHECKS,
@@ -217,10 +225,10 @@ FIELDS: Final[Mapping[str, Entry]] = {
 }
 """Every field outside of the workload.  ``SECTION.*`` stands for what is not named of a section."""
 
-TRAINING: Final[Mapping[str, Entry]] = {
-    "kind": Entry(Class.E, "another workload"),
+TRAINING: Final[Mapping[str, FieldRule]] = {
+    "kind": FieldRule(ChangeClass.E, "another workload"),
     "data": _CORPUS,
-    "steps": Entry(Class.C, "the learning rate of every later step depends on how many there are"),
+    "steps": FieldRule(ChangeClass.C, "the learning rate of every later step depends on how many there are"),
     "batch_size": _PATH,
     "learning_rate": _PATH,
     "warmup_steps": _PATH,
@@ -236,11 +244,11 @@ TRAINING: Final[Mapping[str, Entry]] = {
 """What workloads have in common."""
 
 
-def _all(entry: Entry, *names: str) -> dict[str, Entry]:
+def _all(entry: FieldRule, *names: str) -> dict[str, FieldRule]:
     return dict.fromkeys(names, entry)
 
 
-WORKLOADS: Final[Mapping[str, Mapping[str, Entry]]] = {
+WORKLOADS: Final[Mapping[str, Mapping[str, FieldRule]]] = {
     "causal_lm": {
         **_all(_CORPUS, "include"),
         **_all(_PATH, "context"),
@@ -301,7 +309,7 @@ def _written(value: Plain) -> str:
     return str(value)
 
 
-def rows(found: Difference) -> Iterator[tuple[str, str, str, str, str]]:
+def rows(found: RevisionChange) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield (field, before, after, class, reason), the worst first."""
     for change in found.changes:
         before, after = (shown(_sized(change.name, value)) for value in (change.before, change.after))

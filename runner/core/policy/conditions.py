@@ -59,7 +59,7 @@ class Comparison:
     """What would make it true, in words."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "wanted", SIGNS[self.operator] + worded(self.operand))
+        object.__setattr__(self, "wanted", SIGNS[self.operator] + describe(self.operand))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ Condition: TypeAlias = Comparison | AllOf | AnyOf | Not
 ALWAYS: Final = AllOf()
 
 
-class Reading(NamedTuple):
+class FactUse(NamedTuple):
     """A fact that decided: what was wanted, and what it was.  A tuple, for each decision makes dozens."""
 
     test: Comparison
@@ -98,46 +98,46 @@ class Reading(NamedTuple):
     @property
     def words(self) -> str:
         """Return ``phase = eval (wanted: train)``."""
-        found = "is unknown" if self.value is None else f"= {worded(self.value)}"
+        found = "is unknown" if self.value is None else f"= {describe(self.value)}"
         return f"{self.test.fact} {found} (wanted: {'not ' if self.negated else ''}{self.test.wanted})"
 
 
-class Finding(NamedTuple):
+class ConditionResult(NamedTuple):
     """Whether a condition is true, and the facts that made it so."""
 
     truth: Truth
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[FactUse, ...] = ()
 
 
-def weigh(condition: Condition, facts: Facts) -> Finding:
+def evaluate(condition: Condition, facts: Facts) -> ConditionResult:
     """Return whether a condition is true of some facts, and which of them decided."""
     match condition:
         case Comparison():
             value = facts.get(condition.fact)
-            return Finding(_compare(condition, value), (Reading(condition, value),))
+            return ConditionResult(_compare(condition, value), (FactUse(condition, value),))
         case AllOf(parts):
             return _join(parts, facts, decisive=False)
         case AnyOf(parts):
             return _join(parts, facts, decisive=True)
         case Not(part):  # exhaustive
-            found = weigh(part, facts)
+            found = evaluate(part, facts)
             turned = tuple(reading._replace(negated=not reading.negated) for reading in found.readings)
-            return Finding(None if found.truth is None else not found.truth, turned)
+            return ConditionResult(None if found.truth is None else not found.truth, turned)
 
 
-def _join(parts: tuple[Condition, ...], facts: Facts, *, decisive: bool) -> Finding:
+def _join(parts: tuple[Condition, ...], facts: Facts, *, decisive: bool) -> ConditionResult:
     """Return the truth of several parts, of which one that is ``decisive`` settles the matter."""
-    settled: list[Reading] = []
-    unknown: Finding | None = None
+    settled: list[FactUse] = []
+    unknown: ConditionResult | None = None
     for part in parts:
-        found = weigh(part, facts)
+        found = evaluate(part, facts)
         if found.truth is decisive:
             return found
         if found.truth is None:
             unknown = unknown or found
         else:
             settled.extend(found.readings)
-    return unknown or Finding(not decisive, tuple(settled))
+    return unknown or ConditionResult(not decisive, tuple(settled))
 
 
 def _compare(test: Comparison, value: Known | None) -> Truth:
@@ -172,7 +172,7 @@ def conjuncts(condition: Condition) -> frozenset[Condition]:
     return frozenset().union(*map(conjuncts, condition.parts))
 
 
-def worded(value: Known) -> str:
+def describe(value: Known) -> str:
     """Return a value as a policy file would write it."""
     if isinstance(value, tuple):
         return ", ".join(map(_word, value)) or "nothing"

@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from runner.core.policy.conditions import Reading, Truth
-from runner.core.policy.facts import Facts, Moment
+from runner.core.policy.conditions import FactUse, Truth
+from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
-from runner.core.policy.model import Adjustment, Start, Verb
+from runner.core.policy.model import Adjustment, StartPoint, Verb
 
 
-class Limit(StrEnum):
+class Guard(StrEnum):
     """What may stand against the answer of a rule, whatever the file says."""
 
     # Ceilings
@@ -32,26 +32,26 @@ class Limit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Action:
     """What follows.  ``rule`` is empty when none was true; ``limit`` says what changed that rule's answer."""
 
     verb: Verb
     rule: str
     reason: str
-    start: Start = field(default_factory=Start)
+    start: StartPoint = field(default_factory=StartPoint)
     adjust: tuple[Adjustment, ...] = ()
     delay: timedelta = field(default_factory=timedelta)
     charged: bool = True
-    limit: Limit | None = None
+    limit: Guard | None = None
 
 
-class Weighed(NamedTuple):
+class RuleResult(NamedTuple):
     """One rule, whether it was true, and the facts that decided."""
 
     rule: str
     do: Verb
     truth: Truth
-    readings: tuple[Reading, ...]
+    readings: tuple[FactUse, ...]
     note: str = ""
 
 
@@ -84,12 +84,12 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PolicyDecision:
     """A verdict with everything that led to it.  ``history`` is the job's from now on."""
 
-    moment: Moment
-    verdict: Verdict
+    moment: DecisionPoint
+    verdict: Action
     history: History
     facts: Facts
-    weighed: tuple[Weighed, ...] = ()
+    weighed: tuple[RuleResult, ...] = ()
     advice: tuple[Advice, ...] = ()

@@ -44,7 +44,7 @@ class Rate:
         return 2 * self.deviation / math.sqrt(self.count)
 
 
-def measured(rates: Sequence[float]) -> Rate | None:
+def measured_rate(rates: Sequence[float]) -> Rate | None:
     """Return the rate that measurements come to; None while there are too few of them.
 
     Measurements should be means over groups of steps: single steps follow each other too closely to
@@ -151,7 +151,7 @@ class Case:
     trial_s: float = 0.0
 
 
-def compare(case: Case, now: Rate | None, new: Rate | None) -> Alternatives | None:
+def compare_alternatives(case: Case, now: Rate | None, new: Rate | None) -> Alternatives | None:
     """Return the three alternatives; None while a rate is unknown, may be nothing, or no work is left."""
     work, costs = case.work, case.costs
     if now is None or new is None or new.low <= 0 or work.done >= work.total:
@@ -234,3 +234,19 @@ def _exp(exponent: float) -> float:
 
 def _expm1(exponent: float) -> float:
     return math.expm1(min(exponent, _HOPELESS))
+
+
+PRIOR_INTERRUPTIONS: Final = 1.0
+
+
+PRIOR_S: Final = 12 * 3600.0
+"""Before anything is known: one interruption in twelve hours."""
+
+
+def mean_between_s(observed_s: float, interruptions: int) -> float:
+    """Return the estimated seconds between two interruptions of a host.
+
+    ``(prior + observed) / (1 + interruptions)``: the inverse of the posterior mean of the rate.  Count
+    whatever ends attempts against their will: preemptions, kills, reboots, lost devices.
+    """
+    return (PRIOR_S + observed_s) / (PRIOR_INTERRUPTIONS + interruptions)

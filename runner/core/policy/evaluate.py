@@ -12,31 +12,40 @@ from typing import Final
 from runner.core.policy import adjustments as remedies
 from runner.core.policy import guards as limits
 from runner.core.policy.adjustments import NO_REMEDY, possible
-from runner.core.policy.conditions import Finding, weigh
-from runner.core.policy.decision import Advice, Decision, Limit, Situation, Verdict, Weighed
-from runner.core.policy.facts import Facts, Known, Moment
+from runner.core.policy.conditions import ConditionResult, evaluate
+from runner.core.policy.decision import Action, Advice, Guard, PolicyDecision, RuleResult, Situation
+from runner.core.policy.explain import (
+    describe_action,
+    describe_exit,
+    describe_program_exit,
+    describe_warning,
+    format_span,
+    with_reason,
+)
+from runner.core.policy.facts import DecisionPoint, Facts, Known
 from runner.core.policy.history import History
-from runner.core.policy.model import DISTURBS, STARTS, Adjustment, Policy, Rule, Spent, Verb
-from runner.core.policy.wording import because, doing, happened, noticed, plainly, span
+from runner.core.policy.model import DISTURBS, STARTS, Adjustment, OnExhausted, Policy, Rule, Verb
 
 ANSWERS: Final = "answers"
 ASKED_FIRST: Final = "would answer; what was asked for comes first"
 
 
-def decide(policy: Policy, moment: Moment, history: History, situation: Situation) -> Decision:
+def decide(policy: Policy, moment: DecisionPoint, history: History, situation: Situation) -> PolicyDecision:
     """Return what a policy says at one moment of a job's life."""
     facts = {**situation.facts, **derived(policy, moment, history, situation)}
     situation = replace(situation, facts=facts)
     match moment:
-        case Moment.EXIT:
+        case DecisionPoint.EXIT:
             return _after_exit(policy, history, situation)
-        case Moment.WATCH:
+        case DecisionPoint.WATCH:
             return _while_running(policy, history, situation)
-        case Moment.CHANGE:  # exhaustive
+        case DecisionPoint.CHANGE:  # exhaustive
             return _offered(policy, history, situation)
 
 
-def derived(policy: Policy, moment: Moment, history: History, situation: Situation) -> dict[str, Known]:
+def derived(
+    policy: Policy, moment: DecisionPoint, history: History, situation: Situation
+) -> dict[str, Known]:
     """Return the facts that nobody has to gather: they follow from the history and the policy."""
     facts: dict[str, Known] = {
         "attempt.n": history.attempts + 1,
@@ -45,9 +54,9 @@ def derived(policy: Policy, moment: Moment, history: History, situation: Situati
     }
     if situation.started:
         facts["attempt.uptime_s"] = situation.uptime.total_seconds()
-    if moment is Moment.EXIT:
+    if moment is DecisionPoint.EXIT:
         facts["attempt.same_root"] = history.times_stuck(root_of(situation.facts), situation.effective)
-    if moment is Moment.CHANGE:
+    if moment is DecisionPoint.CHANGE:
         for verb in STARTS:
             gain = situation.facts.get(f"econ.{verb}_gain")
             if isinstance(gain, int | float):
@@ -74,39 +83,39 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    weighed: tuple[Weighed, ...]
+    weighed: tuple[RuleResult, ...]
     advice: tuple[Advice, ...]
     answer: _Answer | None
 
 
-def _ask(policy: Policy, moment: Moment, history: History, situation: Situation) -> _Asked:
+def _ask(policy: Policy, moment: DecisionPoint, history: History, situation: Situation) -> _Asked:
     """Weigh every rule; the first that is true, acts, and does not hand over is the answer."""
-    weighed: list[Weighed] = []
+    weighed: list[RuleResult] = []
     advice: list[Advice] = []
     answer: _Answer | None = None
     for rule in policy.rules(moment):
-        finding = weigh(rule.when, situation.facts)
+        finding = evaluate(rule.when, situation.facts)
         note = ""
         if finding.truth and rule.speaks_only:
             note = "only says so"
-            advice.append(Advice(rule.name, noticed(rule, situation.facts)))
+            advice.append(Advice(rule.name, describe_warning(rule, situation.facts)))
         elif finding.truth and answer is None:
             answer, note = _try(rule, finding, moment, history, situation)
         elif finding.truth:
             note = "an earlier rule has answered"
-        weighed.append(Weighed(rule.name, rule.do, finding.truth, finding.readings, note))
+        weighed.append(RuleResult(rule.name, rule.do, finding.truth, finding.readings, note))
     return _Asked(tuple(weighed), tuple(advice), answer)
 
 
 def _try(
-    rule: Rule, finding: Finding, moment: Moment, history: History, situation: Situation
+    rule: Rule, finding: ConditionResult, moment: DecisionPoint, history: History, situation: Situation
 ) -> tuple[_Answer | None, str]:
     """Return the answer of a rule that is true, None if it has none; and a note about it."""
-    if moment is not Moment.EXIT and rule.do in DISTURBS and not finding.readings:
+    if moment is not DecisionPoint.EXIT and rule.do in DISTURBS and not finding.readings:
         return None, "no fact speaks for it: a running attempt is not disturbed"
     left = tuple(adjustment for adjustment in rule.adjust if possible(adjustment, situation.facts))
-    spent = _spent(rule, left, history, situation) if moment is Moment.EXIT else ""
-    if spent and rule.spent is Spent.NEXT:
+    spent = _spent(rule, left, history, situation) if moment is DecisionPoint.EXIT else ""
+    if spent and rule.spent is OnExhausted.NEXT:
         return None, f"{spent}; the next rule is asked"
     return _Answer(rule, left, spent), spent or ANSWERS
 
@@ -114,7 +123,7 @@ def _try(
 def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
     """Return why a rule has no remedy left; empty when it has one."""
     if rule.adjust and not left:
-        return remedies.spent(rule.adjust, situation.facts)
+        return remedies.is_exhausted(rule.adjust, situation.facts)
     tried = history.times_tried(rule, root_of(situation.facts), situation.effective)
     if rule.tries is not None and tried >= rule.tries:
         return f"all {rule.tries} retries are used" if rule.tries > 1 else "its one retry is used"
@@ -124,7 +133,7 @@ def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation
 # --- The end of an attempt ----------------------------------------------------------------------------
 
 
-def _after_exit(policy: Policy, history: History, situation: Situation) -> Decision:
+def _after_exit(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
     facts, root = situation.facts, root_of(situation.facts)
     advanced = facts.get("progress.advanced")
     before = history.revised() if advanced is True else history
@@ -133,11 +142,11 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Decis
         before.ended(situation.started or situation.now, situation.uptime),
         had_checkpoint=history.had_checkpoint or seen,
     )
-    asked = _ask(policy, Moment.EXIT, before, situation)
-    wish = limits.asked(facts)
+    asked = _ask(policy, DecisionPoint.EXIT, before, situation)
+    wish = limits.requested(facts)
     verdict = wish or _judged(asked.answer, history, facts)
     if asked.answer and verdict.rule:
-        verdict = limits.paid(verdict, asked.answer.rule, facts)
+        verdict = limits.worth_it(verdict, asked.answer.rule, facts)
     after = (
         ended.charged_for(root, situation.effective, advanced=_truth(advanced)) if verdict.charged else ended
     )
@@ -147,28 +156,32 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Decis
     verdict = limits.under_ceilings(verdict, policy, after, situation, root)
     if asked.answer and verdict.verb in STARTS:
         after = after.tried_once_more(asked.answer.rule, root, situation.effective)
-    decision = Decision(Moment.EXIT, verdict, after, facts, asked.weighed, asked.advice)
+    decision = PolicyDecision(DecisionPoint.EXIT, verdict, after, facts, asked.weighed, asked.advice)
     return overruled(decision) if wish else decision
 
 
-def overruled(decision: Decision) -> Decision:
+def overruled(decision: PolicyDecision) -> PolicyDecision:
     """Return a decision whose rules say that what was asked for came first."""
     weighed = (each._replace(note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.weighed)
     return replace(decision, weighed=tuple(weighed))
 
 
-def _judged(answer: _Answer | None, history: History, facts: Facts) -> Verdict:
+def _judged(answer: _Answer | None, history: History, facts: Facts) -> Action:
     """Return what a rule says about an end, as far as the checkpoints allow."""
     if answer is None:
-        return Verdict(Verb.HOLD, "", f"no rule answers: {happened(facts)}")
+        return Action(Verb.HOLD, "", f"no rule answers: {describe_exit(facts)}")
     rule = answer.rule
     if answer.spent:
         verb = Verb(rule.spent)
-        said = plainly(facts) if answer.spent == NO_REMEDY else f"{happened(facts)}, and {answer.spent}"
-        return Verdict(verb, rule.name, because(said, rule))
-    reason = f"{doing(rule.do, rule.start, answer.adjust, facts)}: {happened(facts)}"
-    verdict = Verdict(
-        rule.do, rule.name, because(reason, rule), rule.start, answer.adjust, charged=rule.charge
+        said = (
+            describe_program_exit(facts)
+            if answer.spent == NO_REMEDY
+            else f"{describe_exit(facts)}, and {answer.spent}"
+        )
+        return Action(verb, rule.name, with_reason(said, rule))
+    reason = f"{describe_action(rule.do, rule.start, answer.adjust, facts)}: {describe_exit(facts)}"
+    verdict = Action(
+        rule.do, rule.name, with_reason(reason, rule), rule.start, answer.adjust, charged=rule.charge
     )
     return limits.safe_at_exit(verdict, history, facts)
 
@@ -180,31 +193,33 @@ def _truth(value: Known | None) -> bool | None:
 # --- While it runs ------------------------------------------------------------------------------------
 
 
-def _while_running(policy: Policy, history: History, situation: Situation) -> Decision:
-    asked = _ask(policy, Moment.WATCH, history, situation)
-    verdict = Verdict(Verb.KEEP, "", "nothing speaks against it", charged=False)
+def _while_running(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
+    asked = _ask(policy, DecisionPoint.WATCH, history, situation)
+    verdict = Action(Verb.KEEP, "", "nothing speaks against it", charged=False)
     wall = policy.ceilings.wall
     if wall is not None and history.ran + situation.uptime >= wall:
-        verdict = Verdict(Verb.STOP, "", f"the running time of {span(wall)} is used", limit=Limit.WALL)
+        verdict = Action(Verb.STOP, "", f"the running time of {format_span(wall)} is used", limit=Guard.WALL)
     elif asked.answer:
         rule = asked.answer.rule
-        verdict = Verdict(rule.do, rule.name, f"stop: {noticed(rule, situation.facts)}")
-    return Decision(Moment.WATCH, verdict, history, situation.facts, asked.weighed, asked.advice)
+        verdict = Action(rule.do, rule.name, f"stop: {describe_warning(rule, situation.facts)}")
+    return PolicyDecision(DecisionPoint.WATCH, verdict, history, situation.facts, asked.weighed, asked.advice)
 
 
-def _offered(policy: Policy, history: History, situation: Situation) -> Decision:
+def _offered(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
     """A new revision or profile; as long as nothing speaks for it, the attempt goes on."""
     facts = situation.facts
-    asked = _ask(policy, Moment.CHANGE, history, situation)
-    verdict = Verdict(Verb.KEEP, "", "no rule speaks for the change", charged=False)
+    asked = _ask(policy, DecisionPoint.CHANGE, history, situation)
+    verdict = Action(Verb.KEEP, "", "no rule speaks for the change", charged=False)
     if asked.answer:
         rule, adjust = asked.answer.rule, asked.answer.adjust
-        reason = because(f"{doing(rule.do, rule.start, adjust, facts)}: {_argument(asked)}", rule)
-        verdict = Verdict(rule.do, rule.name, reason, rule.start, adjust, charged=False)
+        reason = with_reason(
+            f"{describe_action(rule.do, rule.start, adjust, facts)}: {_argument(asked)}", rule
+        )
+        verdict = Action(rule.do, rule.name, reason, rule.start, adjust, charged=False)
         verdict = limits.safe_change(verdict, policy, history, facts)
     swapped = verdict.verb in STARTS and facts.get("operator.approved") is not True
     after = replace(history, swaps=history.swaps + 1) if swapped else history
-    return Decision(Moment.CHANGE, verdict, after, facts, asked.weighed, asked.advice)
+    return PolicyDecision(DecisionPoint.CHANGE, verdict, after, facts, asked.weighed, asked.advice)
 
 
 def _argument(asked: _Asked) -> str:

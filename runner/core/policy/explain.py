@@ -7,15 +7,16 @@ records, one per line, is a journal: ``simulate`` asks another policy about the 
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from runner.core.policy.conditions import Reading, worded
-from runner.core.policy.decision import Decision, Situation, Verdict, Weighed
-from runner.core.policy.facts import Known, Moment
-from runner.core.policy.history import Tally
-from runner.core.policy.model import Policy, Start
+from runner.core.policy.adjustments import describe_change
+from runner.core.policy.conditions import FactUse, describe
+from runner.core.policy.decision import Action, PolicyDecision, RuleResult, Situation
+from runner.core.policy.facts import DecisionPoint, Facts, Known
+from runner.core.policy.history import RuleTally
+from runner.core.policy.model import Adjustment, Policy, Rule, Source, StartPoint, Verb
 
 VERSION: Final = 1
 
@@ -35,7 +36,7 @@ class About:
     digest: str
 
 
-def record(about: About, policy: Policy, situation: Situation, decision: Decision) -> dict[str, Any]:
+def record(about: About, policy: Policy, situation: Situation, decision: PolicyDecision) -> dict[str, Any]:
     """Return a decision as JSON can keep it."""
     history = decision.history
     return {
@@ -87,7 +88,7 @@ def _figure(value: Known) -> Known:
     return sys.float_info.max if value == inf else value
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: Action) -> dict[str, Any]:
     return {
         "do": str(verdict.verb),
         "rule": verdict.rule,
@@ -100,21 +101,21 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _start(start: Start) -> str:
+def _start(start: StartPoint) -> str:
     return str(start.source) if start.step is None else f"step {start.step}"
 
 
-def _weighed(each: Weighed) -> dict[str, Any]:
+def _weighed(each: RuleResult) -> dict[str, Any]:
     because = [_bounded(reading).words for reading in each.readings]
     return {"name": each.rule, "do": str(each.do), "truth": each.truth, "because": because, "note": each.note}
 
 
-def _bounded(reading: Reading) -> Reading:
+def _bounded(reading: FactUse) -> FactUse:
     """Return a reading in whose words a gain without bound is no figure."""
     return reading._replace(value=_gained(reading.value)) if _of_gain(reading) else reading
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
+def _tally(tally: RuleTally) -> dict[str, Any]:
     kept: dict[str, Any] = {"root": tally.root, "effective": tally.effective, "times": tally.times}
     return {"rule": tally.rule, **kept} if tally.rule else kept
 
@@ -148,7 +149,7 @@ def _answer(verdict: Mapping[str, Any], moment: str) -> str:
     said = f"rule {verdict['rule']}" if verdict["rule"] else "no rule"
     limit = f", limited by {verdict['limit']}" if verdict["limit"] else ""
     cost = ", charged" if verdict["charged"] else ", free of charge"
-    return f"{verdict['do']} by {said}{limit}{cost if moment == Moment.EXIT else ''}"
+    return f"{verdict['do']} by {said}{limit}{cost if moment == DecisionPoint.EXIT else ''}"
 
 
 def _because(rule: Mapping[str, Any]) -> str:
@@ -169,13 +170,77 @@ def _economics(facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {name} = {_gained(facts[name])}"
 
 
-def _of_gain(reading: Reading) -> bool:
+def _of_gain(reading: FactUse) -> bool:
     return reading.test.fact.startswith("econ.") and _boundless(reading.value)
 
 
 def _gained(value: Any) -> str:  # noqa: ANN401  (JSON)
-    return "without bound" if _boundless(value) else worded(value)
+    return "without bound" if _boundless(value) else describe(value)
 
 
 def _boundless(value: object) -> bool:
     return isinstance(value, float) and value >= BOUNDLESS
+
+
+OUT_OF_DEVICE_MEMORY: Final = (
+    "ran out of device memory; make its batches smaller, or ask for a larger device (devices.memory)"
+)
+"""What only the author of a program can do about it."""
+
+
+def describe_exit(facts: Facts) -> str:
+    """Return why an attempt ended, in a few words."""
+    cause = str(facts.get("cause") or facts.get("exit.class") or "ended, and nobody knows why").replace(
+        "_", " "
+    )
+    phase = facts.get("phase")
+    return cause if phase is None or facts.get("exit.class") == "success" else f"{cause} in {phase}"
+
+
+def describe_program_exit(facts: Facts) -> str:
+    """Return the same about a plain program, whose author knows nothing of causes and phases."""
+    if facts.get("cause") == "host_oom":
+        return "ran out of memory"
+    return OUT_OF_DEVICE_MEMORY if facts.get("oom.device") is True else describe_exit(facts)
+
+
+def describe_action(verb: Verb, start: StartPoint, adjust: tuple[Adjustment, ...], facts: Facts) -> str:
+    """Return what a verdict does: ``resume from step 4000 with micro-batch 256 → 128``."""
+    words = {Verb.RESUME: f"resume {_begin(start, facts)}", Verb.RESTART: "restart from step 0"}
+    done = words.get(verb, verb.replace("_", " "))
+    turned = " and ".join(describe_change(adjustment, facts) for adjustment in adjust)
+    return f"{done} with {turned}" if turned else done
+
+
+def describe_warning(rule: Rule, facts: Facts) -> str:
+    """Return what a rule says about a running attempt."""
+    phase = facts.get("phase")
+    said = rule.why or rule.name.replace("-", " ")
+    return f"{said}, in {phase}" if phase is not None else said
+
+
+def with_reason(text: str, rule: Rule) -> str:
+    """Return a reason with the words that the policy's author gave."""
+    return f"{text} ({rule.why})" if rule.why else text
+
+
+def format_span(duration: timedelta) -> str:
+    """Return a duration in the unit that suits it."""
+    seconds = duration.total_seconds()
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _begin(start: StartPoint, facts: Facts) -> str:
+    step = facts.get("checkpoint.step")
+    match start.source:
+        case Source.NEWEST:
+            return "from the newest checkpoint" if step is None else f"from step {step}"
+        case Source.PREVIOUS:
+            return f"from the checkpoint before {'the newest' if step is None else f'step {step}'}"
+        case Source.BEFORE_NAN:
+            return "from before the loss was not finite"
+        case Source.STEP:  # exhaustive
+            return f"from step {start.step}"

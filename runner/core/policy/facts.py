@@ -24,7 +24,7 @@ MAX_ENTRIES: Final = 100
 """Entries of a list fact that are kept."""
 
 
-class Moment(StrEnum):
+class DecisionPoint(StrEnum):
     """When a policy is asked."""
 
     EXIT = "exit"  # once, when an attempt has ended
@@ -58,7 +58,7 @@ class Fact:
 
     name: str
     kind: Kind
-    moments: tuple[Moment, ...]
+    moments: tuple[DecisionPoint, ...]
     meaning: str
     source: str
     values: tuple[str, ...] = ()

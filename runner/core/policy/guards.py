@@ -6,25 +6,25 @@ Each looks at a verdict and returns it, or another one that says which limit cha
 from dataclasses import replace
 from datetime import timedelta
 
-from runner.core.policy.adjustments import stays
+from runner.core.policy.adjustments import keeps_value
 from runner.core.policy.catalog import TABLE
-from runner.core.policy.conditions import weigh
-from runner.core.policy.decision import Limit, Situation, Verdict
+from runner.core.policy.conditions import evaluate
+from runner.core.policy.decision import Action, Guard, Situation
+from runner.core.policy.explain import describe_action, describe_exit, format_span
 from runner.core.policy.facts import Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Ceilings, Policy, Rule, Source, Verb
-from runner.core.policy.wording import doing, happened, span
 
 
-def asked(facts: Facts) -> Verdict | None:
+def requested(facts: Facts) -> Action | None:
     """Return what a person has asked for, which comes before any rule; work that is done stays done."""
     if facts.get("exit.class") == "success":
         return None
     match facts.get("operator.request"):
         case "cancel":
-            return Verdict(Verb.GIVE_UP, "", "cancelled, as asked", limit=Limit.OPERATOR)
+            return Action(Verb.GIVE_UP, "", "cancelled, as asked", limit=Guard.OPERATOR)
         case "hold":
-            return Verdict(Verb.HOLD, "", "held, as asked", limit=Limit.OPERATOR)
+            return Action(Verb.HOLD, "", "held, as asked", limit=Guard.OPERATOR)
         case _:
             return None
 
@@ -33,71 +33,72 @@ def asked(facts: Facts) -> Verdict | None:
 
 
 def under_ceilings(
-    verdict: Verdict, policy: Policy, after: History, situation: Situation, root: str
-) -> Verdict:
+    verdict: Action, policy: Policy, after: History, situation: Situation, root: str
+) -> Action:
     """Return a verdict that starts no attempt which a ceiling forbids.
 
     ``after`` is the history with the attempt that has ended, charged or not, as the verdict says.
     """
     if verdict.verb not in STARTS:
         return verdict
-    last = happened(situation.facts)
+    last = describe_exit(situation.facts)
     if after.charged >= (most := policy.ceilings.attempts):
         used = f"all {most} attempts are used" if most > 1 else "its one attempt is used"
-        return _ended(verdict, Verb.GIVE_UP, f"{used}; the last: {last}", Limit.ATTEMPTS)
+        return _ended(verdict, Verb.GIVE_UP, f"{used}; the last: {last}", Guard.ATTEMPTS)
     if (wall := policy.ceilings.wall) is not None and after.ran >= wall:
-        why = f"{span(after.ran)} of running time are used, of {span(wall)}; the last: {last}"
-        return _ended(verdict, Verb.GIVE_UP, why, Limit.WALL)
+        why = f"{format_span(after.ran)} of running time are used, of {format_span(wall)}; the last: {last}"
+        return _ended(verdict, Verb.GIVE_UP, why, Guard.WALL)
     stuck = after.times_stuck(root, situation.effective)
-    if stuck >= policy.ceilings.no_progress and all(map(stays, verdict.adjust)):
+    if stuck >= policy.ceilings.no_progress and all(map(keeps_value, verdict.adjust)):
         why = f"no progress: {stuck} attempts ended alike without a newer checkpoint; the last: {last}"
-        return _ended(verdict, Verb.GIVE_UP, why, Limit.NO_PROGRESS)
-    if stormy(policy.ceilings, after, situation, verdict.delay):
+        return _ended(verdict, Verb.GIVE_UP, why, Guard.NO_PROGRESS)
+    if over_restart_rate(policy.ceilings, after, situation, verdict.delay):
         storm = policy.ceilings.storm
-        why = f"{storm.attempts} attempts started within {span(storm.within)}; the last: {last}"
-        return _ended(verdict, Verb.HOLD, why, Limit.STORM)
+        why = f"{storm.attempts} attempts started within {format_span(storm.within)}; the last: {last}"
+        return _ended(verdict, Verb.HOLD, why, Guard.STORM)
     return verdict
 
 
-def stormy(ceilings: Ceilings, after: History, situation: Situation, delay: timedelta) -> bool:
+def over_restart_rate(ceilings: Ceilings, after: History, situation: Situation, delay: timedelta) -> bool:
     """Return whether one more start after ``delay`` would be one too many in its window."""
     opens = situation.now + delay - ceilings.storm.within
     return sum(start > opens for start in after.starts) >= ceilings.storm.attempts
 
 
-def _ended(verdict: Verdict, verb: Verb, why: str, limit: Limit) -> Verdict:
-    return Verdict(verb, verdict.rule, why, charged=verdict.charged, limit=limit)
+def _ended(verdict: Action, verb: Verb, why: str, limit: Guard) -> Action:
+    return Action(verb, verdict.rule, why, charged=verdict.charged, limit=limit)
 
 
 # --- Clamps at the end of an attempt ------------------------------------------------------------------
 
 
-def safe_at_exit(verdict: Verdict, history: History, facts: Facts) -> Verdict:
+def safe_at_exit(verdict: Action, history: History, facts: Facts) -> Action:
     """Return a verdict that neither calls a failure a success nor begins afresh where checkpoints were."""
     if verdict.verb is Verb.FINISH and facts.get("exit.class") != "success":
         why = f"{verdict.reason}; but nothing says that the work is done"
-        return _ended(verdict, Verb.HOLD, why, Limit.NOT_DONE)
+        return _ended(verdict, Verb.HOLD, why, Guard.NOT_DONE)
     return _with_checkpoint(verdict, history, facts) if verdict.verb is Verb.RESUME else verdict
 
 
-def _with_checkpoint(verdict: Verdict, history: History, facts: Facts) -> Verdict:
-    said = happened(facts)
+def _with_checkpoint(verdict: Action, history: History, facts: Facts) -> Action:
+    said = describe_exit(facts)
     if facts.get("checkpoint.present") is False:
         if history.had_checkpoint:
             why = f"the checkpoints that were there are gone; {said}"
-            return _ended(verdict, Verb.HOLD, why, Limit.LOST_CHECKPOINTS)
-        why = f"no checkpoint yet: {doing(Verb.RESTART, verdict.start, verdict.adjust, facts)}: {said}"
-        return replace(verdict, verb=Verb.RESTART, reason=why, limit=Limit.NO_CHECKPOINT)
+            return _ended(verdict, Verb.HOLD, why, Guard.LOST_CHECKPOINTS)
+        restart = describe_action(Verb.RESTART, verdict.start, verdict.adjust, facts)
+        why = f"no checkpoint yet: {restart}: {said}"
+        return replace(verdict, verb=Verb.RESTART, reason=why, limit=Guard.NO_CHECKPOINT)
     if facts.get("checkpoint.valid") is False or facts.get("checkpoint.compatible") is False:
         fault = "is valid" if facts.get("checkpoint.valid") is False else "fits what would run next"
         why = f"checkpoints exist and none {fault}; {said}"
-        return _ended(verdict, Verb.HOLD, why, Limit.UNUSABLE_CHECKPOINTS)
+        return _ended(verdict, Verb.HOLD, why, Guard.UNUSABLE_CHECKPOINTS)
     if verdict.start.source is Source.PREVIOUS and facts.get("checkpoint.count") in (0, 1):
-        return _ended(verdict, Verb.HOLD, f"there is no earlier checkpoint; {said}", Limit.NO_PREVIOUS)
+        return _ended(verdict, Verb.HOLD, f"there is no earlier checkpoint; {said}", Guard.NO_PREVIOUS)
     return verdict
 
 
-def paid(verdict: Verdict, rule: Rule, facts: Facts) -> Verdict:
+def worth_it(verdict: Action, rule: Rule, facts: Facts) -> Action:
     """Return a verdict that charges, unless the runner itself knows why it need not.
 
     What a container says about itself makes nothing free: the rule must be true without it, or the
@@ -106,39 +107,39 @@ def paid(verdict: Verdict, rule: Rule, facts: Facts) -> Verdict:
     if verdict.charged or facts.get("progress.advanced") is True:
         return verdict
     proven = {name: value for name, value in facts.items() if not TABLE[name].hint}
-    if weigh(rule.when, proven).truth is True:
+    if evaluate(rule.when, proven).truth is True:
         return verdict
-    return replace(verdict, charged=True, limit=verdict.limit or Limit.NOT_FREE)
+    return replace(verdict, charged=True, limit=verdict.limit or Guard.NOT_FREE)
 
 
 # --- Clamps while it runs -----------------------------------------------------------------------------
 
 
-def safe_change(verdict: Verdict, policy: Policy, history: History, facts: Facts) -> Verdict:
+def safe_change(verdict: Action, policy: Policy, history: History, facts: Facts) -> Action:
     """Return a verdict that takes no running attempt's work away for nothing."""
     if verdict.verb not in STARTS:
         return verdict
     approved = facts.get("operator.approved") is True
     if not approved and history.swaps >= policy.economics.max_swaps:
         why = f"it was changed {history.swaps} times while it ran; another change needs approval"
-        return _ended(verdict, Verb.KEEP, why, Limit.MAX_SWAPS)
+        return _ended(verdict, Verb.KEEP, why, Guard.MAX_SWAPS)
     unfit = _unfit(facts, approved=approved) if verdict.verb is Verb.RESUME else None
     return _ended(verdict, Verb.KEEP, unfit[1], unfit[0]) if unfit else verdict
 
 
-def _unfit(facts: Facts, *, approved: bool) -> tuple[Limit, str] | None:
+def _unfit(facts: Facts, *, approved: bool) -> tuple[Guard, str] | None:
     """Return why a running attempt cannot be resumed with a change."""
     saves = facts.get("checkpoint.on_demand") is True
     kind = facts.get("diff.class")
     if kind is None or kind == "E" or facts.get("checkpoint.compatible") is False:
-        return Limit.UNUSABLE_CHECKPOINTS, "no checkpoint would fit the change"
+        return Guard.UNUSABLE_CHECKPOINTS, "no checkpoint would fit the change"
     if not saves and facts.get("checkpoint.valid") is not True:
-        return Limit.NO_CHECKPOINT, "there is no checkpoint to resume from, and it does not save when asked"
+        return Guard.NO_CHECKPOINT, "there is no checkpoint to resume from, and it does not save when asked"
     if kind == "C" and facts.get("diff.allowed") is not True:
         return (
-            Limit.NEEDS_APPROVAL,
+            Guard.NEEDS_APPROVAL,
             "the change leads training elsewhere, and the job file does not allow that",
         )
     if kind == "D" and not approved:
-        return Limit.NEEDS_APPROVAL, "only the weights could be kept, and nobody has approved that"
+        return Guard.NEEDS_APPROVAL, "only the weights could be kept, and nobody has approved that"
     return None

@@ -6,6 +6,7 @@ changes that; attempts without progress are counted by both.  Whose progress nob
 neither pays nor clears.
 """
 
+import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,7 +18,7 @@ KEPT_STARTS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RuleTally:
     """How often something has happened since the last progress."""
 
     root: str
@@ -36,8 +37,8 @@ class History:
     swaps: int = 0  # changes while it ran that nobody had approved
     ran: timedelta = field(default_factory=timedelta)
     starts: tuple[datetime, ...] = ()  # that nobody had asked for
-    tried: tuple[Tally, ...] = ()
-    stuck: tuple[Tally, ...] = ()
+    tried: tuple[RuleTally, ...] = ()
+    stuck: tuple[RuleTally, ...] = ()
     had_checkpoint: bool = False
     wanted: bool = False  # a person has asked for the attempt that comes next: its start is part of no storm
 
@@ -55,13 +56,13 @@ class History:
         return replace(self, setbacks=0, tried=(), stuck=())
 
     def times_tried(self, rule: Rule, root: str, effective: str) -> int:
-        return _times(self.tried, Tally(root, _keyed(rule, effective), 0, rule.name))
+        return _times(self.tried, RuleTally(root, _keyed(rule, effective), 0, rule.name))
 
     def times_stuck(self, root: str, effective: str) -> int:
-        return _times(self.stuck, Tally(root, effective, 0))
+        return _times(self.stuck, RuleTally(root, effective, 0))
 
     def tried_once_more(self, rule: Rule, root: str, effective: str) -> "History":
-        counted = _counted(self.tried, Tally(root, _keyed(rule, effective), 0, rule.name))
+        counted = _counted(self.tried, RuleTally(root, _keyed(rule, effective), 0, rule.name))
         return replace(self, tried=counted)
 
     def ended(self, started: datetime, uptime: timedelta) -> "History":
@@ -71,7 +72,7 @@ class History:
 
     def charged_for(self, root: str, effective: str, *, advanced: bool | None) -> "History":
         """Return the history with the attempt that has just ended charged for."""
-        stuck = _counted(self.stuck, Tally(root, effective, 0)) if advanced is False else self.stuck
+        stuck = _counted(self.stuck, RuleTally(root, effective, 0)) if advanced is False else self.stuck
         setbacks = 0 if advanced else self.setbacks + 1
         return replace(self, charged=self.charged + 1, setbacks=setbacks, stuck=stuck)
 
@@ -81,14 +82,36 @@ def _keyed(rule: Rule, effective: str) -> str:
     return "" if rule.adjust else effective
 
 
-def _times(tallies: tuple[Tally, ...], wanted: Tally) -> int:
+def _times(tallies: tuple[RuleTally, ...], wanted: RuleTally) -> int:
     return next((tally.times for tally in tallies if _same(tally, wanted)), 0)
 
 
-def _counted(tallies: tuple[Tally, ...], once: Tally) -> tuple[Tally, ...]:
+def _counted(tallies: tuple[RuleTally, ...], once: RuleTally) -> tuple[RuleTally, ...]:
     others = tuple(tally for tally in tallies if not _same(tally, once))
     return (*others, replace(once, times=_times(tallies, once) + 1))
 
 
-def _same(one: Tally, other: Tally) -> bool:
+def _same(one: RuleTally, other: RuleTally) -> bool:
     return replace(one, times=0) == replace(other, times=0)
+
+
+_SPOKEN: Final = frozenset({"exception", "no_result", "launch_failed"})
+"""Causes that mean many things; of the others the word says it all."""
+
+
+_PATH: Final = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])*([^\s/\\:'\"]*)")
+
+
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{12,}\b|[0-9]+(?:\.[0-9]+)?")
+
+
+_LONGEST: Final = 120
+
+
+def fingerprint(cause: str, message: str = "") -> str:
+    """Return what to count by: the cause, and where that says little its message without what varies."""
+    if cause not in _SPOKEN or not message.strip():
+        return cause
+    first = message.strip().splitlines()[0]
+    same = _NUMBER.sub("N", _PATH.sub(r"\1", first))
+    return f"{cause}: {' '.join(same.split())}"[:_LONGEST]

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from runner.core.policy.conditions import ALWAYS, Condition
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 
 
 class Verb(StrEnum):
@@ -28,10 +28,10 @@ class Verb(StrEnum):
     KEEP = "keep"
 
 
-VERBS: Final[Mapping[Moment, tuple[Verb, ...]]] = {
-    Moment.EXIT: (Verb.FINISH, Verb.RESUME, Verb.RESTART, Verb.HOLD, Verb.GIVE_UP),
-    Moment.WATCH: (Verb.STOP, Verb.ADVISE),
-    Moment.CHANGE: (Verb.KEEP, Verb.RESUME, Verb.RESTART),
+VERBS: Final[Mapping[DecisionPoint, tuple[Verb, ...]]] = {
+    DecisionPoint.EXIT: (Verb.FINISH, Verb.RESUME, Verb.RESTART, Verb.HOLD, Verb.GIVE_UP),
+    DecisionPoint.WATCH: (Verb.STOP, Verb.ADVISE),
+    DecisionPoint.CHANGE: (Verb.KEEP, Verb.RESUME, Verb.RESTART),
 }
 
 STARTS: Final = frozenset({Verb.RESUME, Verb.RESTART})
@@ -48,7 +48,7 @@ class Mode(StrEnum):
     LOG = "log"
 
 
-class Spent(StrEnum):
+class OnExhausted(StrEnum):
     """What follows when the tries of a rule are used up, or its remedy cannot go any further."""
 
     GIVE_UP = "give_up"
@@ -66,14 +66,14 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPoint:
     """Where a resumed attempt begins; ``step`` belongs to ``Source.STEP`` alone."""
 
     source: Source = Source.NEWEST
     step: int | None = None
 
 
-class Knob(StrEnum):
+class Setting(StrEnum):
     """What a rule may turn."""
 
     MICRO_BATCH = "micro_batch"
@@ -85,13 +85,13 @@ class Knob(StrEnum):
     PROFILE = "profile"
 
 
-TURNS: Final[Mapping[Knob, str]] = {
-    Knob.MICRO_BATCH: "halve",
-    Knob.EVAL_BATCH: "halve",
-    Knob.WORKERS: "halve",
-    Knob.PRECISION: "safer",
-    Knob.COMPILE: "off",
-    Knob.DEVICE: "other",
+TURNS: Final[Mapping[Setting, str]] = {
+    Setting.MICRO_BATCH: "halve",
+    Setting.EVAL_BATCH: "halve",
+    Setting.WORKERS: "halve",
+    Setting.PRECISION: "safer",
+    Setting.COMPILE: "off",
+    Setting.DEVICE: "other",
 }
 """The one thing that each can be told; a profile is chosen by its name."""
 
@@ -100,7 +100,7 @@ TURNS: Final[Mapping[Knob, str]] = {
 class Adjustment:
     """One knob, and what it is told."""
 
-    knob: Knob
+    knob: Setting
     turn: str
 
 
@@ -114,11 +114,11 @@ class Rule:
     name: str
     do: Verb
     when: Condition = ALWAYS
-    start: Start = field(default_factory=Start)
+    start: StartPoint = field(default_factory=StartPoint)
     adjust: tuple[Adjustment, ...] = ()
     charge: bool = True
     tries: int | None = None
-    spent: Spent = Spent.GIVE_UP
+    spent: OnExhausted = OnExhausted.GIVE_UP
     mode: Mode = Mode.ACT
     why: str = ""
 
@@ -129,7 +129,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Storm:
+class RestartRate:
     """At most so many attempts that nobody asked for start in any such time, charged or not."""
 
     attempts: int = 6
@@ -142,7 +142,7 @@ class Ceilings:
 
     attempts: int = 20  # charged ones, the first included
     wall: timedelta | None = None  # running time of all attempts together
-    storm: Storm = field(default_factory=Storm)
+    storm: RestartRate = field(default_factory=RestartRate)
     no_progress: int = 3  # charged attempts with the same root and effective spec, since the last progress
 
 
@@ -191,16 +191,16 @@ class Policy:
     def __hash__(self) -> int:
         return hash(self.name)  # to hash all of its rules takes longer than what a cache of policies saves
 
-    def rules(self, moment: Moment) -> tuple[Rule, ...]:
+    def rules(self, moment: DecisionPoint) -> tuple[Rule, ...]:
         """Return the rules of one moment, in order."""
         return {
-            Moment.EXIT: self.on_exit,
-            Moment.WATCH: self.on_watch,
-            Moment.CHANGE: self.on_change,
+            DecisionPoint.EXIT: self.on_exit,
+            DecisionPoint.WATCH: self.on_watch,
+            DecisionPoint.CHANGE: self.on_change,
         }[moment]
 
 
-def tightened(first: Ceilings, second: Ceilings) -> Ceilings:
+def tightest(first: Ceilings, second: Ceilings) -> Ceilings:
     """Return the ceilings that let nothing through which either of both would stop.
 
     The storm with fewer attempts in the longer time is not always one of both, so each half is
@@ -210,7 +210,9 @@ def tightened(first: Ceilings, second: Ceilings) -> Ceilings:
     return Ceilings(
         min(first.attempts, second.attempts),
         min(walls) if walls else None,
-        Storm(min(first.storm.attempts, second.storm.attempts), max(first.storm.within, second.storm.within)),
+        RestartRate(
+            min(first.storm.attempts, second.storm.attempts), max(first.storm.within, second.storm.within)
+        ),
         min(first.no_progress, second.no_progress),
     )
 

@@ -7,23 +7,23 @@ the journal tells what happened under other settings, and that is said.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.core.policy.decision import Situation, Verdict
+from runner.core.policy.decision import Action, Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.explain import Record, situation_of
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReplayStep:
     """One recorded attempt: what was decided then, and what the other policy says; None if it had stopped."""
 
     attempt: int
     recorded: str
     reason: str
     lost_s: float
-    verdict: Verdict | None
+    verdict: Action | None
     certain: bool
 
 
@@ -32,7 +32,7 @@ class Replay:
     """One job under another policy."""
 
     job: str
-    turns: tuple[Turn, ...]
+    turns: tuple[ReplayStep, ...]
 
     @property
     def made(self) -> int:
@@ -59,17 +59,17 @@ def replay(job: str, policy: Policy, journal: Sequence[Record]) -> Replay:
         KeyError, TypeError, ValueError: something in it is no record.
     """
     ends = sorted(
-        (kept for kept in journal if kept["moment"] == Moment.EXIT), key=lambda kept: kept["attempt"]
+        (kept for kept in journal if kept["moment"] == DecisionPoint.EXIT), key=lambda kept: kept["attempt"]
     )
     history, stopped, certain = History(), False, True
-    turns: list[Turn] = []
+    turns: list[ReplayStep] = []
     for kept in ends:
         situation = situation_of(kept)
-        decision = None if stopped else decide(policy, Moment.EXIT, history, situation)
+        decision = None if stopped else decide(policy, DecisionPoint.EXIT, history, situation)
         recorded = kept["verdict"]
         verdict = decision.verdict if decision else None
         lost = lost_s(situation)
-        turns.append(Turn(kept["attempt"], recorded["do"], recorded["reason"], lost, verdict, certain))
+        turns.append(ReplayStep(kept["attempt"], recorded["do"], recorded["reason"], lost, verdict, certain))
         if decision:
             history = _next(decision.history, situation)
             stopped = decision.verdict.verb not in STARTS
@@ -93,5 +93,5 @@ def lost_s(situation: Situation) -> float:
     return min(uptime, age) if isinstance(age, int | float) else uptime
 
 
-def _alike(verdict: Verdict, do: str, turned: object) -> bool:
+def _alike(verdict: Action, do: str, turned: object) -> bool:
     return verdict.verb == do and {str(each.knob): each.turn for each in verdict.adjust} == turned

@@ -18,7 +18,7 @@ class Device:
     render_node: Path | None = None  # AMD: /dev/dri/renderD*
     label: str = ""  # for people: GPU-3, and GPU-3:1 for a slice of it
     capability: tuple[int, int] | None = None  # CUDA's compute capability
-    island: str | None = None  # devices that NVLink or xGMI joins say the same
+    link_group: str | None = None  # devices that NVLink or xGMI joins say the same
     numa: int | None = None
     kind: Literal["whole", "slice", "shared"] = "whole"
     parent: str | None = None  # UUID of the GPU that a slice is part of

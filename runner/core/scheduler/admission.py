@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runner.core.scheduler.calendar import Book
-from runner.core.scheduler.choose import choose
+from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import Quota
-from runner.core.scheduler.placement import Places, suits
-from runner.core.scheduler.snapshot import Device, Needs, Snapshot, Waiting
-from runner.core.scheduler.words import counted, size, wanted
+from runner.core.scheduler.device_selection import select_devices
+from runner.core.scheduler.placement import Placements, suits
+from runner.core.scheduler.snapshot import Device, PendingJob, ResourceRequest, Snapshot
+from runner.core.scheduler.words import count_of, describe_request, size
 
 
-class About(StrEnum):
+class AdmissionRequest(StrEnum):
     """What of a job stands against it."""
 
     CLASS = "class"
@@ -30,11 +30,11 @@ class About(StrEnum):
 class Refusal:
     """Why a job cannot be accepted, and what there is instead."""
 
-    about: About
+    about: AdmissionRequest
     text: str
 
 
-def refusals(job: Waiting, snapshot: Snapshot, jobs: int = 1) -> tuple[Refusal, ...]:
+def refusals(job: PendingJob, snapshot: Snapshot, jobs: int = 1) -> tuple[Refusal, ...]:
     """Return why a job could never start on these hosts under these rules, and what there is instead.
 
     Empty: it may wait.  Whether anything is free now does not matter; devices out of service count.
@@ -43,31 +43,33 @@ def refusals(job: Waiting, snapshot: Snapshot, jobs: int = 1) -> tuple[Refusal, 
     return (*_classes(job, snapshot), *_existing(job, snapshot), *_quotas(job, snapshot, jobs))
 
 
-def _classes(job: Waiting, snapshot: Snapshot) -> Iterator[Refusal]:
+def _classes(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
     names = [each.name for each in sorted(snapshot.rules.classes, key=lambda each: each.rank)]
     if job.priority_class not in names:
-        yield Refusal(About.CLASS, f"there is no class {job.priority_class}; there are {', '.join(names)}")
+        yield Refusal(
+            AdmissionRequest.CLASS, f"there is no class {job.priority_class}; there are {', '.join(names)}"
+        )
 
 
-def _existing(job: Waiting, snapshot: Snapshot) -> Iterator[Refusal]:
-    places = Places(Book(snapshot))
+def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
+    places = Placements(Calendar(snapshot))
     if places.possible(places.shape(job.needs)):
         return
     devices = [device for host in snapshot.hosts for device in host.devices]
     if job.needs.gpus and not any(suits(job.needs, device) for device in devices):
-        text = f"no device suits: {wanted(job.needs)} asked for; there {_inventory(devices)}"
+        text = f"no device suits: {describe_request(job.needs)} asked for; there {_inventory(devices)}"
         yield Refusal(_culprit(job.needs, devices), text)
     elif job.needs.gpus and not _together(job.needs, places):
         most = max(_most(job.needs, places))
         yield Refusal(
-            About.COUNT,
-            f"{wanted(job.needs)} asked for; of such devices there are at most {most} together",
+            AdmissionRequest.COUNT,
+            f"{describe_request(job.needs)} asked for; of such devices there are at most {most} together",
         )
     else:
-        yield Refusal(About.HOST, _no_host(job.needs, snapshot))
+        yield Refusal(AdmissionRequest.HOST, _no_host(job.needs, snapshot))
 
 
-def _no_host(needs: Needs, snapshot: Snapshot) -> str:
+def _no_host(needs: ResourceRequest, snapshot: Snapshot) -> str:
     hosts = snapshot.hosts
     cpus = max((host.cpus for host in hosts), default=0)
     memory = size(max((host.memory_bytes for host in hosts), default=0))
@@ -78,31 +80,37 @@ def _no_host(needs: Needs, snapshot: Snapshot) -> str:
     )
 
 
-def _culprit(needs: Needs, devices: Iterable[Device]) -> About:
+def _culprit(needs: ResourceRequest, devices: Iterable[Device]) -> AdmissionRequest:
     """Return the condition with which the last suitable device is out, in the order of the job file."""
     there = [device for device in devices if needs.vendor in {None, device.vendor}]
-    of_kind = Needs(gpus=1, kind=needs.kind)
+    of_kind = ResourceRequest(gpus=1, kind=needs.kind)
     of_model = replace(of_kind, models=needs.models)
     large = replace(of_model, device_bytes=needs.device_bytes)
-    steps = ((About.KIND, of_kind), (About.MODEL, of_model), (About.MEMORY, large))
+    steps = (
+        (AdmissionRequest.KIND, of_kind),
+        (AdmissionRequest.MODEL, of_model),
+        (AdmissionRequest.MEMORY, large),
+    )
     if not there:
-        return About.COUNT
+        return AdmissionRequest.COUNT
     out = (about for about, step in steps if not any(suits(step, device) for device in there))
-    return next(out, About.CAPABILITY)
+    return next(out, AdmissionRequest.CAPABILITY)
 
 
-def _together(needs: Needs, places: Places) -> bool:
+def _together(needs: ResourceRequest, places: Placements) -> bool:
     pool = places.shape(needs).pool
-    return any(choose(needs, host, pool.slots[host.number]) for host in places.book.hosts)
+    return any(select_devices(needs, host, pool.slots[host.number]) for host in places.book.hosts)
 
 
-def _most(needs: Needs, places: Places) -> Iterator[int]:
+def _most(needs: ResourceRequest, places: Placements) -> Iterator[int]:
     """Yield for each host how many suitable devices it could give at most, linked if they must be."""
     pool = places.shape(needs).pool
     for host in places.book.hosts:
         slots = pool.slots[host.number]
         fitting = (
-            count for count in range(len(slots), 0, -1) if choose(replace(needs, gpus=count), host, slots)
+            count
+            for count in range(len(slots), 0, -1)
+            if select_devices(replace(needs, gpus=count), host, slots)
         )
         yield next(fitting, 0)
 
@@ -117,7 +125,7 @@ def _inventory(devices: Iterable[Device]) -> str:
     )
 
 
-def _quotas(job: Waiting, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
+def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
     quotas = snapshot.rules.quotas
     waiting = snapshot.waiting
     own = sum(each.owner == job.owner for each in waiting)
@@ -128,12 +136,13 @@ def _quotas(job: Waiting, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
 
 def _quota(whose: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iterator[Refusal]:
     if quota.devices is not None and gpus > quota.devices:
-        text = f"{whose} may have {counted(quota.devices, 'device')} at a time, and this asks for {gpus}"
-        yield Refusal(About.COUNT, text)
+        text = f"{whose} may have {count_of(quota.devices, 'device')} at a time, and this asks for {gpus}"
+        yield Refusal(AdmissionRequest.COUNT, text)
     if quota.jobs == 0:
-        yield Refusal(About.TURN, f"{whose} may have no job running")
+        yield Refusal(AdmissionRequest.TURN, f"{whose} may have no job running")
     if quota.queued is not None and queued + jobs > quota.queued:
         more = f"; these are {jobs}" if jobs > 1 else ""
         yield Refusal(
-            About.TURN, f"{whose} may have {counted(quota.queued, 'job')} waiting, and has {queued}{more}"
+            AdmissionRequest.TURN,
+            f"{whose} may have {count_of(quota.queued, 'job')} waiting, and has {queued}{more}",
         )

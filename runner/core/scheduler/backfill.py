@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
-from runner.core.scheduler.calendar import Book, Cap
-from runner.core.scheduler.choose import Choice
+from runner.core.scheduler.calendar import Calendar, Limit
+from runner.core.scheduler.device_selection import Selection
 from runner.core.scheduler.fairshare import Shares
-from runner.core.scheduler.pending import Wait, Waits
-from runner.core.scheduler.placement import Place, Places, Shape
-from runner.core.scheduler.preemption import Bargain, bargain, release
+from runner.core.scheduler.pending import PendingReason, PendingReasons
+from runner.core.scheduler.placement import Placement, Placements, RequestClass
+from runner.core.scheduler.preemption import PreemptionCandidate, best_candidate, released_at
 from runner.core.scheduler.priority import Eligible
-from runner.core.scheduler.snapshot import Snapshot, Sweep, Waiting
-from runner.core.scheduler.timeline import Stay
+from runner.core.scheduler.snapshot import JobArray, PendingJob, Snapshot
+from runner.core.scheduler.timeline import Span
 from runner.core.scheduler.words import span
 
 
@@ -59,7 +59,7 @@ class Plan:
     starts: tuple[Start, ...]
     preemptions: tuple[Preempt, ...]
     reservations: tuple[Reservation, ...]
-    waits: Mapping[str, Wait]
+    waits: Mapping[str, PendingReason]
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -67,7 +67,7 @@ def plan(snapshot: Snapshot) -> Plan:
     return _Planner(snapshot).plan()
 
 
-Under: TypeAlias = tuple[str, str, Sweep | None, int]
+Under: TypeAlias = tuple[str, str, JobArray | None, int]
 """What decides which limits a job falls under, and by how much it uses them up."""
 
 
@@ -76,10 +76,10 @@ class _Planner:
     """One plan in the making."""
 
     snapshot: Snapshot
-    book: Book = field(init=False)
-    places: Places = field(init=False)
+    book: Calendar = field(init=False)
+    places: Placements = field(init=False)
     shares: Shares = field(init=False)
-    endless: Stay = field(init=False)
+    endless: Span = field(init=False)
     endless_s: float = field(init=False)  # from now on
     starts: list[Start] = field(default_factory=list)
     preemptions: list[Preempt] = field(default_factory=list)
@@ -92,8 +92,8 @@ class _Planner:
     living: set[int] = field(default_factory=set)  # shapes that may still find a place, by identity
 
     def __post_init__(self) -> None:
-        self.book = Book(self.snapshot)
-        self.places = Places(self.book)
+        self.book = Calendar(self.snapshot)
+        self.places = Placements(self.book)
         self.shares = Shares.of(self.snapshot)
         self.endless = self.snapshot.endless
         self.endless_s = self.endless.until(self.snapshot.now_s) - self.snapshot.now_s
@@ -106,7 +106,7 @@ class _Planner:
             if not self._considered(job, late=number < late) or (number >= late and self._through()):
                 break
         starts, reserved = tuple(self.starts), tuple(self.reservations)
-        waits = Waits(
+        waits = PendingReasons(
             self.snapshot,
             self.places,
             self.shares,
@@ -121,7 +121,7 @@ class _Planner:
         """Return whether nobody else can start, so that the others need not be looked at."""
         return self.headed and not self.living
 
-    def _considered(self, job: Waiting, *, late: bool) -> bool:
+    def _considered(self, job: PendingJob, *, late: bool) -> bool:
         """Decide about one job, and return whether those behind it may still start."""
         under = (job.owner, job.group, job.sweep, job.needs.gpus)
         capped_s = None if late else self.capped.get(under)  # an overdue job may close its limits
@@ -148,7 +148,7 @@ class _Planner:
         self._start(job, choice, lasts_s)
         return True
 
-    def _full(self, caps: Sequence[Cap], lasts_s: float, *, late: bool) -> list[Cap]:
+    def _full(self, caps: Sequence[Limit], lasts_s: float, *, late: bool) -> list[Limit]:
         """Return which quotas or limits of sweeps stand against a job; what an overdue job waits for does."""
         now_s, closed = self.snapshot.now_s, self.closed
         ends_s, spared = now_s + lasts_s, {} if late else self.spared
@@ -158,7 +158,7 @@ class _Planner:
             if cap.words in closed or cap.free.least(now_s, ends_s) < cap.amount + spared.get(cap.words, 0)
         ]
 
-    def _spare(self, caps: Sequence[Cap], full: Sequence[Cap]) -> None:
+    def _spare(self, caps: Sequence[Limit], full: Sequence[Limit]) -> None:
         """Close the limits that an overdue job waits for; of its others, spare it what it uses up.
 
         Should somebody who is not overdue take that, the next plan would find that the job waits for those
@@ -168,19 +168,19 @@ class _Planner:
         for cap in caps:
             self.spared[cap.words] = max(cap.amount, self.spared.get(cap.words, 0))
 
-    def _could_use(self, caps: Sequence[Cap], shape: Shape) -> bool:
+    def _could_use(self, caps: Sequence[Limit], shape: RequestClass) -> bool:
         """Return whether a job waits for its quota: not if it may never have as much, nor without a place."""
-        shape.never = shape.never or self.places.earliest(shape, Stay(0.0)) is None
+        shape.never = shape.never or self.places.earliest(shape, Span(0.0)) is None
         return not shape.never and all(cap.limit >= cap.amount for cap in caps)
 
-    def _found_none(self, shape: Shape, lasts_s: float) -> None:
+    def _found_none(self, shape: RequestClass, lasts_s: float) -> None:
         if not _reaches(lasts_s, shape.too_long_s):
             shape.too_long_s = lasts_s
         if shape.dead or self.places.now(shape, 0.0) is None:
             shape.dead = True
             self.living.discard(id(shape))
 
-    def _start(self, job: Waiting, choice: Choice, lasts_s: float) -> None:
+    def _start(self, job: PendingJob, choice: Selection, lasts_s: float) -> None:
         """Write in a start; from now on the job is taken to last as long as any that runs already.
 
         If it were taken to last for ever, whoever waits for its devices would be promised nothing in this
@@ -192,12 +192,12 @@ class _Planner:
         self.until |= dict.fromkeys(choice.devices, until_s)
         self.starts.append(Start(job.job_id, choice.host.host.name, choice.devices))
 
-    def _blocked(self, job: Waiting, shape: Shape, caps: Sequence[Cap], *, late: bool) -> bool:
+    def _blocked(self, job: PendingJob, shape: RequestClass, caps: Sequence[Limit], *, late: bool) -> bool:
         """Reserve for a job what it waits for, and return whether those behind it may still start."""
-        stay = self.endless if job.lasts_s is None else Stay(job.lasts_s)
+        stay = self.endless if job.lasts_s is None else Span(job.lasts_s)
         place = self.places.earliest(shape, stay, caps)
         if place is None:
-            shape.never = self.places.earliest(shape, Stay(0.0)) is None
+            shape.never = self.places.earliest(shape, Span(0.0)) is None
             return True
         if not self.snapshot.rules.backfill:
             return False
@@ -207,23 +207,23 @@ class _Planner:
         self.headed = self.headed or not late
         return True
 
-    def _reserve(self, job: Waiting, place: Place, *, late: bool) -> None:
+    def _reserve(self, job: PendingJob, place: Placement, *, late: bool) -> None:
         """Keep a place; of a job that may last for ever only the time that is usual is kept."""
         host, devices = place.choice.host, place.choice.devices
         self.book.reserve(job, host, devices, place.at_s, job.lasting(self.snapshot.rules), late=late)
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, place.at_s))
 
-    def _preempting(self, job: Waiting, shape: Shape, place: Place, stay: Stay) -> Place:
+    def _preempting(self, job: PendingJob, shape: RequestClass, place: Placement, stay: Span) -> Placement:
         """Return the place that preemption gives a job, where that pays; else the one it has."""
-        deal = bargain(self.book, job, shape, place, stay)
+        deal = best_candidate(self.book, job, shape, place, stay)
         if deal is None:
             return place
         host = self.book.hosts[deal.place.choice.host.number]
         for victim in deal.victims:
-            release(self.book, host, victim, deal.place.at_s)
+            released_at(self.book, host, victim, deal.place.at_s)
             self.book.ends[victim.job_id] = deal.place.at_s
             self.preemptions.append(Preempt(victim.job_id, job.job_id, _why(job, deal, place)))
-        return Place(deal.place.at_s, Choice(deal.place.choice.score, host, deal.place.choice.devices))
+        return Placement(deal.place.at_s, Selection(deal.place.choice.score, host, deal.place.choice.devices))
 
 
 def _reaches(lasts_s: float, least_s: float | None) -> bool:
@@ -231,7 +231,7 @@ def _reaches(lasts_s: float, least_s: float | None) -> bool:
     return least_s is not None and lasts_s >= least_s
 
 
-def _why(job: Waiting, deal: Bargain, place: Place) -> str:
+def _why(job: PendingJob, deal: PreemptionCandidate, place: Placement) -> str:
     spared = span(place.at_s - deal.place.at_s)
     return (
         f"gives way to job {job.job_id} of class {job.priority_class}, which would wait {spared} longer: "

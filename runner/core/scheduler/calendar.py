@@ -14,10 +14,10 @@ from runner.core.scheduler.snapshot import (
     Host,
     Kind,
     Maintenance,
-    Needs,
-    Running,
+    PendingJob,
+    ResourceRequest,
+    RunningJob,
     Snapshot,
-    Waiting,
 )
 from runner.core.scheduler.timeline import Timeline
 
@@ -39,7 +39,7 @@ class Slot:
 
 
 @dataclass(slots=True)
-class HostBook:
+class HostCalendar:
     """A host in the book.  ``rising``: what is free now stays free, so that durations do not matter."""
 
     number: int
@@ -47,32 +47,34 @@ class HostBook:
     millicpus: Timeline
     memory: Timeline
     slots: list[Slot]
-    islands: dict[str | None, int]  # devices on each
+    link_groups: dict[str | None, int]  # devices on each
     rising: bool = True
     version: int = 0
 
-    def copy(self) -> "HostBook":
+    def copy(self) -> "HostCalendar":
         """Return a twin to try something out on."""
         slots = [Slot(each.device, each.number, each.capacity, each.free.copy()) for each in self.slots]
-        return HostBook(
+        return HostCalendar(
             self.number,
             self.host,
             self.millicpus.copy(),
             self.memory.copy(),
             slots,
-            self.islands,
+            self.link_groups,
             rising=False,
         )
 
-    def take(self, needs: Needs, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
+    def take(self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
         """Write in that a job has what it needs for a time."""
         self._book(needs, devices, begins_s, ends_s, 1)
 
-    def give(self, needs: Needs, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
+    def give(self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
         """Write in that a job does not have for a time what it was booked to have."""
         self._book(needs, devices, begins_s, ends_s, -1)
 
-    def _book(self, needs: Needs, devices: Iterable[str], begins_s: float, ends_s: float, sign: int) -> None:
+    def _book(
+        self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float, sign: int
+    ) -> None:
         self.millicpus.take(begins_s, ends_s, sign * millicpus(needs))
         self.memory.take(begins_s, ends_s, sign * needs.memory_bytes)
         held = frozenset(devices)
@@ -94,16 +96,16 @@ class HostBook:
         self.rising = self.rising and not (whole or slots)
 
 
-def millicpus(needs: Needs) -> int:
+def millicpus(needs: ResourceRequest) -> int:
     return round(needs.cpus * 1000)
 
 
-def share(needs: Needs) -> int:
+def share(needs: ResourceRequest) -> int:
     """Return what is taken of each device: all of it, or bytes."""
     return needs.device_bytes if needs.kind is Kind.SHARED else 1
 
 
-def expected_end(job: Running, snapshot: Snapshot) -> float:
+def expected_end(job: RunningJob, snapshot: Snapshot) -> float:
     """Return when a running job will have given everything back, as far as anybody can tell."""
     unknown = job.started_s + snapshot.rules.unknown_s
     ends_s = unknown if job.ends_s is None else job.ends_s
@@ -112,7 +114,7 @@ def expected_end(job: Running, snapshot: Snapshot) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
+class Limit:
     """One limit that a job falls under, and how much of it the job would use."""
 
     whose: str
@@ -128,14 +130,14 @@ class Cap:
 
 
 @dataclass(slots=True)
-class Book:
+class Calendar:
     """All hosts and all limits, from ``now_s`` on."""
 
     snapshot: Snapshot
-    hosts: list[HostBook] = field(default_factory=list)
-    by_name: dict[str, HostBook] = field(default_factory=dict)
+    hosts: list[HostCalendar] = field(default_factory=list)
+    by_name: dict[str, HostCalendar] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
-    changed: list[HostBook] = field(default_factory=list)  # every start and reservation, in order
+    changed: list[HostCalendar] = field(default_factory=list)  # every start and reservation, in order
     _caps: dict[tuple[str, str], tuple[int, Timeline]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -149,7 +151,7 @@ class Book:
         for job in self.snapshot.running:
             self._running(job)
 
-    def _running(self, job: Running) -> None:
+    def _running(self, job: RunningJob) -> None:
         now_s = self.snapshot.now_s
         ends_s = self.ends[job.job_id] = expected_end(job, self.snapshot)
         if job.host in self.by_name:
@@ -157,12 +159,19 @@ class Book:
         for cap in self.caps(job):
             cap.free.take(now_s, ends_s, cap.amount)
 
-    def start(self, job: Waiting, host: HostBook, devices: Iterable[str], lasts_s: float) -> None:
+    def start(self, job: PendingJob, host: HostCalendar, devices: Iterable[str], lasts_s: float) -> None:
         """Write in a job that starts now."""
         self._write(job, host, devices, self.snapshot.now_s, lasts_s)
 
     def reserve(  # noqa: PLR0913  (a reservation is all of these)
-        self, job: Waiting, host: HostBook, devices: Iterable[str], at_s: float, lasts_s: float, *, late: bool
+        self,
+        job: PendingJob,
+        host: HostCalendar,
+        devices: Iterable[str],
+        at_s: float,
+        lasts_s: float,
+        *,
+        late: bool,
     ) -> None:
         """Write in a job that starts later; from now on, durations matter on that host.
 
@@ -175,14 +184,14 @@ class Book:
         host.rising = False
 
     def _write(
-        self, job: Waiting, host: HostBook, devices: Iterable[str], at_s: float, lasts_s: float
+        self, job: PendingJob, host: HostCalendar, devices: Iterable[str], at_s: float, lasts_s: float
     ) -> None:
         host.take(job.needs, devices, at_s, at_s + lasts_s)
         for cap in self.caps(job):
             cap.free.take(at_s, at_s + lasts_s, cap.amount)
         self.changed.append(host)
 
-    def caps(self, job: Waiting | Running) -> Iterator[Cap]:
+    def caps(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
         """Yield the limits that somebody has set for jobs such as this one."""
         quotas = self.snapshot.rules.quotas
         yield from self._quota(f"user {job.owner}", quotas.of_user(job.owner), job.needs.gpus)
@@ -191,26 +200,26 @@ class Book:
         if job.sweep and job.sweep.at_a_time is not None:
             yield self._cap(f"sweep {job.sweep.id}", "jobs", job.sweep.at_a_time, 1)
 
-    def _quota(self, whose: str, quota: Quota, gpus: int) -> Iterator[Cap]:
+    def _quota(self, whose: str, quota: Quota, gpus: int) -> Iterator[Limit]:
         if quota.jobs is not None:
             yield self._cap(whose, "jobs", quota.jobs, 1)
         if quota.devices is not None and gpus:
             yield self._cap(whose, "devices", quota.devices, gpus)
 
-    def _cap(self, whose: str, what: str, limit: int, amount: int) -> Cap:
+    def _cap(self, whose: str, what: str, limit: int, amount: int) -> Limit:
         known = self._caps.get((whose, what))
         if known is None:
             known = self._caps[whose, what] = (limit, Timeline(self.snapshot.now_s, limit))
-        return Cap(whose, what, known[0], amount, known[1])
+        return Limit(whose, what, known[0], amount, known[1])
 
 
-def _host_book(number: int, host: Host, held: set[str], now_s: float) -> HostBook:
+def _host_book(number: int, host: Host, held: set[str], now_s: float) -> HostCalendar:
     slots = [_slot(i, device, held, now_s) for i, device in enumerate(host.devices)]
-    islands: dict[str | None, int] = {}
+    link_groups: dict[str | None, int] = {}
     for device in host.devices:
-        islands[device.island] = islands.get(device.island, 0) + 1
+        link_groups[device.link_group] = link_groups.get(device.link_group, 0) + 1
     cpus, memory = Timeline(now_s, round(host.cpus * 1000)), Timeline(now_s, host.memory_bytes)
-    return HostBook(number, host, cpus, memory, slots, islands)
+    return HostCalendar(number, host, cpus, memory, slots, link_groups)
 
 
 def _slot(number: int, device: Device, held: set[str], now_s: float) -> Slot:

@@ -76,7 +76,7 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SchedulerConfig:
     """Everything about the order that a site can decide."""
 
     order: Order = Order.FAIR

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runner.core.job.model import Outcome
-from runner.core.scheduler.snapshot import After, Condition, Ended
+from runner.core.job.states import Outcome
+from runner.core.scheduler.snapshot import Condition, Dependency, EndedJob
 
 
 class Readiness(StrEnum):
@@ -44,7 +44,7 @@ def resolve(reference: str, owner: str, known: Sequence[Named]) -> str | None:
     return named[-1] if named else None
 
 
-def refuse_circles(edges: Mapping[str, Iterable[str]]) -> None:
+def refuse_cycles(edges: Mapping[str, Iterable[str]]) -> None:
     """Look for jobs that wait for one another, given for each the jobs that it waits for.
 
     Raises:
@@ -72,7 +72,7 @@ def _walk(start: str, edges: Mapping[str, Iterable[str]], done: set[str]) -> Non
             todo += [(other, False) for other in edges.get(job, ())]
 
 
-def satisfied(after: After, ended: Mapping[str, Ended]) -> Readiness:
+def satisfied(after: Dependency, ended: Mapping[str, EndedJob]) -> Readiness:
     """Return what is known about one dependency."""
     end = ended.get(after.job_id)
     if end is None:
@@ -82,7 +82,7 @@ def satisfied(after: After, ended: Mapping[str, Ended]) -> Readiness:
     return Readiness.READY if wanted[after.condition] else Readiness.NEVER
 
 
-def readiness(after: Sequence[After], ended: Mapping[str, Ended]) -> Readiness:
+def readiness(after: Sequence[Dependency], ended: Mapping[str, EndedJob]) -> Readiness:
     """Return what is known about all of a job's dependencies together."""
     each = {satisfied(one, ended) for one in after}
     if Readiness.NEVER in each:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import exp2, log
 
-from runner.core.scheduler.config import Rules
-from runner.core.scheduler.snapshot import Needs, Running, Snapshot
+from runner.core.scheduler.config import SchedulerConfig
+from runner.core.scheduler.snapshot import ResourceRequest, RunningJob, Snapshot
 
 
 def decayed(device_s: float, elapsed_s: float, half_life_s: float) -> float:
@@ -29,7 +29,7 @@ def charged(device_s: float, devices: float, lasted_s: float, half_life_s: float
     return decayed(device_s, lasted_s, half_life_s) + accrued(devices, lasted_s, half_life_s)
 
 
-def jain(values: Iterable[float]) -> float:
+def jain_index(values: Iterable[float]) -> float:
     """Return Jain's index of fairness, from 1/n (one has all) to 1 (all have the same).
 
     R. Jain, D. Chiu, W. Hawe: A Quantitative Measure of Fairness and Discrimination for Resource
@@ -40,7 +40,7 @@ def jain(values: Iterable[float]) -> float:
     return sum(known) ** 2 / (len(known) * squares) if squares else 1.0
 
 
-def billed(needs: Needs, rules: Rules) -> float:
+def billed(needs: ResourceRequest, rules: SchedulerConfig) -> float:
     """Return how many devices some needs count as; processors count a little too."""
     return needs.gpus + rules.cpu_weight * needs.cpus
 
@@ -51,7 +51,7 @@ class Shares:
 
     users: dict[str, float] = field(default_factory=dict)
     groups: dict[str, float] = field(default_factory=dict)
-    rules: Rules = field(default_factory=Rules)
+    rules: SchedulerConfig = field(default_factory=SchedulerConfig)
     charges: int = 0  # how often somebody was charged: until the next time all ranks stay
 
     @classmethod
@@ -61,7 +61,7 @@ class Shares:
             shares.charge(job.owner, job.group, job.needs, _remaining(job, snapshot))
         return shares
 
-    def charge(self, user: str, group: str, needs: Needs, lasts_s: float) -> None:
+    def charge(self, user: str, group: str, needs: ResourceRequest, lasts_s: float) -> None:
         """Count what a job takes as used for the time to come, as far as that is charged at once."""
         device_s = billed(needs, self.rules) * min(lasts_s, self.rules.ahead_s)
         self.users[user] = self.users.get(user, 0.0) + device_s
@@ -81,6 +81,6 @@ def _over(usage: float, shares: Mapping[str, float], name: str) -> float:
     return usage / share if share > 0 else float("inf")
 
 
-def _remaining(job: Running, snapshot: Snapshot) -> float:
+def _remaining(job: RunningJob, snapshot: Snapshot) -> float:
     ends_s = job.started_s + snapshot.rules.unknown_s if job.ends_s is None else job.ends_s
     return max(ends_s - snapshot.now_s, 0.0)

@@ -13,22 +13,30 @@ from functools import cached_property
 from math import exp2, inf, log2
 from typing import Final
 
-from runner.core.scheduler.calendar import Cap, HostBook, Slot
+from runner.core.scheduler.calendar import HostCalendar, Limit, Slot
 from runner.core.scheduler.dependencies import Readiness, satisfied
 from runner.core.scheduler.fairshare import Shares
-from runner.core.scheduler.placement import Places, Shape
-from runner.core.scheduler.position import Capped, Standing, standings
-from runner.core.scheduler.snapshot import Condition, DeviceState, Maintenance, Snapshot, Waiting
-from runner.core.scheduler.timeline import Stay
-from runner.core.scheduler.unending import Unendings
-from runner.core.scheduler.words import clock, counted, jobs, out_of_service, scarce, size, wanted, zone
+from runner.core.scheduler.placement import Placements, RequestClass
+from runner.core.scheduler.position import JobsWithoutTimeLimit, LimitedJob, QueuePosition, queue_positions
+from runner.core.scheduler.snapshot import Condition, DeviceState, Maintenance, PendingJob, Snapshot
+from runner.core.scheduler.timeline import Span
+from runner.core.scheduler.words import (
+    clock,
+    count_jobs,
+    count_of,
+    describe_request,
+    out_of_service,
+    scarce,
+    size,
+    zone,
+)
 
 NEVER: Final = "never starts: "
 """How the reason of a job begins that waits for ever, as things stand."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class PendingReason:
     """What a job waits for.  ``starts_s`` is an estimate; None: nobody can tell."""
 
     job_id: str
@@ -50,22 +58,22 @@ class _Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Waits(Mapping[str, Wait]):
+class PendingReasons(Mapping[str, PendingReason]):
     """The jobs that do not start, by id."""
 
     snapshot: Snapshot
-    places: Places
+    places: Placements
     shares: Shares
     started: frozenset[str]
     reserved: Mapping[str, float]
     room: Mapping[str, int]  # how many jobs give way to a job
     until: Mapping[str, float]  # ends of what was just started, by device
     _lasting: dict[tuple[int, float | None], float | None] = field(default_factory=dict)  # by shape, duration
-    _opened: dict[tuple[int, Stay], float | None] = field(default_factory=dict)
+    _opened: dict[tuple[int, Span], float | None] = field(default_factory=dict)
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    _hopeless: dict[str, Wait | None] = field(default_factory=dict)  # by job
+    _hopeless: dict[str, PendingReason | None] = field(default_factory=dict)  # by job
 
-    def __getitem__(self, job_id: str) -> Wait:
+    def __getitem__(self, job_id: str) -> PendingReason:
         return self._wait(self._jobs[job_id])
 
     def __iter__(self) -> Iterator[str]:
@@ -75,31 +83,31 @@ class Waits(Mapping[str, Wait]):
         return len(self.snapshot.waiting) - len(self.started)
 
     @cached_property
-    def _jobs(self) -> dict[str, Waiting]:
+    def _jobs(self) -> dict[str, PendingJob]:
         return {job.job_id: job for job in self.snapshot.waiting if job.job_id not in self.started}
 
     @cached_property
-    def _caps(self) -> Capped:
-        return Capped(self.places.book)
+    def _caps(self) -> LimitedJob:
+        return LimitedJob(self.places.book)
 
     @cached_property
-    def _standings(self) -> dict[str, Standing]:
-        return standings(self.snapshot, self.places, self.shares, self.started, self.reserved)
+    def _standings(self) -> dict[str, QueuePosition]:
+        return queue_positions(self.snapshot, self.places, self.shares, self.started, self.reserved)
 
     @cached_property
-    def _unending(self) -> Unendings:
-        return Unendings(self.snapshot, self.places, self.started, self.reserved)
+    def _unending(self) -> JobsWithoutTimeLimit:
+        return JobsWithoutTimeLimit(self.snapshot, self.places, self.started, self.reserved)
 
     @cached_property
-    def _endless(self) -> Stay:
+    def _endless(self) -> Span:
         return self.snapshot.endless
 
-    def _until_s(self, job: Waiting) -> float:
+    def _until_s(self, job: PendingJob) -> float:
         """Return when a job would end if it began now."""
         return self._stay(job).until(self.snapshot.now_s)
 
-    def _stay(self, job: Waiting) -> Stay:
-        return self._endless if job.lasts_s is None else Stay(job.lasts_s)
+    def _stay(self, job: PendingJob) -> Span:
+        return self._endless if job.lasts_s is None else Span(job.lasts_s)
 
     @cached_property
     def _until_by_device(self) -> dict[str, float]:
@@ -112,24 +120,26 @@ class Waits(Mapping[str, Wait]):
 
     # --- one job
 
-    def _wait(self, job: Waiting) -> Wait:
+    def _wait(self, job: PendingJob) -> PendingReason:
         now_s = self.snapshot.now_s
         if never := self._never(job):
             return never
         if job.not_before_s is not None and job.not_before_s > now_s:
             begins = f"{clock(job.not_before_s, self.snapshot)} {zone(self.snapshot)}"
-            return Wait(job.job_id, f"not before {begins}", job.not_before_s)
+            return PendingReason(job.job_id, f"not before {begins}", job.not_before_s)
         shape = self.places.shape(job.needs)
         return self._dependent(job) or self._capped(job, shape) or self._scarce(job, shape)
 
-    def _never(self, job: Waiting) -> Wait | None:
+    def _never(self, job: PendingJob) -> PendingReason | None:
         """Return why a job never starts, if that is so whatever becomes of those before it."""
         if job.job_id not in self._hopeless:
             why = self._failed(job) or self._impossible(job) or self._beyond(job)
-            self._hopeless[job.job_id] = Wait(job.job_id, f"{NEVER}{why}", never=True) if why else None
+            self._hopeless[job.job_id] = (
+                PendingReason(job.job_id, f"{NEVER}{why}", never=True) if why else None
+            )
         return self._hopeless[job.job_id]
 
-    def _failed(self, job: Waiting) -> str:
+    def _failed(self, job: PendingJob) -> str:
         """Return which of the jobs that a job waits for has ended in another way than it was to, and how."""
         for after in job.after:
             if satisfied(after, self.snapshot.ended) is Readiness.NEVER:
@@ -137,13 +147,13 @@ class Waits(Mapping[str, Wait]):
                 return f"job {after.job_id} {outcome}, and it was to {end}"
         return ""
 
-    def _impossible(self, job: Waiting) -> str:
+    def _impossible(self, job: PendingJob) -> str:
         """Return what no host has."""
         if self.places.possible(self.places.shape(job.needs)):
             return ""
-        return f"no host has {wanted(job.needs)}{_beside(job)}"
+        return f"no host has {describe_request(job.needs)}{_beside(job)}"
 
-    def _beyond(self, job: Waiting) -> str:
+    def _beyond(self, job: PendingJob) -> str:
         """Return which limit is smaller than what a job asks for."""
         for cap in self._caps.of(job):
             if cap.limit < cap.amount:
@@ -151,7 +161,7 @@ class Waits(Mapping[str, Wait]):
                 return f"{most}, and this asks for {cap.amount}"
         return ""
 
-    def _never_before(self, ids: Iterable[str]) -> Wait | None:
+    def _never_before(self, ids: Iterable[str]) -> PendingReason | None:
         """Return the first of some jobs, and of those that they wait for, that never starts."""
         found = dict.fromkeys(ids)
         todo = list(found)
@@ -166,27 +176,27 @@ class Waits(Mapping[str, Wait]):
             todo += more
         return None
 
-    def _dependent(self, job: Waiting) -> Wait | None:
+    def _dependent(self, job: PendingJob) -> PendingReason | None:
         open_ = [each for each in job.after if satisfied(each, self.snapshot.ended) is Readiness.PENDING]
         if not open_:
             return None
         alike = {
             end: [a.job_id for a in open_ if a.condition is condition] for condition, end in _ENDS.items()
         }
-        each = [f"for {jobs(ids)} to {end}" for end, ids in alike.items() if ids]
+        each = [f"for {count_jobs(ids)} to {end}" for end, ids in alike.items() if ids]
         why, never = f"waits {' and '.join(each)}", self._never_before(each.job_id for each in open_)
         if never is None:
-            return Wait(job.job_id, why)
-        return Wait(job.job_id, f"{NEVER}it {why}, and job {never.job_id} {never.why}", never=True)
+            return PendingReason(job.job_id, why)
+        return PendingReason(job.job_id, f"{NEVER}it {why}, and job {never.job_id} {never.why}", never=True)
 
-    def _capped(self, job: Waiting, shape: Shape) -> Wait | None:
+    def _capped(self, job: PendingJob, shape: RequestClass) -> PendingReason | None:
         for cap in self._caps.of(job):
             free = cap.free.least(self.snapshot.now_s, self._until_s(job))
             if job.job_id not in self.reserved and free < cap.amount:
                 return self._at_limit(job, shape, cap, cap.limit - free)
         return None
 
-    def _at_limit(self, job: Waiting, shape: Shape, cap: Cap, used: int) -> Wait:
+    def _at_limit(self, job: PendingJob, shape: RequestClass, cap: Limit, used: int) -> PendingReason:
         """Return for how long a limit keeps a job: those of its owner that go first use it up before."""
         stay = self._stay(job)
         opens_s = max(
@@ -204,26 +214,26 @@ class Waits(Mapping[str, Wait]):
         starts_s = self._outside(job, shape, max(place_s, opens_s + standing.capped_s))
         return self._told(job, why, starts_s, unknown)
 
-    def _scarce(self, job: Waiting, shape: Shape) -> Wait:
+    def _scarce(self, job: PendingJob, shape: RequestClass) -> PendingReason:
         known, room = self._look(shape), self.room.get(job.job_id, 0)
         facts = list(self._facts(job, known))
         if room:
-            facts.append(f"{counted(room, 'job')} making room")
+            facts.append(f"{count_of(room, 'job')} making room")
         facts += self._first(job)
         why = f"waits for {known.wanted}: {', '.join(facts) or 'held back by the order'}"
         return self._told(job, why, *self._estimate(job, shape))
 
-    def _told(self, job: Waiting, why: str, starts_s: float | None, unknown: str = "") -> Wait:
+    def _told(self, job: PendingJob, why: str, starts_s: float | None, unknown: str = "") -> PendingReason:
         """Return a wait with its estimate; none where that rests on a job that has no known end."""
         if starts_s is None:
-            return Wait(job.job_id, f"{why}; nobody knows when")
+            return PendingReason(job.job_id, f"{why}; nobody knows when")
         if unknown:
-            return Wait(job.job_id, f"{why}; no estimate: job {unknown} has no time limit")
-        return Wait(job.job_id, f"{why}; starts about {clock(starts_s, self.snapshot)}", starts_s)
+            return PendingReason(job.job_id, f"{why}; no estimate: job {unknown} has no time limit")
+        return PendingReason(job.job_id, f"{why}; starts about {clock(starts_s, self.snapshot)}", starts_s)
 
     # --- facts
 
-    def _facts(self, job: Waiting, known: _Seen) -> Iterator[str]:
+    def _facts(self, job: PendingJob, known: _Seen) -> Iterator[str]:
         kept = self._kept(job, known) if known.fits else ""
         if known.free:
             yield f"{known.free}, {kept}" if kept else known.free
@@ -231,12 +241,12 @@ class Waits(Mapping[str, Wait]):
             yield kept
         yield from known.facts
 
-    def _look(self, shape: Shape) -> _Seen:
+    def _look(self, shape: RequestClass) -> _Seen:
         if id(shape) not in self._seen:
             self._seen[id(shape)] = self._looked(shape)
         return self._seen[id(shape)]
 
-    def _looked(self, shape: Shape) -> _Seen:
+    def _looked(self, shape: RequestClass) -> _Seen:
         slots = list(self.places.everywhere(shape))
         windows = tuple(each for each in self.snapshot.maintenance
                         if each.ends_s > self.snapshot.now_s and self._takes(each, shape))  # fmt: skip
@@ -252,19 +262,19 @@ class Waits(Mapping[str, Wait]):
             (each for each in windows if not self._leaves(each, shape)), key=lambda each: each.begins_s
         )
         free = self._free(shape, slots) if shape.needs.gpus else ""
-        return _Seen(wanted(shape.needs), free, fits, facts, windows, tuple(shut))
+        return _Seen(describe_request(shape.needs), free, fits, facts, windows, tuple(shut))
 
-    def _free(self, shape: Shape, slots: list[Slot]) -> str:
+    def _free(self, shape: RequestClass, slots: list[Slot]) -> str:
         free = sum(slot.free.free[0] >= shape.share for slot in slots)
         apart = free >= shape.needs.gpus and not self.places.together(shape)
         return f"{free} free{', not together' if apart else ''}"
 
-    def _takes(self, window: Maintenance, shape: Shape) -> bool:
+    def _takes(self, window: Maintenance, shape: RequestClass) -> bool:
         return any(window.whole(host.host.name) for host in self._hosts(shape)) or any(
             slot.device.uuid in window.devices for slot in self.places.everywhere(shape)
         )
 
-    def _leaves(self, window: Maintenance, shape: Shape) -> bool:
+    def _leaves(self, window: Maintenance, shape: RequestClass) -> bool:
         """Return whether a maintenance leaves enough on some host, were all else gone."""
         return any(
             not window.whole(host.host.name)
@@ -273,11 +283,11 @@ class Waits(Mapping[str, Wait]):
             for host in self._hosts(shape)
         )
 
-    def _hosts(self, shape: Shape) -> list[HostBook]:
+    def _hosts(self, shape: RequestClass) -> list[HostCalendar]:
         return [each for each in self.places.book.hosts
                 if not shape.needs.gpus or shape.pool.slots[each.number]]  # fmt: skip
 
-    def _lent(self, shape: Shape, slots: list[Slot], current: list[Maintenance]) -> Iterator[str]:
+    def _lent(self, shape: RequestClass, slots: list[Slot], current: list[Maintenance]) -> Iterator[str]:
         """Yield how many devices are lent, of those that are not out of reach for another reason anyhow."""
         closed = {uuid for each in current for uuid in each.devices}
         held = [slot.device.uuid for slot in slots
@@ -289,14 +299,14 @@ class Waits(Mapping[str, Wait]):
             until = f", the next until about {clock(next_s, self.snapshot)}" if next_s < inf else ""
             yield f"{len(lent)} lent{until}"
 
-    def _host(self, shape: Shape, current: list[Maintenance]) -> Iterator[str]:
+    def _host(self, shape: RequestClass, current: list[Maintenance]) -> Iterator[str]:
         hosts = [host for host in self._hosts(shape)
                  if not any(each.whole(host.host.name) for each in current)]  # fmt: skip
         if hosts:
             cpus = max(host.millicpus.free[0] for host in hosts)
             yield from scarce(shape, cpus, max(host.memory.free[0] for host in hosts))
 
-    def _kept(self, job: Waiting, known: _Seen) -> str:
+    def _kept(self, job: PendingJob, known: _Seen) -> str:
         """Return why what is free now is not for this job: promised, or soon not ours."""
         now_s, until_s = self.snapshot.now_s, self._until_s(job)
         if self.places.now(self.places.shape(job.needs), until_s - now_s) is not None:
@@ -314,18 +324,18 @@ class Waits(Mapping[str, Wait]):
         rests = self._unending.before(at_s, job, self.places.shape(job.needs))
         return "" if rests else f" from about {clock(at_s, self.snapshot)}"
 
-    def _first(self, job: Waiting) -> Iterator[str]:
+    def _first(self, job: PendingJob) -> Iterator[str]:
         standing = self._standings[job.job_id]
         if standing.higher:
-            yield f"{counted(standing.higher, 'job')} of a higher class"
+            yield f"{count_of(standing.higher, 'job')} of a higher class"
         if standing.ahead > standing.higher:
             verb = "goes" if standing.ahead - standing.higher == 1 else "go"
             more = " more" if standing.higher else ""
-            yield f"{counted(standing.ahead - standing.higher, 'job')}{more} {verb} first"
+            yield f"{count_of(standing.ahead - standing.higher, 'job')}{more} {verb} first"
 
     # --- estimates
 
-    def _estimate(self, job: Waiting, shape: Shape) -> tuple[float | None, str]:
+    def _estimate(self, job: PendingJob, shape: RequestClass) -> tuple[float | None, str]:
         """Return when a job starts, and the job without a known end that this rests on, if on one."""
         if job.job_id in self.reserved:
             at_s = self.reserved[job.job_id]
@@ -336,25 +346,25 @@ class Waits(Mapping[str, Wait]):
         unknown = self._unending.before(opens_s, job, shape) or standing.endless
         return self._outside(job, shape, max(opens_s, self.snapshot.now_s + standing.busy_s)), unknown
 
-    def _opens(self, job: Waiting, shape: Shape) -> float | None:
+    def _opens(self, job: PendingJob, shape: RequestClass) -> float | None:
         """Return when a place opens for a job."""
         key = (id(shape), job.lasts_s)
         if key not in self._lasting:
             self._lasting[key] = self._roughly(job, shape)
         return self._lasting[key]
 
-    def _roughly(self, job: Waiting, shape: Shape) -> float | None:
+    def _roughly(self, job: PendingJob, shape: RequestClass) -> float | None:
         """Return when a place opens, of durations rounded to a power of two: few are worked out."""
         stay = self._stay(job)
         if not stay.stops and stay.lasts_s > 0:
-            stay = Stay(exp2(round(log2(stay.lasts_s))))
+            stay = Span(exp2(round(log2(stay.lasts_s))))
         key = (id(shape), stay)
         if key not in self._opened:
             place = self.places.earliest(shape, stay)
             self._opened[key] = place.at_s if place else None
         return self._opened[key]
 
-    def _outside(self, job: Waiting, shape: Shape, at_s: float) -> float:
+    def _outside(self, job: PendingJob, shape: RequestClass, at_s: float) -> float:
         """Return the first time from one on at which no maintenance is in the way of a job."""
         shut = self._look(shape).shut
         stay = self._stay(job) if shut else self._endless
@@ -367,7 +377,7 @@ class Waits(Mapping[str, Wait]):
 _ENDS = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAILED: "fail"}
 
 
-def _beside(job: Waiting) -> str:
+def _beside(job: PendingJob) -> str:
     """Return what a job wants beside its devices, which the host would have to have too."""
     needs = job.needs
     return f" beside {needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory" if needs.gpus else ""

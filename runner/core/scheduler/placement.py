@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from runner.core.scheduler.calendar import Book, Cap, HostBook, Slot, millicpus, share
-from runner.core.scheduler.choose import Choice, choose
-from runner.core.scheduler.snapshot import Device, Kind, Needs
-from runner.core.scheduler.timeline import Stay
+from runner.core.scheduler.calendar import Calendar, HostCalendar, Limit, Slot, millicpus, share
+from runner.core.scheduler.device_selection import Selection, select_devices
+from runner.core.scheduler.snapshot import Device, Kind, ResourceRequest
+from runner.core.scheduler.timeline import Span
 
 
 @dataclass(slots=True)
-class Pool:
+class DevicePool:
     """The devices that some shapes can use, by host, and which of them are free now."""
 
     slots: dict[int, list[Slot]]
@@ -25,58 +25,60 @@ class Pool:
 
 
 @dataclass(slots=True)
-class Shape:
+class RequestClass:
     """Equal needs, with what has been found out about them in this plan."""
 
-    needs: Needs
+    needs: ResourceRequest
     millicpus: int
     share: int
-    pool: Pool
+    pool: DevicePool
     dead: bool = False  # finds no place, however short
     never: bool = False  # and nobody knows when it will
     too_long_s: float | None = None  # the shortest duration that found no place, for ever included
     possible: bool | None = None  # None: not looked at
-    known: dict[int, tuple[int, Choice | None]] = field(default_factory=dict)  # by host, of a version
+    known: dict[int, tuple[int, Selection | None]] = field(default_factory=dict)  # by host, of a version
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Where and when a job could start."""
 
     at_s: float
-    choice: Choice
+    choice: Selection
 
 
 @dataclass(slots=True)
-class Places:
+class Placements:
     """Finds places in a book."""
 
-    book: Book
-    _pools: dict[object, Pool] = field(default_factory=dict)
-    _shapes: dict[Needs, Shape] = field(default_factory=dict)
-    _known: dict[int, Shape] = field(default_factory=dict)
+    book: Calendar
+    _pools: dict[object, DevicePool] = field(default_factory=dict)
+    _shapes: dict[ResourceRequest, RequestClass] = field(default_factory=dict)
+    _known: dict[int, RequestClass] = field(default_factory=dict)
 
-    def shape(self, needs: Needs) -> Shape:
+    def shape(self, needs: ResourceRequest) -> RequestClass:
         """Return the shape of some needs; equal ones have the same."""
         known = self._known.get(id(needs))  # comparing values costs more than all the rest
         if known is None:
             known = self._shapes.get(needs)
             if known is None:
-                known = self._shapes[needs] = Shape(needs, millicpus(needs), share(needs), self._pool(needs))
+                known = self._shapes[needs] = RequestClass(
+                    needs, millicpus(needs), share(needs), self._pool(needs)
+                )
             self._known[id(needs)] = known
         return known
 
-    def _pool(self, needs: Needs) -> Pool:
+    def _pool(self, needs: ResourceRequest) -> DevicePool:
         key = (bool(needs.gpus), needs.vendor, needs.models, needs.capability, needs.kind, needs.avoid,
                needs.device_bytes)  # fmt: skip
         if key not in self._pools:
             slots = {book.number: _suitable(needs, book.slots) for book in self.book.hosts}
-            pool = self._pools[key] = Pool(slots)
+            pool = self._pools[key] = DevicePool(slots)
             self._refresh(pool, self.book.hosts, needs)
             pool.seen = len(self.book.changed)
         return self._pools[key]
 
-    def _refresh(self, pool: Pool, hosts: Iterable[HostBook], needs: Needs) -> None:
+    def _refresh(self, pool: DevicePool, hosts: Iterable[HostCalendar], needs: ResourceRequest) -> None:
         amount = share(needs)
         for book in hosts:
             pool.open.pop(book.number, None)
@@ -84,13 +86,13 @@ class Places:
             if free or not needs.gpus:
                 pool.open[book.number] = free
 
-    def now(self, shape: Shape, lasts_s: float) -> Choice | None:
+    def now(self, shape: RequestClass, lasts_s: float) -> Selection | None:
         """Return the best place where a job can start now and stay so long."""
         pool, changed = shape.pool, self.book.changed
         if pool.seen < len(changed):
             self._refresh(pool, changed[pool.seen :], shape.needs)
             pool.seen = len(changed)
-        best: Choice | None = None
+        best: Selection | None = None
         for number, free in pool.open.items():
             if len(free) >= shape.needs.gpus:
                 choice = self._on(shape, self.book.hosts[number], free, lasts_s)
@@ -98,20 +100,22 @@ class Places:
                     best = choice
         return best
 
-    def _on(self, shape: Shape, host: HostBook, free: list[Slot], lasts_s: float) -> Choice | None:
+    def _on(
+        self, shape: RequestClass, host: HostCalendar, free: list[Slot], lasts_s: float
+    ) -> Selection | None:
         if not host.rising:
             now_s = self.book.snapshot.now_s
-            return fit(shape, host, free, now_s, now_s + lasts_s)
+            return fit_in(shape, host, free, now_s, now_s + lasts_s)
         known = shape.known.get(host.number)
         if known is None or known[0] != host.version:
             now_s = self.book.snapshot.now_s
-            choice = fit(shape, host, free, now_s, now_s)
+            choice = fit_in(shape, host, free, now_s, now_s)
             known = shape.known[host.number] = (host.version, choice)
         return known[1]
 
-    def earliest(self, shape: Shape, stay: Stay, caps: Sequence[Cap] = ()) -> Place | None:
+    def earliest(self, shape: RequestClass, stay: Span, caps: Sequence[Limit] = ()) -> Placement | None:
         """Return the first place that will be there, as far as is known; None if there will be none."""
-        best: Place | None = None
+        best: Placement | None = None
         for host in self.book.hosts:
             latest_s = best.at_s if best else inf
             place = self._earliest_on(host, shape, stay, caps, latest_s)
@@ -120,8 +124,8 @@ class Places:
         return best
 
     def _earliest_on(
-        self, host: HostBook, shape: Shape, stay: Stay, caps: Sequence[Cap], latest_s: float
-    ) -> Place | None:
+        self, host: HostCalendar, shape: RequestClass, stay: Span, caps: Sequence[Limit], latest_s: float
+    ) -> Placement | None:
         """Return the least fixed point of ``opening``: nothing before it is possible, and it is.
 
         None where it is later than another host's.
@@ -132,19 +136,21 @@ class Places:
             if later_s == inf or later_s > latest_s:
                 return None
             if later_s == at_s:
-                choice = fit(shape, host, slots, at_s, stay.until(at_s))
-                return Place(at_s, choice) if choice else None
+                choice = fit_in(shape, host, slots, at_s, stay.until(at_s))
+                return Placement(at_s, choice) if choice else None
             at_s = later_s
 
-    def together(self, shape: Shape) -> bool:
+    def together(self, shape: RequestClass) -> bool:
         """Return whether enough devices are free on one host, and linked if they must be."""
-        return any(choose(shape.needs, self.book.hosts[i], free) for i, free in shape.pool.open.items())
+        return any(
+            select_devices(shape.needs, self.book.hosts[i], free) for i, free in shape.pool.open.items()
+        )
 
-    def everywhere(self, shape: Shape) -> Iterator[Slot]:
+    def everywhere(self, shape: RequestClass) -> Iterator[Slot]:
         """Yield the devices that a shape could use, whatever they do now."""
         return (slot for slots in shape.pool.slots.values() for slot in slots)
 
-    def possible(self, shape: Shape) -> bool:
+    def possible(self, shape: RequestClass) -> bool:
         """Return whether a job could ever start if all else was gone and everything in service."""
         if shape.possible is None:
             slots = shape.pool.slots
@@ -152,18 +158,25 @@ class Places:
         return shape.possible
 
 
-def fit(shape: Shape, host: HostBook, slots: Iterable[Slot], begins_s: float, ends_s: float) -> Choice | None:
+def fit_in(
+    shape: RequestClass, host: HostCalendar, slots: Iterable[Slot], begins_s: float, ends_s: float
+) -> Selection | None:
     """Return the choice on one host for a time; None if too little stays free all along."""
     if host.millicpus.least(begins_s, ends_s) < shape.millicpus:
         return None
     if host.memory.least(begins_s, ends_s) < shape.needs.memory_bytes:
         return None
     free = [slot for slot in slots if slot.free.least(begins_s, ends_s) >= shape.share]
-    return choose(shape.needs, host, free)
+    return select_devices(shape.needs, host, free)
 
 
 def _opening(  # noqa: PLR0913, PLR0917
-    host: HostBook, shape: Shape, slots: Sequence[Slot], at_s: float, stay: Stay, caps: Sequence[Cap]
+    host: HostCalendar,
+    shape: RequestClass,
+    slots: Sequence[Slot],
+    at_s: float,
+    stay: Span,
+    caps: Sequence[Limit],
 ) -> float:
     """Return a time before which no job of this shape can start, at ``at_s`` or later."""
     openings = [cap.free.opening(at_s, stay, cap.amount) for cap in caps]
@@ -177,28 +190,30 @@ def _opening(  # noqa: PLR0913, PLR0917
     return max(openings)
 
 
-def _enough(timed: list[tuple[float, Device]], needs: Needs) -> float:
+def _enough(timed: list[tuple[float, Device]], needs: ResourceRequest) -> float:
     """Return when so many devices are free: of one vendor at least, of one island if it must be."""
     groups: dict[object, list[float]] = {}
     for at_s, device in timed:
-        key = (device.vendor, device.model, device.island or device.uuid) if needs.linked else device.vendor
+        key = (
+            (device.vendor, device.model, device.link_group or device.uuid) if needs.linked else device.vendor
+        )
         groups.setdefault(key, []).append(at_s)
     ready = [sorted(group)[needs.gpus - 1] for group in groups.values() if len(group) >= needs.gpus]
     return min(ready, default=inf)
 
 
-def _could(shape: Shape, host: HostBook, slots: Sequence[Slot]) -> bool:
+def _could(shape: RequestClass, host: HostCalendar, slots: Sequence[Slot]) -> bool:
     enough = (
         round(host.host.cpus * 1000) >= shape.millicpus and host.host.memory_bytes >= shape.needs.memory_bytes
     )
-    return enough and choose(shape.needs, host, slots) is not None
+    return enough and select_devices(shape.needs, host, slots) is not None
 
 
-def _suitable(needs: Needs, slots: Iterable[Slot]) -> list[Slot]:
+def _suitable(needs: ResourceRequest, slots: Iterable[Slot]) -> list[Slot]:
     return [slot for slot in slots if suits(needs, slot.device)] if needs.gpus else []
 
 
-def suits(needs: Needs, device: Device) -> bool:
+def suits(needs: ResourceRequest, device: Device) -> bool:
     """Return whether a device is of the right kind; whether it is free is another question."""
     size = device.shareable_bytes if device.kind is Kind.SHARED else device.memory_bytes
     return (

@@ -1,17 +1,18 @@
 """Who stands before whom among the jobs that compete for the same devices, and for how long about."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from runner.core.scheduler.calendar import Book, Cap
+from runner.core.scheduler.calendar import Calendar, HostCalendar, Limit, expected_end
 from runner.core.scheduler.fairshare import Shares
-from runner.core.scheduler.placement import Places, Shape
+from runner.core.scheduler.placement import Placements, RequestClass
 from runner.core.scheduler.priority import Eligible
-from runner.core.scheduler.snapshot import DeviceState, Snapshot, Sweep, Waiting
+from runner.core.scheduler.snapshot import DeviceState, JobArray, PendingJob, RunningJob, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueuePosition:
     """The place of a job in the queue."""
 
     ahead: int  # jobs before it that could use what it needs
@@ -43,12 +44,12 @@ class _Field:
 
 @dataclass(slots=True)
 class _Fields:
-    places: Places
+    places: Placements
     known: dict[frozenset[tuple[int, int]], _Field] = field(default_factory=dict)
     by_shape: dict[int, _Field] = field(default_factory=dict)
     overlaps: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def of(self, shape: Shape) -> _Field:
+    def of(self, shape: RequestClass) -> _Field:
         found = self.by_shape.get(id(shape))
         if found is None:
             members = frozenset(
@@ -62,7 +63,7 @@ class _Fields:
             self.by_shape[id(shape)] = found
         return found
 
-    def before(self, own: _Field, rank: int, capped: "_Used") -> Standing:
+    def before(self, own: _Field, rank: int, capped: "_Used") -> QueuePosition:
         """Return what all that was counted so far means for the next job."""
         ahead = higher = 0
         work_s, endless = 0.0, ""
@@ -75,7 +76,7 @@ class _Fields:
                 work_s += other.work_s * part
                 endless = endless or other.endless
         busy_s = work_s / own.capacity if own.capacity else 0.0
-        return Standing(ahead, higher, busy_s, capped.seconds, endless, capped.endless)
+        return QueuePosition(ahead, higher, busy_s, capped.seconds, endless, capped.endless)
 
     def _overlap(self, own: _Field, other: _Field) -> float:
         """Return the part of another field's work that falls on the devices of one's own."""
@@ -105,14 +106,14 @@ class _Limits:
 
     used: dict[int, _Used] = field(default_factory=dict)  # by the identity of its timeline
 
-    def before(self, caps: Sequence[Cap]) -> _Used:
+    def before(self, caps: Sequence[Limit]) -> _Used:
         used = [self.used.get(id(cap.free), _UNUSED) for cap in caps]
         if not used:
             return _UNUSED
         endless = next((each.endless for each in used if each.endless), "")
         return _Used(max(each.seconds for each in used), endless)
 
-    def count(self, caps: Iterable[Cap], lasts_s: float, endless: str) -> None:
+    def count(self, caps: Iterable[Limit], lasts_s: float, endless: str) -> None:
         for cap in caps:
             before = self.used.get(id(cap.free), _UNUSED)
             seconds = before.seconds + lasts_s * cap.amount / cap.limit
@@ -120,13 +121,13 @@ class _Limits:
 
 
 @dataclass(slots=True)
-class Capped:
+class LimitedJob:
     """The limits that jobs fall under; jobs that are alike fall under the same."""
 
-    book: Book
-    known: dict[tuple[str, str, int, Sweep | None], tuple[Cap, ...]] = field(default_factory=dict)
+    book: Calendar
+    known: dict[tuple[str, str, int, JobArray | None], tuple[Limit, ...]] = field(default_factory=dict)
 
-    def of(self, job: Waiting) -> tuple[Cap, ...]:
+    def of(self, job: PendingJob) -> tuple[Limit, ...]:
         key = (job.owner, job.group, job.needs.gpus, job.sweep)
         found = self.known.get(key)
         if found is None:
@@ -134,17 +135,17 @@ class Capped:
         return found
 
 
-def standings(
-    snapshot: Snapshot, places: Places, shares: Shares, started: frozenset[str], reserved: Container[str]
-) -> dict[str, Standing]:
+def queue_positions(
+    snapshot: Snapshot, places: Placements, shares: Shares, started: frozenset[str], reserved: Container[str]
+) -> dict[str, QueuePosition]:
     """Return the standing of every job that may start and does not."""
     return dict(_standings(places, Eligible(snapshot, shares), started, reserved))
 
 
 def _standings(
-    places: Places, eligible: Eligible, started: frozenset[str], reserved: Container[str]
-) -> Iterator[tuple[str, Standing]]:
-    snapshot, fields, limits, capped = eligible.snapshot, _Fields(places), _Limits(), Capped(places.book)
+    places: Placements, eligible: Eligible, started: frozenset[str], reserved: Container[str]
+) -> Iterator[tuple[str, QueuePosition]]:
+    snapshot, fields, limits, capped = eligible.snapshot, _Fields(places), _Limits(), LimitedJob(places.book)
     ranks: dict[str, int] = {}
     for job in eligible:
         if job.job_id in started:
@@ -165,6 +166,92 @@ def _standings(
         own.count(rank, (job.needs.gpus or job.needs.cpus) * lasts_s, endless)
 
 
-def _hopeless(shape: Shape, places: Places, caps: Iterable[Cap]) -> bool:
+def _hopeless(shape: RequestClass, places: Placements, caps: Iterable[Limit]) -> bool:
     """Return whether a job will never start as things stand, and so is in nobody's way."""
     return not places.possible(shape) or any(cap.limit < cap.amount for cap in caps)
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutTimeLimit:
+    """A job without a known end, and what it has; of one that begins later, what it may get."""
+
+    ends_s: float  # as the plan takes it
+    job: RunningJob | PendingJob
+    devices: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class JobsWithoutTimeLimit:
+    """The jobs of a plan whose ends nobody knows, and what rests on them."""
+
+    snapshot: Snapshot
+    places: Placements
+    started: Container[str]
+    reserved: Mapping[str, float]
+    _by_shape: dict[int, tuple[WithoutTimeLimit, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def all(self) -> tuple[WithoutTimeLimit, ...]:
+        """Return them, the first to end first."""
+        return tuple(sorted((*self._running(), *self._waiting()), key=lambda each: each.ends_s))
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        return frozenset(each.job.job_id for each in self.all)
+
+    def _running(self) -> Iterator[WithoutTimeLimit]:
+        for job in self.snapshot.running:
+            ends_s = self.places.book.ends[job.job_id]
+            if job.ends_s is None and ends_s == expected_end(job, self.snapshot):  # else it gives way
+                yield WithoutTimeLimit(ends_s, job, frozenset(job.devices))
+
+    def _waiting(self) -> Iterator[WithoutTimeLimit]:
+        now_s, lasts_s = self.snapshot.now_s, self.snapshot.rules.unknown_s
+        for job in self.snapshot.waiting:
+            begins_s = now_s if job.job_id in self.started else self.reserved.get(job.job_id)
+            if job.lasts_s is None and begins_s is not None:
+                yield WithoutTimeLimit(begins_s + lasts_s, job, self._usable(self.places.shape(job.needs)))
+
+    def before(self, at_s: float, job: PendingJob, shape: RequestClass) -> str:
+        """Return the id of the job that a place at a time is taken from; empty: of none without an end."""
+        if id(shape) not in self._by_shape:
+            self._by_shape[id(shape)] = tuple(each for each in self.all if self._in_the_way(each, shape))
+        return _first(self._by_shape[id(shape)], at_s, job)
+
+    def capping(self, at_s: float, job: PendingJob) -> str:
+        """Return the same for a place under the limits of a job."""
+        own = self._caps_of(job)
+        return _first((each for each, caps in self._capped if caps & own), at_s, job)
+
+    @cached_property
+    def _capped(self) -> tuple[tuple[WithoutTimeLimit, frozenset[str]], ...]:
+        each_with_caps = ((each, self._caps_of(each.job)) for each in self.all)
+        return tuple((each, caps) for each, caps in each_with_caps if caps)
+
+    def _caps_of(self, job: RunningJob | PendingJob) -> frozenset[str]:
+        return frozenset(cap.words for cap in self.places.book.caps(job))
+
+    def _in_the_way(self, each: WithoutTimeLimit, shape: RequestClass) -> bool:
+        """Return whether a job has what the jobs of a shape could use, or too little is left beside it."""
+        if each.devices & self._usable(shape):
+            return True
+        now_s, at = self.snapshot.now_s, each.job.host if isinstance(each.job, RunningJob) else None
+        return any(
+            _tight(host, shape, now_s, each.ends_s)
+            for host in self.places.book.hosts
+            if at in {None, host.host.name} and (not shape.needs.gpus or shape.pool.slots[host.number])
+        )
+
+    def _usable(self, shape: RequestClass) -> frozenset[str]:
+        return frozenset(slot.device.uuid for slot in self.places.everywhere(shape))
+
+
+def _first(unending: Iterable[WithoutTimeLimit], at_s: float, job: PendingJob) -> str:
+    others = (each.job.job_id for each in unending if each.ends_s <= at_s and each.job is not job)
+    return next(others, "")
+
+
+def _tight(host: HostCalendar, shape: RequestClass, begins_s: float, ends_s: float) -> bool:
+    """Return whether a host's own resources keep a shape out at some time."""
+    cpus, memory = host.millicpus.least(begins_s, ends_s), host.memory.least(begins_s, ends_s)
+    return cpus < shape.millicpus or memory < shape.needs.memory_bytes

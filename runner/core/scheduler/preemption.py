@@ -9,25 +9,27 @@ both in device-seconds and weighed by class:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from runner.core.scheduler.calendar import Book, HostBook, Slot
+from runner.core.scheduler.calendar import Calendar, HostCalendar, Slot
 from runner.core.scheduler.config import Order, PriorityClass
 from runner.core.scheduler.fairshare import billed
-from runner.core.scheduler.placement import Place, Shape, fit
-from runner.core.scheduler.snapshot import Running, Waiting
-from runner.core.scheduler.timeline import Stay
+from runner.core.scheduler.placement import Placement, RequestClass, fit_in
+from runner.core.scheduler.snapshot import PendingJob, RunningJob
+from runner.core.scheduler.timeline import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Bargain:
+class PreemptionCandidate:
     """Who gives way, where the job then starts, and what that costs and wins in device-seconds."""
 
-    victims: tuple[Running, ...]
-    place: Place
+    victims: tuple[RunningJob, ...]
+    place: Placement
     lost: float
     won: float
 
 
-def bargain(book: Book, job: Waiting, shape: Shape, place: Place, stay: Stay) -> Bargain | None:
+def best_candidate(
+    book: Calendar, job: PendingJob, shape: RequestClass, place: Placement, stay: Span
+) -> PreemptionCandidate | None:
     """Return the cheapest preemption that pays for a job that would else start at ``place``."""
     rules, now_s = book.snapshot.rules, book.snapshot.now_s
     own = rules.class_of(job.priority_class)
@@ -37,7 +39,7 @@ def bargain(book: Book, job: Waiting, shape: Shape, place: Place, stay: Stay) ->
     spared_s = min(place.at_s - at_s, rules.unknown_s)
     won = own.weight * max(billed(job.needs, rules), rules.cpu_weight) * spared_s
     offers = [
-        Bargain(victims, at, _lost(victims, book), won)
+        PreemptionCandidate(victims, at, _lost(victims, book), won)
         for host in book.hosts
         for victims, at in _victims(book, host, shape, own, stay)
     ]
@@ -45,19 +47,19 @@ def bargain(book: Book, job: Waiting, shape: Shape, place: Place, stay: Stay) ->
     return min(paying, key=lambda offer: (offer.lost, offer.place.choice.score), default=None)
 
 
-def _lost(victims: Sequence[Running], book: Book) -> float:
+def _lost(victims: Sequence[RunningJob], book: Calendar) -> float:
     return sum(_cost(victim, book) for victim in victims)
 
 
-def _cost(victim: Running, book: Book) -> float:
+def _cost(victim: RunningJob, book: Calendar) -> float:
     rules = book.snapshot.rules
     weight = rules.class_of(victim.priority_class).weight
     return weight * billed(victim.needs, rules) * victim.lost_s(book.snapshot.now_s)
 
 
 def _victims(
-    book: Book, host: HostBook, shape: Shape, own: PriorityClass, stay: Stay
-) -> Iterator[tuple[tuple[Running, ...], Place]]:
+    book: Calendar, host: HostCalendar, shape: RequestClass, own: PriorityClass, stay: Span
+) -> Iterator[tuple[tuple[RunningJob, ...], Placement]]:
     """Yield a set of jobs of a host of which none is superfluous, if its going makes room."""
     wanted = {slot.device.uuid for slot in shape.pool.slots[host.number]}
     candidates = sorted(
@@ -68,7 +70,7 @@ def _victims(
         ),
         key=lambda job: (book.snapshot.rules.class_of(job.priority_class).rank, _cost(job, book), job.job_id),
     )
-    chosen: list[Running] = []
+    chosen: list[RunningJob] = []
     for job in candidates:
         chosen.append(job)
         if _without(book, host, shape, chosen, stay):
@@ -83,11 +85,11 @@ def _victims(
     yield from [(tuple(chosen), place)] if place else []
 
 
-def _helps(job: Running, shape: Shape, wanted: set[str]) -> bool:
+def _helps(job: RunningJob, shape: RequestClass, wanted: set[str]) -> bool:
     return not shape.needs.gpus or any(uuid in wanted for uuid in job.devices)
 
 
-def _may_go(job: Running, host: HostBook, own: PriorityClass, book: Book) -> bool:
+def _may_go(job: RunningJob, host: HostCalendar, own: PriorityClass, book: Calendar) -> bool:
     rules, now_s = book.snapshot.rules, book.snapshot.now_s
     its = rules.class_of(job.priority_class)
     return (
@@ -101,20 +103,22 @@ def _may_go(job: Running, host: HostBook, own: PriorityClass, book: Book) -> boo
     )
 
 
-def _without(book: Book, host: HostBook, shape: Shape, gone: Sequence[Running], stay: Stay) -> Place | None:
+def _without(
+    book: Calendar, host: HostCalendar, shape: RequestClass, gone: Sequence[RunningJob], stay: Span
+) -> Placement | None:
     """Return the place on a host once some jobs have left it."""
     at_s = book.snapshot.now_s + book.snapshot.rules.preemption.grace_s
     twin = host.copy()
     for job in gone:
-        release(book, twin, job, at_s)
-    choice = fit(shape, twin, _same(twin, shape, host), at_s, stay.until(at_s))
-    return Place(at_s, choice) if choice else None
+        released_at(book, twin, job, at_s)
+    choice = fit_in(shape, twin, _same(twin, shape, host), at_s, stay.until(at_s))
+    return Placement(at_s, choice) if choice else None
 
 
-def _same(twin: HostBook, shape: Shape, host: HostBook) -> list[Slot]:
+def _same(twin: HostCalendar, shape: RequestClass, host: HostCalendar) -> list[Slot]:
     return [twin.slots[slot.number] for slot in shape.pool.slots[host.number]]
 
 
-def release(book: Book, host: HostBook, job: Running, at_s: float) -> None:
+def released_at(book: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:
     """Write in that a job leaves at a time, before the end that it is booked to."""
     host.give(job.needs, job.devices, at_s, book.ends[job.job_id])

@@ -12,10 +12,10 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import TypeAlias
 
-from runner.core.scheduler.config import Order, Rules
+from runner.core.scheduler.config import Order, SchedulerConfig
 from runner.core.scheduler.dependencies import Readiness, readiness
 from runner.core.scheduler.fairshare import Shares
-from runner.core.scheduler.snapshot import Needs, Snapshot, Waiting
+from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 
 Rank: TypeAlias = tuple[float, float, float]  # of a line: class, group's share, user's share
 Name: TypeAlias = tuple[str, str, str]  # of a line: class, owner, group
@@ -23,12 +23,12 @@ Entry: TypeAlias = tuple[Rank, float, Name, int]  # rank, age of the oldest job,
 
 
 @dataclass(slots=True)
-class Line:
+class OwnerQueue:
     """The jobs of one owner in one class, the next one last."""
 
     rank: int  # of the class
     name: Name
-    jobs: list[Waiting] = field(default_factory=list)
+    jobs: list[PendingJob] = field(default_factory=list)
     oldest_s: float = inf
 
 
@@ -38,10 +38,10 @@ class Eligible:
 
     snapshot: Snapshot
     shares: Shares
-    overdue: list[Waiting] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
-    kept: list[Waiting] = field(default_factory=list)  # by a time or by another job
-    needs: dict[int, Needs] = field(default_factory=dict)  # of those that may start, by identity
+    overdue: list[PendingJob] = field(default_factory=list)
+    lines: list[OwnerQueue] = field(default_factory=list)
+    kept: list[PendingJob] = field(default_factory=list)  # by a time or by another job
+    needs: dict[int, ResourceRequest] = field(default_factory=dict)  # of those that may start, by identity
 
     def __post_init__(self) -> None:
         fair = self.snapshot.rules.order is Order.FAIR
@@ -50,8 +50,8 @@ class Eligible:
         if fair:
             self._promote()
 
-    def _sorted_out(self, *, fair: bool) -> dict[Name, Line]:
-        lines: dict[Name, Line] = {}
+    def _sorted_out(self, *, fair: bool) -> dict[Name, OwnerQueue]:
+        lines: dict[Name, OwnerQueue] = {}
         now_s, needs = self.snapshot.now_s, self.needs
         for job in self.snapshot.waiting:  # thousands, at every plan
             if (job.not_before_s is not None and job.not_before_s > now_s) or (
@@ -62,7 +62,7 @@ class Eligible:
             key = (job.priority_class, job.owner, job.group) if fair else ("", "", "")
             line = lines.get(key)
             if line is None:
-                line = lines[key] = Line(self.snapshot.rules.class_of(key[0]).rank, key)
+                line = lines[key] = OwnerQueue(self.snapshot.rules.class_of(key[0]).rank, key)
             line.jobs.append(job)
             line.oldest_s = min(line.oldest_s, job.submitted_s)
             wanted = job.needs
@@ -77,7 +77,7 @@ class Eligible:
         for line in self.lines if late else ():
             line.jobs = [job for job in line.jobs if job.job_id not in taken]
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[PendingJob]:
         """Yield every job that may start, in order; ``shares`` may change on the way."""
         yield from self.overdue
         key = sort_key(self.snapshot.rules)
@@ -99,7 +99,7 @@ class Eligible:
             if line.jobs:
                 heappush(heap, self._entry(number))
 
-    def _served(self, line: Line, rank: Rank) -> Iterator[Waiting]:
+    def _served(self, line: OwnerQueue, rank: Rank) -> Iterator[PendingJob]:
         """Yield from one line until its owner has got something."""
         charges = self.shares.charges
         while line.jobs:
@@ -111,19 +111,19 @@ class Eligible:
         line = self.lines[number]
         return self._rank(line), line.oldest_s, line.name, number
 
-    def _rank(self, line: Line) -> Rank:
+    def _rank(self, line: OwnerQueue) -> Rank:
         _, owner, name = line.name
         group, user = self.shares.rank(owner, name)
         return -line.rank, group, user
 
 
-def since_s(job: Waiting, snapshot: Snapshot) -> float:
+def since_s(job: PendingJob, snapshot: Snapshot) -> float:
     """Return since when nothing but the order and what is free keeps a job waiting."""
     ended = (snapshot.ended[each.job_id].at_s for each in job.after)
     return max(job.submitted_s, -inf if job.not_before_s is None else job.not_before_s, *ended)
 
 
-def overdue(snapshot: Snapshot, eligible: list[Waiting]) -> list[Waiting]:
+def overdue(snapshot: Snapshot, eligible: list[PendingJob]) -> list[PendingJob]:
     """Return the jobs whose anti-starvation bound has passed, first the one for which it did first.
 
     Of one owner only the ``overdue_per_owner`` oldest: whoever hands in thousands of jobs at
@@ -139,7 +139,7 @@ def overdue(snapshot: Snapshot, eligible: list[Waiting]) -> list[Waiting]:
         and (due_s := since_s(job, snapshot) + _bound(bounds, rules, job.priority_class)) < now_s
     ]
     counted: dict[str, int] = {}
-    first: list[Waiting] = []
+    first: list[PendingJob] = []
     for _, _, job in sorted(late, key=lambda each: each[:2]):
         counted[job.owner] = counted.get(job.owner, 0) + 1
         if counted[job.owner] <= rules.overdue_per_owner:
@@ -147,14 +147,14 @@ def overdue(snapshot: Snapshot, eligible: list[Waiting]) -> list[Waiting]:
     return first
 
 
-def _bound(bounds: dict[str, float], rules: Rules, name: str) -> float:
+def _bound(bounds: dict[str, float], rules: SchedulerConfig, name: str) -> float:
     return bounds[name] if name in bounds else rules.class_of(name).bound_s
 
 
 Number: TypeAlias = tuple[int, str]
 
 
-def number(job: Waiting) -> Number:
+def number(job: PendingJob) -> Number:
     """Return what sorts ids as numbers: 9 comes before 10."""
     return _number(job.job_id)
 
@@ -164,10 +164,10 @@ def _number(job_id: str) -> Number:
     return int(job_id) if job_id.isdecimal() else 0, job_id
 
 
-SortKey: TypeAlias = Callable[[Waiting], tuple[float, float, float, Number]]
+SortKey: TypeAlias = Callable[[PendingJob], tuple[float, float, float, Number]]
 
 
-def sort_key(rules: Rules) -> SortKey:
+def sort_key(rules: SchedulerConfig) -> SortKey:
     """Return what the jobs of one line are sorted by."""
     match rules.order:
         case Order.FAIR:
@@ -182,6 +182,6 @@ def sort_key(rules: Rules) -> SortKey:
             return lambda job: (job.lasting(rules), job.submitted_s, 0.0, number(job))
 
 
-def _rank_of(ranks: dict[str, int], rules: Rules, job: Waiting) -> int:
+def _rank_of(ranks: dict[str, int], rules: SchedulerConfig, job: PendingJob) -> int:
     known = ranks.get(job.priority_class)
     return rules.class_of(job.priority_class).rank if known is None else known

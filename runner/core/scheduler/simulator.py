@@ -13,21 +13,21 @@ from itertools import count
 from math import inf
 from typing import TypeAlias
 
-from runner.core.job.model import Outcome
+from runner.core.job.states import Outcome
 from runner.core.scheduler.backfill import Plan, Preempt, Start, plan
-from runner.core.scheduler.config import Rules
+from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.fairshare import billed, charged
 from runner.core.scheduler.snapshot import (
     RESTART_S,
-    After,
-    Ended,
+    Dependency,
+    EndedJob,
     Host,
+    JobArray,
     Maintenance,
-    Needs,
-    Running,
+    PendingJob,
+    ResourceRequest,
+    RunningJob,
     Snapshot,
-    Sweep,
-    Waiting,
 )
 
 
@@ -37,15 +37,15 @@ class Arrival:
 
     job_id: str
     owner: str
-    needs: Needs
+    needs: ResourceRequest
     submitted_s: float
     lasts_s: float
     limit_s: float | None = None
     group: str = ""
     priority_class: str = "normal"
     priority: int = 50
-    after: tuple[After, ...] = ()
-    sweep: Sweep | None = None
+    after: tuple[Dependency, ...] = ()
+    sweep: JobArray | None = None
     restart_s: float = RESTART_S  # what coming back costs after it gave way
 
 
@@ -54,13 +54,13 @@ class Site:
     """Where a trace is played.  ``tick_s`` is the least time between two plans."""
 
     hosts: tuple[Host, ...]
-    rules: Rules = field(default_factory=Rules)
+    rules: SchedulerConfig = field(default_factory=SchedulerConfig)
     maintenance: tuple[Maintenance, ...] = ()
     tick_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SimulatedJob:
     """What became of a job."""
 
     arrival: Arrival
@@ -129,13 +129,13 @@ class _Play:
     now_s: float = 0.0
     events: list[tuple[float, int, _Kind, str, int]] = field(default_factory=list)
     lives: dict[str, _Life] = field(default_factory=dict)
-    waiting: dict[str, Waiting] = field(default_factory=dict)
-    running: dict[str, Running] = field(default_factory=dict)
+    waiting: dict[str, PendingJob] = field(default_factory=dict)
+    running: dict[str, RunningJob] = field(default_factory=dict)
     users: dict[str, _Account] = field(default_factory=dict)
     groups: dict[str, _Account] = field(default_factory=dict)
     wanted: set[str] = field(default_factory=set)  # jobs that others wait for
-    ended: dict[str, Ended] = field(default_factory=dict)
-    played: list[Played] = field(default_factory=list)
+    ended: dict[str, EndedJob] = field(default_factory=dict)
+    played: list[SimulatedJob] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=count)
 
     def all(self, trace: Iterable[Arrival]) -> None:
@@ -171,7 +171,7 @@ class _Play:
 
     def _queue(self, life: _Life) -> None:
         job = life.arrival
-        self.waiting[job.job_id] = Waiting(
+        self.waiting[job.job_id] = PendingJob(
             job.job_id, job.owner, job.needs, job.submitted_s, job.group, job.priority_class, job.priority,
             after=job.after, limit_s=life.limit_s, sweep=job.sweep,
         )  # fmt: skip
@@ -189,9 +189,9 @@ class _Play:
             self._queue(life)
             return
         killed = life.work_s > 1e-6
-        self.played.append(Played(job, tuple(life.spans), killed))
+        self.played.append(SimulatedJob(job, tuple(life.spans), killed))
         if job.job_id in self.wanted:
-            self.ended[job.job_id] = Ended(Outcome.FAILED if killed else Outcome.SUCCEEDED, at_s)
+            self.ended[job.job_id] = EndedJob(Outcome.FAILED if killed else Outcome.SUCCEEDED, at_s)
 
     def _overhead(self, life: _Life) -> float:
         return life.arrival.restart_s if life.attempt > 1 else 0.0
@@ -229,7 +229,7 @@ class _Play:
         limit_s = inf if life.limit_s is None else life.limit_s
         ends_s = None if life.limit_s is None else self.now_s + life.limit_s
         del self.waiting[start.job_id]
-        self.running[start.job_id] = Running(
+        self.running[start.job_id] = RunningJob(
             job.job_id, job.owner, job.needs, start.host, start.devices, self.now_s, ends_s, job.group,
             job.priority_class, restart_s=job.restart_s, preempted=len(life.spans), sweep=job.sweep,
         )  # fmt: skip
@@ -244,7 +244,9 @@ class _Play:
         self._later(leaves_s, _Kind.ENDED, victim.job_id, self.lives[victim.job_id].attempt)
 
 
-def play(site: Site, trace: Iterable[Arrival], watch: Watch = lambda _snapshot, _plan: None) -> list[Played]:
+def simulate(
+    site: Site, trace: Iterable[Arrival], watch: Watch = lambda _snapshot, _plan: None
+) -> list[SimulatedJob]:
     """Return what becomes of the jobs of a trace, in the order of their ends; some may never start.
 
     ``watch`` sees every snapshot with its plan.

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from runner.core.scheduler.fairshare import jain
-from runner.core.scheduler.simulator import Played, Site
+from runner.core.scheduler.fairshare import jain_index
+from runner.core.scheduler.simulator import SimulatedJob, Site
 
 SHORT_S = 10.0
 """Jobs shorter than this count as so long in a slowdown (D. Feitelson et al., JSSPP 1997)."""
@@ -42,7 +42,7 @@ class Report:
     users: Mapping[str, UserReport]
 
 
-def report(site: Site, played: Sequence[Played], of: int) -> Report:
+def report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
     """Return the report of ``of`` jobs of which these were played.
 
     Raises:
@@ -66,8 +66,8 @@ def report(site: Site, played: Sequence[Played], of: int) -> Report:
         waits_s={share: waits[max(-(-len(waits) * share // 100) - 1, 0)] for share in SHARES},
         mean_slowdown=_mean(slowdown(each) for each in played),
         preemptions=sum(len(each.spans) - 1 for each in played),
-        fairness=jain(user.due for user in users.values()),
-        fairness_service=jain(user.service for user in users.values()),
+        fairness=jain_index(user.due for user in users.values()),
+        fairness_service=jain_index(user.service for user in users.values()),
         users=users,
     )
 
@@ -76,7 +76,7 @@ SAMPLES = 4000
 """Moments at which it is looked at who has what and who is due what."""
 
 
-def received(played: Sequence[Played], devices: int) -> dict[str, float]:
+def received(played: Sequence[SimulatedJob], devices: int) -> dict[str, float]:
     """Return for each user the part that it got of its max-min fair share while it wanted devices.
 
     At a moment, everybody who wants less than an equal part of the devices is due that, and the
@@ -98,7 +98,9 @@ def received(played: Sequence[Played], devices: int) -> dict[str, float]:
     return {user: got[user] / due[user] if due[user] else 1.0 for user in due}
 
 
-def _mark(samples: list[dict[str, int]], each: Played, span: tuple[float, float], step_s: float) -> None:
+def _mark(
+    samples: list[dict[str, int]], each: SimulatedJob, span: tuple[float, float], step_s: float
+) -> None:
     """Add a job's devices to the moments that lie in a span."""
     owner, gpus = each.arrival.owner, each.arrival.needs.gpus
     for sample in samples[ceil(span[0] / step_s) : ceil(span[1] / step_s)] if gpus else ():
@@ -115,19 +117,19 @@ def max_min(wanted: Mapping[str, int], devices: int) -> dict[str, float]:
     return due
 
 
-def slowdown(each: Played) -> float:
+def slowdown(each: SimulatedJob) -> float:
     """Return the bounded slowdown: time from submission to end by time held, 1 at least."""
     return max((each.ended_s - each.arrival.submitted_s) / max(each.held_s, SHORT_S), 1.0)
 
 
-def _by_user(played: Iterable[Played]) -> dict[str, list[Played]]:
-    users: dict[str, list[Played]] = {}
+def _by_user(played: Iterable[SimulatedJob]) -> dict[str, list[SimulatedJob]]:
+    users: dict[str, list[SimulatedJob]] = {}
     for each in played:
         users.setdefault(each.arrival.owner, []).append(each)
     return users
 
 
-def _user(played: list[Played], due: float) -> UserReport:
+def _user(played: list[SimulatedJob], due: float) -> UserReport:
     held_s = sum(_device_s(each, each.held_s) for each in played)
     there_s = sum(_device_s(each, each.ended_s - each.arrival.submitted_s) for each in played)
     return UserReport(
@@ -140,7 +142,7 @@ def _user(played: list[Played], due: float) -> UserReport:
     )
 
 
-def _device_s(each: Played, lasted_s: float) -> float:
+def _device_s(each: SimulatedJob, lasted_s: float) -> float:
     return each.arrival.needs.gpus * lasted_s
 
 

@@ -10,9 +10,9 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from runner.core.job.model import Outcome
-from runner.core.scheduler.config import Rules
-from runner.core.scheduler.timeline import Stay
+from runner.core.job.states import Outcome
+from runner.core.scheduler.config import SchedulerConfig
+from runner.core.scheduler.timeline import Span
 
 GIB = 1024**3
 
@@ -46,7 +46,7 @@ class Device:
     model: str = ""
     memory_bytes: int = 0
     capability: tuple[int, int] = (0, 0)  # CUDA's compute capability; (0, 0): not known
-    island: str | None = None  # devices of one host that are linked at full speed have the same
+    link_group: str | None = None  # devices of one host that are linked at full speed have the same
     numa: int = 0
     kind: Kind = Kind.WHOLE
     state: DeviceState = DeviceState.FREE
@@ -65,7 +65,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ResourceRequest:
     """What one attempt takes while it lives, and on which devices alone it can."""
 
     cpus: float = 1.0
@@ -89,7 +89,7 @@ class Condition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class Dependency:
     """Wait for the end of another job; names are resolved to ids when a job is submitted."""
 
     job_id: str
@@ -97,7 +97,7 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedJob:
     """A finished job that others wait for."""
 
     outcome: Outcome
@@ -105,7 +105,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class JobArray:
     """An array or matrix that a job belongs to."""
 
     id: str
@@ -117,21 +117,21 @@ LEAST_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingJob:
     """A queued job, as far as the order cares."""
 
     job_id: str
     owner: str
-    needs: Needs
+    needs: ResourceRequest
     submitted_s: float
     group: str = ""
     priority_class: str = "normal"
     priority: int = 50  # among the jobs of its owner; higher goes first
     not_before_s: float | None = None
-    after: tuple[After, ...] = ()
+    after: tuple[Dependency, ...] = ()
     limit_s: float | None = None  # running time that is left to it
     learned_s: float | None = None  # from its own past
-    sweep: Sweep | None = None
+    sweep: JobArray | None = None
 
     @property
     def lasts_s(self) -> float | None:
@@ -142,7 +142,7 @@ class Waiting:
         lasts_s = self.learned_s if self.limit_s is None else self.limit_s
         return None if lasts_s is None else max(lasts_s, LEAST_S)
 
-    def lasting(self, rules: Rules) -> float:
+    def lasting(self, rules: SchedulerConfig) -> float:
         """Return for how long it is counted where a number is needed: what is unknown lasts as is usual."""
         lasts_s = self.lasts_s
         return rules.unknown_s if lasts_s is None else lasts_s
@@ -153,12 +153,12 @@ RESTART_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningJob:
     """A job that holds something, from its start to the moment its devices are proven clean."""
 
     job_id: str
     owner: str
-    needs: Needs
+    needs: ResourceRequest
     host: str
     devices: tuple[str, ...]
     started_s: float
@@ -170,7 +170,7 @@ class Running:
     restart_s: float = RESTART_S  # from being placed again to where it was
     stopping: bool = False  # was asked to leave; ``ends_s`` is when it must have
     preempted: int = 0  # times it gave way before
-    sweep: Sweep | None = None
+    sweep: JobArray | None = None
 
     def lost_s(self, now_s: float) -> float:
         """Return the running time that stopping it now would throw away, the restart included."""
@@ -201,20 +201,20 @@ class Snapshot:
 
     now_s: float
     hosts: tuple[Host, ...]
-    waiting: tuple[Waiting, ...] = ()
-    running: tuple[Running, ...] = ()
+    waiting: tuple[PendingJob, ...] = ()
+    running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)
-    ended: Mapping[str, Ended] = field(default_factory=dict)
+    ended: Mapping[str, EndedJob] = field(default_factory=dict)
     maintenance: tuple[Maintenance, ...] = ()
-    rules: Rules = field(default_factory=Rules)
+    rules: SchedulerConfig = field(default_factory=SchedulerConfig)
     utc_offset_s: float = 0.0  # of the site's wall clock, for words alone
 
     @property
-    def endless(self) -> Stay:
+    def endless(self) -> Span:
         """Return how long a job is taken to last of which nobody knows: for ever, as a rule.
 
         A maintenance further ahead of its start than what is unknown is taken to last must not stop it.
         """
         ahead = sorted(window.begins_s for window in self.maintenance)
-        return Stay(self.rules.unknown_s, (*ahead, inf))
+        return Span(self.rules.unknown_s, (*ahead, inf))

@@ -11,7 +11,7 @@ from math import inf
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class Span:
     """How long something is needed: so many seconds, and if there are stops, on to the next of them."""
 
     lasts_s: float
@@ -46,7 +46,7 @@ class Timeline:
         last = bisect_left(times, ends_s, first + 1)
         return self.free[first] if last == first + 1 else min(self.free[first:last])
 
-    def opening(self, at_s: float, stay: Stay, amount: int) -> float:
+    def opening(self, at_s: float, stay: Span, amount: int) -> float:
         """Return the earliest time from ``at_s`` on when ``amount`` stays free for a stay; inf: never."""
         times = self.times
         if len(times) == 1:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from runner.core.policy.wording import span as span_of
-from runner.core.scheduler.placement import Shape
-from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Kind, Needs, Snapshot
+from runner.core.policy.explain import format_span as span_of
+from runner.core.scheduler.placement import RequestClass
+from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Kind, ResourceRequest, Snapshot
 
 SHOWN = 3
 """Devices out of service that a reason names one by one."""
@@ -64,11 +64,11 @@ def span(seconds: float) -> str:
     return span_of(timedelta(seconds=seconds))
 
 
-def counted(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def jobs(ids: Sequence[str]) -> str:
+def count_jobs(ids: Sequence[str]) -> str:
     """Return some jobs by their ids; of many, a few and how many more: ``jobs 2, 3, 4 and 96 others``."""
     if len(ids) == 1:
         return f"job {ids[0]}"
@@ -82,7 +82,7 @@ def size(amount: int) -> str:
     return f"{amount / MIB:.4g} MiB" if 0 < amount < GIB else f"{amount / GIB:.4g} GiB"
 
 
-def wanted(needs: Needs) -> str:
+def describe_request(needs: ResourceRequest) -> str:
     """Return needs in words: ``2 linked GPUs with >= 40 GiB``; of a job without GPUs, the rest."""
     if not needs.gpus:
         return f"{needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory"
@@ -90,10 +90,10 @@ def wanted(needs: Needs) -> str:
     linked = "linked " if needs.linked and needs.gpus > 1 else ""
     brand = "" if needs.models or not needs.vendor else f"{BRANDS.get(needs.vendor, needs.vendor)} "
     noun = f"{linked}{brand}{nouns[needs.kind]}"
-    return f"{counted(needs.gpus, noun)}{''.join(_conditions(needs))}"
+    return f"{count_of(needs.gpus, noun)}{''.join(_conditions(needs))}"
 
 
-def _conditions(needs: Needs) -> Iterator[str]:
+def _conditions(needs: ResourceRequest) -> Iterator[str]:
     if needs.models:
         yield f" ({' or '.join(needs.models)})"
     if needs.device_bytes:
@@ -115,7 +115,7 @@ def out_of_service(devices: Iterable[Device]) -> Iterator[str]:
         yield f"{len(closed) - SHOWN} more out of service"
 
 
-def scarce(shape: Shape, cpus: int, memory_bytes: int) -> Iterator[str]:
+def scarce(shape: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
     """Yield which of a host's own resources do not suffice, given the most that one host has free."""
     if shape.millicpus > cpus:
         yield f"{shape.needs.cpus:g} cpus wanted and {cpus / 1000:g} free"

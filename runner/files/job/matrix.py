@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 from jobs import contract
 from runner.base import yaml as yaml_tree
 from runner.base.textfile import Position, Problem, quoted
-from runner.base.yaml import Mapping, Node, Scalar
+from runner.base.yaml import MappingNode, Node, ScalarNode
 from runner.files import validation as parsing
 from runner.files import validators as rules
 from runner.files.job.queue import Matrix, Setting, combinations, impossible_matrix
@@ -38,7 +38,7 @@ T = TypeVar("T")
 Combination: TypeAlias = dict[str, Setting]
 
 
-class Alone(contract.Spec):
+class SingleValue(contract.Spec):
     """The matrix of a file, whatever else is in it."""
 
     matrix: Matrix | None = None
@@ -48,7 +48,7 @@ class Alone(contract.Spec):
 class Variant:
     """One of the files that a matrix stands for."""
 
-    tree: Mapping
+    tree: MappingNode
     values: Combination
 
 
@@ -56,27 +56,27 @@ class _NoMapping(Exception):
     """A field below something that has no fields."""
 
 
-def matrix_of(tree: Mapping) -> Matrix | None:
+def matrix_of(tree: MappingNode) -> Matrix | None:
     """Return the matrix of a file, None where it has none or one with mistakes, which others tell."""
     if "matrix" not in tree.entries:
         return None
     written = {"matrix": yaml_tree.plain(tree.entries["matrix"])}
-    alone, _ = parsing.validated(Alone, written, tree)
+    alone, _ = parsing.validated(SingleValue, written, tree)
     found = alone.matrix if alone else None
     return None if found is None or any(impossible_matrix(found)) else found
 
 
-def problems(tree: Mapping, matrix: Matrix) -> Iterator[Problem]:
+def problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]:
     """Yield what cannot be varied, where the matrix names it."""
     timed = tree.entries.get("schedule")
-    if timed is not None and not (isinstance(timed, Scalar) and timed.value is None):
+    if timed is not None and not (isinstance(timed, ScalarNode) and timed.value is None):
         beside = "cannot be beside a matrix: at each of its times one job is submitted"
         yield Problem(yaml_tree.place(tree, ("schedule",)), "schedule", beside)
     for name in matrix.values:
         path = ("matrix", "values", name)
         fact = ONCE.get(name.partition(".")[0]) or _inside_another(name, matrix)
         try:
-            _put(tree, _parts(name), Scalar(tree.at, None, ""), tree.at)
+            _put(tree, _parts(name), ScalarNode(tree.at, None, ""), tree.at)
         except _NoMapping as error:
             fact = fact or f"cannot be varied: {error}"
         if fact:
@@ -89,14 +89,16 @@ def _inside_another(name: str, matrix: Matrix) -> str | None:
     return next((f"is part of {quoted(other)}, which is varied too" for other in others), None)
 
 
-def variants(tree: Mapping, matrix: Matrix, name: str, wrong: Collection[str] = ()) -> tuple[Variant, ...]:
+def variants(
+    tree: MappingNode, matrix: Matrix, name: str, wrong: Collection[str] = ()
+) -> tuple[Variant, ...]:
     """Return the files that a matrix stands for; ``name`` is that of the whole, and each has a number.
 
     The fields ``wrong``, by their paths, are left as the file has them: what else is not right can
     be told together with what is wrong with those.
     """
     values = yaml_tree.at_path(tree, ("matrix", "values"))
-    assert isinstance(values, Mapping)  # noqa: S101  (the matrix was made from it)
+    assert isinstance(values, MappingNode)  # noqa: S101  (the matrix was made from it)
     nodes = {
         (field, type(node.value), node.value): node
         for field, items in values.entries.items()
@@ -126,7 +128,7 @@ def _shown(name: str) -> str:
     return parsing.dotted(("matrix", "values", name))
 
 
-def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], Scalar]) -> Combination:
+def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], ScalarNode]) -> Combination:
     """Return a combination as its job gets it: a number that is a text there is told as it was typed."""
     return {
         field: nodes[field, type(value), value].text
@@ -137,25 +139,25 @@ def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], Scalar]
 
 
 def _variant(
-    tree: Mapping,
-    values: Mapping,
+    tree: MappingNode,
+    values: MappingNode,
     chosen: Combination,
-    nodes: dict[tuple[str, type, object], Scalar],
+    nodes: dict[tuple[str, type, object], ScalarNode],
     name: str,
-) -> Mapping:
+) -> MappingNode:
     labels = {}
     for field in sorted(chosen, key=lambda each: each.count(".")):  # a profile before its switches
         node, at = nodes[field, type(chosen[field]), chosen[field]], values.keys[field]
         tree = _put(tree, _parts(field), node, at)
         if _is_label(field, node.text):
-            labels[field] = Scalar(node.at, node.text, node.text)
+            labels[field] = ScalarNode(node.at, node.text, node.text)
     for field, node in labels.items():
         tree = _put(tree, ("labels", field), node, values.keys[field])
     named = tree.entries.get("name")
-    if named is not None and not (isinstance(named, Scalar) and isinstance(named.value, str)):
+    if named is not None and not (isinstance(named, ScalarNode) and isinstance(named.value, str)):
         return tree  # wrong, and to be told as such
     at = named.at if named else tree.at
-    return _with(tree, "name", Scalar(at, name, name), tree.keys.get("name", at))
+    return _with(tree, "name", ScalarNode(at, name, name), tree.keys.get("name", at))
 
 
 def _is_label(field: str, text: str) -> bool:
@@ -175,7 +177,7 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(name.split("."))
 
 
-def _put(tree: Mapping, path: Sequence[str], value: Node, at: Position) -> Mapping:
+def _put(tree: MappingNode, path: Sequence[str], value: Node, at: Position) -> MappingNode:
     """Return a tree with a value in it; ``at`` is where its key is taken to stand.
 
     Raises:
@@ -188,17 +190,17 @@ def _put(tree: Mapping, path: Sequence[str], value: Node, at: Position) -> Mappi
     return _with(tree, head, _put(inside, rest, value, at), tree.keys.get(head, at))
 
 
-def _opened(name: str, node: Node | None, at: Position) -> Mapping:
+def _opened(name: str, node: Node | None, at: Position) -> MappingNode:
     """Return a section as the mapping that it is, or that its short form stands for."""
-    if isinstance(node, Mapping):
+    if isinstance(node, MappingNode):
         return node
     if node is None:
-        return Mapping(at, {}, {}, 1)
-    if isinstance(node, Scalar) and name in SHORT_FORMS:
+        return MappingNode(at, {}, {}, 1)
+    if isinstance(node, ScalarNode) and name in SHORT_FORMS:
         field = SHORT_FORMS[name]
-        return Mapping(node.at, {field: node.at}, {field: node}, 2)
+        return MappingNode(node.at, {field: node.at}, {field: node}, 2)
     raise _NoMapping(f"{quoted(name)} has no fields")
 
 
-def _with(tree: Mapping, name: str, value: Node, at: Position) -> Mapping:
-    return Mapping(tree.at, {**tree.keys, name: at}, {**tree.entries, name: value}, tree.size)
+def _with(tree: MappingNode, name: str, value: Node, at: Position) -> MappingNode:
+    return MappingNode(tree.at, {**tree.keys, name: at}, {**tree.entries, name: value}, tree.size)

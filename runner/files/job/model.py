@@ -5,25 +5,19 @@ here: whether paths exist (``spec_paths``: that must be asked as the job's owner
 which images and devices the operator offers (the settings).
 """
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import combinations
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Final, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from jobs import contract
 from runner.base import yaml as yaml_tree
-from runner.base.textfile import Problem, SpecError, quoted, read_source
-from runner.base.units import format_duration, format_size
+from runner.base.textfile import Problem
 from runner.files import validation as parsing
-from runner.files import validators as rules
-from runner.files.job import matrix as spec_matrix
 from runner.files.job import shorthand as forms
-from runner.files.job.queue import DeviceChoice, Matrix, Queueing, Schedule, contradictions
-from runner.files.profiles import conflicts as switches
+from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
 from runner.files.profiles import load as spec_profiles
 from runner.files.profiles.load import Accelerator, ProfileChoice
 from runner.files.types import (
@@ -166,8 +160,8 @@ class JobFile(contract.Spec):
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Seed of everything that is random.")
     priority: int = Field(50, ge=0, le=100, description="Higher goes first in the queue.")
-    queue: Queueing = Field(Queueing(), description="When it may start, and before whom.")
-    devices: DeviceChoice = Field(DeviceChoice(), description="On which GPUs it can run.")
+    queue: QueueFields = Field(QueueFields(), description="When it may start, and before whom.")
+    devices: DeviceRequest = Field(DeviceRequest(), description="On which GPUs it can run.")
     matrix: Matrix | None = Field(None, description="Many jobs from this file, one for each combination.")
     schedule: Schedule | None = Field(None, description="When it is submitted again, on its own.")
     labels: dict[LabelKey, LabelValue] = Field(
@@ -192,185 +186,7 @@ class JobFile(contract.Spec):
 # --- In -----------------------------------------------------------------------------------------------
 
 
-Besides: TypeAlias = Callable[[JobFile], Iterable[Problem]] | None  # what looks at paths and policies
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What one file asks for: a job, or one for each combination of its matrix."""
-
-    jobs: tuple[JobFile, ...]
-    matrix: Matrix | None = None
-    values: tuple[spec_matrix.Combination, ...] = ({},)  # of the matrix, job by job
-
-
-def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
-    """Return the job that a YAML text describes, of a matrix the first one with the matrix in it.
-
-    ``path`` serves for messages and for the default name.
-
-    Raises:
-        SpecError: with every problem at once.
-    """
-    written = load_all(text, path, profiles)
-    return written.jobs[0].model_copy(update={"matrix": written.matrix})
-
-
-def load_all(
-    text: bytes, path: Path, profiles: Path | None = None, name: str | None = None, besides: Besides = None
-) -> Written:
-    """Return all the jobs that a YAML text describes; ``name`` is another one than the file gives them.
-
-    ``besides`` tells what is wrong with what a job names, where all its fields can be understood.
-
-    Raises:
-        SpecError: with every problem at once, each at its place; those of a matrix's value in the matrix.
-    """
-    profiles = profiles or contract.profiles_dir()
-    tree, problems = parsing.mapping(text, path)
-    matrix = spec_matrix.matrix_of(tree)
-    problems += (*forms.long_arguments(tree), *(() if name else forms.numbered(tree)))
-    problems += spec_matrix.problems(tree, matrix) if matrix else ()
-    variants: tuple[spec_matrix.Variant, ...] = (spec_matrix.Variant(tree, {}),)
-    if matrix:
-        variants = spec_matrix.variants(tree, matrix, name or _name(tree, path), {p.field for p in problems})
-    jobs = []
-    for variant in variants:
-        job, found = _read(variant, path, profiles)
-        problems += found
-        problems += besides(job) if job and besides else ()
-        jobs += [job] if job else []
-    if problems:
-        raise SpecError(path, problems)
-    return Written(tuple(jobs), matrix, tuple(variant.values for variant in variants))
-
-
-def _name(tree: yaml_tree.Mapping, path: Path) -> str:
-    written = tree.entries.get("name")
-    return written.text if isinstance(written, yaml_tree.Scalar) else rules.name_from(path.stem)
-
-
-def _read(variant: spec_matrix.Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
-    """Return the job that a tree describes, and every problem with it."""
-    tree = variant.tree
-    unknown = spec_profiles.unknown_profile(tree, profiles)
-    written = {"name": rules.name_from(path.stem), **_as_written(tree)}
-    if variant.values:  # a job of a matrix has none
-        del written["matrix"]
-    job, problems = parsing.validated(JobFile, written, tree)
-    if job is not None:
-        problems += _conflicts(job.read_from(Origin(path, tree)))
-        problems += () if unknown else _clashes_everywhere(job, profiles)
-    return job, [*unknown, *problems]
-
-
-def read(path: Path, profiles: Path | None = None) -> JobFile:
-    """Return the job in a file.
-
-    Raises:
-        SpecError: it cannot be read, is too large or is not right.
-    """
-    return load(read_source(path), path, profiles)
-
-
-def dump(job: JobFile) -> str:
-    """Return a job as JSON in which every default is written out; ``undump`` reads it back."""
-    return job.model_dump_json()
-
-
-def undump(text: str) -> JobFile:
-    return JobFile.model_validate_json(text)
-
-
-def _as_written(tree: yaml_tree.Mapping) -> dict[str, yaml_tree.Plain]:
-    """Return the file as values, numbers in texts as they were typed: ``1.10`` stays ``1.10``."""
-    values = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
-    for section in ("environment", "labels"):
-        node = tree.entries.get(section)
-        if isinstance(node, yaml_tree.Mapping):
-            values[section] = {key: _typed(value) for key, value in node.entries.items()}
-    return values
-
-
-def _typed(node: yaml_tree.Node) -> yaml_tree.Plain:
-    is_number = isinstance(node, yaml_tree.Scalar) and type(node.value) in (int, float)
-    return node.text if isinstance(node, yaml_tree.Scalar) and is_number else yaml_tree.plain(node)
-
-
 # --- Fields that contradict each other ----------------------------------------------------------------
-
-
-def _conflicts(job: JobFile) -> Iterator[Problem]:
-    say = job.origin.problem
-    resources, retry = job.resources, job.retry
-    if job.accelerator == "cpu" and resources.gpus:
-        yield say(("resources", "gpus"), 'must be 0 where the accelerator is "cpu"')
-    if job.accelerator in ("cuda", "rocm") and not resources.gpus:
-        yield say(
-            ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
-        )
-    if resources.shm > resources.memory:
-        size, limit = format_size(resources.shm), format_size(resources.memory)
-        yield say(
-            ("resources", "shm"), f"{size} does not fit into the memory limit of {limit}, of which it is part"
-        )
-    if retry.backoff is not None and retry.backoff_max is not None and retry.backoff > retry.backoff_max:
-        longest = format_duration(retry.backoff_max)
-        yield say(
-            ("retry", "backoff"), f"{format_duration(retry.backoff)} is longer than backoff_max, {longest}"
-        )
-    if job.checkpoint.every is None and job.checkpoint.every_steps is None:
-        yield say(("checkpoint",), "would never save: give every, every_steps or both")
-    for path, fact in contradictions(
-        gpus=resources.gpus,
-        queueing=job.queue,
-        devices=job.devices,
-        matrix=job.matrix,
-        schedule=job.schedule,
-    ):
-        yield say(path, fact)
-    yield from _overlaps(job)
-
-
-def _overlaps(job: JobFile) -> Iterator[Problem]:
-    targets = [(i, PurePosixPath(mount.target)) for i, mount in enumerate(job.mounts)]
-    for (_, first), (i, second) in combinations(targets, 2):
-        if first.is_relative_to(second) or second.is_relative_to(first):
-            fact = f"{quoted(str(second))} and {quoted(str(first))} overlap; choose separate places"
-            yield job.origin.problem(("mounts", i, "target"), fact)
-
-
-def _clashes_everywhere(job: JobFile, profiles: Path) -> Iterator[Problem]:
-    """Yield what is wrong with the profile on every accelerator that the job could still get."""
-    found = [list(_clashes(job, each, profiles)) for each in _accelerators(job)]
-    sides = [{(clash.switch, clash.other) for clash in each} for each in found]
-    for clash in found[0]:
-        if all((clash.switch, clash.other) in each for each in sides):
-            yield job.origin.problem(("profile", clash.switch), clash.fact)
-
-
-def _accelerators(job: JobFile) -> tuple[Accelerator, ...]:
-    if job.accelerator != "auto":
-        return (job.accelerator,)
-    return ("cuda", "rocm") if job.resources.gpus else ("cpu",)
-
-
-def clashes(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> Iterator[Problem]:
-    """Yield what is wrong with the job's profile on an accelerator: contradictory and impossible settings.
-
-    Raises:
-        UsageError: a profile is missing, extends itself or is not valid.
-    """
-    for clash in _clashes(job, accelerator, profiles or contract.profiles_dir()):
-        yield job.origin.problem(("profile", clash.switch), clash.fact)
-
-
-def _clashes(job: JobFile, accelerator: Accelerator, profiles: Path) -> Iterator[switches.Clash]:
-    tree = job.origin.tree
-    said = spec_profiles.chosen(job.profile, tree, profiles, accelerator)
-    decided_by = ("accelerator",) if job.accelerator != "auto" else ("resources", "gpus")
-    node = yaml_tree.at_path(tree, decided_by) if tree else None
-    return switches.clashes(said, accelerator, f" (line {node.at.line})" if node else "")
 
 
 # --- Out: what the rest of the house wants ------------------------------------------------------------

@@ -158,7 +158,7 @@ def _dependency(value: object) -> object:
     raise ValueError(f"must be the id or the name of a job, or a mapping with it, not {shown(value)}{hint}")
 
 
-class Queueing(contract.Spec):
+class QueueFields(contract.Spec):
     """When a job may start, and before whom."""
 
     priority_class: Name = Field("normal", description="A class that the site has; the higher goes first.")
@@ -168,7 +168,7 @@ class Queueing(contract.Spec):
     not_before: Moment | None = Field(None, description="Earliest start, with an offset from UTC; null: now.")
 
 
-class DeviceChoice(contract.Spec):
+class DeviceRequest(contract.Spec):
     """On which devices a job can run; how many it wants is ``resources.gpus``."""
 
     kind: Literal["whole", "slice", "shared"] = Field(
@@ -234,7 +234,12 @@ Complaint: TypeAlias = tuple[tuple[str | int, ...], str]
 
 
 def contradictions(
-    *, gpus: int, queueing: Queueing, devices: DeviceChoice, matrix: Matrix | None, schedule: Schedule | None
+    *,
+    gpus: int,
+    queueing: QueueFields,
+    devices: DeviceRequest,
+    matrix: Matrix | None,
+    schedule: Schedule | None,
 ) -> Iterator[Complaint]:
     """Yield what in the queue's part of a job file contradicts itself or the number of GPUs."""
     yield from _impossible_devices(gpus, devices)
@@ -249,7 +254,7 @@ def contradictions(
         )
 
 
-def repeated(queueing: Queueing) -> Mapping[int, str]:
+def repeated(queueing: QueueFields) -> Mapping[int, str]:
     """Return which dependencies are there twice, by number."""
     jobs = [after.job for after in queueing.after]
     return {
@@ -259,8 +264,8 @@ def repeated(queueing: Queueing) -> Mapping[int, str]:
     }
 
 
-def _impossible_devices(gpus: int, devices: DeviceChoice) -> Iterator[Complaint]:
-    if not gpus and devices != DeviceChoice():
+def _impossible_devices(gpus: int, devices: DeviceRequest) -> Iterator[Complaint]:
+    if not gpus and devices != DeviceRequest():
         yield ("devices",), "is about GPUs, of which the job asks for none; set resources.gpus"
     if devices.kind == "shared" and devices.memory is None:
         yield ("devices", "memory"), "is required where devices are shared: the part of the memory to take"

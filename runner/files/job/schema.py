@@ -29,7 +29,7 @@ def schema(profiles: Path | None = None) -> dict[str, Any]:
     definitions["ProfileChoice"]["properties"]["extends"]["enum"] = list(names)
     _allow_text(fields["profile"], {"type": "string", "enum": list(names)}, AUTO)
     _allow_text(fields["image"], {"type": "string"}, "auto")
-    queueing, devices = definitions["Queueing"]["properties"], definitions["DeviceChoice"]["properties"]
+    queueing, devices = definitions["QueueFields"]["properties"], definitions["DeviceRequest"]["properties"]
     queueing["after"]["items"] = {"anyOf": [{"type": "string"}, queueing["after"]["items"]]}
     _allow_one(devices["model"])
     for section in ("environment", "labels"):

@@ -12,17 +12,17 @@ from runner.files import validation as parsing
 from runner.files import validators as rules
 
 
-def numbered(tree: yaml_tree.Mapping) -> Iterator[Problem]:
+def numbered(tree: yaml_tree.MappingNode) -> Iterator[Problem]:
     """Yield what is wrong with a name of digits alone.
 
     The models accept it: jobs that were called so before this was refused are read by them too.
     """
     written = tree.entries.get("name")
-    if isinstance(written, yaml_tree.Scalar) and isinstance(written.value, str):
+    if isinstance(written, yaml_tree.ScalarNode) and isinstance(written.value, str):
         yield from [Problem(written.at, "name", rules.NO_NUMBER)] if rules.is_number(written.value) else ()
 
 
-def long_arguments(tree: yaml_tree.Mapping) -> Iterator[Problem]:
+def long_arguments(tree: yaml_tree.MappingNode) -> Iterator[Problem]:
     """Yield what is too long to be an argument; not in the models either, for the same reason."""
     command = yaml_tree.at_path(tree, ("workload", "command"))
     for number, word in enumerate(getattr(command, "items", ())):
@@ -38,12 +38,12 @@ def known_kind(value: object) -> object:
         return value
     kind = value.get("kind")
     if kind is None:
-        raise parsing.below(("kind",), f"is required; it can be {parsing.choose(contract.KINDS)}")
+        raise parsing.fields_below(("kind",), f"is required; it can be {parsing.choose(contract.KINDS)}")
     if not isinstance(kind, str):
-        raise parsing.below(("kind",), f"must be {parsing.choose(contract.KINDS)}, not {shown(kind)}")
+        raise parsing.fields_below(("kind",), f"must be {parsing.choose(contract.KINDS)}, not {shown(kind)}")
     if kind not in contract.KINDS:
         hint = parsing.did_you_mean(kind, contract.KINDS) or f"; there are {', '.join(contract.KINDS)}"
-        raise parsing.below(("kind",), f"there is no workload {quoted(kind)}{hint}")
+        raise parsing.fields_below(("kind",), f"there is no workload {quoted(kind)}{hint}")
     return value
 
 
@@ -51,13 +51,13 @@ def checked_paths(workload: contract.Plan) -> contract.Plan:
     """Look at the paths of a plan: the contract does not know that they are the host's."""
     if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
         fact = f'"stdlib" is text, which {workload.kind} does not read; a directory is written "./stdlib"'
-        raise parsing.below(("data",), fact)
+        raise parsing.fields_below(("data",), fact)
     for name in ("data", "code"):
         path = getattr(workload, name, None)
         try:
             rules.host_path("." if path is None else path)
         except ValueError as error:
-            raise parsing.below((name,), str(error)) from error
+            raise parsing.fields_below((name,), str(error)) from error
     return workload
 
 

@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from runner.base.textfile import Problem, SpecError, quoted, read_source
-from runner.core.policy.adjustments import stays
-from runner.core.policy.decision import Decision, Limit, Situation
+from runner.base.textfile import FileError, Problem, quoted, read_source
+from runner.core.policy.adjustments import keeps_value
+from runner.core.policy.decision import Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import Facts, Known, Moment
+from runner.core.policy.facts import DecisionPoint, Facts, Known
 from runner.core.policy.history import History
-from runner.core.policy.model import STARTS, Knob, Policy, Verb
-from runner.files.cursor import Spot, asked
+from runner.core.policy.model import STARTS, Policy, Setting, Verb
+from runner.files.cursor import Cursor, cursor_at
 from runner.files.policy.conditions import fact_of, known_value
 from runner.files.policy.load import top
 from runner.files.validation import did_you_mean
@@ -31,10 +31,10 @@ _EXPECTED: Final = ("do", "rule", "nearly", "with", "from", "charged", "limit", 
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CaseResult:
     """One end, glance or change, some times in a row."""
 
-    moment: Moment
+    moment: DecisionPoint
     facts: Facts
     lasted: timedelta = HOUR
     times: int = 1
@@ -45,14 +45,14 @@ class Case:
     """What was, what is, and what should follow: only what is written is compared."""
 
     name: str
-    before: tuple[Told, ...]
-    now: Told
+    before: tuple[CaseResult, ...]
+    now: CaseResult
     expected: dict[str, str]
-    spot: Spot = field(compare=False)
+    cursor: Cursor = field(compare=False)
 
     def problem(self, fact: str) -> Problem:
         """Return what is wrong with the verdict, and where it was expected."""
-        return Problem(self.spot.key_at, self.name, fact)
+        return Problem(self.cursor.key_at, self.name, fact)
 
 
 def read(path: Path) -> tuple[Case, ...]:
@@ -70,13 +70,13 @@ def load(raw: bytes, path: Path) -> tuple[Case, ...]:
     Raises:
         SpecError: with every problem at once.
     """
-    spot = top(raw, path)
-    here = spot.fields(("cases",))
+    cursor = top(raw, path)
+    here = cursor.fields(("cases",))
     cases = [_case(item) for item in here["cases"].items()] if "cases" in here else []
     if not cases:
-        spot.problems.append(Problem(spot.key_at, "cases", "is required: a list of cases"))
-    if spot.problems:
-        raise SpecError(path, spot.problems)
+        cursor.problems.append(Problem(cursor.key_at, "cases", "is required: a list of cases"))
+    if cursor.problems:
+        raise FileError(path, cursor.problems)
     return tuple(case for case in cases if case)
 
 
@@ -94,7 +94,7 @@ def run(policy: Policy, case: Case) -> Iterator[str]:
             yield f"{name} should be {wanted}, but is {found[name]}: {decision.verdict.reason}"
 
 
-def _not_nearly(decision: Decision, name: str) -> Iterator[str]:
+def _not_nearly(decision: PolicyDecision, name: str) -> Iterator[str]:
     """Yield why a rule that should nearly have answered did answer, or could not."""
     weighed = {each.rule: each for each in decision.weighed}
     if name not in weighed:
@@ -103,23 +103,23 @@ def _not_nearly(decision: Decision, name: str) -> Iterator[str]:
         yield f"rule {quoted(name)} should not quite be true, but is"
 
 
-def verdict_of(policy: Policy, case: Case) -> Decision:
+def verdict_of(policy: Policy, case: Case) -> PolicyDecision:
     """Return what a policy says about a case, after all that was before it."""
     history, clock, spec = History(), BEGIN, 0
     for told in (each for each in case.before for _ in range(each.times)):
         decision = _ask(policy, told, history, clock, spec)
         history = decision.history
-        clock += told.lasted + decision.verdict.delay if told.moment is Moment.EXIT else timedelta()
-        spec += any(not stays(each) for each in decision.verdict.adjust)
+        clock += told.lasted + decision.verdict.delay if told.moment is DecisionPoint.EXIT else timedelta()
+        spec += any(not keeps_value(each) for each in decision.verdict.adjust)
     return _ask(policy, case.now, history, clock, spec)
 
 
-def _ask(policy: Policy, told: Told, history: History, clock: datetime, spec: int) -> Decision:
+def _ask(policy: Policy, told: CaseResult, history: History, clock: datetime, spec: int) -> PolicyDecision:
     situation = Situation(told.facts, clock + told.lasted, clock, f"spec-{spec}", "case")
     return decide(policy, told.moment, history, situation)
 
 
-def _found(decision: Decision) -> dict[str, str]:
+def _found(decision: PolicyDecision) -> dict[str, str]:
     verdict = decision.verdict
     starts = verdict.verb in STARTS
     step = verdict.start.step
@@ -143,34 +143,34 @@ def _turned(adjustments: dict[str, str]) -> str:
 # --- Reading ------------------------------------------------------------------------------------------
 
 
-def _case(spot: Spot) -> Case | None:
-    here = spot.fields(("name", *_SITUATION, "before", "expect"))
+def _case(cursor: Cursor) -> Case | None:
+    here = cursor.fields(("name", *_SITUATION, "before", "expect"))
     for missing in [each for each in ("name", "facts", "expect") if each not in here]:
-        spot.complain(f"{missing} is required")
-    name = asked(here, "name", Spot.text, "")
+        cursor.complain(f"{missing} is required")
+    name = cursor_at(here, "name", Cursor.text, "")
     before = [_told(item, ("times",)) for item in here["before"].items()] if "before" in here else []
     expected = _expected(here["expect"]) if "expect" in here else {}
-    return Case(name, tuple(before), _situation(here), expected, spot)
+    return Case(name, tuple(before), _situation(here), expected, cursor)
 
 
-def _told(spot: Spot, more: tuple[str, ...]) -> Told:
-    here = spot.fields((*_SITUATION, *more))
+def _told(cursor: Cursor, more: tuple[str, ...]) -> CaseResult:
+    here = cursor.fields((*_SITUATION, *more))
     return _situation(here)
 
 
-def _situation(here: dict[str, Spot]) -> Told:
-    moment = Moment(asked(here, "at", lambda each: each.word(Moment), "exit"))
-    return Told(
+def _situation(here: dict[str, Cursor]) -> CaseResult:
+    moment = DecisionPoint(cursor_at(here, "at", lambda each: each.word(DecisionPoint), "exit"))
+    return CaseResult(
         moment,
         _facts(here["facts"], moment) if "facts" in here else {},
-        asked(here, "lasted", lambda each: each.duration(timedelta(), timedelta(days=3660)), HOUR),
-        asked(here, "times", lambda each: each.whole(1, MAX_TIMES), 1),
+        cursor_at(here, "lasted", lambda each: each.duration(timedelta(), timedelta(days=3660)), HOUR),
+        cursor_at(here, "times", lambda each: each.whole(1, MAX_TIMES), 1),
     )
 
 
-def _facts(spot: Spot, moment: Moment) -> dict[str, Known]:
+def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, Known]:
     facts: dict[str, Known] = {}
-    for name, entry in spot.entries().items():
+    for name, entry in cursor.entries().items():
         fact = fact_of(name, entry, moment)
         if fact and fact.derived:
             entry.complain_of_key('follows from what was before; tell that with "before"')
@@ -180,27 +180,27 @@ def _facts(spot: Spot, moment: Moment) -> dict[str, Known]:
     return facts
 
 
-def _expected(spot: Spot) -> dict[str, str]:
-    here = spot.fields(_EXPECTED)
+def _expected(cursor: Cursor) -> dict[str, str]:
+    here = cursor.fields(_EXPECTED)
     if "do" not in here:
-        spot.complain("do is required: the verb that should follow")
+        cursor.complain("do is required: the verb that should follow")
     wanted = {name: _wanted(name, entry) for name, entry in here.items()}
     return {name: text for name, text in wanted.items() if text is not None}
 
 
-def _wanted(name: str, spot: Spot) -> str | None:
+def _wanted(name: str, cursor: Cursor) -> str | None:
     match name:
         case "do":
-            return spot.word(Verb)
+            return cursor.word(Verb)
         case "with":
-            entries = spot.fields(Knob, kind="adjustment")
+            entries = cursor.fields(Setting, kind="adjustment")
             return _turned({knob: entry.text() or "" for knob, entry in entries.items()})
         case "charged":
-            charged = spot.truth()
+            charged = cursor.truth()
             return None if charged is None else str(charged).lower()
         case "limit":
-            return spot.word([*Limit, "none"])
+            return cursor.word([*Guard, "none"])
         case "advice":
-            return ", ".join(item.text() or "" for item in spot.items()) or "none"
+            return ", ".join(item.text() or "" for item in cursor.items()) or "none"
         case _:
-            return spot.text(500)
+            return cursor.text(500)

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from runner.base.textfile import quoted
-from runner.base.yaml import Mapping as Tree
-from runner.base.yaml import Scalar, Sequence
+from runner.base.yaml import MappingNode as Tree
+from runner.base.yaml import ScalarNode, SequenceNode
 from runner.core.policy.catalog import TABLE, at
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import LISTS, NUMERIC, Fact, Kind, Moment, Value
-from runner.files.cursor import Spot
+from runner.core.policy.facts import LISTS, NUMERIC, DecisionPoint, Fact, Kind, Value
+from runner.files.cursor import Cursor
 from runner.files.validation import choose, did_you_mean
 
 MEANT: Final[Mapping[str, str]] = {
@@ -36,18 +36,18 @@ JOINTS: Final = ("all", "any", "not")
 ORDERS: Final = (Operator.LT, Operator.LE, Operator.GE, Operator.GT)
 
 
-def condition(spot: Spot, moment: Moment) -> Condition | None:
+def condition(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     """Return the condition of a rule; ``{}`` is always true."""
-    if isinstance(spot.node, Tree) and not spot.node.entries:
+    if isinstance(cursor.node, Tree) and not cursor.node.entries:
         return ALWAYS
-    return _every(spot, moment)
+    return _every(cursor, moment)
 
 
-def _every(spot: Spot, moment: Moment) -> Condition | None:
+def _every(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     """Return the entries of a mapping, all of which must hold."""
-    entries = spot.entries()
-    if not entries and isinstance(spot.node, Tree):
-        spot.complain("is always true; write what must hold")
+    entries = cursor.entries()
+    if not entries and isinstance(cursor.node, Tree):
+        cursor.complain("is always true; write what must hold")
     parts = [_entry(name, entry, moment) for name, entry in entries.items()]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -55,20 +55,20 @@ def _every(spot: Spot, moment: Moment) -> Condition | None:
     return good[0] if len(good) == 1 else AllOf(good)
 
 
-def _entry(name: str, spot: Spot, moment: Moment) -> Condition | None:
+def _entry(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     if name == "not":
-        part = _every(spot, moment)
+        part = _every(cursor, moment)
         return Not(part) if part else None
     if name in JOINTS:
-        return _several(name, spot, moment)
-    fact = fact_of(name, spot, moment)
-    return _wanted(fact, spot) if fact else None
+        return _several(name, cursor, moment)
+    fact = fact_of(name, cursor, moment)
+    return _wanted(fact, cursor) if fact else None
 
 
-def _several(name: str, spot: Spot, moment: Moment) -> Condition | None:
-    items = spot.items()
-    if not items and isinstance(spot.node, Sequence):
-        spot.complain("is an empty list; write the conditions")
+def _several(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None:
+    items = cursor.items()
+    if not items and isinstance(cursor.node, SequenceNode):
+        cursor.complain("is an empty list; write the conditions")
     parts = [_every(item, moment) for item in items]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -78,18 +78,18 @@ def _several(name: str, spot: Spot, moment: Moment) -> Condition | None:
     return AllOf(good) if name == "all" else AnyOf(good)
 
 
-def fact_of(name: str, spot: Spot, moment: Moment) -> Fact | None:
+def fact_of(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
     """Return a fact by its name, or complain."""
     there = at(moment)
     if name in there:
         return there[name]
     if name in TABLE:
         moments = " and ".join(f"on_{each}" for each in TABLE[name].moments)
-        spot.complain_of_key(f"is not known on_{moment}; it is a fact of {moments}")
+        cursor.complain_of_key(f"is not known on_{moment}; it is a fact of {moments}")
         return None
     meant = MEANT.get(name)
     hint = f"; did you mean {quoted(meant)}?" if meant in there else did_you_mean(name, there)
-    spot.complain_of_key(f"there is no such fact{hint or _LIST}")
+    cursor.complain_of_key(f"there is no such fact{hint or _LIST}")
     return None
 
 
@@ -99,22 +99,22 @@ _LIST: Final = '; see them all with "runner policy facts"'
 # --- What is wanted of one fact -----------------------------------------------------------------------
 
 
-def _wanted(fact: Fact, spot: Spot) -> Condition | None:
-    if isinstance(spot.node, Tree):
-        return _operators(fact, spot)
-    if isinstance(spot.node, Sequence):
-        spot.complain("must be one value; write {in: [...]} for one of several")
+def _wanted(fact: Fact, cursor: Cursor) -> Condition | None:
+    if isinstance(cursor.node, Tree):
+        return _operators(fact, cursor)
+    if isinstance(cursor.node, SequenceNode):
+        cursor.complain("must be one value; write {in: [...]} for one of several")
         return None
-    operand = value_of(fact, spot)
+    operand = value_of(fact, cursor)
     return None if operand is None else Comparison(fact.name, Operator.IS, operand)
 
 
-def _operators(fact: Fact, spot: Spot) -> Condition | None:
+def _operators(fact: Fact, cursor: Cursor) -> Condition | None:
     numeric = fact.kind in NUMERIC
     names = [*(("lt", "le", "ge", "gt") if numeric else ()), "in", "not"]
-    entries = spot.entries()
+    entries = cursor.entries()
     if not entries:
-        spot.complain(f"says nothing; write a value, or {choose(names)}")
+        cursor.complain(f"says nothing; write a value, or {choose(names)}")
     parts = [_operator(fact, name, entry, names) for name, entry in entries.items()]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -122,27 +122,27 @@ def _operators(fact: Fact, spot: Spot) -> Condition | None:
     return good[0] if len(good) == 1 else AllOf(good)
 
 
-def _operator(fact: Fact, name: str, spot: Spot, names: list[str]) -> Condition | None:
+def _operator(fact: Fact, name: str, cursor: Cursor, names: list[str]) -> Condition | None:
     if name == "not":
-        part = _wanted(fact, spot)
+        part = _wanted(fact, cursor)
         return Not(part) if part else None
     if name == "in":
-        return _one_of(fact, spot)
+        return _one_of(fact, cursor)
     if name not in names:
         ordered = name in ORDERS
         reason = (
             f"a {fact.kind} has no order" if ordered else f"unknown comparison{did_you_mean(name, names)}"
         )
-        spot.complain_of_key(f"{reason}; there is {choose(names)}")
+        cursor.complain_of_key(f"{reason}; there is {choose(names)}")
         return None
-    operand = value_of(fact, spot)
+    operand = value_of(fact, cursor)
     return None if operand is None else Comparison(fact.name, Operator(name), operand)
 
 
-def _one_of(fact: Fact, spot: Spot) -> Condition | None:
-    items = spot.items()
-    if not items and isinstance(spot.node, Sequence):
-        spot.complain("is an empty list, which nothing is in")
+def _one_of(fact: Fact, cursor: Cursor) -> Condition | None:
+    items = cursor.items()
+    if not items and isinstance(cursor.node, SequenceNode):
+        cursor.complain("is an empty list, which nothing is in")
     values = [value_of(fact, item) for item in items]
     good = tuple(value for value in values if value is not None)
     if not good or len(good) < len(values):
@@ -150,18 +150,18 @@ def _one_of(fact: Fact, spot: Spot) -> Condition | None:
     return Comparison(fact.name, Operator.IN, good)
 
 
-def value_of(fact: Fact, spot: Spot) -> Value | None:
+def value_of(fact: Fact, cursor: Cursor) -> Value | None:
     """Return a value that the fact can have, or complain."""
-    value = spot.node.value if isinstance(spot.node, Scalar) else None
+    value = cursor.node.value if isinstance(cursor.node, ScalarNode) else None
     if value is not None and fact.allows(value):
         return value
-    if isinstance(spot.node, Scalar) and value is None:
-        spot.complain(
+    if isinstance(cursor.node, ScalarNode) and value is None:
+        cursor.complain(
             f"a fact is never null; what is unknown makes a rule unknown, and {_kind(fact)} is wanted"
         )
     else:
         hint = did_you_mean(str(value), fact.values) if isinstance(value, str) else ""
-        spot.complain(f"must be {_kind(fact)}, not {spot.written}{hint}")
+        cursor.complain(f"must be {_kind(fact)}, not {cursor.written}{hint}")
     return None
 
 
@@ -186,10 +186,10 @@ def _range(fact: Fact) -> str:
     return f" of at least {fact.least:g}" if fact.least is not None else ""
 
 
-def known_value(fact: Fact, spot: Spot) -> Value | tuple[Value, ...] | None:
+def known_value(fact: Fact, cursor: Cursor) -> Value | tuple[Value, ...] | None:
     """Return what a fact is said to be: for a list fact a list."""
     if fact.kind not in LISTS:
-        return value_of(fact, spot)
-    values = [value_of(fact, item) for item in spot.items()]
+        return value_of(fact, cursor)
+    values = [value_of(fact, item) for item in cursor.items()]
     good = tuple(value for value in values if value is not None)
     return good if len(good) == len(values) else None

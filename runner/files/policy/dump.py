@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 from runner.base.units import format_duration
 from runner.base.yaml import resolve
 from runner.core.policy.conditions import AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import Moment
-from runner.core.policy.model import STARTS, Mode, Policy, Rule, Spent, Start
+from runner.core.policy.facts import DecisionPoint
+from runner.core.policy.model import STARTS, Mode, OnExhausted, Policy, Rule, StartPoint
 from runner.files.policy.load import SECTIONS, VERSION
 
 Tree: TypeAlias = "Mapping[str, Tree] | list[Tree] | str | float | bool | timedelta | None"
@@ -51,24 +51,24 @@ def dump(policy: Policy) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, rules: tuple[Rule, ...], moment: Moment) -> list[str]:
+def _section(name: str, rules: tuple[Rule, ...], moment: DecisionPoint) -> list[str]:
     if not rules:
         return []
     return ["", f"{name}:", *(f"  - {_flow(_rule(rule, moment))}" for rule in rules)]
 
 
-def _rule(rule: Rule, moment: Moment) -> dict[str, Tree]:
+def _rule(rule: Rule, moment: DecisionPoint) -> dict[str, Tree]:
     said: dict[str, Tree] = {"name": rule.name, "when": tree(rule.when), "do": str(rule.do)}
     if rule.mode is not Mode.ACT:
         said["mode"] = str(rule.mode)
-    if moment is Moment.EXIT and rule.do in STARTS:
+    if moment is DecisionPoint.EXIT and rule.do in STARTS:
         said |= _of_an_attempt(rule)
     return said | ({"why": rule.why} if rule.why else {})
 
 
 def _of_an_attempt(rule: Rule) -> dict[str, Tree]:
     said: dict[str, Tree] = {}
-    if rule.start != Start():
+    if rule.start != StartPoint():
         said["from"] = str(rule.start.source) if rule.start.step is None else {"step": rule.start.step}
     if rule.adjust:
         said["with"] = {str(each.knob): each.turn for each in rule.adjust}
@@ -76,7 +76,7 @@ def _of_an_attempt(rule: Rule) -> dict[str, Tree]:
         said["charge"] = False
     if rule.tries is not None:
         said["tries"] = rule.tries
-    if rule.spent is not Spent.GIVE_UP:
+    if rule.spent is not OnExhausted.GIVE_UP:
         said["spent"] = str(rule.spent)
     return said
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from runner.base.errors import UsageError
-from runner.base.textfile import Position, Problem, SpecError, one_line, quoted, read_lines, standard_input
+from runner.base.textfile import FileError, Position, Problem, one_line, quoted, read_lines, standard_input
 from runner.core.policy.catalog import known
 from runner.core.policy.explain import VERSION, Record, explained, situation_of
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import Policy
-from runner.core.policy.replay import Replay, Turn, replay
+from runner.core.policy.replay import Replay, ReplayStep, replay
 
 STANDARD_INPUT: Final = Path("-")
 
@@ -48,7 +48,7 @@ def _text(path: Path) -> str:
     try:
         return standard_input().read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(path, [Problem(None, "", "is not UTF-8 text")]) from error
+        raise FileError(path, [Problem(None, "", "is not UTF-8 text")]) from error
 
 
 def load(text: str, path: Path) -> tuple[Record, ...]:
@@ -67,7 +67,7 @@ def load(text: str, path: Path) -> tuple[Record, ...]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(Problem(Position(number, 1), "", f"is no record of a decision: {_said(error)}"))
     if problems:
-        raise SpecError(path, problems)
+        raise FileError(path, problems)
     return tuple(records)
 
 
@@ -106,7 +106,7 @@ def simulate(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
     """Return every job of a journal under another policy, in the order of their first record."""
     jobs: dict[str, list[Record]] = {}
     for kept in records:
-        if kept["moment"] == Moment.EXIT:
+        if kept["moment"] == DecisionPoint.EXIT:
             jobs.setdefault(kept["job"], []).append(kept)
     return tuple(replay(job, policy, own) for job, own in jobs.items())
 
@@ -125,7 +125,7 @@ def as_json(simulated: Replay) -> dict[str, Any]:
     }
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
+def _turn(turn: ReplayStep) -> dict[str, Any]:
     verdict = turn.verdict
     other = {"do": str(verdict.verb), "rule": verdict.rule, "reason": verdict.reason} if verdict else None
     return {
@@ -145,7 +145,7 @@ def _record(kept: Record) -> Record:
     missing = [name for name in _NEEDED if name not in kept]
     if missing:
         raise ValueError(f"{missing[0]!r} is missing")
-    facts = known(kept["facts"], Moment(kept["moment"]))
+    facts = known(kept["facts"], DecisionPoint(kept["moment"]))
     for name, value in kept["facts"].items():
         if name not in facts:  # of an attempt's own words that is unknown, in a journal it is a mistake
             raise ValueError(f"{name} cannot be {value!r}")

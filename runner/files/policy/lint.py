@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from runner.core.policy.catalog import TABLE
 from runner.core.policy.conditions import Comparison, Condition, Operator, conjuncts
 from runner.core.policy.facts import LISTS, Value
-from runner.core.policy.model import Rule, Spent
+from runner.core.policy.model import OnExhausted, Rule
 
 
-def hidden(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
+def unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
     """Yield (rule, an earlier one that is true whenever it is, and then always answers)."""
     answering: list[tuple[Rule, frozenset[Condition]]] = []
     for rule in rules:
@@ -25,7 +25,7 @@ def hidden(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
 
 def _keeps(rule: Rule) -> bool:
     """Return whether a rule answers whenever it is true: it neither only speaks nor hands over."""
-    return not rule.speaks_only and rule.spent is not Spent.NEXT
+    return not rule.speaks_only and rule.spent is not OnExhausted.NEXT
 
 
 def contradiction(condition: Condition) -> str | None:

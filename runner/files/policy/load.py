@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from runner.base import yaml as yaml_tree
-from runner.base.textfile import Problem, SpecError, quoted, read_source, yaml_stems
+from runner.base.textfile import FileError, Problem, quoted, read_source, yaml_stems
 from runner.base.units import format_duration
 from runner.core.policy.conditions import comparisons
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.history import KEPT_STARTS
-from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, Rule, Storm, tightened
-from runner.files.cursor import Spot, asked
-from runner.files.policy.lint import hidden
-from runner.files.policy.rules import NAME, Written, rules
+from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, RestartRate, Rule, tightest
+from runner.files.cursor import Cursor, cursor_at
+from runner.files.policy.lint import unreachable_rules
+from runner.files.policy.rules import NAME, ParsedRules, rules
 from runner.files.validation import did_you_mean
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
@@ -31,9 +31,9 @@ VERSION: Final = 1
 DEFAULT: Final = "default"
 
 SECTIONS: Final = {
-    Moment.EXIT: "on_exit",
-    Moment.WATCH: "on_watch",
-    Moment.CHANGE: "on_change",
+    DecisionPoint.EXIT: "on_exit",
+    DecisionPoint.WATCH: "on_watch",
+    DecisionPoint.CHANGE: "on_change",
 }
 FIELDS: Final = ("policy", "name", "extends", "ceilings", "backoff", "economics", *SECTIONS.values())
 MEANT: Final = {
@@ -55,7 +55,7 @@ DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class PolicySource:
     """Where other policies are found: by name in a directory, and by path where that is allowed.
 
     A daemon that reads for others says ``paths=False``: a path is read with the rights of whoever reads.
@@ -92,41 +92,41 @@ class Shelf:
         return (beside.parent / name) if self.paths and looks_like_path else None
 
 
-def named(name: str, shelf: Shelf | None = None) -> Policy:
+def named(name: str, shelf: PolicySource | None = None) -> Policy:
     """Return a policy that comes with the runner.
 
     Raises:
         SpecError: there is none of this name.
     """
-    shelf = shelf or Shelf()
+    shelf = shelf or PolicySource()
     if name not in shelf.names():
         raise unknown(name, shelf)
     return read(shelf.directory / f"{name}.yaml", shelf)
 
 
-def unknown(name: str, shelf: Shelf) -> SpecError:
+def unknown(name: str, shelf: PolicySource) -> FileError:
     """Return the error that there is no policy of a name."""
     hint = did_you_mean(name, shelf.names()) or f"; there are {', '.join(shelf.names())}"
-    return SpecError(Path(name), [Problem(None, "", f"there is no policy of this name{hint}")])
+    return FileError(Path(name), [Problem(None, "", f"there is no policy of this name{hint}")])
 
 
-def read(path: Path, shelf: Shelf | None = None) -> Policy:
+def read(path: Path, shelf: PolicySource | None = None) -> Policy:
     """Return the policy in a file.
 
     Raises:
         SpecError: it cannot be read, or is not right.
     """
-    shelf = shelf or Shelf()
+    shelf = shelf or PolicySource()
     return load(shelf.text(path), path, shelf)
 
 
-def load(raw: bytes, path: Path, shelf: Shelf | None = None) -> Policy:
+def load(raw: bytes, path: Path, shelf: PolicySource | None = None) -> Policy:
     """Return the policy that a YAML text describes; ``path`` serves for messages and to find what it extends.
 
     Raises:
         SpecError: with every problem at once.
     """
-    return _load(raw, path, shelf or Shelf(), ())
+    return _load(raw, path, shelf or PolicySource(), ())
 
 
 def source(path: Path) -> bytes:
@@ -136,23 +136,23 @@ def source(path: Path) -> bytes:
         SpecError: it cannot be read.
     """
     if not path.exists() and not path.is_symlink():
-        raise SpecError(
+        raise FileError(
             path, [Problem(None, "", 'no such file; "runner policy show" prints one to begin with')]
         )
     return read_source(path, "policy")
 
 
-def top(raw: bytes, path: Path) -> Spot:
+def top(raw: bytes, path: Path) -> Cursor:
     """Return the mapping at the top of a YAML text, and the problems so far.
 
     Raises:
         SpecError: there is none.
     """
     tree, problems = yaml_tree.compose(raw)
-    if isinstance(tree, yaml_tree.Mapping) and tree.entries:
-        return Spot(tree, (), tree.at, list(problems))
+    if isinstance(tree, yaml_tree.MappingNode) and tree.entries:
+        return Cursor(tree, (), tree.at, list(problems))
     fact = 'must be "field: value" lines' if tree is not None else "the file is empty"
-    raise SpecError(path, problems or [Problem(yaml_tree.START, "", fact)])
+    raise FileError(path, problems or [Problem(yaml_tree.START, "", fact)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,34 +160,35 @@ class _Origin:
     """The file that is being read: where it is, what it may refer to, what extends it."""
 
     path: Path
-    shelf: Shelf
+    shelf: PolicySource
     above: tuple[Path, ...]
 
 
-def _load(raw: bytes, path: Path, shelf: Shelf, above: tuple[Path, ...]) -> Policy:
+def _load(raw: bytes, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy:
     _complain_of_another(raw, path)
-    spot = top(raw, path)
-    here = spot.fields(FIELDS, MEANT)
-    _complain_of_version(spot, here)
+    cursor = top(raw, path)
+    here = cursor.fields(FIELDS, MEANT)
+    _complain_of_version(cursor, here)
     parent = _parent(here["extends"], _Origin(path, shelf, above)) if "extends" in here else None
     base = parent or Policy("")
     written = {moment: rules(here[name], moment) if name in here else [] for moment, name in SECTIONS.items()}
     merged = {
-        moment: _merged([each.rule for each in written[moment]], base.rules(moment)) for moment in Moment
+        moment: _merged([each.rule for each in written[moment]], base.rules(moment))
+        for moment in DecisionPoint
     }
     policy = Policy(
-        asked(here, "name", _name, path.stem),
-        asked(here, "ceilings", lambda each: _ceilings(each, parent), base.ceilings),
-        asked(here, "backoff", lambda each: _backoff(each, base.backoff), base.backoff),
-        asked(here, "economics", lambda each: _economics(each, base.economics), base.economics),
-        merged[Moment.EXIT],
-        merged[Moment.WATCH],
-        merged[Moment.CHANGE],
+        cursor_at(here, "name", _name, path.stem),
+        cursor_at(here, "ceilings", lambda each: _ceilings(each, parent), base.ceilings),
+        cursor_at(here, "backoff", lambda each: _backoff(each, base.backoff), base.backoff),
+        cursor_at(here, "economics", lambda each: _economics(each, base.economics), base.economics),
+        merged[DecisionPoint.EXIT],
+        merged[DecisionPoint.WATCH],
+        merged[DecisionPoint.CHANGE],
     )
-    _complain_of_watchers(written[Moment.EXIT], policy)
-    _complain_of_silence(spot, policy)
-    if spot.problems:
-        raise SpecError(path, spot.problems)
+    _complain_of_watchers(written[DecisionPoint.EXIT], policy)
+    _complain_of_silence(cursor, policy)
+    if cursor.problems:
+        raise FileError(path, cursor.problems)
     return policy
 
 
@@ -199,22 +200,22 @@ def _complain_of_another(raw: bytes, path: Path) -> None:
     """
     if raw.strip() and raw[:1] not in {b"\xff", b"\xfe"} and _FIELD.search(raw) is None:
         fact = 'is no policy, which is "field: value" lines, the first of them policy: 1'
-        raise SpecError(path, [Problem(yaml_tree.START, "", fact)])
+        raise FileError(path, [Problem(yaml_tree.START, "", fact)])
 
 
-def _complain_of_version(spot: Spot, here: Mapping[str, Spot]) -> None:
+def _complain_of_version(cursor: Cursor, here: Mapping[str, Cursor]) -> None:
     if "policy" not in here:
-        spot.problems.append(Problem(yaml_tree.START, "policy", f"is required; write policy: {VERSION}"))
+        cursor.problems.append(Problem(yaml_tree.START, "policy", f"is required; write policy: {VERSION}"))
     elif here["policy"].value() != VERSION or here["policy"].value() is True:
         here["policy"].complain(
             f"must be {VERSION}, the version of the language, not {here['policy'].written}"
         )
 
 
-def _name(spot: Spot) -> str | None:
-    text = spot.text(63)
+def _name(cursor: Cursor) -> str | None:
+    text = cursor.text(63)
     if text is not None and not NAME.fullmatch(text):
-        spot.complain(f"must be small letters, digits and dashes, the first a letter, not {quoted(text)}")
+        cursor.complain(f"must be small letters, digits and dashes, the first a letter, not {quoted(text)}")
     return text
 
 
@@ -222,69 +223,69 @@ def _merged(own: list[Rule], inherited: Iterable[Rule]) -> tuple[Rule, ...]:
     """Return one's own rules, then the inherited ones that are not replaced and can still answer."""
     names = {rule.name for rule in own}
     both = (*own, *(rule for rule in inherited if rule.name not in names))
-    never = {rule.name for rule, _ in hidden(both)} - names
+    never = {rule.name for rule, _ in unreachable_rules(both)} - names
     return tuple(rule for rule in both if rule.name not in never)
 
 
 # --- What it extends ----------------------------------------------------------------------------------
 
 
-def _parent(spot: Spot, origin: _Origin) -> Policy | None:
-    name = spot.text(500)
+def _parent(cursor: Cursor, origin: _Origin) -> Policy | None:
+    name = cursor.text(500)
     if name is None:
         return None
     path = origin.shelf.find(name, origin.path)
     if path is None:
         names = origin.shelf.names()
         hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
-        spot.complain(f"there is no policy {quoted(name)}{hint}")
+        cursor.complain(f"there is no policy {quoted(name)}{hint}")
         return None
     chain = (*origin.above, origin.path.resolve())
     if path.resolve() in chain:
-        spot.complain(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
+        cursor.complain(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
         return None
     try:
         return _load(origin.shelf.text(path), path, origin.shelf, chain)
-    except SpecError as error:
+    except FileError as error:
         first, more = error.lines[0], len(error.problems) - 1
-        spot.complain(f"is not right: {first}{f' (and {more} more)' if more else ''}")
+        cursor.complain(f"is not right: {first}{f' (and {more} more)' if more else ''}")
         return None
 
 
 # --- Settings -----------------------------------------------------------------------------------------
 
 
-def _ceilings(spot: Spot, parent: Policy | None) -> Ceilings:
+def _ceilings(cursor: Cursor, parent: Policy | None) -> Ceilings:
     base = parent.ceilings if parent else Ceilings()
-    here = spot.fields([each.name for each in fields(Ceilings)], {"max_attempts": "attempts"})
+    here = cursor.fields([each.name for each in fields(Ceilings)], {"max_attempts": "attempts"})
     own = replace(
         base,
-        attempts=asked(here, "attempts", lambda each: each.whole(1, 1000), base.attempts),
+        attempts=cursor_at(here, "attempts", lambda each: each.whole(1, 1000), base.attempts),
         wall=_wall(here["wall"], base.wall) if "wall" in here else base.wall,
-        storm=asked(here, "storm", lambda each: _storm(each, base.storm), base.storm),
-        no_progress=asked(here, "no_progress", lambda each: each.whole(1, 1000), base.no_progress),
+        storm=cursor_at(here, "storm", lambda each: _storm(each, base.storm), base.storm),
+        no_progress=cursor_at(here, "no_progress", lambda each: each.whole(1, 1000), base.no_progress),
     )
     if parent:
         _complain_of_loosening(own, parent, here)
     if "no_progress" in here and own.no_progress > own.attempts:
         here["no_progress"].complain(f"is never reached: there are {own.attempts} attempts at most")
-    return tightened(base, own) if parent else own
+    return tightest(base, own) if parent else own
 
 
-def _wall(spot: Spot, base: timedelta | None) -> timedelta | None:
-    is_null = isinstance(spot.node, yaml_tree.Scalar) and spot.node.value is None
-    return None if is_null else spot.duration(MINUTE, 3660 * DAY) or base
+def _wall(cursor: Cursor, base: timedelta | None) -> timedelta | None:
+    is_null = isinstance(cursor.node, yaml_tree.ScalarNode) and cursor.node.value is None
+    return None if is_null else cursor.duration(MINUTE, 3660 * DAY) or base
 
 
-def _storm(spot: Spot, base: Storm) -> Storm:
-    here = spot.fields([each.name for each in fields(Storm)])
-    return Storm(
-        asked(here, "attempts", lambda each: each.whole(1, KEPT_STARTS), base.attempts),
-        asked(here, "within", lambda each: each.duration(SECOND, 7 * DAY), base.within),
+def _storm(cursor: Cursor, base: RestartRate) -> RestartRate:
+    here = cursor.fields([each.name for each in fields(RestartRate)])
+    return RestartRate(
+        cursor_at(here, "attempts", lambda each: each.whole(1, KEPT_STARTS), base.attempts),
+        cursor_at(here, "within", lambda each: each.duration(SECOND, 7 * DAY), base.within),
     )
 
 
-def _complain_of_loosening(own: Ceilings, parent: Policy, here: Mapping[str, Spot]) -> None:
+def _complain_of_loosening(own: Ceilings, parent: Policy, here: Mapping[str, Cursor]) -> None:
     """Complain about ceilings that are higher than those which are inherited."""
     base = parent.ceilings
     longest = timedelta.max
@@ -309,14 +310,14 @@ def _said(ceilings: Ceilings, name: str) -> str:
     return str(getattr(ceilings, name))
 
 
-def _backoff(spot: Spot, base: Backoff) -> Backoff:
-    here = spot.fields([each.name for each in fields(Backoff)])
-    wait: Callable[[Spot], timedelta | None] = lambda each: each.duration(0 * SECOND, DAY)  # noqa: E731 - used twice
+def _backoff(cursor: Cursor, base: Backoff) -> Backoff:
+    here = cursor.fields([each.name for each in fields(Backoff)])
+    wait: Callable[[Cursor], timedelta | None] = lambda each: each.duration(0 * SECOND, DAY)  # noqa: E731 - used twice
     own = Backoff(
-        asked(here, "first", wait, base.first),
-        asked(here, "factor", lambda each: each.number(1, 100), base.factor),
-        asked(here, "max", wait, base.max),
-        asked(here, "jitter", lambda each: each.number(0, 1), base.jitter),
+        cursor_at(here, "first", wait, base.first),
+        cursor_at(here, "factor", lambda each: each.number(1, 100), base.factor),
+        cursor_at(here, "max", wait, base.max),
+        cursor_at(here, "jitter", lambda each: each.number(0, 1), base.jitter),
     )
     if own.first > own.max:
         (here.get("first") or here["max"]).complain_of_key("the first wait is longer than the longest (max)")
@@ -325,19 +326,19 @@ def _backoff(spot: Spot, base: Backoff) -> Backoff:
     return own
 
 
-def _economics(spot: Spot, base: Economics) -> Economics:
-    here = spot.fields([each.name for each in fields(Economics)])
+def _economics(cursor: Cursor, base: Economics) -> Economics:
+    here = cursor.fields([each.name for each in fields(Economics)])
     return Economics(
-        asked(here, "hurdle", lambda each: each.number(1, 100), base.hurdle),
-        asked(here, "max_swaps", lambda each: each.whole(0, 100), base.max_swaps),
-        asked(here, "rate_window", lambda each: each.duration(10 * SECOND, DAY), base.rate_window),
+        cursor_at(here, "hurdle", lambda each: each.number(1, 100), base.hurdle),
+        cursor_at(here, "max_swaps", lambda each: each.whole(0, 100), base.max_swaps),
+        cursor_at(here, "rate_window", lambda each: each.duration(10 * SECOND, DAY), base.rate_window),
     )
 
 
 # --- What only shows when all is read -----------------------------------------------------------------
 
 
-def _complain_of_watchers(written: list[Written], policy: Policy) -> None:
+def _complain_of_watchers(written: list[ParsedRules], policy: Policy) -> None:
     """Complain about rules that wait for a stop by a rule which does not exist."""
     there = {f"watch/{rule.name}" for rule in policy.on_watch}
     for each in written:
@@ -351,8 +352,8 @@ def _complain_of_watchers(written: list[Written], policy: Policy) -> None:
                     )
 
 
-def _complain_of_silence(spot: Spot, policy: Policy) -> None:
-    if not policy.on_exit and not spot.problems:
-        spot.problems.append(
+def _complain_of_silence(cursor: Cursor, policy: Policy) -> None:
+    if not policy.on_exit and not cursor.problems:
+        cursor.problems.append(
             Problem(yaml_tree.START, "on_exit", "is required: without a rule every job would be held")
         )

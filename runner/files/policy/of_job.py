@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from jobs import contract
-from runner.base.textfile import Problem, SpecError, one_line, quoted
-from runner.core.policy.model import Backoff, Ceilings, Knob, Policy, digest, tightened
+from runner.base.textfile import FileError, Problem, one_line, quoted
+from runner.core.policy.model import Backoff, Ceilings, Policy, Setting, digest, tightest
 from runner.files.job.model import JobFile, Retry
 from runner.files.job.paths import Look, unusable
 from runner.files.policy import dump as policy_text
 from runner.files.policy import load as files
-from runner.files.policy.load import Shelf
+from runner.files.policy.load import PolicySource
 from runner.files.profiles.load import profile_names
 from runner.files.validation import did_you_mean
 from runner.files.validators import is_path_of_policy
@@ -32,7 +32,7 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
     Raises:
         SpecError: there is none, or it is not right; mistakes in the policy's own file have places there.
     """
-    shelf = Shelf(reader=reader)
+    shelf = PolicySource(reader=reader)
     if is_path_of_policy(job.policy):
         policy = _own(job, base / job.policy, shelf)
     elif shelf.has(job.policy):
@@ -45,7 +45,7 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
     return policy
 
 
-class Named:
+class PolicyReference:
     """What the jobs of a file name, seen by ``look`` and ``reader``; what they share is looked at once."""
 
     def __init__(self, base: Path, look: Look, reader: Callable[[Path], bytes] = files.source) -> None:
@@ -60,7 +60,7 @@ class Named:
             self._asked.add(job.policy)
             try:
                 self.policy(job)
-            except SpecError as error:
+            except FileError as error:
                 yield from error.problems if error.path == job.origin.path else ()
 
     def policy(self, job: JobFile) -> Policy:
@@ -74,11 +74,11 @@ class Named:
         return self._policies[job.policy]
 
 
-def _own(job: JobFile, path: Path, shelf: Shelf) -> Policy:
+def _own(job: JobFile, path: Path, shelf: PolicySource) -> Policy:
     """Return the policy in a file of the user's; one that cannot be read is a mistake of the job file."""
     try:
         return files.read(path, shelf)
-    except SpecError as error:
+    except FileError as error:
         if error.path == path and all(problem.at is None for problem in error.problems):
             fact = f"{one_line(str(path))}: {'; '.join(problem.fact for problem in error.problems)}"
             raise _wrong(job, fact) from error
@@ -97,7 +97,7 @@ def _unknown_profiles(policy: Policy) -> Iterator[str]:
         (rule.name, adjustment.turn)
         for rule in policy.on_exit
         for adjustment in rule.adjust
-        if adjustment.knob is Knob.PROFILE
+        if adjustment.knob is Setting.PROFILE
     ]
     names = profile_names(contract.profiles_dir()) if named else ()
     for rule, profile in named:
@@ -106,23 +106,23 @@ def _unknown_profiles(policy: Policy) -> Iterator[str]:
             yield f"rule {quoted(rule)}: there is no profile {quoted(profile)}{hint}"
 
 
-def _wrong(job: JobFile, fact: str) -> SpecError:
+def _wrong(job: JobFile, fact: str) -> FileError:
     problem: Problem = job.origin.problem(("policy",), fact)
-    return SpecError(job.origin.path, [problem])
+    return FileError(job.origin.path, [problem])
 
 
 @lru_cache(maxsize=64)
-def pinned(policy: Policy) -> str:
+def serialized(policy: Policy) -> str:
     """Return a policy as the text that is kept with a job; most jobs have one of a few."""
     return policy_text.dump(policy)
 
 
 @lru_cache(maxsize=512)
-def unpinned(text: str | None) -> Policy:
+def deserialized(text: str | None) -> Policy:
     """Return the policy that is kept with a job; jobs of an older runner have the default one."""
     if text is None:
         return _shipped(files.DEFAULT)
-    return files.load(text.encode(), _PINNED, Shelf(paths=False))
+    return files.load(text.encode(), _PINNED, PolicySource(paths=False))
 
 
 def digests(text: str | None, policy: Policy) -> str:
@@ -130,18 +130,18 @@ def digests(text: str | None, policy: Policy) -> str:
 
     Where the job file has tightened it to ``policy``, the digest of what came of that is added.
     """
-    written, held = digest(unpinned(text)), digest(policy)
+    written, held = digest(deserialized(text)), digest(policy)
     return written if written == held else f"{written} + retry: {held}"
 
 
 def kept_digest(policy: Policy) -> str:
     """Return the digest that a policy will have once it is kept with a job."""
-    return digest(unpinned(pinned(policy)))
+    return digest(deserialized(serialized(policy)))
 
 
 def in_force(job: JobFile, policy: Policy) -> Policy:
     """Return a policy under the ceilings that the job file adds, and with its waits."""
-    return held(policy, job.retry, job.resources.time_limit)
+    return under_ceilings(policy, job.retry, job.resources.time_limit)
 
 
 def in_vain(retry: Retry, policy: Policy) -> Iterator[str]:
@@ -155,7 +155,7 @@ def in_vain(retry: Retry, policy: Policy) -> Iterator[str]:
             yield f"retry.{name}: has no effect: its policy allows {held_at}, and no job file more"
 
 
-def held(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
+def under_ceilings(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
     """Return a policy under the ceilings of a job file, and with its waits."""
     ceilings, backoff = _ceilings(policy.ceilings, retry, wall), _backoff(policy.backoff, retry)
     return replace(policy, ceilings=ceilings, backoff=backoff)
@@ -168,7 +168,7 @@ def _ceilings(ceilings: Ceilings, retry: Retry, wall: timedelta | None) -> Ceili
         no_progress=retry.no_progress or ceilings.no_progress,
         wall=wall or ceilings.wall,
     )
-    return tightened(ceilings, own)
+    return tightest(ceilings, own)
 
 
 def _backoff(backoff: Backoff, retry: Retry) -> Backoff:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from runner.core.policy.catalog import SECTIONS
-from runner.core.policy.facts import Fact, Kind, Moment
+from runner.core.policy.facts import DecisionPoint, Fact, Kind
 
 MARKER: Final = "<!-- made by python -m runner.files.policy.reference: do not edit below -->"
 
@@ -55,7 +55,7 @@ def values(fact: Fact) -> str:
 
 def moments(fact: Fact) -> str:
     """Return when a fact is known, as letters."""
-    return "".join(str(moment)[0].upper() for moment in Moment if moment in fact.moments)
+    return "".join(str(moment)[0].upper() for moment in DecisionPoint if moment in fact.moments)
 
 
 def _rows(facts: tuple[Fact, ...]) -> str:

@@ -7,24 +7,24 @@ from typing import Final
 
 from runner.base.textfile import quoted
 from runner.core.policy.conditions import ALWAYS, comparisons
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import (
     DISTURBS,
     STARTS,
     TURNS,
     VERBS,
     Adjustment,
-    Knob,
     Mode,
+    OnExhausted,
     Rule,
+    Setting,
     Source,
-    Spent,
-    Start,
+    StartPoint,
     Verb,
 )
-from runner.files.cursor import Spot, asked
+from runner.files.cursor import Cursor, cursor_at
 from runner.files.policy.conditions import condition
-from runner.files.policy.lint import contradiction, hidden
+from runner.files.policy.lint import contradiction, unreachable_rules
 
 MEANT: Final[Mapping[str, str]] = {
     "if": "when",
@@ -57,27 +57,27 @@ MAX_TRIES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ParsedRules:
     """A rule, and where it stands."""
 
     rule: Rule
-    spot: Spot
-    fields: Mapping[str, Spot]
+    cursor: Cursor
+    fields: Mapping[str, Cursor]
 
 
-def rules(spot: Spot, moment: Moment) -> list[Written]:
+def rules(cursor: Cursor, moment: DecisionPoint) -> list[ParsedRules]:
     """Return the rules of a list that are right, and complain about the others."""
-    written = [found for item in spot.items() if (found := _rule(item, moment))]
+    written = [found for item in cursor.items() if (found := _rule(item, moment))]
     _complain_of_names(written)
     _complain_of_hidden(written)
     return written
 
 
-def _rule(spot: Spot, moment: Moment) -> Written | None:
-    before = len(spot.problems)
-    fields = spot.fields((*ALWAYS_THERE, *AT_EXIT), MEANT)
-    for missing in [each for each in ("name", "when", "do") if each not in fields and spot.entries()]:
-        spot.complain(f"{missing} is required{_TELL.get(missing, '')}")
+def _rule(cursor: Cursor, moment: DecisionPoint) -> ParsedRules | None:
+    before = len(cursor.problems)
+    fields = cursor.fields((*ALWAYS_THERE, *AT_EXIT), MEANT)
+    for missing in [each for each in ("name", "when", "do") if each not in fields and cursor.entries()]:
+        cursor.complain(f"{missing} is required{_TELL.get(missing, '')}")
     if not {"name", "when", "do"} <= fields.keys():
         return None
     name, verb = _name(fields["name"]), _verb(fields["do"], moment)
@@ -88,66 +88,66 @@ def _rule(spot: Spot, moment: Moment) -> Written | None:
         name,
         verb,
         when,
-        asked(fields, "from", _start, Start()),
-        asked(fields, "with", _adjustments, ()),
-        asked(fields, "charge", Spot.truth, otherwise=True),
-        asked(fields, "tries", lambda tries: tries.whole(1, MAX_TRIES), None),
-        Spent(asked(fields, "spent", lambda spent: spent.word(Spent), "give_up")),
-        Mode(asked(fields, "mode", lambda mode: mode.word(Mode), "act")),
-        asked(fields, "why", Spot.text, ""),
+        cursor_at(fields, "from", _start, StartPoint()),
+        cursor_at(fields, "with", _adjustments, ()),
+        cursor_at(fields, "charge", Cursor.truth, otherwise=True),
+        cursor_at(fields, "tries", lambda tries: tries.whole(1, MAX_TRIES), None),
+        OnExhausted(cursor_at(fields, "spent", lambda spent: spent.word(OnExhausted), "give_up")),
+        Mode(cursor_at(fields, "mode", lambda mode: mode.word(Mode), "act")),
+        cursor_at(fields, "why", Cursor.text, ""),
     )
-    written = Written(rule, spot, fields)
+    written = ParsedRules(rule, cursor, fields)
     _complain_of_contradictions(written, moment)
-    return written if len(spot.problems) == before else None
+    return written if len(cursor.problems) == before else None
 
 
 _TELL: Final = {"when": "; write {} for always"}
 
 
-def _name(spot: Spot) -> str | None:
-    value = spot.value()
+def _name(cursor: Cursor) -> str | None:
+    value = cursor.value()
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
-    spot.complain(f"must be small letters, digits and dashes, the first a letter, not {spot.written}")
+    cursor.complain(f"must be small letters, digits and dashes, the first a letter, not {cursor.written}")
     return None
 
 
-def _verb(spot: Spot, moment: Moment) -> Verb | None:
-    value = spot.value()
+def _verb(cursor: Cursor, moment: DecisionPoint) -> Verb | None:
+    value = cursor.value()
     meant = VERBS_MEANT.get(value) if isinstance(value, str) else None
     if meant in VERBS[moment]:
-        spot.complain(f"there is no verb {spot.written}; did you mean {quoted(str(meant))}?")
+        cursor.complain(f"there is no verb {cursor.written}; did you mean {quoted(str(meant))}?")
         return None
     if isinstance(value, str) and value in set(Verb) - set(VERBS[moment]):
-        spot.complain(f"cannot be {spot.written} in on_{moment}: {_WHY_NOT[moment]}")
+        cursor.complain(f"cannot be {cursor.written} in on_{moment}: {_WHY_NOT[moment]}")
         return None
-    word = spot.word(VERBS[moment], "there is no verb")
+    word = cursor.word(VERBS[moment], "there is no verb")
     return None if word is None else Verb(word)
 
 
-_WHY_NOT: Final[Mapping[Moment, str]] = {
-    Moment.EXIT: "the attempt has ended; write finish, resume, restart, hold or give_up",
-    Moment.WATCH: "a rule about a running attempt can stop or advise; what follows is asked of on_exit",
-    Moment.CHANGE: "a change that is offered can be kept away (keep), or taken with resume or restart",
+_WHY_NOT: Final[Mapping[DecisionPoint, str]] = {
+    DecisionPoint.EXIT: "the attempt has ended; write finish, resume, restart, hold or give_up",
+    DecisionPoint.WATCH: "a rule about a running attempt can stop or advise; on_exit decides what follows",
+    DecisionPoint.CHANGE: "a change that is offered can be kept away (keep), or taken with resume or restart",
 }
 
 
-def _start(spot: Spot) -> Start | None:
-    if isinstance(spot.value(), str):
-        word = spot.word([each for each in Source if each is not Source.STEP], "there is no checkpoint")
-        return None if word is None else Start(Source(word))
-    fields = spot.fields(("step",))
-    if not spot.entries():
-        spot.complain("names no checkpoint; write {step: N}")
+def _start(cursor: Cursor) -> StartPoint | None:
+    if isinstance(cursor.value(), str):
+        word = cursor.word([each for each in Source if each is not Source.STEP], "there is no checkpoint")
+        return None if word is None else StartPoint(Source(word))
+    fields = cursor.fields(("step",))
+    if not cursor.entries():
+        cursor.complain("names no checkpoint; write {step: N}")
     step = fields["step"].whole(0, 10**12) if "step" in fields else None
-    return None if step is None else Start(Source.STEP, step)
+    return None if step is None else StartPoint(Source.STEP, step)
 
 
-def _adjustments(spot: Spot) -> tuple[Adjustment, ...] | None:
-    fields = spot.fields(Knob, _KNOBS_MEANT, "adjustment")
-    found = [_adjustment(Knob(name), value) for name, value in fields.items()]
-    if not spot.entries():
-        spot.complain("says nothing; remove the line")
+def _adjustments(cursor: Cursor) -> tuple[Adjustment, ...] | None:
+    fields = cursor.fields(Setting, _KNOBS_MEANT, "adjustment")
+    found = [_adjustment(Setting(name), value) for name, value in fields.items()]
+    if not cursor.entries():
+        cursor.complain("says nothing; remove the line")
     return tuple(adjustment for adjustment in found if adjustment) or None
 
 
@@ -162,15 +162,15 @@ _KNOBS_MEANT: Final[Mapping[str, str]] = {
 }
 
 
-def _adjustment(knob: Knob, spot: Spot) -> Adjustment | None:
-    turn = spot.text(63) if knob is Knob.PROFILE else spot.word((TURNS[knob],))
+def _adjustment(knob: Setting, cursor: Cursor) -> Adjustment | None:
+    turn = cursor.text(63) if knob is Setting.PROFILE else cursor.word((TURNS[knob],))
     return None if turn is None else Adjustment(knob, turn)
 
 
 # --- What contradicts itself --------------------------------------------------------------------------
 
 
-def _complain_of_contradictions(written: Written, moment: Moment) -> None:
+def _complain_of_contradictions(written: ParsedRules, moment: DecisionPoint) -> None:
     for name, fact in _contradictions(written.rule, written.fields, moment):
         written.fields[name].complain_of_key(fact)
     if impossible := contradiction(written.rule.when):
@@ -179,10 +179,12 @@ def _complain_of_contradictions(written: Written, moment: Moment) -> None:
         )
 
 
-def _contradictions(rule: Rule, fields: Mapping[str, Spot], moment: Moment) -> Iterator[tuple[str, str]]:
+def _contradictions(
+    rule: Rule, fields: Mapping[str, Cursor], moment: DecisionPoint
+) -> Iterator[tuple[str, str]]:
     """Yield (field, what is wrong with it) where fields do not go together."""
     here = [name for name in AT_EXIT if name in fields]
-    if moment is not Moment.EXIT:
+    if moment is not DecisionPoint.EXIT:
         yield from ((name, f"belongs to on_exit, not to on_{moment}") for name in here)
         if rule.do in DISTURBS and rule.when == ALWAYS and rule.mode is Mode.ACT:
             yield "when", f"would always {rule.do} what runs; name the fact that speaks for it"
@@ -198,20 +200,20 @@ def _contradictions(rule: Rule, fields: Mapping[str, Spot], moment: Moment) -> I
         yield "charge", "would make every attempt free; name the fact that excuses it"
 
 
-def _complain_of_names(written: list[Written]) -> None:
-    first: dict[str, Spot] = {}
+def _complain_of_names(written: list[ParsedRules]) -> None:
+    first: dict[str, Cursor] = {}
     for each in written:
-        spot = each.fields["name"]
+        cursor = each.fields["name"]
         if each.rule.name in first:
             line = first[each.rule.name].key_at.line
-            spot.complain(f"another rule has this name, in line {line}")
-        first.setdefault(each.rule.name, spot)
+            cursor.complain(f"another rule has this name, in line {line}")
+        first.setdefault(each.rule.name, cursor)
 
 
-def _complain_of_hidden(written: list[Written]) -> None:
+def _complain_of_hidden(written: list[ParsedRules]) -> None:
     places = {id(each.rule): each for each in written}
-    for rule, earlier in hidden([each.rule for each in written]):
+    for rule, earlier in unreachable_rules([each.rule for each in written]):
         before = places[id(earlier)]
         reason = "is always true" if earlier.when == ALWAYS else "is true whenever this is"
-        place = f"{quoted(earlier.name)} in line {before.spot.key_at.line}"
+        place = f"{quoted(earlier.name)} in line {before.cursor.key_at.line}"
         places[id(rule)].fields["when"].complain_of_key(f"is never asked: {place} {reason}")

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from runner.core.policy.catalog import at
-from runner.core.policy.facts import NUMERIC, Fact, Kind, Moment
+from runner.core.policy.facts import NUMERIC, DecisionPoint, Fact, Kind
 from runner.core.policy.history import KEPT_STARTS
-from runner.core.policy.model import TURNS, VERBS, Knob, Mode, Source, Spent
+from runner.core.policy.model import TURNS, VERBS, Mode, OnExhausted, Setting, Source
 from runner.files.policy.load import SECTIONS, VERSION
 from runner.files.policy.rules import ALWAYS_THERE, AT_EXIT, MAX_TRIES
 
@@ -35,7 +35,7 @@ def schema() -> dict[str, Any]:
             },
             ("policy",),
         ),
-        "$defs": {f"when_{moment}": _condition(moment) for moment in Moment},
+        "$defs": {f"when_{moment}": _condition(moment) for moment in DecisionPoint},
     }
 
 
@@ -66,8 +66,8 @@ _BACKOFF: Final = {"first": DURATION, "factor": _number(1, 100), "max": DURATION
 _ECONOMICS: Final = {"hurdle": _number(1, 100), "max_swaps": _whole(0, 100), "rate_window": DURATION}
 
 
-def _rule(moment: Moment) -> dict[str, Any]:
-    names = (*ALWAYS_THERE, *(AT_EXIT if moment is Moment.EXIT else ()))
+def _rule(moment: DecisionPoint) -> dict[str, Any]:
+    names = (*ALWAYS_THERE, *(AT_EXIT if moment is DecisionPoint.EXIT else ()))
     fields: dict[str, Any] = {
         "name": {"type": "string", "pattern": "^[a-z][a-z0-9-]{0,40}$"},
         "when": {"$ref": f"#/$defs/when_{moment}"},
@@ -78,21 +78,21 @@ def _rule(moment: Moment) -> dict[str, Any]:
                 _object({"step": _whole(0, 10**12)}, ("step",)),
             ]
         },
-        "with": _object({str(knob): _turn(knob) for knob in Knob}),
+        "with": _object({str(knob): _turn(knob) for knob in Setting}),
         "charge": {"type": "boolean"},
         "tries": _whole(1, MAX_TRIES),
-        "spent": _enum(Spent),
+        "spent": _enum(OnExhausted),
         "mode": _enum(Mode),
         "why": {"type": "string", "maxLength": 200},
     }
     return _object({name: fields[name] for name in names}, ("name", "when", "do"))
 
 
-def _turn(knob: Knob) -> dict[str, Any]:
-    return {"type": "string"} if knob is Knob.PROFILE else {"const": TURNS[knob]}
+def _turn(knob: Setting) -> dict[str, Any]:
+    return {"type": "string"} if knob is Setting.PROFILE else {"const": TURNS[knob]}
 
 
-def _condition(moment: Moment) -> dict[str, Any]:
+def _condition(moment: DecisionPoint) -> dict[str, Any]:
     own = {"$ref": f"#/$defs/when_{moment}"}
     several = {"type": "array", "minItems": 1, "items": own}
     facts = {name: _wanted(fact) for name, fact in at(moment).items()}

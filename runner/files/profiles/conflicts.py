@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from jobs import contract
 from runner.base.textfile import Position, quoted, shown
-from runner.files.profiles.load import Accelerator, Said
+from runner.files.profiles.load import Accelerator, ProfileSetting
 
 Test: TypeAlias = Callable[[Any], bool]
 
@@ -79,7 +79,9 @@ IMPOSSIBLE: Final[tuple[tuple[str, Test, Accelerator, str], ...]] = (
 """Switch, value, accelerator, reason: what no fallback can stand in for."""
 
 
-def clashes(said: Mapping[str, Said], accelerator: Accelerator, because: str = "") -> Iterator[Clash]:
+def clashes(
+    said: Mapping[str, ProfileSetting], accelerator: Accelerator, because: str = ""
+) -> Iterator[Clash]:
     """Yield everything that is wrong with the switches of a profile on an accelerator.
 
     ``because`` says why it is this accelerator, to be put behind its name.
@@ -98,12 +100,12 @@ def clashes(said: Mapping[str, Said], accelerator: Accelerator, because: str = "
             yield Clash(switch, "accelerator", fact)
 
 
-def _value(said: Said) -> str:
+def _value(said: ProfileSetting) -> str:
     """Return the value to blame, with its place where the complaint itself has none."""
     return f"{shown(said.value)}{said.whose if said.profile else ''}"
 
 
-def _particular(said: Said) -> tuple[int, Position]:
+def _particular(said: ProfileSetting) -> tuple[int, Position]:
     """Return what tells which of two sides to change: the later one, in the most particular file."""
     return said.rank, said.at or Position(0, 0)
 

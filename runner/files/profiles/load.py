@@ -19,7 +19,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from jobs import contract
 from runner.base import yaml as yaml_tree
 from runner.base.errors import UsageError
-from runner.base.textfile import Position, Problem, SpecError, quoted, read_source, yaml_stems
+from runner.base.textfile import FileError, Position, Problem, quoted, read_source, yaml_stems
 from runner.files import validation as parsing
 from runner.files.types import MIB, BufferMemory, Name
 
@@ -58,7 +58,7 @@ class ProfileChoice(contract.Profile):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ProfileSetting:
     """The value of one switch, and who says so."""
 
     value: Any
@@ -100,13 +100,13 @@ def _is_name(name: str) -> bool:
     return name != AUTO and _FILE_NAME.fullmatch(name) is not None
 
 
-def unknown_profile(tree: yaml_tree.Mapping, profiles: Path) -> list[Problem]:
+def unknown_profile(tree: yaml_tree.MappingNode, profiles: Path) -> list[Problem]:
     """Return the problem with the profile that a job file names, if there is one."""
     path: tuple[str, ...] = ("profile",)
     node = tree.entries.get("profile")
-    if isinstance(node, yaml_tree.Mapping):
+    if isinstance(node, yaml_tree.MappingNode):
         path, node = ("profile", "extends"), node.entries.get("extends")
-    if not isinstance(node, yaml_tree.Scalar) or not isinstance(node.value, str):
+    if not isinstance(node, yaml_tree.ScalarNode) or not isinstance(node.value, str):
         return []
     if node.value == AUTO or is_profile(node.value, profiles):
         return []
@@ -127,7 +127,7 @@ def resolve(choice: ProfileChoice, profiles: Path, accelerator: Accelerator) -> 
     return contract.Profile.model_validate({**settings, **choice.changes, "name": name[:200]})
 
 
-def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mapping[str, Said]:
+def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mapping[str, ProfileSetting]:
     """Return every switch as a named profile has it, with who says so.
 
     Raises:
@@ -138,7 +138,7 @@ def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mappin
 
 def chosen(
     choice: ProfileChoice, tree: yaml_tree.Node | None, profiles: Path, accelerator: Accelerator
-) -> Mapping[str, Said]:
+) -> Mapping[str, ProfileSetting]:
     """Return every switch as a job has it, with who says so; ``tree`` is the job file.
 
     Raises:
@@ -146,7 +146,9 @@ def chosen(
     """
     base = accelerator if choice.extends == AUTO else choice.extends
     changes = {
-        switch: Said(value, at=yaml_tree.place(tree, ("profile", switch)) if tree else None, rank=JOB_FILE)
+        switch: ProfileSetting(
+            value, at=yaml_tree.place(tree, ("profile", switch)) if tree else None, rank=JOB_FILE
+        )
         for switch, value in choice.changes.items()
     }
     return {**named(base, profiles, accelerator), **changes}
@@ -157,7 +159,7 @@ def chain(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> tuple[
     return tuple(layer.name for layer in _chain(name, profiles, accelerator))
 
 
-def introduction(path: Path) -> str:
+def first_comment(path: Path) -> str:
     """Return what the comment at the beginning of a profile file says, as one line."""
     lines = []
     for line in read_source(path).decode("utf-8", "replace").splitlines():
@@ -176,7 +178,7 @@ class _Layer:
 
     name: str
     extends: str | None
-    said: Mapping[str, Said]
+    said: Mapping[str, ProfileSetting]
 
 
 def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer, ...]:
@@ -216,10 +218,10 @@ def _missing(name: str, profiles: Path) -> UsageError:
 
 
 @lru_cache(maxsize=64)
-def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, Said]:
+def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, ProfileSetting]:
     """Return what files say together, the first one before all others."""
     defaults = {switch: contract.Profile.model_fields[switch].default for switch in contract.SWITCHES}
-    found = {switch: Said(value) for switch, value in defaults.items()}
+    found = {switch: ProfileSetting(value) for switch, value in defaults.items()}
     for rank, layer in enumerate(reversed(layers), start=1):
         found |= {switch: replace(said, rank=rank) for switch, said in layer.said.items()}
     return MappingProxyType(found)
@@ -232,10 +234,10 @@ def _load(name: str, path: Path, raw: bytes) -> _Layer:
     written = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
     found, more = parsing.validated(ProfileChoice, written, tree)
     if found is None or problems:
-        raise SpecError(path, [*problems, *more])
+        raise FileError(path, [*problems, *more])
     lines = raw.decode("utf-8", "replace").splitlines()
     said = {
-        switch: Said(value, name, tree.keys[switch], _reason(lines, tree.keys[switch].line))
+        switch: ProfileSetting(value, name, tree.keys[switch], _reason(lines, tree.keys[switch].line))
         for switch, value in found.changes.items()
     }
     return _Layer(name, found.extends if "extends" in found.model_fields_set else None, said)

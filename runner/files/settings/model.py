@@ -15,10 +15,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from jobs.contract import profiles_dir
 from runner.base import yaml as yaml_tree
 from runner.base.errors import UsageError
-from runner.base.textfile import NotRegular, Problem, SpecError, open_source, quoted
+from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
 from runner.files import validation as parsing
 from runner.files.profiles.load import profile_names
-from runner.files.settings.notify import Notification
+from runner.files.settings.notify import NotificationRule
 from runner.files.settings.queue import QueueSettings
 
 HOST_PROGRAMS: Final = (
@@ -165,7 +165,7 @@ class Settings(BaseModel):
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created side by side."""
 
-    notify: tuple[Notification, ...] = Field((), max_length=16)
+    notify: tuple[NotificationRule, ...] = Field((), max_length=16)
     """Who is told of what by webhook, mail or a command; each has a thread of its own."""
 
     queue: QueueSettings = QueueSettings()
@@ -245,11 +245,11 @@ def _parse(where: Path, raw: bytes) -> Settings:
     tree, problems = yaml_tree.compose(raw)
     if not problems and (tree is None or yaml_tree.plain(tree) in (None, {})):
         return Settings()
-    if not isinstance(tree, yaml_tree.Mapping):
+    if not isinstance(tree, yaml_tree.MappingNode):
         at_top = [] if tree is None else [Problem(tree.at, "", parsing.no_mapping(tree))]
-        raise SpecError(where, [*problems, *at_top])
+        raise FileError(where, [*problems, *at_top])
     entries = {name: yaml_tree.plain(node) for name, node in tree.entries.items()}
     found, more = parsing.validated(Settings, entries, tree, of_a_job=False)
     if found is None or problems:
-        raise SpecError(where, [*problems, *more])
+        raise FileError(where, [*problems, *more])
     return found

@@ -57,7 +57,7 @@ Words = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_words), 
 Argv = Annotated[tuple[str, ...], Field(min_length=1, max_length=64), AfterValidator(_argv)]
 
 
-class Notification(BaseModel):
+class NotificationRule(BaseModel):
     """One rule: exactly one of ``webhook``, ``mail`` and ``command``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,7 +78,7 @@ class Notification(BaseModel):
     """Gets the notice on its standard input; runs as the daemon's user."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> "Notification":
+    def _one_way(self) -> "NotificationRule":
         if sum(way is not None for way in (self.webhook, self.mail, self.command)) != 1:
             raise ValueError("needs exactly one of webhook, mail and command")
         return self

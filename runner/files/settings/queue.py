@@ -33,7 +33,7 @@ from runner.core.scheduler.config import (
     PriorityClass,
     Quota,
     Quotas,
-    Rules,
+    SchedulerConfig,
 )
 from runner.core.scheduler.snapshot import Maintenance
 from runner.files.job.queue import Moment
@@ -55,7 +55,7 @@ Days = Annotated[timedelta, PlainValidator(_days), PlainSerializer(format_durati
 Named = Annotated[str, Field(min_length=1, max_length=64)]
 Share = Annotated[float, Field(ge=0, le=1e6)]
 
-_RULES: Final = Rules()
+_RULES: Final = SchedulerConfig()
 _USUAL: Final = "normal"
 
 
@@ -63,13 +63,13 @@ def _of(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-class Closed(BaseModel):
+class ClosedModel(BaseModel):
     """Base of every section: an unknown key is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ClassSettings(Closed):
+class ClassSettings(ClosedModel):
     """A class of jobs."""
 
     rank: int = Field(ge=-1000, le=1000)
@@ -93,7 +93,7 @@ class ClassSettings(Closed):
         )
 
 
-class QuotaSettings(Closed):
+class QuotaSettings(ClosedModel):
     """The most that one user or group may have; null: as much as there is."""
 
     devices: int | None = Field(None, ge=0)
@@ -109,7 +109,7 @@ class QuotaSettings(Closed):
         return Quota(self.devices, self.jobs, self.queued)
 
 
-class PreemptionSettings(Closed):
+class PreemptionSettings(ClosedModel):
     """When it pays to stop one job for another."""
 
     hurdle: float = Field(_RULES.preemption.hurdle, ge=0)
@@ -128,7 +128,7 @@ class PreemptionSettings(Closed):
         return Preemption(self.hurdle, self.grace.total_seconds(), self.young.total_seconds(), self.most)
 
 
-class Window(Closed):
+class Window(ClosedModel):
     """A time in which the machine, or some of its devices, is not the queue's."""
 
     begin: Moment
@@ -161,7 +161,7 @@ def _classes() -> dict[str, ClassSettings]:
     }
 
 
-class QueueSettings(Closed):
+class QueueSettings(ClosedModel):
     """Who goes first, and who may have how much."""
 
     order: Literal["fair", "fifo", "priority", "sjf"] = "fair"
@@ -237,9 +237,9 @@ class QueueSettings(Closed):
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ValueError("is no time zone of this machine; for example Europe/Berlin or UTC") from error
 
-    def rules(self) -> Rules:
+    def rules(self) -> SchedulerConfig:
         """Return what the queue is told."""
-        return Rules(
+        return SchedulerConfig(
             order=Order(self.order),
             classes=tuple(each.named(name) for name, each in self.classes.items()),
             backfill=self.backfill,

@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 
 from runner.base.errors import UsageError
 from runner.server.api import views
-from runner.server.api.jobs import Body, C, S
-from runner.services.jobs import Caller, Service
+from runner.server.api.deps import Body, C, S
+from runner.services.jobs import Caller, JobService
 
 router: Final = APIRouter(prefix="/v1")
 
@@ -30,7 +30,7 @@ async def cancel(body: CancelBody, service: S, caller: C) -> Any:  # noqa: ANN40
     return JSONResponse(await run_in_threadpool(_cancelled, service, caller, body))
 
 
-def _cancelled(service: Service, caller: Caller, body: CancelBody) -> views.Json:
+def _cancelled(service: JobService, caller: Caller, body: CancelBody) -> views.Json:
     if body.sweep is None:
         found = service.cancel_all(caller, body.jobs)
     else:

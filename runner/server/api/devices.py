@@ -11,12 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from runner.adapters.host import as_user
 from runner.base.errors import Refused, Unavailable
 from runner.control.inventory import Inventory
-from runner.control.inventory_types import Shown
-from runner.core.devices.state import Occupant
-from runner.core.ports.all import JobRow
-from runner.server.api.jobs import Body, C, S
+from runner.control.inventory_types import DeviceView
+from runner.core.devices.state import DeviceOccupant
+from runner.core.ports.store import JobRow
+from runner.server.api.deps import Body, C, S
 from runner.server.api.views import moment
-from runner.services.jobs import Caller, Service
+from runner.services.jobs import Caller, JobService
 
 router: Final = APIRouter(prefix="/v1")
 
@@ -29,13 +29,13 @@ class ResumeBody(Body):
     """Nothing: that somebody asks is what counts."""
 
 
-def inventory_of(service: Service) -> Inventory:
+def inventory_of(service: JobService) -> Inventory:
     """Return the devices of a service.
 
     Raises:
         Unavailable: this daemon does not look at any.
     """
-    vitals = service.daemon.world.vitals
+    vitals = service.daemon.context.vitals
     if not isinstance(vitals, Inventory):
         raise Unavailable("devices: this daemon looks at none")
     return vitals
@@ -61,8 +61,8 @@ async def resume(reference: str, body: ResumeBody, service: S, caller: C) -> dic
     )
 
 
-def _listed(service: Service) -> dict[str, Any]:
-    rows, capacity = _rows(service), service.daemon.world.capacity
+def _listed(service: JobService) -> dict[str, Any]:
+    rows, capacity = _rows(service), service.daemon.context.capacity
     return {
         "devices": [facts(shown, rows) for shown in inventory_of(service).shown()],
         "cpus": capacity.cpus,
@@ -70,26 +70,26 @@ def _listed(service: Service) -> dict[str, Any]:
     }
 
 
-def by_uuid(service: Service) -> Mapping[str, Mapping[str, Any]]:
+def by_uuid(service: JobService) -> Mapping[str, Mapping[str, Any]]:
     """Return every device as JSON."""
     rows = _rows(service)
     return {shown.device.uuid: facts(shown, rows) for shown in inventory_of(service).shown()}
 
 
-def _said(service: Service, caller: Caller, say: Callable[[Inventory, str], Shown]) -> dict[str, Any]:
+def _said(service: JobService, caller: Caller, say: Callable[[Inventory, str], DeviceView]) -> dict[str, Any]:
     """Return a device after an operator said something about it; with the turn, for it is written down."""
     if caller.uid not in {0, os.geteuid()}:
         raise Refused("devices: only root and the daemon's own user may drain and resume them")
-    inventory, by = inventory_of(service), as_user.person(caller.uid, caller.gid).name
+    inventory, by = inventory_of(service), as_user.find_user(caller.uid, caller.gid).name
     shown = service.daemon.ask(lambda: say(inventory, by))
     return {"device": facts(shown, _rows(service))}
 
 
-def _rows(service: Service) -> Mapping[str, JobRow]:
+def _rows(service: JobService) -> Mapping[str, JobRow]:
     return {entry.row.job.id: entry.row for entry in list(service.daemon.entries.values())}
 
 
-def facts(shown: Shown, rows: Mapping[str, JobRow]) -> dict[str, Any]:
+def facts(shown: DeviceView, rows: Mapping[str, JobRow]) -> dict[str, Any]:
     """Return a device as JSON; null is what nobody could find out."""
     device, health, standing = shown.device, shown.health, shown.standing
     holders = [rows[job] for job in sorted(standing.holders, key=int) if job in rows]
@@ -101,7 +101,7 @@ def facts(shown: Shown, rows: Mapping[str, JobRow]) -> dict[str, Any]:
         "kind": device.kind,
         "parent": device.parent,
         "capability": None if device.capability is None else "{}.{}".format(*device.capability),
-        "island": device.island,
+        "island": device.link_group,
         "numa": device.numa,
         "memory_bytes": device.memory_bytes,
         "used_bytes": health.used_bytes,
@@ -118,7 +118,7 @@ def facts(shown: Shown, rows: Mapping[str, JobRow]) -> dict[str, Any]:
     }
 
 
-def _process(occupant: Occupant) -> dict[str, Any]:
+def _process(occupant: DeviceOccupant) -> dict[str, Any]:
     return {
         "pid": occupant.pid,
         "job": occupant.job,

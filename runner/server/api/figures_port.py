@@ -17,7 +17,7 @@ import structlog
 from runner.base.errors import UsageError
 from runner.base.retry import RETRY_S
 from runner.server.api.exposition import CONTENT_TYPE
-from runner.server.api.metrics import Figures
+from runner.server.api.metrics import MetricsPage
 
 log = structlog.get_logger()
 
@@ -33,7 +33,7 @@ class _Server(TCPServer):
 
     allow_reuse_address = True
     timeout: float | None = POLL_S
-    figures: Figures
+    figures: MetricsPage
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  socketserver's own
         del request
@@ -60,10 +60,10 @@ class _Exchange(BaseHTTPRequestHandler):
 
 
 @dataclass(slots=True)
-class TcpFigures:
+class MetricsPort:
     """Gives figures over TCP, on a thread of its own; where the port cannot be had yet, as soon as it can."""
 
-    figures: Figures
+    figures: MetricsPage
     listen: str  # host:port
     again_s: float = RETRY_S
     _server: _Server | None = None
@@ -128,7 +128,7 @@ class TcpFigures:
         self._problem = problem
 
 
-def over_tcp(figures: Figures, listen: str, again_s: float = RETRY_S) -> TcpFigures:
+def over_tcp(figures: MetricsPage, listen: str, again_s: float = RETRY_S) -> MetricsPort:
     """Return a server at ``host:port`` that is not started yet.
 
     An address that is in use, or not there yet, is tried again every ``again_s`` once it has started.
@@ -136,7 +136,7 @@ def over_tcp(figures: Figures, listen: str, again_s: float = RETRY_S) -> TcpFigu
     Raises:
         UsageError: nobody can ever listen there.
     """
-    made = TcpFigures(figures, listen, again_s)
+    made = MetricsPort(figures, listen, again_s)
     try:
         made.take()
     except (OSError, OverflowError) as error:
@@ -144,7 +144,7 @@ def over_tcp(figures: Figures, listen: str, again_s: float = RETRY_S) -> TcpFigu
     return made
 
 
-def _listening(listen: str, figures: Figures) -> _Server:
+def _listening(listen: str, figures: MetricsPage) -> _Server:
     host, _, port = listen.rpartition(":")
     kind = type("_Server6", (_Server,), {"address_family": AF_INET6}) if ":" in host else _Server
     made: _Server = kind((host.strip("[]"), int(port)), _Exchange)

@@ -1,66 +1,42 @@
 """HTTP in, the service's answers out.  Every error leaves as ``{"error": {...}}`` with its exit code."""
 
 import asyncio
-import base64
 import json
 import os
 import signal as signals
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from fastapi.telemetry import TelemetryConfig
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from jobs.contract import CONTRACT_VERSION
-from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
-from runner.core.job.describe import begins
-from runner.core.job.model import From, Start
-from runner.core.ports.all import JobRow
+from runner.base.errors import Refused, UsageError
+from runner.core.job.attempt import Start, StartFrom
+from runner.core.job.describe import describe_start
+from runner.core.ports.store import JobRow
 from runner.server.api import logs as log_pieces
-from runner.server.api import schedule_views, views
-from runner.server.api.peer import peer_of
+from runner.server.api import schedules as schedule_views
+from runner.server.api import views
+from runner.server.api.deps import LONGEST_WAIT_S, Body, C, Number, S, decoded
 from runner.server.api.why import reason
 from runner.services.attempts.prepare import parse_revision
-from runner.services.jobs import MAX_JOB_FILE_BYTES, Caller, NotFound, Service, Submission
-from runner.services.schedules.service import Schedules
+from runner.services.jobs import MAX_JOB_FILE_BYTES, Caller, JobService, Submission
+from runner.services.schedules.service import ScheduleService
 
 T = TypeVar("T")
 
 VERSION: Final = version("gpu-job-runner")
 """Of what runs here, whatever has been installed over it since."""
 
-LONGEST_WAIT_S: Final = 60.0
 MOST_LISTED: Final = 100_000
-MAX_BODY_BYTES: Final = 2 * MAX_JOB_FILE_BYTES
-"""Of any request; the largest holds a job file, as base64."""
 
-UNTOLD: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""Nobody is told of requests, whatever the daemon's environment says: they hold names and paths of users."""
-
-LARGEST: Final = 2**63 - 1
-"""The largest whole number that the store takes."""
-
-Number = Annotated[int, Field(ge=0, le=LARGEST)]
-STATUS: Final[dict[type[RunnerError], tuple[int, str]]] = {
-    NotFound: (404, "not_found"),
-    UsageError: (422, "usage"),
-    Refused: (403, "refused"),
-    Unavailable: (503, "unavailable"),
-}
 
 router = APIRouter(prefix="/v1")
-
-
-class Body(BaseModel):
-    """Base of every request body: closed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class AfterBody(Body):
@@ -93,41 +69,27 @@ class RestartBody(Body):
     start: Literal["checkpoint", "scratch"] | Number = Field("checkpoint", alias="from")
 
 
-async def service_of(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
-async def caller_of(request: Request) -> Caller:
-    peer = peer_of(request.client)
-    return Caller(peer.uid, peer.gid)
-
-
-S = Annotated[Service, Depends(service_of)]
-C = Annotated[Caller, Depends(caller_of)]
-
-
 async def _apart(work: Callable[..., T], *args: object, **named: object) -> T:
     """Do blocking work on another thread."""
     return await run_in_threadpool(partial(work, *args, **named))
 
 
-def _left(service: Service, deadline: float) -> float:
+def _left(service: JobService, deadline: float) -> float:
     """Return the seconds until a time of the event loop; none when the daemon leaves."""
-    return 0.0 if service.pulse.leaving else deadline - asyncio.get_running_loop().time()
+    return 0.0 if service.broadcast.leaving else deadline - asyncio.get_running_loop().time()
 
 
-def _summary(service: Service, row: JobRow) -> views.Json:
+def _summary(service: JobService, row: JobRow) -> views.Json:
     return views.summary(row, service.daemon.why(row.job.id), service.progress(row))
 
 
-def _detail(service: Service, caller: Caller, row: JobRow) -> views.Json:
+def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
     attempts = service.attempts(row)
     newest, result, _ = attempts[-1] if attempts else (None, None, None)
     return {
         **_summary(service, row),
         "attempts": [views.attempt(*known) for known in attempts],
-        "run_dir": str(service.workshop.directory(row).root),
+        "run_dir": str(service.attempt_service.directory(row).root),
         "image": getattr(row.job.state, "image", None if newest is None else newest.image),
         "settings": views.settings(row.job.turned),
         "advice": service.advice(row),
@@ -144,7 +106,7 @@ async def get_version(service: S) -> dict[str, Any]:
         "api": 1,
         "instance": service.store.instance,
         "state_dir": str(service.state_dir),
-        "executor": service.daemon.world.executor.kind,
+        "executor": service.daemon.context.executor.kind,
         "pid": os.getpid(),
         "started_at": service.started_at.isoformat(),
         "jobs": await _apart(service.store.count_states),
@@ -155,7 +117,7 @@ async def get_version(service: S) -> dict[str, Any]:
 async def submit(body: SubmitBody, service: S, caller: C, request: Request) -> Response:
     instead = body.instead.model_dump()
     submission = Submission(body.path, decoded(body.text_b64), body.name, body.shown, body.token, instead)
-    schedules: Schedules = request.app.state.schedules
+    schedules: ScheduleService = request.app.state.schedules
     # Most files do not have the word, and need not be read twice.
     if b"schedule" in submission.text and await _apart(schedules.asks_for_one, submission):
         return await _schedule(schedules, caller, submission, dry_run=body.dry_run)
@@ -168,7 +130,7 @@ async def submit(body: SubmitBody, service: S, caller: C, request: Request) -> R
 
 
 async def _schedule(
-    schedules: Schedules, caller: Caller, submission: Submission, *, dry_run: bool
+    schedules: ScheduleService, caller: Caller, submission: Submission, *, dry_run: bool
 ) -> Response:
     """Make a schedule of a job file that has one: its jobs come at their times."""
     if dry_run:
@@ -177,14 +139,6 @@ async def _schedule(
         return JSONResponse({**plan, "schedule": schedule_views.summary(schedules, draft)})
     row = await _apart(schedules.make, caller, submission)
     return JSONResponse({"schedule": schedule_views.summary(schedules, row)}, status_code=201)
-
-
-def decoded(text: str) -> bytes:
-    """Return what was sent as base64."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError as error:
-        raise UsageError("text_b64: is not base64") from error
 
 
 @router.get("/jobs")
@@ -222,7 +176,7 @@ async def wait(reference: str, service: S, caller: C, timeout: float = 30) -> An
     row = await _apart(service.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
     while not service.settled(row) and (left := _left(service, deadline)) > 0:
-        await service.pulse.wait(min(left, 1.0))
+        await service.broadcast.wait(min(left, 1.0))
         row = await _apart(service.find, row.job.id)
     return JSONResponse({"done": service.settled(row), "job": await _apart(_detail, service, caller, row)})
 
@@ -253,9 +207,9 @@ def _signal(text: str) -> tuple[str, int]:
 
 @router.post("/jobs/{reference}/restart")
 async def restart(reference: str, body: RestartBody, service: S, caller: C) -> Any:  # noqa: ANN401
-    start = Start(From.STEP, body.start) if isinstance(body.start, int) else Start(From(body.start))
+    start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
     row = await _apart(service.restart, caller, reference, start)
-    return JSONResponse({"job": _summary(service, row), "begins": begins(row.job)})
+    return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job)})
 
 
 @router.post("/jobs/{reference}/hold")
@@ -289,7 +243,7 @@ async def log(  # noqa: PLR0913, PLR0917  (one per query parameter)
 ) -> Response:
     """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new."""
     row = await _apart(service.readable, caller, reference)
-    look = partial(log_pieces.piece, service, row.job.id, part, attempt, offset)
+    look = partial(log_pieces.read_chunk, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _apart(look)
     while not found.worth_telling and _left(service, deadline) > 0:
@@ -307,7 +261,7 @@ async def events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     while not found and (left := _left(service, deadline)) > 0:
-        await service.pulse.wait(min(left, 1.0))
+        await service.broadcast.wait(min(left, 1.0))
         found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     newest = found[-1][0].seq if found else after
     return JSONResponse({"events": [views.event(row, name) for row, name in found], "next": newest})
@@ -321,44 +275,3 @@ async def stop(request: Request, service: S, caller: C) -> Any:  # noqa: ANN401
     del service
     request.app.state.leave()
     return JSONResponse({})
-
-
-def _error(status: int, kind: str, message: str, exit_code: int) -> JSONResponse:
-    body = {
-        "kind": kind,
-        "message": message.partition("\n")[0],
-        "lines": message.splitlines(),
-        "exit_code": exit_code,
-    }
-    return JSONResponse({"error": body}, status_code=status)
-
-
-async def _known(request: Request, error: Exception) -> JSONResponse:
-    del request
-    assert isinstance(error, RunnerError)  # noqa: S101  (registered for it)
-    for kind, (status, name) in STATUS.items():
-        if isinstance(error, kind):
-            return _error(status, name, str(error), error.exit_code)
-    return _error(500, "internal", str(error), error.exit_code)
-
-
-async def _malformed(request: Request, error: Exception) -> JSONResponse:
-    del request
-    assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for it)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return _error(422, "usage", f"{where}: {first['msg']}", UsageError.exit_code)
-
-
-def application(service: Service, leave: Callable[[], None]) -> FastAPI:
-    """Return the HTTP side of a service; ``leave`` ends the process."""
-    app = FastAPI(
-        title="runner", version="1", docs_url=None, redoc_url=None,
-        max_body_size=MAX_BODY_BYTES, telemetry=UNTOLD,
-    )  # fmt: skip
-    app.state.service, app.state.leave = service, leave
-    app.state.schedules = Schedules.of(service)
-    app.include_router(router)
-    app.add_exception_handler(RunnerError, _known)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    return app

@@ -7,16 +7,16 @@ from typing import Final
 
 from jobs.contract import open_regular
 from runner.adapters.host import log_quota
-from runner.core.job.model import Finished, Held
-from runner.core.ports.all import AttemptRow, JobRow
-from runner.services.jobs import NotFound, Service
+from runner.core.job.states import Finished, Held
+from runner.core.ports.store import AttemptRow, JobRow
+from runner.services.jobs import JobService, NotFound
 
 MAX_PIECE_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogChunk:
     """Some bytes of a log, and what a reader must know to go on."""
 
     content: bytes
@@ -46,7 +46,7 @@ class Piece:
         return known
 
 
-def piece(service: Service, job_id: str, part: str, attempt: int | None, offset: int) -> Piece:
+def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None, offset: int) -> LogChunk:
     """Return what follows ``offset`` in the log of an attempt, the newest one when none is given.
 
     Raises:
@@ -57,9 +57,9 @@ def piece(service: Service, job_id: str, part: str, attempt: int | None, offset:
     if part == "build":
         over = row.job.state.kind != "preparing"
         return _cut(
-            service.workshop.directory(row).root / "build.log",
+            service.attempt_service.directory(row).root / "build.log",
             offset,
-            Piece(b"", offset, 0, over, None, over),
+            LogChunk(b"", offset, 0, over, None, over),
         )
     attempts = {a.number: a for a in service.store.attempts(job_id)}
     chosen = attempts.get(attempt or max(attempts, default=0))
@@ -67,20 +67,20 @@ def piece(service: Service, job_id: str, part: str, attempt: int | None, offset:
         there = ", ".join(map(str, sorted(attempts))) or "none yet"
         raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")
     if chosen is None:
-        return Piece(b"", offset, attempt or 0, _settled(row), None, _settled(row))
+        return LogChunk(b"", offset, attempt or 0, _settled(row), None, _settled(row))
     return _of_attempt(service, row, chosen, attempts, offset)
 
 
 def _of_attempt(
-    service: Service, row: JobRow, chosen: AttemptRow, attempts: dict[int, AttemptRow], offset: int
-) -> Piece:
+    service: JobService, row: JobRow, chosen: AttemptRow, attempts: dict[int, AttemptRow], offset: int
+) -> LogChunk:
     number = chosen.number
     later = number + 1 if number + 1 in attempts else None
-    blank = Piece(b"", offset, number, chosen.ended_at is not None, later, _settled(row))
-    return _cut(service.workshop.paths(row, number, chosen.lineage).log, offset, blank)
+    blank = LogChunk(b"", offset, number, chosen.ended_at is not None, later, _settled(row))
+    return _cut(service.attempt_service.paths(row, number, chosen.lineage).log, offset, blank)
 
 
-def _cut(path: Path, offset: int, blank: Piece) -> Piece:
+def _cut(path: Path, offset: int, blank: LogChunk) -> LogChunk:
     """Return ``blank`` with what the file holds from ``offset`` on, up to the next hole."""
     try:
         file = open_regular(path)
@@ -103,9 +103,9 @@ def _read(descriptor: int, offset: int) -> bytes:
     return os.pread(descriptor, min(MAX_PIECE_BYTES, there), offset) if there > 0 else b""
 
 
-def _with(blank: Piece, content: bytes, next_offset: int, cut: tuple[int, int] | None) -> Piece:
+def _with(blank: LogChunk, content: bytes, next_offset: int, cut: tuple[int, int] | None) -> LogChunk:
     ended = blank.attempt_ended and not content and cut is None
-    return Piece(
+    return LogChunk(
         content, next_offset, blank.attempt, ended, blank.next_attempt, blank.job_ended and ended, cut
     )
 

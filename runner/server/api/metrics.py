@@ -12,12 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from runner.core.job.model import Queued
-from runner.core.ports.all import JobRow
+from runner.core.job.states import Queued
+from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import DeviceState
 from runner.server.api.exposition import Sample, text
 from runner.server.api.overview import Overviews
-from runner.services.monitor import Meter
+from runner.services.monitor import UtilizationMonitor
 
 STORE_FILES: Final = ("store.db", "store.db-wal")
 STATES: Final = ("preparing", "queued", "starting", "running", "stopping", "held")
@@ -26,11 +26,11 @@ MOST_CLASSES: Final = 32
 
 
 @dataclass(slots=True)
-class Figures:
+class MetricsPage:
     """Gathers figures."""
 
     overviews: Overviews
-    meter: Meter
+    monitor: UtilizationMonitor
     _classes: dict[tuple[str, int], str] = field(default_factory=dict)  # by job and revision
 
     def text(self) -> str:
@@ -39,7 +39,7 @@ class Figures:
 
     def samples(self) -> Iterator[Sample]:
         """Yield every figure that is known."""
-        service, overview = self.meter.service, self.overviews.now()
+        service, overview = self.monitor.service, self.overviews.now()
         yield Sample("runner_info", 1, (version("gpu-job-runner"), overview["executor"]))
         yield Sample("runner_started_seconds", service.started_at.timestamp())
         yield from _of_devices(overview["devices"])
@@ -62,7 +62,7 @@ class Figures:
         self._classes = {
             key: name for key, name in self._classes.items() if key in {_key(row) for row in waiting}
         }
-        now = self.meter.service.clock.now()
+        now = self.monitor.service.clock.now()
         ages = [(now - row.job.state.since).total_seconds() for row in waiting]
         yield Sample("runner_queue_oldest_seconds", max(ages, default=0.0))
 
@@ -75,13 +75,13 @@ class Figures:
         return self._classes[key]
 
     def _of_the_meter(self) -> Iterator[Sample]:
-        meter = self.meter
-        yield Sample("runner_alarms", len(meter.alarms))
-        for cause, count in sorted(meter.counts.ended.items()):
+        monitor = self.monitor
+        yield Sample("runner_alarms", len(monitor.alarms))
+        for cause, count in sorted(monitor.counts.ended.items()):
             yield Sample("runner_attempts_ended_total", count, (cause,))
-        for labels, count in sorted(meter.counts.rulings.items()):
+        for labels, count in sorted(monitor.counts.rulings.items()):
             yield Sample("runner_decisions_total", count, labels)
-        lags = list(meter.lags)
+        lags = list(monitor.lags)
         yield Sample("runner_loop_lag_seconds", lags[-1])
         yield Sample("runner_loop_lag_longest_seconds", max(lags))
 

@@ -14,12 +14,13 @@ from threading import Lock
 from typing import Any, Final, TypeAlias
 
 from runner.base.errors import RunnerError
-from runner.control.schedulable import as_begun
-from runner.core.job.model import Lent, Queued
-from runner.core.ports.all import Device, JobRow
+from runner.control.schedulable import as_started
+from runner.core.job.states import Allocated, Queued
+from runner.core.ports.devices import Device
+from runner.core.ports.store import JobRow
 from runner.server.api import views
-from runner.services.jobs import Service
-from runner.services.monitor import Meter
+from runner.services.jobs import JobService
+from runner.services.monitor import UtilizationMonitor
 
 Json: TypeAlias = dict[str, Any]
 
@@ -42,12 +43,12 @@ Starts: TypeAlias = Callable[[JobRow], str | None]
 """When a waiting job will start, in ISO 8601; None: nobody knows."""
 
 
-def nothing_more() -> Mapping[str, Mapping[str, Any]]:
+def no_extras() -> Mapping[str, Mapping[str, Any]]:
     """Return nothing: the vitals are all that is known about devices."""
     return {}
 
 
-def nobody_knows(row: JobRow) -> None:
+def unknown_load(row: JobRow) -> None:
     """Return that nobody knows when a job will start."""
     del row
 
@@ -56,10 +57,10 @@ def nobody_knows(row: JobRow) -> None:
 class Overviews:
     """Makes overviews; a moment later the same one."""
 
-    service: Service
-    more: DeviceRows = nothing_more
-    starts: Starts = nobody_knows
-    meter: Meter | None = None  # who knows what is wrong with jobs
+    service: JobService
+    more: DeviceRows = no_extras
+    starts: Starts = unknown_load
+    monitor: UtilizationMonitor | None = None  # who knows what is wrong with jobs
     _kept: tuple[float, Json] | None = None
     _lock: Lock = field(default_factory=Lock)
 
@@ -68,33 +69,33 @@ class Overviews:
         with self._lock:
             at = self.service.clock.monotonic()
             if self._kept is None or at - self._kept[0] >= KEPT_S:
-                alarms = dict(self.meter.alarms) if self.meter else {}
+                alarms = dict(self.monitor.alarms) if self.monitor else {}
                 self._kept = at, overview(self.service, self.more(), self.starts, alarms)
             return self._kept[1]
 
 
 def overview(
-    service: Service,
+    service: JobService,
     more: Mapping[str, Mapping[str, Any]],
-    starts: Starts = nobody_knows,
+    starts: Starts = unknown_load,
     alarms: Mapping[str, str] = NOTHING,
 ) -> Json:
     """Return the devices, the jobs that are being prepared, run or are held, and the queue."""
-    world, now = service.daemon.world, service.clock.now()
+    context, now = service.daemon.context, service.clock.now()
     rows = [entry.row for entry in list(service.daemon.entries.values())]
     alive = [row for row in rows if not isinstance(row.job.state, Queued)]
     queued = [row for row in rows if isinstance(row.job.state, Queued)]
     waiting = nsmallest(SHOWN, queued, key=lambda row: (-row.priority, row.submitted_at))
     devices = device_rows(service, rows, more, now)
     load = {each["uuid"]: each for each in devices}
-    lent = [_wants(service, row) for row in rows if isinstance(row.job.state, Lent)]
+    lent = [_wants(service, row) for row in rows if isinstance(row.job.state, Allocated)]
     return {
         "at": views.moment(now),
-        "executor": world.executor.kind,
-        "cpus": {"lent": sum(each["cpus"] for each in lent), "total": world.capacity.cpus},
+        "executor": context.executor.kind,
+        "cpus": {"lent": sum(each["cpus"] for each in lent), "total": context.capacity.cpus},
         "memory_bytes": {
             "lent": sum(each["memory_bytes"] for each in lent),
-            "total": world.capacity.memory_bytes,
+            "total": context.capacity.memory_bytes,
         },
         "devices": devices,
         "jobs": [{**_alive(service, row, load), "alarm": alarms.get(row.job.id)} for row in alive],
@@ -107,11 +108,11 @@ def overview(
 
 
 def device_rows(
-    service: Service, rows: Iterable[JobRow], more: Mapping[str, Mapping[str, Any]], now: datetime
+    service: JobService, rows: Iterable[JobRow], more: Mapping[str, Mapping[str, Any]], now: datetime
 ) -> list[Json]:
     """Return one object per device: what it is, how busy it is, and who has it."""
-    world = service.daemon.world
-    unfit = world.vitals.unfit() if world.vitals else {}
+    context = service.daemon.context
+    unfit = context.vitals.unfit() if context.vitals else {}
     holders = {uuid: row for row in rows for uuid in _devices(row)}
     return [
         {
@@ -120,7 +121,7 @@ def device_rows(
             **_state(holders.get(device.uuid), unfit.get(device.uuid, "")),
             **more.get(device.uuid, {}),
         }
-        for number, device in enumerate(world.capacity.devices)
+        for number, device in enumerate(context.capacity.devices)
     ]
 
 
@@ -134,9 +135,9 @@ def _device(device: Device, number: int) -> Json:
     }
 
 
-def _load(service: Service, uuid: str, now: datetime) -> Json:
+def _load(service: JobService, uuid: str, now: datetime) -> Json:
     """Return how busy a device was lately, percent, and how full it is, as a share; None: nobody knows."""
-    vitals = service.daemon.world.vitals
+    vitals = service.daemon.context.vitals
     known = vitals.facts((uuid,), now - timedelta(seconds=RECENT_S)) if vitals else {}
     return {"util": known.get("device.util"), "memory": known.get("device.memory")}
 
@@ -153,9 +154,9 @@ def _state(holder: JobRow | None, unfit: str) -> Json:
 # --- jobs
 
 
-def _alive(service: Service, row: JobRow, load: Mapping[str, Json]) -> Json:
+def _alive(service: JobService, row: JobRow, load: Mapping[str, Json]) -> Json:
     state, held = row.job.state, [load[uuid] for uuid in _devices(row) if uuid in load]
-    started = state.since if isinstance(state, Lent) else None
+    started = state.since if isinstance(state, Allocated) else None
     return {
         **views.summary(row, service.daemon.why(row.job.id), service.progress(row)),
         "wants": _wants(service, row),
@@ -165,7 +166,7 @@ def _alive(service: Service, row: JobRow, load: Mapping[str, Json]) -> Json:
     }
 
 
-def _waiting(service: Service, row: JobRow, starts: Starts) -> Json:
+def _waiting(service: JobService, row: JobRow, starts: Starts) -> Json:
     return {
         **views.summary(row, service.daemon.why(row.job.id), None),
         "wants": _wants(service, row),
@@ -178,17 +179,17 @@ def _next_first(job: Json) -> tuple[bool, str]:
     return job["starts_at"] is None, job["starts_at"] or ""
 
 
-def _wants(service: Service, row: JobRow) -> Json:
+def _wants(service: JobService, row: JobRow) -> Json:
     """Return what an attempt takes, in the revision that it began with where that can be read."""
-    world = service.daemon.world
+    context = service.daemon.context
     with suppress(RunnerError):
-        row = as_begun(world, row)
-    needs = world.workshop.needs(row)
+        row = as_started(context, row)
+    needs = context.attempt_service.needs(row)
     return {"gpus": needs.gpus, "cpus": needs.cpus, "memory_bytes": needs.memory_bytes}
 
 
 def _devices(row: JobRow) -> tuple[str, ...]:
-    return row.job.state.allocation.devices if isinstance(row.job.state, Lent) else ()
+    return row.job.state.allocation.devices if isinstance(row.job.state, Allocated) else ()
 
 
 def _extreme(choose: Callable[[list[float]], float], values: Iterator[float | None]) -> float | None:

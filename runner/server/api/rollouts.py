@@ -7,13 +7,13 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from runner.server.api.jobs import LARGEST, Body, C, decoded
+from runner.server.api.deps import LARGEST, Body, C, decoded
 from runner.server.api.views import moment
-from runner.services.jobs import MAX_JOB_FILE_BYTES, Service, Submission
-from runner.services.rollout.canary import Canaries
-from runner.services.rollout.service import Applying
-from runner.services.rollout.service import Request as Change
-from runner.services.rollout.verify import Keeper
+from runner.services.jobs import MAX_JOB_FILE_BYTES, JobService, Submission
+from runner.services.rollout.canary import CanaryService
+from runner.services.rollout.service import RolloutRequest as Change
+from runner.services.rollout.service import RolloutService
+from runner.services.rollout.verify import RolloutVerifier
 
 router: Final = APIRouter(prefix="/v1")
 
@@ -38,12 +38,12 @@ class RollbackBody(Body):
     revision: int | None = Field(None, ge=1, le=LARGEST)
 
 
-async def applying_of(request: Request) -> Applying:
-    applying: Applying = request.app.state.applying
+async def applying_of(request: Request) -> RolloutService:
+    applying: RolloutService = request.app.state.applying
     return applying
 
 
-A = Annotated[Applying, Depends(applying_of)]
+A = Annotated[RolloutService, Depends(applying_of)]
 
 
 @router.post("/apply")
@@ -79,9 +79,9 @@ async def revisions(reference: str, applying: A, caller: C) -> Any:  # noqa: ANN
     return JSONResponse({"revisions": [{**each, "at": moment(each["at"])} for each in known]})
 
 
-def attach(app: FastAPI, service: Service) -> Keeper:
+def attach(app: FastAPI, service: JobService) -> RolloutVerifier:
     """Let an application answer about changes, and return who looks after them."""
-    applying = Applying(service, Canaries(service))
+    applying = RolloutService(service, CanaryService(service))
     app.state.applying = applying
     app.include_router(router)
-    return Keeper(applying)
+    return RolloutVerifier(applying)

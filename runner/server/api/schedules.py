@@ -7,20 +7,21 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from runner.server.api.jobs import C
-from runner.server.api.schedule_views import detail, summary
-from runner.services.schedules.service import MOST, Schedules
-from runner.services.schedules.trigger import Timetable
+from runner.adapters.sqlite.schedules import FiringRow, ScheduleRow
+from runner.server.api.deps import C
+from runner.server.api.views import Json, moment
+from runner.services.schedules.service import MOST, ScheduleService
+from runner.services.schedules.trigger import ScheduleTrigger
 
 router: Final = APIRouter(prefix="/v1")
 
 
-async def schedules_of(request: Request) -> Schedules:
-    schedules: Schedules = request.app.state.schedules
+async def schedules_of(request: Request) -> ScheduleService:
+    schedules: ScheduleService = request.app.state.schedules
     return schedules
 
 
-D = Annotated[Schedules, Depends(schedules_of)]
+D = Annotated[ScheduleService, Depends(schedules_of)]
 
 
 @router.get("/schedules")
@@ -47,8 +48,38 @@ async def steer(reference: str, verb: Literal["pause", "resume", "remove"], sche
     return JSONResponse({"schedule": summary(schedules, row)})
 
 
-def attach(app: FastAPI) -> Timetable:
+def attach(app: FastAPI) -> ScheduleTrigger:
     """Let an application answer about its schedules, and return who submits their jobs."""
     app.include_router(router)
-    schedules: Schedules = app.state.schedules
+    schedules: ScheduleService = app.state.schedules
     return schedules.timetable
+
+
+def summary(schedules: ScheduleService, row: ScheduleRow) -> Json:
+    """Return what a list shows of one schedule; its next times are on its own clock."""
+    return {
+        "id": row.id or None,
+        "name": row.name,
+        "owner": row.owner,
+        "state": row.state,
+        "note": row.note,
+        **row.terms,
+        "made_at": moment(row.made_at),
+        "next": [at.isoformat(timespec="minutes") for at in schedules.next_times(row)],
+        "last": next(map(_occasion, schedules.occasions(row)), None),
+    }
+
+
+def detail(schedules: ScheduleService, row: ScheduleRow) -> Json:
+    """Return everything about one schedule."""
+    occasions = [_occasion(each) for each in schedules.occasions(row)]
+    return {**summary(schedules, row), "path": row.path, "text": row.text, "occasions": occasions}
+
+
+def _occasion(row: FiringRow) -> Json:
+    return {
+        "at": row.at.isoformat(timespec="minutes"),
+        "state": row.state,
+        "job": row.job_id,
+        "text": row.text,
+    }

@@ -8,18 +8,18 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from runner.adapters.sqlite.used import Used
-from runner.core.accounting.usage import By, total, usage
+from runner.adapters.sqlite.accounting import SqliteUsageReport
+from runner.core.accounting.usage import GroupBy, total, usage
+from runner.server.api.deps import LONGEST_WAIT_S, S
 from runner.server.api.exposition import CONTENT_TYPE
-from runner.server.api.jobs import LONGEST_WAIT_S, S
-from runner.server.api.metrics import Figures
-from runner.server.api.overview import DeviceRows, Overviews, Starts, nobody_knows, nothing_more
+from runner.server.api.metrics import MetricsPage
+from runner.server.api.overview import DeviceRows, Overviews, Starts, no_extras, unknown_load
 from runner.server.api.views import moment
-from runner.services.jobs import Service
-from runner.services.monitor import Meter
+from runner.services.jobs import JobService
+from runner.services.monitor import UtilizationMonitor
 
 if TYPE_CHECKING:
-    from runner.server.api.figures_port import TcpFigures
+    from runner.server.api.figures_port import MetricsPort
 
 router: Final = APIRouter()
 
@@ -31,14 +31,14 @@ async def overview(request: Request, service: S, wait: float = 0) -> Any:  # noq
     """Answer with the whole machine, when something has changed or after ``wait`` seconds."""
     overviews: Overviews = request.app.state.overviews
     if wait > 0:
-        await service.pulse.wait(min(wait, LONGEST_WAIT_S))
+        await service.broadcast.wait(min(wait, LONGEST_WAIT_S))
     return JSONResponse(await run_in_threadpool(overviews.now))
 
 
 @router.get("/v1/usage")
 def used(
     service: S,
-    by: By = By.USER,
+    by: GroupBy = GroupBy.USER,
     since_s: Annotated[float, Query(gt=0, le=LONGEST_SPAN_S)] = 7 * 86400.0,
 ) -> Any:  # noqa: ANN401
     """Answer with who has used what in the last so many seconds."""
@@ -47,15 +47,15 @@ def used(
     return JSONResponse(_used(service, since, until, by))
 
 
-def _used(service: Service, since: datetime, until: datetime, by: By) -> dict[str, Any]:
-    lendings = Used(service.store).between(since, until)
-    span, capacity = (since.timestamp(), until.timestamp()), service.daemon.world.capacity
+def _used(service: JobService, since: datetime, until: datetime, by: GroupBy) -> dict[str, Any]:
+    usage_records = SqliteUsageReport(service.store).between(since, until)
+    span, capacity = (since.timestamp(), until.timestamp()), service.daemon.context.capacity
     return {
         "since": moment(since),
         "until": moment(until),
         "by": by.value,
-        "uses": [asdict(each) for each in usage(lendings, *span, by)],
-        "total": asdict(total(lendings, *span)),
+        "uses": [asdict(each) for each in usage(usage_records, *span, by)],
+        "total": asdict(total(usage_records, *span)),
         "there": {
             "device_s": len(capacity.devices) * (until - since).total_seconds(),
             "cpu_s": capacity.cpus * (until - since).total_seconds(),
@@ -66,19 +66,19 @@ def _used(service: Service, since: datetime, until: datetime, by: By) -> dict[st
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Answer with all figures."""
-    figures: Figures = request.app.state.figures
+    figures: MetricsPage = request.app.state.figures
     return Response(await run_in_threadpool(figures.text), media_type=CONTENT_TYPE)
 
 
 @dataclass(frozen=True, slots=True)
-class Seeing:
+class StatusQueries:
     """What looks at the jobs for those who ask."""
 
-    meter: Meter
-    tcp: "TcpFigures | None" = None
+    monitor: UtilizationMonitor
+    tcp: "MetricsPort | None" = None
 
     def start(self) -> None:
-        self.meter.start()
+        self.monitor.start()
         if self.tcp is not None:
             self.tcp.start()
 
@@ -86,12 +86,12 @@ class Seeing:
         """Look no more; while the loop still runs, for it writes what was seen last."""
         if self.tcp is not None:
             self.tcp.stop()
-        self.meter.stop()
+        self.monitor.stop()
 
 
 def attach(
-    app: FastAPI, service: Service, more: DeviceRows = nothing_more, starts: Starts = nobody_knows
-) -> Seeing:
+    app: FastAPI, service: JobService, more: DeviceRows = no_extras, starts: Starts = unknown_load
+) -> StatusQueries:
     """Let an application answer those who look.
 
     ``more`` tells about devices what their vitals do not, ``starts`` when a waiting job will start.
@@ -99,15 +99,15 @@ def attach(
     Raises:
         UsageError: nobody can ever listen where ``metrics.listen`` says.
     """
-    meter = Meter(service)
-    app.state.overviews = overviews = Overviews(service, more, starts, meter)
-    app.state.figures = figures = Figures(overviews, meter)
+    monitor = UtilizationMonitor(service)
+    app.state.overviews = overviews = Overviews(service, more, starts, monitor)
+    app.state.figures = figures = MetricsPage(overviews, monitor)
     app.include_router(router)
     listen = service.settings.metrics.listen
-    return Seeing(meter, None if listen is None else _port(figures, listen))
+    return StatusQueries(monitor, None if listen is None else _port(figures, listen))
 
 
-def _port(figures: Figures, listen: str) -> "TcpFigures":
+def _port(figures: MetricsPage, listen: str) -> "MetricsPort":
     from runner.server.api.figures_port import over_tcp  # noqa: PLC0415  few sites have one, and it loads a web server
 
     return over_tcp(figures, listen)

@@ -5,9 +5,10 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from jobs.contract import Result, Status
-from runner.core.job.model import Finished, Held, Job, Preparing, Queued, Running, Starting, Stopping
-from runner.core.policy.turned import Turned
-from runner.core.ports.all import AttemptRow, EventRow, JobRow
+from runner.core.job.model import Job
+from runner.core.job.states import Finished, Held, Preparing, Queued, Running, Starting, Stopping
+from runner.core.policy.adjustments import Overrides
+from runner.core.ports.store import AttemptRow, EventRow, JobRow
 
 Json: TypeAlias = dict[str, Any]
 
@@ -34,7 +35,7 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
     }
 
 
-def settings(turned: Turned) -> Json:
+def settings(turned: Overrides) -> Json:
     """Return what remedies have changed over the job's own settings."""
     return {
         name: list(value) if isinstance(value, tuple) else value

@@ -2,15 +2,15 @@
 
 from datetime import UTC, datetime
 
-from runner.control.loop import Daemon
-from runner.core.job.model import Finished, Held, Lent, Preparing, Queued, Running, Starting, Stopping
-from runner.core.ports.all import JobRow
+from runner.control.loop import ControlLoop
+from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
+from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import Snapshot
 from runner.core.scheduler.words import clock
 from runner.server.api.views import Json, moment
 
 
-def reason(daemon: Daemon, row: JobRow) -> Json:
+def reason(daemon: ControlLoop, row: JobRow) -> Json:
     """Return why a job is where it is.
 
     ``starts_at`` is the estimate for a job that waits, ``until`` when one that holds something will
@@ -20,8 +20,8 @@ def reason(daemon: Daemon, row: JobRow) -> Json:
     wait = None if entry is None else daemon.queue.wait(entry)
     running = daemon.queue.running.get(job_id)
     ends_s = None if running is None else running.ends_s
-    now = daemon.world.clock.now()
-    at = Snapshot(now.timestamp(), (), utc_offset_s=daemon.world.site.utc_offset_s(now))
+    now = daemon.context.clock.now()
+    at = Snapshot(now.timestamp(), (), utc_offset_s=daemon.context.site.utc_offset_s(now))
     return {
         "job": job_id,
         "name": row.name,
@@ -54,7 +54,7 @@ def _words(row: JobRow, why: str, ends_s: float | None, at: Snapshot) -> str:
             return f"{_does(state)}{_ends(state, ends_s, at)}{_more(why)}"
 
 
-def _does(state: Lent) -> str:
+def _does(state: Allocated) -> str:
     where = ", ".join(state.allocation.devices) or "cpu"
     begins = f"attempt {state.attempt.number}"
     match state:
@@ -67,7 +67,7 @@ def _does(state: Lent) -> str:
             return f"{begins} on {where} was asked to stop ({reason}{by_whom})"
 
 
-def _ends(state: Lent, ends_s: float | None, at: Snapshot) -> str:
+def _ends(state: Allocated, ends_s: float | None, at: Snapshot) -> str:
     if ends_s is None:
         return "; nobody knows until when"
     until = clock(ends_s, at)

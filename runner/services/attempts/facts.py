@@ -14,13 +14,13 @@ from datetime import datetime
 from typing import Final
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Effective, ExitCode, Phase, Result, Status
-from runner.adapters.host.run_directory import Saved
+from runner.adapters.host.run_directory import SavedCheckpoints
+from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, completed
-from runner.core.job.model import Attempt, Ended
 from runner.core.policy.facts import Known
 from runner.core.policy.heartbeat import Sign
-from runner.core.policy.roots import fingerprint
-from runner.core.ports.all import Gone
+from runner.core.policy.history import fingerprint
+from runner.core.ports.executor import Gone
 
 OUT_OF_MEMORY: Final = re.compile(
     rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUDA error: out of memory"
@@ -36,7 +36,7 @@ LOG_TAIL_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class AttemptReports:
     """What an attempt has written about itself; None or empty: nothing that could be read."""
 
     status: Status | None = None
@@ -46,7 +46,7 @@ class Reports:
     log_tail: bytes = b""
 
 
-def of_end(gone: Gone, ended: Ended, evidence: Evidence, reports: Reports) -> dict[str, Known]:
+def of_end(gone: Gone, ended: AttemptEnd, evidence: Evidence, reports: AttemptReports) -> dict[str, Known]:
     """Return how an attempt ended."""
     facts: dict[str, Known] = {
         "exit.class": _class(evidence),
@@ -74,7 +74,7 @@ def _class(evidence: Evidence) -> str:
     return "signal" if 128 < code <= 128 + 64 else "exception"
 
 
-def _out_of_device_memory(evidence: Evidence, reports: Reports) -> bool | None:
+def _out_of_device_memory(evidence: Evidence, reports: AttemptReports) -> bool | None:
     """Return whether a device had no memory left; None where nobody has said anything."""
     said = {evidence.result_cause, *(("device_out_of_memory",) if evidence.exit_code == 98 else ())}
     if "device_out_of_memory" in said:
@@ -101,7 +101,7 @@ def _last_words(log: bytes) -> bytes:
     return last if found else b"\n".join(log.splitlines()[-LAST_LINES:])
 
 
-def of_progress(reports: Reports) -> dict[str, Known]:
+def of_progress(reports: AttemptReports) -> dict[str, Known]:
     """Return what it was doing and how far it came, in its own words."""
     facts: dict[str, Known] = {}
     status, result = reports.status, reports.result
@@ -139,7 +139,7 @@ def sign(status: Status | None) -> Sign | None:
     return Sign(status.phase.value, status.step, status.time, status.items, status.resumed_from or 0)
 
 
-def of_checkpoints(saved: Saved, attempt: Attempt, now: datetime) -> dict[str, Known]:
+def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> dict[str, Known]:
     """Return what the lineage holds; the program's word is not taken for it."""
     facts: dict[str, Known] = {
         "checkpoint.present": bool(saved.steps or saved.rejected),

@@ -6,7 +6,7 @@ the images and the revision, so that the daemon itself knows of none of them.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -15,38 +15,30 @@ from typing import Any, Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.adapters.host import as_user, log_quota
-from runner.adapters.host.mounts import Pins
-from runner.adapters.host.run_directory import RunDirectory, Saved, tail
+from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.run_directory import RunDirectory, SavedCheckpoints, tail
 from runner.base.errors import UsageError
 from runner.base.units import format_size
-from runner.control.context import Findings, Glance, Pinned, Terms
-from runner.core.job.exit_cause import Evidence, completed, explain
-from runner.core.job.model import Attempt, Ended, State, Stopping
+from runner.core.job.attempt import Attempt, AttemptEnd
+from runner.core.job.exit_cause import Evidence, completed, explain_exit
+from runner.core.job.states import State, Stopping
+from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import known
-from runner.core.policy.facts import Known, Moment
-from runner.core.policy.interval import PRIOR_S
-from runner.core.policy.turned import Turned
-from runner.core.ports.all import (
-    BuildFailed,
-    Clock,
-    DecisionRow,
-    Device,
-    Gone,
-    Images,
-    JobRow,
-    Key,
-    LaunchRequest,
-    Limits,
-    Mount,
-    Owner,
-)
-from runner.core.scheduler.snapshot import After, Needs, Sweep
+from runner.core.policy.economics import PRIOR_S
+from runner.core.policy.facts import DecisionPoint, Known
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
+from runner.core.ports.clock import Clock
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits, Mount
+from runner.core.ports.images import BuildFailed, Images
+from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.ports.users import Owner
+from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
 from runner.files.job.model import Retry, checkpoint_plan
 from runner.files.policy import of_job
 from runner.services.attempts import facts as exit_facts
 from runner.services.attempts import program as programs
-from runner.services.attempts.sharing import within_part
-from runner.services.submission.revision import Resolved
+from runner.services.submission.revision import Revision
 
 SECRETS_DIR: Final = Path("/run/secrets")
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
@@ -54,7 +46,7 @@ LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning, the rest 
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
+class AttemptConfig:
     """What a workshop is given."""
 
     instance: str
@@ -66,13 +58,13 @@ class Shop:
     log_quota_bytes: int
     clock: Clock
     mean_between_s: Callable[[], float] = lambda: PRIOR_S  # how long this host leaves an attempt alone
-    pins: Pins | None = None  # None: the daemon has no rights that its users lack
+    pins: PinnedMounts | None = None  # None: the daemon has no rights that its users lack
 
 
 @lru_cache(maxsize=512)
-def parse_revision(text: str) -> Resolved:
+def parse_revision(text: str) -> Revision:
     """Return the revision that the store keeps as JSON; the same few are asked for again and again."""
-    return Resolved.model_validate_json(text)
+    return Revision.model_validate_json(text)
 
 
 @lru_cache(maxsize=512)
@@ -82,23 +74,23 @@ def _spec(text: str, job_id: str, attempt: Attempt, in_container: bool) -> Attem
 
 
 @lru_cache(maxsize=8192)
-def _needs(text: str) -> Needs:
+def _needs(text: str) -> ResourceRequest:
     """Return what an attempt takes: small, and asked at every turn of the loop about every job that waits."""
     return parse_revision(text).needs()
 
 
 @lru_cache(maxsize=8192)
-def _terms(text: str) -> Terms:
+def _terms(text: str) -> QueueTerms:
     """Return what a job asks of the queue."""
     revision = parse_revision(text)
     queue, sweep = revision.job.queue, revision.sweep
     saves = not isinstance(revision.job.workload, Program) and revision.job.checkpoint.on_stop
-    return Terms(
+    return QueueTerms(
         team=revision.team,
         priority_class=queue.priority_class,
         not_before=queue.not_before,
-        after=tuple(After(job_id, condition) for job_id, condition in revision.after),
-        sweep=None if sweep is None else Sweep(sweep.id, sweep.at_a_time),
+        after=tuple(Dependency(job_id, condition) for job_id, condition in revision.after),
+        sweep=None if sweep is None else JobArray(sweep.id, sweep.at_a_time),
         saves_when_asked=bool(saves),
     )
 
@@ -109,22 +101,22 @@ def _directory(jobs_dir: Path, job_id: str, owner: Owner) -> RunDirectory:
     return RunDirectory(jobs_dir / job_id, owner)
 
 
-def _policy(text: str) -> Pinned:
+def _policy(text: str) -> PinnedPolicy:
     revision = parse_revision(text)
     return _pinned(revision.policy, revision.job.retry, revision.job.resources.time_limit)
 
 
 @lru_cache(maxsize=512)
-def _pinned(text: str | None, retry: Retry, wall: timedelta | None) -> Pinned:
+def _pinned(text: str | None, retry: Retry, wall: timedelta | None) -> PinnedPolicy:
     """Return a policy with its digest: a millisecond's work, and most jobs have one of a few."""
-    policy = of_job.held(of_job.unpinned(text), retry, wall)
-    return Pinned(policy, of_job.digests(text, policy))
+    policy = of_job.under_ceilings(of_job.deserialized(text), retry, wall)
+    return PinnedPolicy(policy, of_job.digests(text, policy))
 
 
-class JobWorkshop:
-    """Satisfies ``runner.control.context.Workshop``."""
+class AttemptService:
+    """Satisfies ``runner.core.ports.attempts.Attempts``."""
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: AttemptConfig) -> None:
         self._shop = shop
 
     def directory(self, row: JobRow) -> RunDirectory:
@@ -134,15 +126,15 @@ class JobWorkshop:
         return self.directory(row).paths(attempt, lineage)
 
     @staticmethod
-    def needs(row: JobRow) -> Needs:
+    def needs(row: JobRow) -> ResourceRequest:
         return _needs(row.revision)
 
     @staticmethod
-    def terms(row: JobRow) -> Terms:
+    def terms(row: JobRow) -> QueueTerms:
         return _terms(row.revision)
 
     @staticmethod
-    def policy(row: JobRow) -> Pinned:
+    def policy(row: JobRow) -> PinnedPolicy:
         return _policy(row.revision)
 
     def prepare_image(self, row: JobRow) -> str:
@@ -176,7 +168,8 @@ class JobWorkshop:
         spec = within_part(spec, revision.job.devices.memory, devices)
         directory = self.directory(row)
         secrets = {
-            n: as_user.read(revision.person, revision.base / p) for n, p in revision.job.secrets.items()
+            n: as_user.read_as_user(revision.person, revision.base / p)
+            for n, p in revision.job.secrets.items()
         }
         paths = directory.prepare(spec, secrets)
         see = partial(self._pinned, revision, f"{row.job.id}-{attempt.number}")
@@ -197,12 +190,12 @@ class JobWorkshop:
     def _request(  # noqa: PLR0913, PLR0917  (one value per part of the answer)
         self,
         row: JobRow,
-        revision: Resolved,
+        revision: Revision,
         paths: RunPaths,
         image: str,
         devices: tuple[Device, ...],
         mounts: tuple[Mount, ...],
-        turned: Turned,
+        turned: Overrides,
     ) -> LaunchRequest:
         resources = revision.job.resources
         return LaunchRequest(
@@ -234,7 +227,7 @@ class JobWorkshop:
 
     @staticmethod
     def _mounts(
-        revision: Resolved, secret: Callable[[str], Path], see: Callable[[int, Path], Path]
+        revision: Revision, secret: Callable[[str], Path], see: Callable[[int, Path], Path]
     ) -> tuple[Mount, ...]:
         """Return what the job sees of the host; ``see`` answers with what stands for each source."""
         mounts = [
@@ -243,16 +236,16 @@ class JobWorkshop:
         ]
         return (*mounts, *(Mount(secret(name), SECRETS_DIR / name) for name in revision.job.secrets))
 
-    def _pinned(self, revision: Resolved, name: str, number: int, path: Path) -> Path:
+    def _pinned(self, revision: Revision, name: str, number: int, path: Path) -> Path:
         """Return what to mount for ``path``: something that its owner may read and can no longer swap."""
         if self._shop.pins:
             return self._shop.pins.pin(revision.person, path, f"{name}/{number}")
-        problem = as_user.problem(revision.person, path, "either")
+        problem = as_user.path_problem(revision.person, path, "either")
         if problem:
             raise UsageError(problem)
         return path.resolve()
 
-    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
         """Return the evidence about an attempt that has ended; checkpoints are verified, not believed."""
         revision = parse_revision(row.revision)
         spec = self._spec(row, attempt)
@@ -275,9 +268,9 @@ class JobWorkshop:
             **settings,
             "turnable": not program or reports.effective is not None or _turned(attempt),
         }
-        checked = known(facts, Moment.EXIT)
+        checked = known(facts, DecisionPoint.EXIT)
         effective = {name: value for name, value in checked.items() if name in settings}
-        return Findings(
+        return ExitFindings(
             ended,
             self.policy(row),
             checked,
@@ -286,7 +279,7 @@ class JobWorkshop:
             reports.result.step if reports.result and ended.cause == "non_finite" else None,
         )
 
-    def glance(self, row: JobRow, attempt: Attempt) -> Glance:
+    def glance(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
         """Return what a running attempt shows of itself.
 
         Asked every few seconds: of checkpoints the sizes are compared with the manifest, not the content.
@@ -295,7 +288,7 @@ class JobWorkshop:
         spec = self._spec(row, attempt)
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
-        reports = exit_facts.Reports(directory.status(paths), effective=directory.effective(paths))
+        reports = exit_facts.AttemptReports(directory.status(paths), effective=directory.effective(paths))
         settings = exit_facts.of_settings(spec, revision.profile_name(attempt.turned), reports.effective)
         saved, now = directory.saved(paths, sure=0), self._shop.clock.now()
         facts = {
@@ -305,14 +298,14 @@ class JobWorkshop:
         }
         if not isinstance(revision.job.workload, Program):
             facts["checkpoint.on_demand"] = True
-        checked = known(facts, Moment.WATCH)
+        checked = known(facts, DecisionPoint.WATCH)
         effective = {name: value for name, value in checked.items() if name in settings}
-        return Glance(exit_facts.sign(reports.status), checked, exit_facts.digest_of(spec, effective))
+        return ProgressProbe(exit_facts.sign(reports.status), checked, exit_facts.digest_of(spec, effective))
 
     @staticmethod
-    def _reports(directory: RunDirectory, paths: RunPaths) -> exit_facts.Reports:
+    def _reports(directory: RunDirectory, paths: RunPaths) -> exit_facts.AttemptReports:
         there = directory.there(paths)
-        return exit_facts.Reports(
+        return exit_facts.AttemptReports(
             directory.status(paths) if paths.STATUS in there else None,
             directory.result(paths) if paths.RESULT in there else None,
             directory.effective(paths) if paths.EFFECTIVE in there else None,
@@ -363,7 +356,7 @@ class JobWorkshop:
 
 def _turned(attempt: Attempt) -> bool:
     """Return whether remedies have turned more than which devices an attempt gets."""
-    return attempt.turned != Turned(avoid=attempt.turned.avoid)
+    return attempt.turned != Overrides(avoid=attempt.turned.avoid)
 
 
 def _was_asked(state: State, gone: Gone) -> bool:
@@ -371,7 +364,7 @@ def _was_asked(state: State, gone: Gone) -> bool:
     return isinstance(state, Stopping) and (gone.at is None or gone.at >= state.since)
 
 
-def _evidence(gone: Gone, reports: exit_facts.Reports, *, reports_expected: bool) -> Evidence:
+def _evidence(gone: Gone, reports: exit_facts.AttemptReports, *, reports_expected: bool) -> Evidence:
     result = reports.result
     return Evidence(
         exit_code=gone.exit_code,
@@ -383,9 +376,9 @@ def _evidence(gone: Gone, reports: exit_facts.Reports, *, reports_expected: bool
     )
 
 
-def _ended(gone: Gone, evidence: Evidence, saved: Saved) -> Ended:
-    cause, message = explain(evidence)
-    return Ended(
+def _ended(gone: Gone, evidence: Evidence, saved: SavedCheckpoints) -> AttemptEnd:
+    cause, message = explain_exit(evidence)
+    return AttemptEnd(
         exit_code=gone.exit_code,
         cause=cause,
         message=" ".join(message.split())[:500],
@@ -394,3 +387,17 @@ def _ended(gone: Gone, evidence: Evidence, saved: Saved) -> Ended:
         checkpoint_step=saved.newest,
         checkpoints_rejected=saved.rejected,
     )
+
+
+def within_part(spec: AttemptSpec, part_bytes: int | None, devices: Iterable[Device]) -> AttemptSpec:
+    """Return a spec whose trainer keeps to its part of the devices' memory.
+
+    A share that the profile sets itself is kept where it is smaller.  Of devices that are not shared, or of
+    an unknown size, the spec stays as it is.
+    """
+    sizes = [device.memory_bytes for device in devices if device.kind == "shared"]
+    known = [size for size in sizes if size]
+    if part_bytes is None or not known:
+        return spec
+    share = min(part_bytes / min(known), spec.profile.memory_fraction or 1.0, 1.0)
+    return spec.model_copy(update={"profile": spec.profile.model_copy(update={"memory_fraction": share})})

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
-from runner.core.ports.all import LaunchRequest
+from runner.core.ports.executor import LaunchRequest
 
 
 def started(request: LaunchRequest, spec: AttemptSpec, *, in_container: bool) -> LaunchRequest:

@@ -13,12 +13,12 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -31,35 +31,29 @@ from jobs.contract import (
     open_regular,
     verify,
 )
-from runner.adapters.host.metrics_log import Pace, lines, pace
+from runner.adapters.host.metrics_log import lines, measure_pace
 from runner.adapters.host.run_directory import RunDirectory, tail
 from runner.base.errors import Refused, RunnerError, Unavailable
-from runner.core.job.model import (
-    CancelRequested,
-    Finished,
-    Held,
-    HoldRequested,
-    Job,
-    ReleaseRequested,
-    Running,
-)
-from runner.core.policy.change_class import Class
-from runner.core.ports.all import JobRow
-from runner.files.job.model import Retry
+from runner.core.job.events import CancelRequested, HoldRequested, ReleaseRequested
+from runner.core.job.model import Job
+from runner.core.job.states import Finished, Held, Running
+from runner.core.policy.change_class import ChangeClass
+from runner.core.ports.store import JobRow
 from runner.services.attempts.prepare import parse_revision
-from runner.services.jobs import Caller, Service
-from runner.services.submission.revision import Resolved
+from runner.services.jobs import Caller, JobService
+from runner.services.rollout.trial import (
+    LEAST_STEPS,
+    LIMIT,
+    Trial,
+    TrialMeasurement,
+    is_canary,
+    saves_on_stop,
+    trial_of,
+)
+from runner.services.submission.revision import Revision
 
 log = structlog.get_logger()
 
-LABEL: Final = "canary-of"
-"""Label of a canary; its value is the id of the job that it is for."""
-
-LIMIT: Final = timedelta(minutes=15)
-"""Running time of a canary, at most."""
-
-LEAST_STEPS: Final = 25
-"""Fewer steps give no rate that anything could be decided by."""
 
 PATIENCE_S: Final = 60.0
 """How long a job that has made room waits for somebody to decide, before it goes on as it was."""
@@ -69,78 +63,11 @@ METRICS_BYTES: Final = 4 * 1024**2
 REPORT_BYTES: Final = 64 * 1024  # enough to see whether there are steps at all
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a canary has shown."""
-
-    pace: Pace | None
-    start_s: float  # from the request to the first step
-    stop_s: float
-    steps: int
-    why: str = ""  # why there is no rate
-
-
 @dataclass(slots=True)
-class Trial:
-    """One canary, from its submission until somebody has decided."""
-
-    parent: str
-    job_id: str
-    steps: int
-    began: datetime
-    first: int = 0  # the step that it begins with
-    parked: datetime | None = None  # since when the job itself stands still for it
-    over: datetime | None = None  # it has been stopped
-    done: int = 0
-    found: Measured | None = None
-    decided: Flag = field(default_factory=Flag)
-
-    def json(self) -> dict[str, Any]:
-        """Return how far it is, and what it has shown."""
-        rate = self.found.pace.steps if self.found and self.found.pace else None
-        return {
-            "canary": self.job_id,
-            "steps": self.steps,
-            "done": self.done,
-            "parked": self.parked is not None,
-            "finished": self.found is not None,
-            "why": self.found.why if self.found else "",
-            "rate": None if rate is None else {"mean": rate.mean, "low": rate.low, "high": rate.high},
-        }
-
-
-def trial_of(revision: Resolved, parent: Job) -> Resolved:
-    """Return the revision of a canary: the same program and profile; it tells more, and keeps nothing."""
-    job = revision.job
-    plan = job.workload
-    if not isinstance(plan, Program):
-        plan = plan.model_copy(update={"log_every": 1})
-    saving = {"every_steps": None, "every": timedelta(days=1), "milestone_every": None}
-    limit = min(job.resources.time_limit or LIMIT, LIMIT)
-    changed = job.model_copy(
-        update={
-            "name": f"{job.name[:56]}-canary",
-            "workload": plan,
-            "labels": {**job.labels, LABEL: parent.id},
-            "checkpoint": job.checkpoint.model_copy(update=saving),
-            "retry": Retry(max_attempts=1),
-            "resources": job.resources.model_copy(update={"time_limit": limit}),
-            "queue": job.queue.model_copy(update={"after": (), "not_before": None}),
-        }
-    )
-    # Measured beside the job, whatever that one waits for and however many of its matrix may run.
-    return revision.model_copy(update={"job": changed, "after": (), "sweep": None})
-
-
-def is_canary(row: JobRow) -> bool:
-    return LABEL in row.labels
-
-
-@dataclass(slots=True)
-class Canaries:
+class CanaryService:
     """The canaries of one daemon."""
 
-    service: Service
+    service: JobService
     _trials: dict[str, Trial] = field(default_factory=dict)
     _left: Flag = field(default_factory=Flag)
 
@@ -191,14 +118,16 @@ class Canaries:
         if not isinstance(parse_revision(row.revision).job.workload, Program):
             return
         attempts = range(max(row.job.attempts, 1), 0, -1)
-        metrics = (self.service.workshop.paths(row, number, row.job.lineage).metrics for number in attempts)
+        metrics = (
+            self.service.attempt_service.paths(row, number, row.job.lineage).metrics for number in attempts
+        )
         if not any(lines(tail(each, REPORT_BYTES)) for each in metrics):
             raise Refused(
                 f"job {row.job.id}: has never reported a step, so a canary cannot be compared with it; "
                 "let the program report steps (job.report), or apply without --canary"
             )
 
-    def begin(self, caller: Caller, row: JobRow, offered: Resolved, steps: int, kind: Class) -> Trial:
+    def begin(self, caller: Caller, row: JobRow, offered: Revision, steps: int, kind: ChangeClass) -> Trial:
         """Return a trial that goes on by itself.
 
         Raises:
@@ -217,7 +146,7 @@ class Canaries:
         Thread(target=self._see_through, args=(trial,), name="canary", daemon=True).start()
         return trial
 
-    def _room(self, row: JobRow, offered: Resolved) -> datetime | None:
+    def _room(self, row: JobRow, offered: Revision) -> datetime | None:
         """Return since when the job stands still to make room, None where there is room beside it."""
         daemon = self.service.daemon
 
@@ -238,7 +167,7 @@ class Canaries:
         return parked
 
     def _submitted(  # noqa: PLR0913, PLR0917  (what a canary is made of)
-        self, caller: Caller, row: JobRow, revision: Resolved, steps: int, kind: Class, began: datetime
+        self, caller: Caller, row: JobRow, revision: Revision, steps: int, kind: ChangeClass, began: datetime
     ) -> Trial:
         service = self.service
         staged = service.state_dir / "jobs" / f".canary-{os.urandom(8).hex()}"
@@ -251,7 +180,7 @@ class Canaries:
             return mine
 
         try:
-            first = self._staged(staged, row) if kind not in {Class.D, Class.E} else 0
+            first = self._staged(staged, row) if kind not in {ChangeClass.D, ChangeClass.E} else 0
             made = service.daemon.ask(submit)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
@@ -260,7 +189,7 @@ class Canaries:
     def _staged(self, staged: Path, row: JobRow) -> int:
         """Copy the newest valid checkpoint to where the canary will find it; return its step, 0 for none."""
         lineage = row.job.lineage
-        source = self.service.workshop.directory(row).paths(row.job.attempts, lineage)
+        source = self.service.attempt_service.directory(row).paths(row.job.attempts, lineage)
         newest = RunDirectory.saved(source).newest
         if newest is None:
             return 0
@@ -280,10 +209,10 @@ class Canaries:
         try:
             trial.found = self._measure(trial)
         except RunnerError as error:
-            trial.found = Measured(None, 0.0, 0.0, trial.done, str(error))
+            trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, str(error))
         except Exception as error:  # the outermost frame of this thread
             log.exception("canary.failed", job_id=trial.job_id)
-            trial.found = Measured(None, 0.0, 0.0, trial.done, f"{type(error).__name__}: {error}")
+            trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, f"{type(error).__name__}: {error}")
         trial.over = self.service.clock.now()
         if trial.parked and not trial.decided.wait(PATIENCE_S) and not self._left.is_set():
             self._release(trial.parent)
@@ -294,7 +223,7 @@ class Canaries:
         for trial in self._trials.values():
             trial.decided.set()
 
-    def _measure(self, trial: Trial) -> Measured:
+    def _measure(self, trial: Trial) -> TrialMeasurement:
         """Wait for the steps, stop the canary, and return what it has shown."""
         self._until(lambda: bool(self._pointless(trial)) or self._advanced(trial), LIMIT.total_seconds())
         if self._left.is_set():
@@ -306,13 +235,13 @@ class Canaries:
         self._until(lambda: isinstance(self._job(trial.job_id).state, Finished), PATIENCE_S * 2)
         stop_s = 0.0 if ended else self.service.clock.monotonic() - stopped
         if pointless:
-            return Measured(None, 0.0, stop_s, trial.done, f"{pointless}, so its canary was ended")
+            return TrialMeasurement(None, 0.0, stop_s, trial.done, f"{pointless}, so its canary was ended")
         written = lines(tail(self._paths(trial.job_id).metrics, METRICS_BYTES))
-        seen = pace(written)
+        seen = measure_pace(written)
         if seen is None:
-            return Measured(None, 0.0, stop_s, trial.done, self._why(trial))
+            return TrialMeasurement(None, 0.0, stop_s, trial.done, self._why(trial))
         started = written[0].time - trial.began.timestamp() - 1 / seen.steps.mean
-        return Measured(seen, max(started, 0.0), stop_s, trial.done)
+        return TrialMeasurement(seen, max(started, 0.0), stop_s, trial.done)
 
     def _advanced(self, trial: Trial) -> bool:
         """Return whether a canary has taken its steps, or ended."""
@@ -344,7 +273,7 @@ class Canaries:
         return self.service.find(job_id).job
 
     def _paths(self, job_id: str) -> RunPaths:
-        return self.service.workshop.paths(self.service.find(job_id), 1, 1)
+        return self.service.attempt_service.paths(self.service.find(job_id), 1, 1)
 
     def _cancel(self, job_id: str) -> None:
         event = CancelRequested(self.service.clock.now(), "its canary's end")
@@ -386,10 +315,3 @@ def _copy(origin: Path, target: Path) -> None:
                 shutil.copyfileobj(old, new, 1024**2)
     finally:
         os.close(held)
-
-
-def saves_on_stop(revision: Resolved) -> bool | None:
-    """Return whether a job saves when it is asked to stop; None: only the author of the program knows."""
-    if isinstance(revision.job.workload, Program):
-        return None
-    return bool(getattr(revision.job.checkpoint, "on_stop", True))

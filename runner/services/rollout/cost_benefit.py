@@ -8,12 +8,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from runner.core.policy.economics import Alternatives, Case, Choice, Overheads, Rate, break_even, compare
+from runner.core.policy.economics import (
+    Alternatives,
+    Case,
+    Choice,
+    Overheads,
+    Rate,
+    break_even,
+    compare_alternatives,
+)
 from runner.core.policy.facts import Known
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class CostBenefit:
     """What a change would bring; nothing of it where something has not been measured.
 
     ``slowed`` is how many times slower the job itself was while its canary ran beside it.  It is no
@@ -30,7 +38,7 @@ class Worth:
     found: Alternatives | None = field(init=False)
 
     def __post_init__(self) -> None:
-        found = None if self.other else compare(self.case, self.now, self.new)
+        found = None if self.other else compare_alternatives(self.case, self.now, self.new)
         object.__setattr__(self, "found", found)
 
     def facts(self) -> dict[str, Known]:
@@ -51,7 +59,7 @@ class Worth:
         costs = self.case.costs
         alone = replace(costs, stop_s=costs.stop_s / self.slowed, start_s=costs.start_s / self.slowed)
         case = replace(self.case, costs=alone)
-        return Worth(case, _certain(self.now), _certain(self.new, self.slowed)).seconds(choice)
+        return CostBenefit(case, _certain(self.now), _certain(self.new, self.slowed)).seconds(choice)
 
     def json(self) -> dict[str, object]:
         """Return the numbers for programs."""
@@ -85,12 +93,12 @@ def _rate_json(rate: Rate | None) -> dict[str, float] | None:
 # --- In words -----------------------------------------------------------------------------------------
 
 
-def explained(worth: Worth) -> tuple[str, ...]:
+def explain(worth: CostBenefit) -> tuple[str, ...]:
     """Return the arithmetic, one line for each step of it."""
     return tuple(_lines(worth))
 
 
-def _lines(worth: Worth) -> Iterator[str]:
+def _lines(worth: CostBenefit) -> Iterator[str]:
     work = worth.case.work
     yield f"work       {_work(worth)}"
     if not worth.interrupts:
@@ -122,7 +130,7 @@ def _lines(worth: Worth) -> Iterator[str]:
     yield f"best       {worth.found.best}: {faster:.2f} times faster, and a restart {pays}"
 
 
-def _work(worth: Worth) -> str:
+def _work(worth: CostBenefit) -> str:
     work = worth.case.work
     safe = "saved when it is asked to stop" if work.on_demand else f"{work.saved:.0f} of them in a checkpoint"
     if not work.total:
@@ -156,7 +164,7 @@ def _risk(mean_s: float, interval_s: float | None) -> str:
     return f"one interruption in {mean_s / 3600:.3g} h is reckoned with; {lost}"
 
 
-def _resumed(worth: Worth, found: Alternatives, new: Rate) -> str:
+def _resumed(worth: CostBenefit, found: Alternatives, new: Rate) -> str:
     if found.resume_s is None or found.resume_gain is None:
         return "nothing is saved: it would be a restart"
     work, costs = worth.case.work, worth.case.costs

@@ -10,31 +10,31 @@ from dataclasses import replace
 from typing import Any
 
 from jobs.contract import Program, thread_count
-from runner.core.policy.change_class import Difference, Fields, Plain, difference
+from runner.core.policy.change_class import Fields, Plain, RevisionChange, classify_change
 from runner.core.policy.model import digest
-from runner.files.policy.of_job import unpinned
-from runner.services.submission.revision import Resolved
+from runner.files.policy.of_job import deserialized
+from runner.services.submission.revision import Revision
 
 _ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"})
 """Parts of the job file that are shown in another form."""
 
 
-def compared(before: Resolved, after: Resolved) -> Difference:
+def compare_revisions(before: Revision, after: Revision) -> RevisionChange:
     """Return what differs between two revisions, field by field."""
     there = fields(after)
     if _digest(before) == _digest(after):  # however the names of its files are spelt
         there = replace(there, values={**there.values, "policy": _policy(before)})
-    return difference(fields(before), there)
+    return classify_change(fields(before), there)
 
 
-def fields(revision: Resolved) -> Fields:
+def fields(revision: Revision) -> Fields:
     """Return everything that a revision says, dotted."""
     plan = revision.job.workload
     values = dict(_values(revision))
     return Fields(values, plan.kind, dropout=getattr(plan, "dropout", 0) > 0)
 
 
-def _values(revision: Resolved) -> Iterator[tuple[str, Plain]]:
+def _values(revision: Revision) -> Iterator[tuple[str, Plain]]:
     job = revision.job.model_dump(mode="json")
     for name, value in job.items():
         if name not in _ELSEWHERE:
@@ -49,13 +49,13 @@ def _values(revision: Resolved) -> Iterator[tuple[str, Plain]]:
     yield from _profile(revision)
 
 
-def _policy(revision: Resolved) -> Plain:
+def _policy(revision: Revision) -> Plain:
     """Return what tells one policy from another: its name, and its digest as ``runner policy check`` says."""
     return f"{revision.job.policy} ({_digest(revision)})"
 
 
-def _digest(revision: Resolved) -> str:
-    return digest(unpinned(revision.policy))
+def _digest(revision: Revision) -> str:
+    return digest(deserialized(revision.policy))
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Plain]]:  # noqa: ANN401  (JSON)
@@ -67,7 +67,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Plain]]:  # noqa: ANN401
         yield f"{name}.{key}", part
 
 
-def _workload(revision: Resolved) -> Iterator[tuple[str, Plain]]:
+def _workload(revision: Revision) -> Iterator[tuple[str, Plain]]:
     plan = revision.job.workload
     for name, value in plan.model_dump(mode="json").items():
         if name == "data" and revision.data is not None:
@@ -78,7 +78,7 @@ def _workload(revision: Resolved) -> Iterator[tuple[str, Plain]]:
             yield f"workload.{name}", value
 
 
-def _profile(revision: Resolved) -> Iterator[tuple[str, Plain]]:
+def _profile(revision: Revision) -> Iterator[tuple[str, Plain]]:
     """Yield the switches as they come out, the number of threads counted."""
     profile = revision.profile()
     threads = thread_count(profile, revision.job.resources.cpus)

@@ -10,25 +10,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
-from runner.adapters.host.metrics_log import NEVER, Line, Pace, lines, pace, slowed
+from runner.adapters.host.metrics_log import NEVER, MetricsLine, Pace, lines, measure_pace, slowdown
 from runner.adapters.host.run_directory import tail
-from runner.control.decisions import recorded
-from runner.core.job.model import Attempt, Job, Lent, Running
+from runner.control.decisions import decision_row
+from runner.core.job.attempt import Attempt
+from runner.core.job.model import Job
+from runner.core.job.states import Allocated, Running
 from runner.core.policy import explain as records
 from runner.core.policy.catalog import at, known
-from runner.core.policy.change_class import Class, Difference, rows
-from runner.core.policy.decision import Decision, Situation
-from runner.core.policy.economics import Case, Overheads, Rate, Risk, Work
+from runner.core.policy.change_class import ChangeClass, RevisionChange, rows
+from runner.core.policy.decision import PolicyDecision, Situation
+from runner.core.policy.economics import Case, Overheads, Rate, Risk, Work, mean_between_s
 from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import Known, Moment
-from runner.core.policy.interval import mean_between_s
+from runner.core.policy.facts import DecisionPoint, Known
 from runner.core.policy.model import STARTS, Verb
-from runner.core.ports.all import DecisionRow, JobRow
+from runner.core.ports.store import DecisionRow, JobRow
 from runner.services.attempts import facts as exit_facts
-from runner.services.jobs import Service
-from runner.services.rollout.canary import METRICS_BYTES, Measured, Trial, saves_on_stop
-from runner.services.rollout.cost_benefit import Worth, explained
-from runner.services.submission.revision import Resolved
+from runner.services.jobs import JobService
+from runner.services.rollout.canary import METRICS_BYTES
+from runner.services.rollout.cost_benefit import CostBenefit, explain
+from runner.services.rollout.trial import Trial, TrialMeasurement, saves_on_stop
+from runner.services.submission.revision import Revision
 
 Outcome: TypeAlias = Literal["keep", "resume", "restart", "decline"]
 
@@ -49,15 +51,15 @@ SOON_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Evaluation:
     """A change with everything that is known about it."""
 
     row: JobRow
-    before: Resolved
-    after: Resolved
-    found: Difference
-    worth: Worth
-    decision: Decision
+    before: Revision
+    after: Revision
+    found: RevisionChange
+    worth: CostBenefit
+    decision: PolicyDecision
     outcome: Outcome
     why: str
     record: DecisionRow
@@ -78,7 +80,7 @@ class Offer:
             "class": str(self.found.kind),
             "same_bits": self.found.same_bits,
             "facts": {name: value for name, value in self.decision.facts.items() if value != FREE},
-            "arithmetic": list(explained(self.worth)),
+            "arithmetic": list(explain(self.worth)),
             "econ": self.worth.json(),
             "verdict": {
                 "verb": str(verdict.verb),
@@ -95,18 +97,18 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Weighing:
+class RolloutEvaluator:
     """One change, looked at from all sides."""
 
-    service: Service
+    service: JobService
     row: JobRow
-    before: Resolved
-    after: Resolved
-    found: Difference
+    before: Revision
+    after: Revision
+    found: RevisionChange
     trial: Trial | None
     approved: bool
 
-    def offer(self) -> Offer:
+    def offer(self) -> Evaluation:
         now = self.service.clock.now()
         attempt = _attempt(self.row.job)
         worth = self._worth(now)
@@ -114,13 +116,13 @@ class Weighing:
         facts = self._facts(now, attempt, worth, beyond=bool(beyond))
         if not self._runs:  # nothing is interrupted, so nothing has to pay
             facts |= _FREELY
-        pinned = self.service.workshop.policy(self.row)
+        pinned = self.service.attempt_service.policy(self.row)
         started = self.row.job.state.since if isinstance(self.row.job.state, Running) else None
-        situation = Situation(known(facts, Moment.CHANGE), now, started, "", self.row.job.id)
-        decision = decide(pinned.policy, Moment.CHANGE, self.row.job.history, situation)
-        record = recorded(self.row, attempt, pinned, situation, decision)
+        situation = Situation(known(facts, DecisionPoint.CHANGE), now, started, "", self.row.job.id)
+        decision = decide(pinned.policy, DecisionPoint.CHANGE, self.row.job.history, situation)
+        record = decision_row(self.row, attempt, pinned, situation, decision)
         outcome, why = self._outcome(decision, situation, beyond)
-        return Offer(
+        return Evaluation(
             self.row, self.before, self.after, self.found, worth, decision, outcome, why, record, self.trial
         )
 
@@ -137,11 +139,11 @@ class Weighing:
 
     @property
     def _runs(self) -> bool:
-        return isinstance(self.row.job.state, Lent) or (
+        return isinstance(self.row.job.state, Allocated) or (
             self.trial is not None and self.trial.parked is not None
         )
 
-    def _outcome(self, decision: Decision, situation: Situation, beyond: str) -> tuple[Outcome, str]:
+    def _outcome(self, decision: PolicyDecision, situation: Situation, beyond: str) -> tuple[Outcome, str]:
         """Return what follows: what the policy says, or the next attempt, or nothing."""
         if not self.found.changes:
             return "keep", "nothing differs"
@@ -150,7 +152,7 @@ class Weighing:
             return ("restart" if verdict.verb is Verb.RESTART else "resume"), verdict.reason
         if beyond:
             return "decline", f"{verdict.reason}; {beyond}"
-        if self.found.kind is Class.A or verdict.verb is Verb.RESUME or self._welcome(situation):
+        if self.found.kind is ChangeClass.A or verdict.verb is Verb.RESUME or self._welcome(situation):
             return self._kept(verdict.reason)
         return "decline", f"{verdict.reason}; {self._how(decision, situation)}"
 
@@ -162,10 +164,10 @@ class Weighing:
             return "decline", f"{reason}; {goes_on}"
         return "keep", f"{reason}; the change takes effect with the next attempt"
 
-    def _beyond(self, worth: Worth) -> str:
+    def _beyond(self, worth: CostBenefit) -> str:
         """Return why what is saved, or will be, is beyond the steps of the change; empty where it is not."""
         wanted, had, work = steps(self.after), steps(self.before), worth.case.work
-        if wanted is None or wanted == had or self.found.kind in {Class.D, Class.E}:
+        if wanted is None or wanted == had or self.found.kind in {ChangeClass.D, ChangeClass.E}:
             return ""
         reached = work.done if self._runs and work.on_demand else work.saved
         own = "or submit the file as a job of its own"
@@ -181,19 +183,19 @@ class Weighing:
     def _welcome(self, situation: Situation, **more: Known) -> bool:
         """Return whether the policy would take the change up if it cost nothing, and ``more`` were so."""
         free = {**situation.facts, **_FREELY, **more}
-        policy = self.service.workshop.policy(self.row).policy
+        policy = self.service.attempt_service.policy(self.row).policy
         history = replace(self.row.job.history, swaps=0)
-        decided = decide(policy, Moment.CHANGE, history, replace(situation, facts=free))
+        decided = decide(policy, DecisionPoint.CHANGE, history, replace(situation, facts=free))
         return decided.verdict.verb in STARTS
 
-    def _how(self, decision: Decision, situation: Situation) -> str:
+    def _how(self, decision: PolicyDecision, situation: Situation) -> str:
         """Return what would have to be different."""
-        if self.found.kind is Class.C and self._welcome(situation, **{"diff.allowed": True}):
+        if self.found.kind is ChangeClass.C and self._welcome(situation, **{"diff.allowed": True}):
             return f"the job file allows such a change with allow: [{ALLOWED}]"
         approved = {"operator.approved": True}
-        if self.found.kind in {Class.D, Class.E} and self._welcome(situation, **approved):
+        if self.found.kind in {ChangeClass.D, ChangeClass.E} and self._welcome(situation, **approved):
             return "--approve begins again at step 0, in a new lineage; the old one is kept"
-        name = self.service.workshop.policy(self.row).policy.name
+        name = self.service.attempt_service.policy(self.row).policy.name
         if not decision.verdict.rule:
             return (
                 f"the policy {name} has no on_change rule that answers: "
@@ -201,15 +203,17 @@ class Weighing:
             )
         return f"the policy {name} does not take such a change up"
 
-    def _facts(self, now: datetime, attempt: Attempt, worth: Worth, *, beyond: bool) -> dict[str, object]:
+    def _facts(
+        self, now: datetime, attempt: Attempt, worth: CostBenefit, *, beyond: bool
+    ) -> dict[str, object]:
         """Return what is known when a change is offered."""
-        directory = self.service.workshop.directory(self.row)
+        directory = self.service.attempt_service.directory(self.row)
         paths = directory.paths(attempt.number, attempt.lineage)
-        reports = exit_facts.Reports(
+        reports = exit_facts.AttemptReports(
             directory.status(paths), None, directory.effective(paths), directory.rates(paths)
         )
         saved = directory.saved(paths)
-        fits = self.found.kind not in {Class.D, Class.E}
+        fits = self.found.kind not in {ChangeClass.D, ChangeClass.E}
         allowed = ALLOWED in getattr(self.after.job, "allow", ())
         facts: dict[str, Known | None] = {
             **exit_facts.of_progress(reports),
@@ -226,13 +230,13 @@ class Weighing:
             "checkpoint.on_demand": saves_on_stop(self.before),
             "operator.approved": self.approved,
         }
-        there = at(Moment.CHANGE)
+        there = at(DecisionPoint.CHANGE)
         return {name: value for name, value in facts.items() if name in there and value is not None}
 
     def _devices(self, attempt: Attempt) -> Mapping[str, Any]:
         """Return how its devices have been, where somebody looks after them."""
         del attempt
-        vitals = getattr(self.service.daemon.world, "vitals", None)
+        vitals = getattr(self.service.daemon.context, "vitals", None)
         state = self.row.job.state
         if vitals is None or not isinstance(state, Running):
             return {}
@@ -241,21 +245,21 @@ class Weighing:
 
     # --- the arithmetic
 
-    def _worth(self, now: datetime) -> Worth:
+    def _worth(self, now: datetime) -> CostBenefit:
         measured = self.trial.found if self.trial else None
         now_pace = self._pace_now(now)
         new_pace = measured.pace if measured else None
         rate = self._rate(now_pace, self.before)
         case = Case(self._work(), _costs(measured), self._risk(rate), self._trial_s(now, measured))
         new = self._rate(new_pace, self.after, now_pace)
-        return Worth(case, rate, new, self._slowed(now_pace), self._runs, self._other())
+        return CostBenefit(case, rate, new, self._slowed(now_pace), self._runs, self._other())
 
     def _slowed(self, alone: Pace | None) -> float:
         """Return how much the job itself felt of its canary."""
         if alone is None or self.trial is None or self.trial.over is None or self.trial.parked is not None:
             return 1.0
         beside = (self.trial.began.timestamp(), self.trial.over.timestamp())
-        return slowed(self._written(), beside, alone.steps)
+        return slowdown(self._written(), beside, alone.steps)
 
     def _risk(self, rate: Rate | None) -> Risk:
         """Return how often this host interrupts jobs, and how often this one saves."""
@@ -267,28 +271,28 @@ class Weighing:
             every = wanted.every_steps / rate.mean
         return Risk(mean_between_s(*self.service.store.interruptions()), every)
 
-    def _written(self) -> tuple[Line, ...]:
+    def _written(self) -> tuple[MetricsLine, ...]:
         attempt = _attempt(self.row.job)
-        paths = self.service.workshop.paths(self.row, attempt.number, attempt.lineage)
+        paths = self.service.attempt_service.paths(self.row, attempt.number, attempt.lineage)
         return lines(tail(paths.metrics, METRICS_BYTES))
 
     def _pace_now(self, now: datetime) -> Pace | None:
         """Return how fast it is as it is: lately, and while no canary runs beside it."""
         if not self._runs:
             return None
-        window = self.service.workshop.policy(self.row).policy.economics.rate_window
+        window = self.service.attempt_service.policy(self.row).policy.economics.rate_window
         written, without = self._written(), NEVER
         if self.trial is not None:
             without = (self.trial.began.timestamp(), (self.trial.over or now).timestamp())
-        recent = pace(written, ((now - window).timestamp(), now.timestamp()), without)
-        return recent or pace(written, without=without)
+        recent = measure_pace(written, ((now - window).timestamp(), now.timestamp()), without)
+        return recent or measure_pace(written, without=without)
 
     def _work(self) -> Work:
         """Return the work in steps, as it is now."""
         attempt = _attempt(self.row.job)
-        directory = self.service.workshop.directory(self.row)
+        directory = self.service.attempt_service.directory(self.row)
         saved = directory.saved(directory.paths(attempt.number, attempt.lineage)).newest or 0
-        done = float(done_by(self.service, self.row) or saved)
+        done = float(finished_by(self.service, self.row) or saved)
         on_demand = saves_on_stop(self.before) is True
         return Work(float(steps(self.before) or 0), done, float(saved), on_demand)
 
@@ -299,7 +303,7 @@ class Weighing:
             return f"with the change there are {steps(self.after) or 'other'} steps, which is other work"
         return "a batch of another size is other work" if "workload.batch_size" in names else ""
 
-    def _trial_s(self, now: datetime, measured: Measured | None) -> float:
+    def _trial_s(self, now: datetime, measured: TrialMeasurement | None) -> float:
         """Return for how long the job has stood still for its canary, and what coming back costs."""
         if self.trial is None or self.trial.parked is None:
             return 0.0
@@ -307,32 +311,32 @@ class Weighing:
         return (now - self.trial.parked).total_seconds() + back
 
     @staticmethod
-    def _rate(seen: Pace | None, revision: Resolved, other: Pace | None = None) -> Rate | None:
+    def _rate(seen: Pace | None, revision: Revision, other: Pace | None = None) -> Rate | None:
         if seen is None:
             return None
         every = getattr(revision.job.workload, "eval_every", None)
         return seen.overall(every, other.eval_s if other else None)
 
 
-def steps(revision: Resolved) -> int | None:
+def steps(revision: Revision) -> int | None:
     """Return how many steps a revision asks for, None where only its program knows."""
     found: int | None = getattr(revision.job.workload, "steps", None)
     return found
 
 
-def done_by(service: Service, row: JobRow) -> int:
+def finished_by(service: JobService, row: JobRow) -> int:
     """Return the step that a running attempt is at; 0 until it has loaded what it goes on from."""
     status = service.progress(row)
     return status.step if status is not None else 0
 
 
-def _costs(measured: Measured | None) -> Overheads:
+def _costs(measured: TrialMeasurement | None) -> Overheads:
     """Return what a change of attempts costs, as the canary has shown it: loading is part of its start."""
     return Overheads() if measured is None else Overheads(stop_s=measured.stop_s, start_s=measured.start_s)
 
 
 def _attempt(job: Job) -> Attempt:
     """Return the attempt that a change is about: the one that runs, or the one that ran last."""
-    if isinstance(job.state, Lent):
+    if isinstance(job.state, Allocated):
         return job.state.attempt
     return Attempt(max(job.attempts, 1), job.lineage)

@@ -10,24 +10,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.adapters.host.run_directory import Saved
+from runner.adapters.host.run_directory import SavedCheckpoints
 from runner.base.errors import Refused, UsageError
-from runner.base.textfile import SpecError, one_line
-from runner.core.job.model import From, Job, Lent, Promise, RevisionApplied, Start, Starting, Stopping
-from runner.core.policy.change_class import Class
+from runner.base.textfile import FileError, one_line
+from runner.core.job.attempt import ExpectedSpeedup, Start, StartFrom
+from runner.core.job.events import RevisionApplied
+from runner.core.job.model import Job
+from runner.core.job.states import Allocated, Starting, Stopping
+from runner.core.policy.change_class import ChangeClass
 from runner.core.policy.model import STARTS, Verb
-from runner.core.ports.all import DecisionRow, JobRow, RevisionRow
+from runner.core.ports.store import DecisionRow, JobRow, RevisionRow
 from runner.services.attempts.prepare import parse_revision
-from runner.services.jobs import Caller, Service, Submission
-from runner.services.rollout.canary import Canaries, Trial, saves_on_stop
-from runner.services.rollout.diff import compared
-from runner.services.rollout.evaluate import Offer, Weighing, done_by, steps
+from runner.services.jobs import Caller, JobService, Submission
+from runner.services.rollout.canary import CanaryService
+from runner.services.rollout.diff import compare_revisions
+from runner.services.rollout.evaluate import Evaluation, RolloutEvaluator, finished_by, steps
+from runner.services.rollout.trial import Trial, saves_on_stop
 from runner.services.submission import dependencies as predecessors
-from runner.services.submission.revision import Resolved
+from runner.services.submission.revision import Revision
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RolloutRequest:
     """A change as it was asked for."""
 
     reference: str | None  # None: the job of that name
@@ -38,37 +42,37 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Applying:
+class RolloutService:
     """Changes to the jobs of one daemon."""
 
-    service: Service
-    canaries: Canaries
+    service: JobService
+    canaries: CanaryService
 
     # --- what callers may ask for
 
-    def canary(self, caller: Caller, request: Request) -> Trial:
+    def canary(self, caller: Caller, request: RolloutRequest) -> Trial:
         """Begin to measure a change, and return the trial.
 
         Raises:
             Refused: the policy declines it whatever would be measured, or the job cannot be compared.
         """
         row, before, after = self._sides(caller, request)
-        found = compared(before, after)
+        found = compare_revisions(before, after)
         self.canaries.check(row, request.steps)
-        weighing = Weighing(self.service, row, before, after, found, None, request.approved)
+        weighing = RolloutEvaluator(self.service, row, before, after, found, None, request.approved)
         if why := weighing.hopeless():
             raise Refused(f"job {row.job.id}: this change is declined, whatever a canary shows: {why}")
         self.canaries.check_comparable(row)
         return self.canaries.begin(caller, row, after, request.steps, found.kind)
 
-    def weigh(self, caller: Caller, request: Request) -> Offer:
+    def weigh(self, caller: Caller, request: RolloutRequest) -> Evaluation:
         """Return what a change is and what would follow from it; nothing is done."""
         row, before, after = self._sides(caller, request)
-        found = compared(before, after)
+        found = compare_revisions(before, after)
         trial = self._measured(row, request.canary) if request.canary else None
-        return Weighing(self.service, row, before, after, found, trial, request.approved).offer()
+        return RolloutEvaluator(self.service, row, before, after, found, trial, request.approved).offer()
 
-    def apply(self, caller: Caller, request: Request) -> tuple[Offer, int | None]:
+    def apply(self, caller: Caller, request: RolloutRequest) -> tuple[Evaluation, int | None]:
         """Do what the policy says about a change; return it and the number of the new revision.
 
         A change that changes nothing, or that the policy declines, becomes no revision: there is no number.
@@ -102,11 +106,11 @@ class Applying:
         found = _wanted(row.job, known_, number)
         wanted, there = found.number, parse_revision(found.text)
         lineage = found.lineage if found.lineage is not None else row.job.lineage
-        if lineage == row.job.lineage and not compared(parse_revision(row.revision), there).changes:
+        if lineage == row.job.lineage and not compare_revisions(parse_revision(row.revision), there).changes:
             return wanted, None, "nothing differs"
         saved = self.saved(row, lineage)
         self._within(row, found, there, saved)
-        runs = isinstance(row.job.state, Lent)
+        runs = isinstance(row.job.state, Allocated)
         stays = runs and lineage == row.job.lineage and _runs_so(row.job, known_, there)
         event = RevisionApplied(
             at=self.service.clock.now(),
@@ -128,14 +132,16 @@ class Applying:
         follows = "what runs goes on: nothing that it uses differs" if stays else follows
         return wanted, made, follows
 
-    def _within(self, row: JobRow, found: RevisionRow, there: Resolved, saved: Saved) -> None:
+    def _within(self, row: JobRow, found: RevisionRow, there: Revision, saved: SavedCheckpoints) -> None:
         """Refuse a way back to fewer steps than what it would go on from.
 
         Raises:
             Refused: the lineage has gone further than the revision wants to.
         """
         stays = found.lineage in {None, row.job.lineage}
-        present = done_by(self.service, row) if stays and saves_on_stop(parse_revision(row.revision)) else 0
+        present = (
+            finished_by(self.service, row) if stays and saves_on_stop(parse_revision(row.revision)) else 0
+        )
         reached, limit = max(saved.newest or 0, present), steps(there)
         if limit is not None and reached > limit:
             raise Refused(
@@ -177,27 +183,27 @@ class Applying:
             )
         return trial
 
-    def _sides(self, caller: Caller, request: Request) -> tuple[JobRow, Resolved, Resolved]:
+    def _sides(self, caller: Caller, request: RolloutRequest) -> tuple[JobRow, Revision, Revision]:
         """Return the job, its revision, and the one that is offered."""
         after = self.service.resolve(caller, request.submission)
         if after.job.schedule is not None:
             fact = "belongs to no change of one job; leave it out here, or make it with runner submit"
-            raise SpecError(after.job.origin.path, [after.job.origin.problem(("schedule",), fact)])
+            raise FileError(after.job.origin.path, [after.job.origin.problem(("schedule",), fact)])
         row = self.service.readable(caller, request.reference or after.job.name)
         before = parse_revision(row.revision)
         if before.uid != after.uid:
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they may change what it is")
         after = after.model_copy(update={"sweep": before.sweep})
-        predecessors.refuse_circle(row.job.id, after, self.service.store)
+        predecessors.refuse_cycle(row.job.id, after, self.service.store)
         owner = self.service.owner(caller).name
         predecessors.refuse_hopeless(request.submission, [after], owner, self.service.store)
         if request.reference is not None:  # the job keeps its name, whatever the file is called
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after
 
-    def _event(self, offer: Offer, by: str, *, approved: bool) -> RevisionApplied:
+    def _event(self, offer: Evaluation, by: str, *, approved: bool) -> RevisionApplied:
         verb = Verb.KEEP if offer.outcome == "keep" else Verb(offer.outcome)
-        start = Start(From.SCRATCH) if verb is Verb.RESTART else Start()
+        start = Start(StartFrom.SCRATCH) if verb is Verb.RESTART else Start()
         return RevisionApplied(
             at=self.service.clock.now(),
             by=by,
@@ -221,14 +227,14 @@ class Applying:
             now = service.now(row.job.id)
             if now.job.revision != row.job.revision:
                 raise Refused(f"job {row.job.id}: was changed by somebody else meanwhile; try again")
-            predecessors.refuse_circle(row.job.id, parse_revision(event.text), service.store)
+            predecessors.refuse_cycle(row.job.id, parse_revision(event.text), service.store)
             daemon.happen(now, event, record)
 
         daemon.ask(happen)
         return event.number
 
     @staticmethod
-    def _settings(revision: Resolved) -> dict[str, Any]:
+    def _settings(revision: Revision) -> dict[str, Any]:
         """Return what the life of a job depends on, of all that its file says."""
         return {
             "grace": revision.job.stop_grace,
@@ -236,17 +242,17 @@ class Applying:
             "attempts_max": revision.policy_in_force().ceilings.attempts,
         }
 
-    def saved(self, row: JobRow, lineage: int) -> Saved:
+    def saved(self, row: JobRow, lineage: int) -> SavedCheckpoints:
         """Return the checkpoints of one lineage of a job."""
-        directory = self.service.workshop.directory(row)
+        directory = self.service.attempt_service.directory(row)
         return directory.saved(directory.paths(max(row.job.attempts, 1), lineage))
 
 
-def _runs_so(job: Job, known: Sequence[RevisionRow], wanted: Resolved) -> bool:
+def _runs_so(job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:
     """Return whether what runs would begin again as what it is: as good as begun with what is wanted."""
-    begun = job.state.attempt.revision if isinstance(job.state, Lent) else job.revision
+    begun = job.state.attempt.revision if isinstance(job.state, Allocated) else job.revision
     texts = [each.text for each in known if each.number == begun]
-    return any(compared(parse_revision(text), wanted).kind is Class.A for text in texts)
+    return any(compare_revisions(parse_revision(text), wanted).kind is ChangeClass.A for text in texts)
 
 
 def _wanted(job: Job, known: Sequence[RevisionRow], number: int | None) -> RevisionRow:
@@ -267,13 +273,13 @@ def _wanted(job: Job, known: Sequence[RevisionRow], number: int | None) -> Revis
     return found
 
 
-def _other_image(before: Resolved, after: Resolved) -> bool:
+def _other_image(before: Revision, after: Revision) -> bool:
     return (before.accelerator, before.job.image) != (after.accelerator, after.job.image)
 
 
-def _promise(offer: Offer, verb: Verb) -> Promise | None:
+def _promise(offer: Evaluation, verb: Verb) -> ExpectedSpeedup | None:
     """Return what is expected of a change that was made for its speed."""
     now, new = offer.worth.now, offer.worth.new
     if verb not in STARTS or now is None or new is None:
         return None
-    return Promise(offer.row.job.revision, now.mean, new.low / now.high)
+    return ExpectedSpeedup(offer.row.job.revision, now.mean, new.low / now.high)

@@ -12,15 +12,16 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.host.metrics_log import lines, pace
+from runner.adapters.host.metrics_log import lines, measure_pace
 from runner.adapters.host.run_directory import tail
 from runner.base.errors import RunnerError
-from runner.core.job.model import Promise, Running
+from runner.core.job.attempt import ExpectedSpeedup
+from runner.core.job.states import Running
 from runner.core.policy.economics import Rate, Work, disappoints
-from runner.core.ports.all import JobRow
+from runner.core.ports.store import JobRow
 from runner.services.attempts.prepare import parse_revision
 from runner.services.rollout.canary import METRICS_BYTES
-from runner.services.rollout.service import Applying
+from runner.services.rollout.service import RolloutService
 
 log = structlog.get_logger()
 
@@ -28,23 +29,23 @@ LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class MeasuredSpeedup:
     """What became of a promise."""
 
     text: str
     back: bool
 
 
-def judged(promise: Promise, rate: Rate, work: Work) -> Delivered:
+def verify(promise: ExpectedSpeedup, rate: Rate, work: Work) -> MeasuredSpeedup:
     """Return what a change has brought; ``work.saved`` is what going back would begin with."""
     faster = rate.mean / promise.rate
     said = f"{faster:.2f} times as fast, of {promise.faster:.2f} that were measured before"
     if not disappoints(promise.faster, faster):
-        return Delivered(f"the change keeps what it promised: {said}", back=False)
+        return MeasuredSpeedup(f"the change keeps what it promised: {said}", back=False)
     on_s, back_s = (work.total - work.done) / rate.mean, (work.total - work.saved) / promise.rate
     if back_s < on_s:
-        return Delivered(f"the change brings too little: {said}", back=True)
-    return Delivered(
+        return MeasuredSpeedup(f"the change brings too little: {said}", back=True)
+    return MeasuredSpeedup(
         f"the change brings less than half: {said}; "
         f"but going back would take {back_s:.0f} s, and going on {on_s:.0f} s",
         back=False,
@@ -52,10 +53,10 @@ def judged(promise: Promise, rate: Rate, work: Work) -> Delivered:
 
 
 @dataclass(slots=True)
-class Keeper:
+class RolloutVerifier:
     """Looks at jobs that were changed, on a thread of its own, until it knows what became of the change."""
 
-    applying: Applying
+    applying: RolloutService
     _settled: set[tuple[str, int]] = field(default_factory=set)
     _stop: Flag = field(default_factory=Flag)
 
@@ -80,18 +81,18 @@ class Keeper:
             if row.job.promise is not None and (row.job.id, row.job.revision) not in self._settled:
                 self._look_at(row, row.job.promise)
 
-    def _look_at(self, row: JobRow, promise: Promise) -> None:
+    def _look_at(self, row: JobRow, promise: ExpectedSpeedup) -> None:
         state, service = row.job.state, self.applying.service
         if not isinstance(state, Running) or state.attempt.revision != row.job.revision:
             return
-        paths = service.workshop.paths(row, state.attempt.number, state.attempt.lineage)
-        seen = pace(lines(tail(paths.metrics, METRICS_BYTES)))
+        paths = service.attempt_service.paths(row, state.attempt.number, state.attempt.lineage)
+        seen = measure_pace(lines(tail(paths.metrics, METRICS_BYTES)))
         status = service.progress(row)
         if seen is None or status is None:
             return
         self._settled.add((row.job.id, row.job.revision))
         plan = parse_revision(row.revision).job.workload
-        found = judged(
+        found = verify(
             promise,
             seen.overall(getattr(plan, "eval_every", None)),
             Work(float(getattr(plan, "steps", None) or 0), status.step, self._saved(row, promise)),
@@ -101,13 +102,13 @@ class Keeper:
         if found.back:
             self._back(row, promise, found.text)
 
-    def _back(self, row: JobRow, promise: Promise, why: str) -> None:
+    def _back(self, row: JobRow, promise: ExpectedSpeedup, why: str) -> None:
         try:
             self.applying.back(row, promise.back_to, "the runner", why)
         except RunnerError as error:
             log.info("keeper.not_taken_back", job_id=row.job.id, problem=str(error))
 
-    def _saved(self, row: JobRow, promise: Promise) -> float:
+    def _saved(self, row: JobRow, promise: ExpectedSpeedup) -> float:
         """Return the step that the revision before would go on from."""
         before = self.applying.service.store.revisions(row.job.id)
         lineage = next((each.lineage for each in before if each.number == promise.back_to), None)

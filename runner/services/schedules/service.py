@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Final
 
 from runner.adapters.host import as_user
-from runner.adapters.sqlite.schedules import OccasionRow, ScheduleBooks, ScheduleRow, ScheduleState
+from runner.adapters.sqlite.schedules import FiringRow, ScheduleRow, ScheduleState, SqliteSchedules
 from runner.base.errors import Refused, UsageError
-from runner.base.keyed_executor import Lanes
-from runner.base.textfile import Problem, SpecError, one_line, quoted
+from runner.base.keyed_executor import KeyedExecutor
+from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.schedule import upcoming
 from runner.files.job.cron import cron, zone_of
-from runner.files.job.model import JobFile, load
+from runner.files.job.load import load
+from runner.files.job.model import JobFile
 from runner.files.job.queue import Schedule
-from runner.services.jobs import Caller, NotFound, Service, Submission
-from runner.services.schedules.trigger import Timetable, rules
+from runner.services.jobs import Caller, JobService, NotFound, Submission
+from runner.services.schedules.trigger import ScheduleTrigger, rules
 
 LANES: Final = 2
 """Job files that are resolved side by side; one that waits for a dead file server must not hold all."""
@@ -34,18 +35,18 @@ MOST: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Schedules:
+class ScheduleService:
     """The schedules of a daemon, for those who may ask."""
 
-    service: Service
-    books: ScheduleBooks
-    timetable: Timetable
+    service: JobService
+    books: SqliteSchedules
+    timetable: ScheduleTrigger
 
     @classmethod
-    def of(cls, service: Service) -> "Schedules":
+    def of(cls, service: JobService) -> "ScheduleService":
         """Return the schedules of a service; their timetable has not begun yet."""
-        books = ScheduleBooks(service.store)
-        return cls(service, books, Timetable(service, books, Lanes(LANES)))
+        books = SqliteSchedules(service.store)
+        return cls(service, books, ScheduleTrigger(service, books, KeyedExecutor(LANES)))
 
     # --- making one
 
@@ -70,10 +71,10 @@ class Schedules:
             raise UsageError(f"{one_line(submission.path)}: has no schedule")
         problems = list(_problems(job, job.schedule, now))
         if problems:
-            raise SpecError(job.origin.path, problems)
+            raise FileError(job.origin.path, problems)
         text = submission.text.decode("utf-8-sig")
         terms = job.schedule.model_dump(mode="json")
-        who = as_user.person(caller.uid, caller.gid)
+        who = as_user.find_user(caller.uid, caller.gid)
         return ScheduleRow(0, job.name, who.uid, who.gid, who.name, submission.path, text, terms, now, now)
 
     def make(self, caller: Caller, submission: Submission) -> ScheduleRow:
@@ -162,7 +163,7 @@ class Schedules:
         every = upcoming(self.service.clock.now(), terms, times.after)
         return tuple(times.local(at) for at in islice(every, min(max(count, 0), MOST)))
 
-    def occasions(self, row: ScheduleRow) -> tuple[OccasionRow, ...]:
+    def occasions(self, row: ScheduleRow) -> tuple[FiringRow, ...]:
         """Return what became of the last times of a schedule, the newest first."""
         zone = _zone(row)
         return tuple(replace(each, at=each.at.astimezone(zone)) for each in self.books.occasions(row.id))
@@ -203,4 +204,4 @@ def _may(caller: Caller, row: ScheduleRow) -> bool:
 
 
 def _name(caller: Caller) -> str:
-    return as_user.person(caller.uid, caller.gid).name
+    return as_user.find_user(caller.uid, caller.gid).name

@@ -17,16 +17,17 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.sqlite.schedules import OccasionRow, OccasionState, ScheduleBooks, ScheduleRow
+from runner.adapters.sqlite.schedules import FiringRow, OccasionState, ScheduleRow, SqliteSchedules
 from runner.base.errors import RunnerError, Unavailable
-from runner.base.retry import in_words
-from runner.control.context import Lanes, Moment
+from runner.base.retry import describe_error
+from runner.control.context import Instant, KeyedWork
 from runner.control.estimates import SCHEDULE
-from runner.core.job.model import CancelRequested, Stopping, StopReason
-from runner.core.ports.all import JobRow
-from runner.core.schedule import LeaveOut, Missed, Occasion, Overlap, Submit, Terms, occasion, upcoming
+from runner.core.job.events import CancelRequested
+from runner.core.job.states import Stopping, StopReason
+from runner.core.ports.store import JobRow
+from runner.core.schedule import FiringTerms, Missed, Occasion, Overlap, Skip, Submit, next_firing, upcoming
 from runner.files.job.cron import Cron, cron
-from runner.services.jobs import Caller, Service, Submission
+from runner.services.jobs import Caller, JobService, Submission
 from runner.services.submission import dependencies as predecessors
 
 log = structlog.get_logger()
@@ -49,7 +50,7 @@ AGAIN_S: Final = 30.0
 """Wait before an occasion is tried again that the world was not ready for."""
 
 
-def rules(row: ScheduleRow) -> tuple[Cron, Terms]:
+def rules(row: ScheduleRow) -> tuple[Cron, FiringTerms]:
     """Return the times and the terms of a schedule.
 
     Raises:
@@ -57,7 +58,7 @@ def rules(row: ScheduleRow) -> tuple[Cron, Terms]:
     """
     said = row.terms
     until = None if said["until"] is None else datetime.fromisoformat(said["until"])
-    terms = Terms(Overlap(said["overlap"]), Missed(said["missed"]), until)
+    terms = FiringTerms(Overlap(said["overlap"]), Missed(said["missed"]), until)
     return cron(said["cron"], said["timezone"]), terms
 
 
@@ -73,12 +74,12 @@ def job_name(name: str, at: datetime) -> str:
 
 
 @dataclass(slots=True)
-class Timetable:
+class ScheduleTrigger:
     """The next times of all schedules, and what is done about them."""
 
-    service: Service
-    books: ScheduleBooks
-    lanes: Lanes
+    service: JobService
+    books: SqliteSchedules
+    work_queue: KeyedWork
     _next: dict[int, tuple[datetime, ScheduleRow]] | None = None  # None: to be read again
     _seen: datetime | None = None
     _underway: set[tuple[int, datetime]] = field(default_factory=set)
@@ -96,13 +97,13 @@ class Timetable:
     def stop(self) -> None:
         self._stop.set()
         self._wake.set()
-        self.lanes.close()
+        self.work_queue.close()
 
     def _run(self) -> None:
-        world = self.service.daemon.world
+        context = self.service.daemon.context
         while not self._stop.is_set():
             try:
-                self.service.daemon.ask(lambda: self.tick(world.moment()))
+                self.service.daemon.ask(lambda: self.tick(context.moment()))
             except Exception:  # the outermost frame of this thread
                 self._failed = True
                 log.exception("timetable.failed")
@@ -125,7 +126,7 @@ class Timetable:
         self._next = None
         self._wake.set()
 
-    def tick(self, now: Moment) -> None:
+    def tick(self, now: Instant) -> None:
         """Do what the time has brought about."""
         self._failed = True
         try:
@@ -134,7 +135,7 @@ class Timetable:
         except Unavailable as error:  # such as a full disk; nothing is noticed until it can be written down
             log.warning("timetable.cannot_record", problem=str(error))
 
-    def _tick(self, now: Moment) -> None:
+    def _tick(self, now: Instant) -> None:
         self._mind_the_clock(now)
         if self._next is None:
             self._next = self._read(now)
@@ -148,7 +149,7 @@ class Timetable:
         for _, number in come[:AT_ONCE]:
             self._came(self._next[number][1], now)
 
-    def _mind_the_clock(self, now: Moment) -> None:
+    def _mind_the_clock(self, now: Instant) -> None:
         """Reckon anew when the clock was set back."""
         if self._seen is not None and now.at < self._seen:
             self._next = None
@@ -159,7 +160,7 @@ class Timetable:
     def _soonest(self) -> datetime | None:
         return min((at for at, _ in (self._next or {}).values()), default=None)
 
-    def _read(self, now: Moment) -> dict[int, tuple[datetime, ScheduleRow]]:
+    def _read(self, now: Instant) -> dict[int, tuple[datetime, ScheduleRow]]:
         """Return when each schedule is due next; what passed while nobody was there is due now."""
         found = {}
         for row in self.books.active():
@@ -182,15 +183,15 @@ class Timetable:
             self.books.move(row, "over", "its last time has passed", now)
         return at
 
-    def _came(self, row: ScheduleRow, now: Moment) -> None:
+    def _came(self, row: ScheduleRow, now: Instant) -> None:
         """Write down what follows from times that have come, and let a lane submit."""
         found = self._occasion(row, now.at)
         if found is not None:
             state: OccasionState = "due" if isinstance(found, Submit) else "left_out"
-            new = self.books.notice(row, found.at, now.at, state, found.why)
+            new = self.books.record_firing(row, found.at, now.at, state, found.why)
             log.info("schedule.came", schedule=row.id, at=found.at.isoformat(), state=state, new=new)
             if new and isinstance(found, Submit):
-                self._submit(row, OccasionRow(row.id, found.at, "due", None, found.why))
+                self._submit(row, FiringRow(row.id, found.at, "due", None, found.why))
         looked = replace(row, looked_at=now.at)
         later = self._next_of(looked, now.at)
         others = {number: each for number, each in (self._next or {}).items() if number != row.id}
@@ -199,10 +200,10 @@ class Timetable:
 
     def _occasion(self, row: ScheduleRow, now: datetime) -> Occasion | None:
         times, terms = rules(row)
-        found = occasion(row.looked_at, now, terms, times.after, self.books.unfinished(row.id))
+        found = next_firing(row.looked_at, now, terms, times.after, self.books.unfinished(row.id))
         waits = any(due.schedule == row.id and due.at != found.at for due in self.books.due()) if found else 0
         if isinstance(found, Submit) and waits and terms.overlap is Overlap.SKIP:
-            return LeaveOut(found.at, "the job of an earlier time could not be submitted yet")
+            return Skip(found.at, "the job of an earlier time could not be submitted yet")
         return found
 
     def _recover(self) -> None:
@@ -218,32 +219,32 @@ class Timetable:
 
     # --- in a lane
 
-    def _submit(self, row: ScheduleRow, due: OccasionRow) -> None:
+    def _submit(self, row: ScheduleRow, due: FiringRow) -> None:
         self._underway.add((due.schedule, due.at))
-        self.lanes.put(f"schedule {row.id}", partial(self._attempt, row, due))
+        self.work_queue.put(f"schedule {row.id}", partial(self._attempt, row, due))
 
-    def _attempt(self, row: ScheduleRow, due: OccasionRow) -> None:
+    def _attempt(self, row: ScheduleRow, due: FiringRow) -> None:
         """Submit the job of an occasion; whatever stands against it is written down."""
         ask = self.service.daemon.ask
         try:
             job = self._drafted(row, due)
             ask(partial(self._accepted, row, due, job))
         except (Unavailable, Late) as error:
-            self._tell(partial(self._later, due, in_words(error)))
+            self._tell(partial(self._later, due, describe_error(error)))
         except RunnerError as error:
             self._tell(partial(self._refused, due, str(error)))
         except Exception as error:  # the outermost frame of a lane
             log.exception("timetable.mistake", schedule=row.id)
-            self._tell(partial(self._refused, due, in_words(error)))
+            self._tell(partial(self._refused, due, describe_error(error)))
 
     def _tell(self, work: Callable[[], None]) -> None:
         """Let the loop know; a daemon that leaves meanwhile finds the occasion due when it is back."""
         try:
             self.service.daemon.ask(work)
         except (Unavailable, Late) as error:
-            log.warning("timetable.cannot_record", problem=in_words(error))
+            log.warning("timetable.cannot_record", problem=describe_error(error))
 
-    def _drafted(self, row: ScheduleRow, due: OccasionRow) -> Callable[[str], JobRow]:
+    def _drafted(self, row: ScheduleRow, due: FiringRow) -> Callable[[str], JobRow]:
         """Return what makes the job of an occasion out of its id; the file is resolved anew, as its owner."""
         times, _ = rules(row)
         caller = Caller(row.uid, row.gid)
@@ -262,7 +263,7 @@ class Timetable:
 
     # --- back with the turn
 
-    def _accepted(self, row: ScheduleRow, due: OccasionRow, draft: Callable[[str], JobRow]) -> None:
+    def _accepted(self, row: ScheduleRow, due: FiringRow, draft: Callable[[str], JobRow]) -> None:
         service = self.service
         token = f"schedule:{row.id}:{due.at.isoformat()}"
         job = service.store.submitted_as(token)
@@ -290,12 +291,12 @@ class Timetable:
                 self.service.daemon.happen(known, CancelRequested(self.service.clock.now(), by))
         return f"in place of job {', '.join(gone)}" if gone else ""
 
-    def _refused(self, due: OccasionRow, why: str) -> None:
+    def _refused(self, due: FiringRow, why: str) -> None:
         self.books.settle(due, "refused", one_line_of(why))
         self._underway.discard((due.schedule, due.at))
         log.warning("schedule.refused", schedule=due.schedule, at=due.at.isoformat(), problem=why)
 
-    def _later(self, due: OccasionRow, why: str) -> None:
+    def _later(self, due: FiringRow, why: str) -> None:
         key = (due.schedule, due.at)
         self._underway.discard(key)
         self._again[key] = self.service.clock.monotonic() + AGAIN_S

@@ -11,9 +11,9 @@ from runner.base.errors import UsageError
 from runner.base.textfile import quoted
 from runner.core.scheduler.config import Order
 from runner.core.scheduler.placement import suits
-from runner.core.scheduler.simulator import Arrival, Site, play
+from runner.core.scheduler.simulator import Arrival, Site, simulate
 from runner.core.scheduler.simulator_report import Report, report
-from runner.core.scheduler.snapshot import GIB, Device, Host, Needs
+from runner.core.scheduler.snapshot import GIB, Device, Host, ResourceRequest
 
 DAY_S: Final = 86400.0
 HOUR_S: Final = 3600.0
@@ -24,7 +24,7 @@ MOST_DEVICES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class SchedulerVariant:
     """An order, with or without backfill."""
 
     order: Order
@@ -35,11 +35,14 @@ class Contestant:
         return self.order if self.backfill else f"{self.order}, no backfill"
 
 
-CONTESTANTS: Final = (*(Contestant(order) for order in Order), Contestant(Order.FIFO, backfill=False))
+CONTESTANTS: Final = (
+    *(SchedulerVariant(order) for order in Order),
+    SchedulerVariant(Order.FIFO, backfill=False),
+)
 """What is compared unless something else is asked for."""
 
 
-def hosts(written: str) -> tuple[Host, ...]:
+def parse_hosts(written: str) -> tuple[Host, ...]:
     """Return the hosts that ``4x8`` describes, with any sign for times: four, with eight linked devices each.
 
     Raises:
@@ -49,22 +52,22 @@ def hosts(written: str) -> tuple[Host, ...]:
     counts = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 0 < counts[0] * counts[1] <= MOST_DEVICES:
         raise UsageError(f"{quoted(written)}: is no number of hosts and devices; write 4x8 for 4 with 8 each")
-    return tuple(host(f"host{number}", counts[1]) for number in range(counts[0]))
+    return tuple(parse_host(f"host{number}", counts[1]) for number in range(counts[0]))
 
 
-def host(name: str, devices: int) -> Host:
+def parse_host(name: str, devices: int) -> Host:
     """Return a host whose devices are linked and whose processors and memory are not scarce."""
     own = tuple(
         Device(f"{name}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
-               capability=(9, 0), island="nvlink", numa=2 * i // devices)
+               capability=(9, 0), link_group="nvlink", numa=2 * i // devices)
         for i in range(devices)
     )  # fmt: skip
     return Host(name, 16.0 * devices, 256 * GIB * devices, own)
 
 
 def compare(
-    contestants: Iterable[Contestant], trace: Sequence[Arrival], site: Site
-) -> Iterator[tuple[Contestant, Report]]:
+    contestants: Iterable[SchedulerVariant], trace: Sequence[Arrival], site: Site
+) -> Iterator[tuple[SchedulerVariant, Report]]:
     """Yield a report of the same trace for each order, as soon as it is there.
 
     Raises:
@@ -74,7 +77,7 @@ def compare(
     for contestant in contestants:
         rules = replace(site.rules, order=contestant.order, backfill=contestant.backfill)
         its_site = replace(site, rules=rules)
-        yield contestant, report(its_site, play(its_site, trace), len(trace))
+        yield contestant, report(its_site, simulate(its_site, trace), len(trace))
 
 
 def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
@@ -83,7 +86,7 @@ def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
     Raises:
         UsageError: naming the first, and how many there are.
     """
-    verdicts: dict[Needs, bool] = {}
+    verdicts: dict[ResourceRequest, bool] = {}
     bad = [job for job in trace if not verdicts.setdefault(job.needs, _holds(job.needs, site.hosts))]
     if bad:
         more = f" (and {len(bad) - 1} more jobs)" if len(bad) > 1 else ""
@@ -93,7 +96,7 @@ def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
         )
 
 
-def _holds(needs: Needs, among: Iterable[Host]) -> bool:
+def _holds(needs: ResourceRequest, among: Iterable[Host]) -> bool:
     return any(
         sum(suits(needs, device) for device in each.devices) >= needs.gpus
         and each.cpus >= needs.cpus
@@ -102,7 +105,7 @@ def _holds(needs: Needs, among: Iterable[Host]) -> bool:
     )
 
 
-def as_json(contestant: Contestant, found: Report) -> dict[str, Any]:
+def as_json(contestant: SchedulerVariant, found: Report) -> dict[str, Any]:
     """Return a report for machines."""
     return {"order": contestant.order.value, "backfill": contestant.backfill, **asdict(found)}
 
@@ -111,7 +114,7 @@ def as_json(contestant: Contestant, found: Report) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class SyntheticTrace:
     """What a made-up trace is like."""
 
     jobs: int = 2000
@@ -129,7 +132,7 @@ LIMITS_H: Final = (0.5, 1, 2, 4, 8, 12, 24, 48, 72, 168)
 """Time limits that people choose: round ones, and generous."""
 
 
-def synthetic(seed: int, recipe: Recipe = Recipe()) -> tuple[Arrival, ...]:
+def synthetic(seed: int, recipe: SyntheticTrace = SyntheticTrace()) -> tuple[Arrival, ...]:
     """Return a made-up trace: the same seed and recipe always make the same one.
 
     A few users hand in most of the jobs (Zipf), in sittings of a few jobs of one kind each, on
@@ -148,7 +151,7 @@ def synthetic(seed: int, recipe: Recipe = Recipe()) -> tuple[Arrival, ...]:
     return tuple(sorted(scaled, key=lambda job: (job.submitted_s, job.job_id)))
 
 
-def _sitting(first: int, recipe: Recipe, dice: random.Random) -> list[Arrival]:
+def _sitting(first: int, recipe: SyntheticTrace, dice: random.Random) -> list[Arrival]:
     """Return what one user hands in at one go: jobs of one kind, seconds apart."""
     number = _zipf(recipe.users, dice)
     begins_s = _moment(recipe.days, dice)
@@ -156,7 +159,7 @@ def _sitting(first: int, recipe: Recipe, dice: random.Random) -> list[Arrival]:
     priority_class = dice.choices(("normal", "idle", "urgent"), (0.85, 0.1, 0.05))[0]
     typical_s = dice.lognormvariate(math.log(HOUR_S), 1.2) * (1 + gpus / 4)
     count = min(1 + int(dice.expovariate(1 / 4)), 60)
-    needs = Needs(4.0 * gpus, 32 * GIB * gpus, gpus, linked=gpus > 1)
+    needs = ResourceRequest(4.0 * gpus, 32 * GIB * gpus, gpus, linked=gpus > 1)
     return [
         Arrival(
             f"j{first + i:06d}",
@@ -175,7 +178,7 @@ def _zipf(users: int, dice: random.Random) -> int:
     return dice.choices(range(users), [1 / (rank + 1) for rank in range(users)])[0]
 
 
-def _size(recipe: Recipe, dice: random.Random) -> int:
+def _size(recipe: SyntheticTrace, dice: random.Random) -> int:
     fitting = [(size, share) for size, share in SIZES if size <= recipe.largest]
     return dice.choices([size for size, _ in fitting], [share for _, share in fitting])[0]
 

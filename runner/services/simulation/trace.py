@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from runner.base.errors import UsageError
-from runner.base.textfile import Position, Problem, SpecError, open_target, quoted, read_lines
+from runner.base.textfile import FileError, Position, Problem, open_target, quoted, read_lines
 from runner.core.scheduler.config import DEFAULT_CLASSES
-from runner.core.scheduler.dependencies import CircularDependency, refuse_circles
+from runner.core.scheduler.dependencies import CircularDependency, refuse_cycles
 from runner.core.scheduler.simulator import Arrival
-from runner.core.scheduler.snapshot import GIB, After, Condition, Needs, Sweep
+from runner.core.scheduler.snapshot import GIB, Condition, Dependency, JobArray, ResourceRequest
 from runner.files.validation import did_you_mean
 
 Cell: TypeAlias = str | float | bool | None
@@ -67,12 +67,12 @@ def read(path: Path) -> tuple[Arrival, ...]:
     if rows and all(_foreign(row) for _, row in rows):
         raise _no_trace(path, rows[0][0], next(name for name in rows[0][1] if name not in FIELDS))
     problems: list[Problem] = []
-    shapes: dict[Needs, Needs] = {}
+    shapes: dict[ResourceRequest, ResourceRequest] = {}
     jobs = [_arrival(number, row, problems, shapes) for number, row in rows]
     found = [job for job in jobs if job is not None]
     problems += () if problems else _dangling(rows, found)
     if problems or not found:
-        raise SpecError(path, problems or [Problem(None, "", "holds no job")])
+        raise FileError(path, problems or [Problem(None, "", "holds no job")])
     return tuple(sorted(found, key=lambda job: (job.submitted_s, job.job_id)))
 
 
@@ -81,9 +81,9 @@ def _foreign(row: Mapping[str, Any]) -> bool:
     return not REQUIRED.issubset(row) and not row.keys() <= FIELDS.keys()
 
 
-def _no_trace(path: Path, line: int, name: str) -> SpecError:
+def _no_trace(path: Path, line: int, name: str) -> FileError:
     fact = f"is no trace: line {line} has unknown field {quoted(name)}; docs/scheduling.md has the fields"
-    return SpecError(path, [Problem(None, "", fact)])
+    return FileError(path, [Problem(None, "", fact)])
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -99,9 +99,9 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise SpecError(path, [Problem(Position(number, 1), "", "is not a JSON object")]) from error
+            raise FileError(path, [Problem(Position(number, 1), "", "is not a JSON object")]) from error
         if not isinstance(row, dict):
-            raise SpecError(path, [Problem(Position(number, 1), "", "is not a JSON object")])
+            raise FileError(path, [Problem(Position(number, 1), "", "is not a JSON object")])
         yield number, row
 
 
@@ -114,13 +114,16 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     problems = [Problem(Position(1, 1), name, "unknown column") for name in unknown]
     problems += [Problem(Position(1, 1), name, "column is missing") for name in missing]
     if problems:
-        raise SpecError(path, problems)
+        raise FileError(path, problems)
     for row in reader:
         yield reader.line_num, {key: value for key, value in row.items() if value not in ("", None)}
 
 
 def _arrival(
-    number: int, row: Mapping[str, Any], problems: list[Problem], shapes: dict[Needs, Needs]
+    number: int,
+    row: Mapping[str, Any],
+    problems: list[Problem],
+    shapes: dict[ResourceRequest, ResourceRequest],
 ) -> Arrival | None:
     """Return the job of one line; None if it is wrong, with what is wrong noted down."""
     wrong = list(_wrong(number, row))
@@ -128,7 +131,7 @@ def _arrival(
     if wrong:
         return None
     cells = {name: row.get(name, each.default) for name, each in FIELDS.items()}
-    needs = Needs(
+    needs = ResourceRequest(
         cpus=float(cells["cpus"]),
         memory_bytes=int(float(cells["memory_gib"]) * GIB),
         gpus=int(float(cells["gpus"])),
@@ -146,8 +149,8 @@ def _arrival(
         group=str(cells["group"]),
         priority_class=str(cells["class"]),
         priority=int(float(cells["priority"])),
-        after=tuple(After(each, Condition.OK) for each in str(cells["after"]).split()),
-        sweep=Sweep(sweep, None if at_a_time is None else int(float(at_a_time))) if sweep else None,
+        after=tuple(Dependency(each, Condition.OK) for each in str(cells["after"]).split()),
+        sweep=JobArray(sweep, None if at_a_time is None else int(float(at_a_time))) if sweep else None,
     )
 
 
@@ -221,7 +224,7 @@ def _dangling(rows: Iterable[tuple[int, object]], jobs: list[Arrival]) -> Iterat
 def _circle(lines: Mapping[str, int], jobs: list[Arrival]) -> Iterator[Problem]:
     """Yield a problem if jobs wait for one another."""
     try:
-        refuse_circles({job.job_id: [after.job_id for after in job.after] for job in jobs})
+        refuse_cycles({job.job_id: [after.job_id for after in job.after] for job in jobs})
     except CircularDependency as error:
         line = min(lines[name] for name in error.circle)
         yield Problem(Position(line, 1), "after", str(error))

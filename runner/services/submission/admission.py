@@ -13,33 +13,33 @@ from runner.base.textfile import Problem, one_line
 from runner.base.units import format_size
 from runner.base.yaml import Part
 from runner.control.context import Capacity
-from runner.core.scheduler.admission import About, Refusal, refusals
-from runner.core.scheduler.snapshot import Needs, Snapshot, Waiting
+from runner.core.scheduler.admission import AdmissionRequest, Refusal, refusals
+from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 from runner.files.job.model import JobFile
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import VENDORS, Resolved
+from runner.services.submission.revision import VENDORS, Revision
 
-PLACES: Final[Mapping[About, tuple[Part, ...]]] = {
-    About.CLASS: ("queue", "priority_class"),
-    About.COUNT: ("resources", "gpus"),
-    About.KIND: ("devices", "kind"),
-    About.MODEL: ("devices", "model"),
-    About.MEMORY: ("devices", "memory"),
-    About.CAPABILITY: ("devices", "capability"),
-    About.HOST: ("resources",),
+PLACES: Final[Mapping[AdmissionRequest, tuple[Part, ...]]] = {
+    AdmissionRequest.CLASS: ("queue", "priority_class"),
+    AdmissionRequest.COUNT: ("resources", "gpus"),
+    AdmissionRequest.KIND: ("devices", "kind"),
+    AdmissionRequest.MODEL: ("devices", "model"),
+    AdmissionRequest.MEMORY: ("devices", "memory"),
+    AdmissionRequest.CAPABILITY: ("devices", "capability"),
+    AdmissionRequest.HOST: ("resources",),
 }
 """The field that a refusal is about; a turn is about none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AdmissionResult:
     """What stands against one job: mistakes of its file, and what its owner has too much of already."""
 
     problems: tuple[Problem, ...]
     refused: tuple[str, ...]
 
 
-def lacking(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[Part, ...], str]]:
+def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[Part, ...], str]]:
     """Yield which of the resources of a job this machine has less of, field by field."""
     wants = job.resources
     if wants.cpus > capacity.cpus:
@@ -60,20 +60,20 @@ class Admission:
     submission: Submission
     capacity: Capacity
     limits_queue: bool
-    _asked: Callable[[Needs, str, str], tuple[Refusal, ...]]
+    _asked: Callable[[ResourceRequest, str, str], tuple[Refusal, ...]]
 
-    def found(self, revision: Resolved) -> Found:
+    def found(self, revision: Revision) -> AdmissionResult:
         """Return what stands against one of the jobs."""
         job = revision.job
-        lacks = tuple(lacking(job, self.capacity))
+        lacks = tuple(missing_resources(job, self.capacity))
         problems = [job.origin.problem(path, fact) for path, fact in lacks]
         refused = []
         for refusal in self._asked(revision.needs(), job.queue.priority_class, revision.team):
-            if refusal.about is About.TURN:
+            if refusal.about is AdmissionRequest.TURN:
                 refused.append(refusal.text)
-            elif not lacks or refusal.about is About.CLASS:
+            elif not lacks or refusal.about is AdmissionRequest.CLASS:
                 problems.append(self.submission.problem(job, PLACES[refusal.about], refusal.text))
-        return Found(tuple(problems), tuple(refused))
+        return AdmissionResult(tuple(problems), tuple(refused))
 
 
 def admission(
@@ -82,8 +82,8 @@ def admission(
     """Return what answers for each of ``jobs`` that somebody submits together; alike ones are asked once."""
 
     @cache
-    def asked(needs: Needs, priority_class: str, team: str) -> tuple[Refusal, ...]:
-        waiting = Waiting("", owner, needs, snapshot.now_s, group=team, priority_class=priority_class)
+    def asked(needs: ResourceRequest, priority_class: str, team: str) -> tuple[Refusal, ...]:
+        waiting = PendingJob("", owner, needs, snapshot.now_s, group=team, priority_class=priority_class)
         return refusals(waiting, snapshot, jobs)
 
     quotas = snapshot.rules.quotas
@@ -94,8 +94,8 @@ def admission(
 
 def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[str, ...]:
     """Return whose queue is too long for so many more jobs, in words."""
-    asked = refusals(Waiting("", owner, Needs(0, 0), snapshot.now_s, group=team), snapshot, jobs)
-    return tuple(refusal.text for refusal in asked if refusal.about is About.TURN)
+    asked = refusals(PendingJob("", owner, ResourceRequest(0, 0), snapshot.now_s, group=team), snapshot, jobs)
+    return tuple(refusal.text for refusal in asked if refusal.about is AdmissionRequest.TURN)
 
 
 def refusal(submission: Submission, facts: Iterable[str]) -> str:

@@ -6,19 +6,18 @@ An id may be anybody's: to wait for a job tells nothing that a list does not.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from runner.adapters.sqlite.schedules import ScheduleBooks
+from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Refused
-from runner.base.textfile import Problem, SpecError, one_line, quoted
-from runner.core.job.model import Finished, Outcome
-from runner.core.ports.all import JobRow
-from runner.core.scheduler.dependencies import CircularDependency, Readiness, refuse_circles, satisfied
-from runner.core.scheduler.snapshot import After as Dependency
-from runner.core.scheduler.snapshot import Condition, Ended
+from runner.base.textfile import FileError, Problem, one_line, quoted
+from runner.core.job.states import Finished, Outcome
+from runner.core.ports.store import JobRow
+from runner.core.scheduler.dependencies import CircularDependency, Readiness, refuse_cycles, satisfied
+from runner.core.scheduler.snapshot import Condition, Dependency, EndedJob
 from runner.files.job.model import JobFile
 from runner.services.attempts.prepare import parse_revision
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import Resolved
+from runner.services.submission.revision import Revision
 
 After = tuple[tuple[str, Condition], ...]
 
@@ -29,7 +28,7 @@ def resolved(
     """Return the ids of the jobs that a job waits for, with how they must have ended; and who is missing."""
     problems, found = [], []
     for number, after in enumerate(job.queue.after):
-        ids = tuple(meant(after.job, owner, store))
+        ids = tuple(jobs_named(after.job, owner, store))
         found += [(job_id, after.wanted) for job_id in ids]
         if not ids:
             fact = f"there is no job {quoted(after.job)}: no such id, and none of yours has that name"
@@ -38,7 +37,7 @@ def resolved(
 
 
 def refuse_hopeless(
-    submission: Submission, revisions: Iterable[Resolved], owner: str, store: SqliteStore
+    submission: Submission, revisions: Iterable[Revision], owner: str, store: SqliteStore
 ) -> None:
     """Return if the jobs that new ones wait for can still end as they must.
 
@@ -48,16 +47,16 @@ def refuse_hopeless(
     jobs = {revision.job.queue.after: revision.job for revision in revisions}  # of a matrix mostly one
     problems = [problem for job in jobs.values() for problem in _hopeless(submission, job, owner, store)]
     if problems:
-        raise SpecError(next(iter(jobs.values())).origin.path, problems)
+        raise FileError(next(iter(jobs.values())).origin.path, problems)
 
 
 def _hopeless(submission: Submission, job: JobFile, owner: str, store: SqliteStore) -> Iterator[Problem]:
     for number, after in enumerate(job.queue.after):
-        for row in filter(None, map(store.get, meant(after.job, owner, store))):
+        for row in filter(None, map(store.get, jobs_named(after.job, owner, store))):
             state = row.job.state
             if not isinstance(state, Finished):
                 continue
-            ended = {row.job.id: Ended(state.outcome, state.since.timestamp())}
+            ended = {row.job.id: EndedJob(state.outcome, state.since.timestamp())}
             if satisfied(Dependency(row.job.id, after.wanted), ended) is Readiness.NEVER:
                 how = "been cancelled" if state.outcome is Outcome.CANCELLED else state.outcome
                 fact = f"job {row.job.id} ({row.name}) has {how} already, and {after.wanted} waits for"
@@ -66,7 +65,7 @@ def _hopeless(submission: Submission, job: JobFile, owner: str, store: SqliteSto
                 yield submission.problem(job, ("queue", "after", number, "job"), f"{fact} {hint}")
 
 
-def meant(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
+def jobs_named(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
     """Yield the ids that a reference means: one, of a matrix all, or none."""
     row = store.get(reference) or store.newest_of(owner, reference)
     first = None if row else store.newest_of(owner, f"{reference}-1")
@@ -79,7 +78,7 @@ def meant(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
 def named_else(reference: str, owner: str, uid: int, store: SqliteStore) -> str | None:
     """Return what somebody has of a name that none of their jobs has, and where it is shown."""
     name = one_line(reference)
-    if ScheduleBooks(store).named(reference, uid):
+    if SqliteSchedules(store).named(reference, uid):
         return f"is a schedule, and no job has that name; runner schedule show {name}"
     first = store.newest_of(owner, f"{reference}-1")
     if first is not None and (jobs := members(first, store)):
@@ -93,7 +92,7 @@ def members(row: JobRow, store: SqliteStore) -> tuple[JobRow, ...]:
     return () if sweep is None else store.following(sweep.id, sweep.count)
 
 
-class Edges(Mapping[str, tuple[str, ...]]):
+class DependencyGraph(Mapping[str, tuple[str, ...]]):
     """What each job waits for, looked up when it is asked for: only what can be reached is read."""
 
     def __init__(self, job_id: str, after: After, store: SqliteStore) -> None:
@@ -112,14 +111,14 @@ class Edges(Mapping[str, tuple[str, ...]]):
         return 1
 
 
-def refuse_circle(job_id: str, revision: Resolved, store: SqliteStore) -> None:
+def refuse_cycle(job_id: str, revision: Revision, store: SqliteStore) -> None:
     """Return if a job that exists can wait for those of a new revision.
 
     Raises:
         Refused: one of them waits for it, directly or by way of others.
     """
     try:
-        refuse_circles(Edges(job_id, revision.after, store))
+        refuse_cycles(DependencyGraph(job_id, revision.after, store))
     except CircularDependency as error:
         origin = revision.job.origin
         raise Refused(

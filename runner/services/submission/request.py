@@ -15,8 +15,9 @@ from runner.base.errors import UsageError
 from runner.base.textfile import Problem, one_line, shown
 from runner.base.yaml import Part
 from runner.files import validators as rules
-from runner.files.job.model import Besides, JobFile, Written, load_all
-from runner.files.job.queue import Queueing, repeated
+from runner.files.job.load import Checks, LoadedFile, load_all
+from runner.files.job.model import JobFile
+from runner.files.job.queue import QueueFields, repeated
 
 OPTIONS: Final[Mapping[str, str]] = {
     "priority_class": "--class",
@@ -55,7 +56,7 @@ class Submission:
             raise UsageError(f"path: must be absolute, not {one_line(self.path)!r}")
         return path
 
-    def read(self, besides: Besides) -> Written:
+    def read(self, besides: Checks) -> LoadedFile:
         """Return the jobs that are asked for; ``besides`` looks at what they name.
 
         Raises:
@@ -100,7 +101,7 @@ def _priority(value: object) -> int:
 def _queueing(said: Mapping[str, Any]) -> Mapping[str, object]:
     """Return fields of the section ``queue``, checked as the file's own are."""
     try:
-        queueing = Queueing.model_validate(said)
+        queueing = QueueFields.model_validate(said)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fact = str(first.get("ctx", {}).get("error", first["msg"]))

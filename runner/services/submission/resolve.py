@@ -14,36 +14,40 @@ from typing import Literal
 from runner.adapters.host import as_user
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Refused, UsageError
-from runner.base.textfile import Problem, SpecError, one_line
-from runner.control.loop import Daemon
-from runner.core.ports.all import Device, Owner
-from runner.files.job.model import JobFile, Written, clashes, resolve_profile
+from runner.base.textfile import FileError, Problem, one_line
+from runner.control.loop import ControlLoop
+from runner.core.ports import users
+from runner.core.ports.devices import Device
+from runner.core.ports.users import Owner
+from runner.files.job.conflicts import clashes
+from runner.files.job.load import LoadedFile
+from runner.files.job.model import JobFile, resolve_profile
 from runner.files.policy import of_job
 from runner.files.settings.model import Settings
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import Data, Resolved, Sweep, find_data
+from runner.services.submission.revision import ArrayMembership, DataReference, Revision, find_data
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
     """The revisions that a submission stands for."""
 
-    revisions: tuple[Resolved, ...]
+    revisions: tuple[Revision, ...]
     limited: bool  # the site limits how many jobs may wait: to be looked at again when they are accepted
 
 
 @dataclass(frozen=True, slots=True)
-class Resolver:
+class RevisionResolver:
     """What is looked at to find out what a job file stands for."""
 
-    daemon: Daemon
+    daemon: ControlLoop
     store: SqliteStore
     settings: Settings
     state_dir: Path
 
-    def all_of(self, who: as_user.Person, owner: Owner, submission: Submission) -> Resolution:
+    def all_of(self, who: users.User, owner: Owner, submission: Submission) -> Resolution:
         """Return the revisions that a submission stands for; the id of a matrix is not known yet.
 
         Raises:
@@ -51,35 +55,35 @@ class Resolver:
             UsageError: what was given besides it is.
             Refused: the owner has too much already.
         """
-        look, reader = partial(as_user.problem, who), partial(_read_policy, who)
-        named = of_job.Named(submission.place.parent, look, reader)
+        look, reader = partial(as_user.path_problem, who), partial(_read_policy, who)
+        named = of_job.PolicyReference(submission.place.parent, look, reader)
         written = submission.read(named.problems)
-        snapshot = self.daemon.turns.peek(self.daemon.picture)
-        gate = admission(submission, self.daemon.world.capacity, snapshot, owner.name, len(written.jobs))
+        snapshot = self.daemon.exclusive.peek(self.daemon.picture)
+        gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
         reading = _Reading(self, who, owner, submission, gate, named)
-        found: list[Resolved] = []
+        found: list[Revision] = []
         problems: list[Problem] = []
         for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
             try:
                 found.append(reading.revision(job, sweep))
-            except SpecError as error:
+            except FileError as error:
                 if error.path != job.origin.path:  # of a file that the job file names
                     raise
                 problems += error.problems
         if problems:
-            raise SpecError(written.jobs[0].origin.path, problems)
+            raise FileError(written.jobs[0].origin.path, problems)
         if reading.refused:
             raise Refused(refusal(submission, reading.refused))
         return Resolution(tuple(found), gate.limits_queue)
 
 
-def _sweeps(written: Written) -> Iterator[Sweep | None]:
+def _sweeps(written: LoadedFile) -> Iterator[ArrayMembership | None]:
     """Yield for each job what it knows of its matrix; the id comes with the ids of the jobs."""
     for number, values in enumerate(written.values, start=1):
         yield (
             None
             if written.matrix is None
-            else Sweep(
+            else ArrayMembership(
                 id="",
                 values=values,
                 at_a_time=written.matrix.at_a_time,
@@ -93,27 +97,27 @@ def _sweeps(written: Written) -> Iterator[Sweep | None]:
 class _Reading:
     """The jobs of one submission, looked at one after the other; what they share is looked at once."""
 
-    resolver: Resolver
-    who: as_user.Person
+    resolver: RevisionResolver
+    who: users.User
     owner: Owner
     submission: Submission
     gate: Admission
-    named: of_job.Named
+    named: of_job.PolicyReference
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
 
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
 
-    def revision(self, job: JobFile, sweep: Sweep | None) -> Resolved:
+    def revision(self, job: JobFile, sweep: ArrayMembership | None) -> Revision:
         """Return the revision of one job.
 
         Raises:
             SpecError: with everything that is wrong with it.
         """
-        accelerator = accelerator_of(job, self.resolver.daemon.world.capacity.devices)
+        accelerator = accelerator_of(job, self.resolver.daemon.context.capacity.devices)
         data, unprepared = self._data(job)
-        made = Resolved(
+        made = Revision(
             job=job,
             path=self.submission.path,
             accelerator=accelerator,
@@ -122,7 +126,7 @@ class _Reading:
             groups=self.who.groups,
             user=self.who.name,
             data=data,
-            policy=of_job.pinned(self.named.policy(job)),
+            policy=of_job.serialized(self.named.policy(job)),
             team=self._team,
             sweep=sweep,
         )
@@ -132,14 +136,14 @@ class _Reading:
         problems = [*unprepared, *found.problems, *missing]
         problems += (*self._unoffered(job), *self._clashes(job, accelerator))
         if problems:
-            raise SpecError(job.origin.path, problems)
+            raise FileError(job.origin.path, problems)
         return made.model_copy(update={"after": after, "settings": resolve_profile(job, accelerator)})
 
-    def _data(self, job: JobFile) -> tuple[Data | None, tuple[Problem, ...]]:
+    def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return where the data of a job lie, and what stands against it, told with the rest."""
         try:
             return find_data(job, self.named.base, self.resolver.state_dir, self.named.look), ()
-        except SpecError as error:
+        except FileError as error:
             return None, error.problems
 
     @staticmethod
@@ -174,15 +178,15 @@ def team(gid: int) -> str:
         return str(gid)
 
 
-def _read_policy(who: as_user.Person, path: Path) -> bytes:
+def _read_policy(who: users.User, path: Path) -> bytes:
     """Return the text of a policy file, read as the person who submits.
 
     Raises:
         SpecError: it cannot be read.
     """
     try:
-        return as_user.read(who, path)
+        return as_user.read_as_user(who, path)
     except UsageError as error:
-        raise SpecError(
+        raise FileError(
             path, [Problem(None, "", str(error).removeprefix(f"{one_line(str(path))}: "))]
         ) from error

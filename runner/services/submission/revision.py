@@ -12,13 +12,13 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from jobs.contract import AttemptSpec, Plan, Profile, Program
-from runner.adapters.host.as_user import Person
-from runner.base.textfile import SpecError, quoted
-from runner.core.job.model import Attempt, From
-from runner.core.policy.interval import PRIOR_S
+from runner.base.textfile import FileError, quoted
+from runner.core.job.attempt import Attempt, StartFrom
+from runner.core.policy.adjustments import Overrides
+from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
-from runner.core.policy.turned import Turned
-from runner.core.scheduler.snapshot import Condition, Kind, Needs
+from runner.core.ports.users import User
+from runner.core.scheduler.snapshot import Condition, Kind, ResourceRequest
 from runner.files import datasets as catalogue
 from runner.files import shell
 from runner.files.job import paths
@@ -34,7 +34,7 @@ VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 _DATA: Final = ("workload", "data")
 
 
-class Data(BaseModel):
+class DataReference(BaseModel):
     """Where on the host the data of a workload lie."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,7 +46,7 @@ class Data(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ResolvedMount:
     """Something of the host that a job is shown."""
 
     source: Path
@@ -55,7 +55,7 @@ class Shown:
     trusted: bool = False  # the daemon's own; everything else is looked at as the job's owner
 
 
-def find_data(job: JobFile, base: Path, state_dir: Path, look: paths.Look) -> Data | None:
+def find_data(job: JobFile, base: Path, state_dir: Path, look: paths.Look) -> DataReference | None:
     """Return where the data of a job lie, None when they come with the image or are made up.
 
     ``look`` answers for one path, as in ``spec_paths.unusable``.
@@ -66,17 +66,17 @@ def find_data(job: JobFile, base: Path, state_dir: Path, look: paths.Look) -> Da
     name = paths.prepared_set(job.workload)
     if name is not None and not catalogue.is_prepared(state_dir, name):
         fact = f"the data set {quoted(name)} is not prepared; run: runner data prepare {name}"
-        raise SpecError(job.origin.path, [job.origin.problem(_DATA, fact)])
+        raise FileError(job.origin.path, [job.origin.problem(_DATA, fact)])
     if name is not None:
-        return Data(path=str(catalogue.location(state_dir, name)), prepared=True)
+        return DataReference(path=str(catalogue.location(state_dir, name)), prepared=True)
     written = paths.data_path(job.workload)
     if written is None:
         return None
     path = base / written
-    return Data(path=str(path), is_file=look(path, "file") is None)
+    return DataReference(path=str(path), is_file=look(path, "file") is None)
 
 
-class Sweep(BaseModel):
+class ArrayMembership(BaseModel):
     """A matrix as one of its jobs knows it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -90,7 +90,7 @@ class Sweep(BaseModel):
     count: int = 1
 
 
-class Resolved(BaseModel):
+class Revision(BaseModel):
     """One version of what a user asked for, ready to be run at any time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,14 +102,14 @@ class Resolved(BaseModel):
     gid: int
     groups: tuple[int, ...]
     user: str
-    data: Data | None = None
+    data: DataReference | None = None
     policy: str | None = None
     """The text of the policy, with all that it extends, as it was when the job was submitted."""
     team: str = ""
     """The submitter's primary group by name: whose share and quota it uses up; empty: nobody's."""
     after: tuple[tuple[str, Condition], ...] = ()
     """Ids of the jobs that must have ended first, and how."""
-    sweep: Sweep | None = None
+    sweep: ArrayMembership | None = None
     """The matrix that it is one job of."""
     settings: Profile | None = None
     """What the profile came to then; None in revisions that are older than this field."""
@@ -119,13 +119,13 @@ class Resolved(BaseModel):
         return Path(self.path).parent
 
     @property
-    def person(self) -> Person:
-        return Person(self.uid, self.gid, self.groups, self.user)
+    def person(self) -> User:
+        return User(self.uid, self.gid, self.groups, self.user)
 
-    def needs(self) -> Needs:
+    def needs(self) -> ResourceRequest:
         """Return what an attempt takes, and on which devices alone it can run."""
         resources, devices = self.job.resources, self.job.devices
-        return Needs(
+        return ResourceRequest(
             cpus=resources.cpus,
             memory_bytes=resources.memory,
             gpus=resources.gpus,
@@ -139,18 +139,18 @@ class Resolved(BaseModel):
 
     def policy_in_force(self) -> Policy:
         """Return the policy of the job, under the ceilings and with the backoff of its job file."""
-        return of_job.in_force(self.job, of_job.unpinned(self.policy))
+        return of_job.in_force(self.job, of_job.deserialized(self.policy))
 
-    def profile(self, turned: Turned | None = None) -> Profile:
+    def profile(self, turned: Overrides | None = None) -> Profile:
         """Return the settings that the job's profile comes to, with what remedies have turned over it."""
-        turned = turned or Turned()
+        turned = turned or Overrides()
         settings, changes = self._settings(turned), turned.switches
         if not changes:
             return settings
         name = "+".join([settings.name, *(each for each in changes if each not in settings.name)])
         return Profile.model_validate({**settings.model_dump(), **changes, "name": name[:200]})
 
-    def _settings(self, turned: Turned) -> Profile:
+    def _settings(self, turned: Overrides) -> Profile:
         """Return what the profile came to when the job was submitted: no upgrade changes what runs."""
         job = self.job
         if turned.profile is None:
@@ -158,7 +158,7 @@ class Resolved(BaseModel):
         choice = ProfileChoice.model_validate({**job.profile.model_dump(), "extends": turned.profile})
         return resolve_profile(job.model_copy(update={"profile": choice}), self.accelerator)
 
-    def profile_name(self, turned: Turned) -> str:
+    def profile_name(self, turned: Overrides) -> str:
         """Return the name of the profile that the job starts from."""
         written = turned.profile or self.job.profile.extends
         return self.accelerator if written == AUTO else written
@@ -169,12 +169,12 @@ class Resolved(BaseModel):
         idle = switches.unused(self.profile(), self.job.workload.kind, self.accelerator)
         asked = self.job.profile.changes
         vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
-        vain += of_job.in_vain(self.job.retry, of_job.unpinned(self.policy))
+        vain += of_job.in_vain(self.job.retry, of_job.deserialized(self.policy))
         plan = self.job.workload
         return (*vain, *(shell.warnings(plan.command) if isinstance(plan, Program) else ()))
 
     def environment(
-        self, root: PurePath, scratch: PurePath, turned: Turned | None = None
+        self, root: PurePath, scratch: PurePath, turned: Overrides | None = None
     ) -> Mapping[str, str]:
         """Return the job's own variables, and those that follow from its profile.
 
@@ -195,7 +195,7 @@ class Resolved(BaseModel):
             workload=self._workload(in_container=in_container),
             profile=self.profile(attempt.turned),
             checkpoint=checkpoint_plan(self.job, PRIOR_S),
-            resume_step=attempt.start.step if attempt.start.source is From.STEP else None,
+            resume_step=attempt.start.step if attempt.start.source is StartFrom.STEP else None,
             accelerator=self.accelerator,
             cpus=self.job.resources.cpus,
             device_bytes=self._part(),
@@ -206,21 +206,23 @@ class Resolved(BaseModel):
         devices = self.job.devices
         return devices.memory if devices.lent_as is Kind.SHARED else None
 
-    def shown(self) -> Iterator[Shown]:
+    def shown(self) -> Iterator[ResolvedMount]:
         """Yield what the job sees of the host, its secrets apart."""
         for mount in self.job.mounts:
-            yield Shown(self.base / mount.source, PurePosixPath(mount.target), mount.read_only)
+            yield ResolvedMount(self.base / mount.source, PurePosixPath(mount.target), mount.read_only)
         if self.data is not None:
-            yield Shown(Path(self.data.path), self._data_target(self.data), trusted=self.data.prepared)
+            yield ResolvedMount(
+                Path(self.data.path), self._data_target(self.data), trusted=self.data.prepared
+            )
         if (code := self._code()) is not None:
-            yield Shown(code, CODE_TARGET)
+            yield ResolvedMount(code, CODE_TARGET)
 
     def _code(self) -> Path | None:
         plan = self.job.workload
         return self.base / plan.code if isinstance(plan, Program) and plan.code is not None else None
 
     @staticmethod
-    def _data_target(data: Data) -> PurePosixPath:
+    def _data_target(data: DataReference) -> PurePosixPath:
         """Return where the data appear; a file keeps its name, because its ending says what it holds."""
         return WORKLOAD_TARGET / Path(data.path).name if data.is_file else WORKLOAD_TARGET
 

@@ -5,19 +5,22 @@ from functools import cache
 from pathlib import Path
 
 from runner.base.errors import Unavailable
-from runner.control.context import Findings, Glance, Pinned, Terms
-from runner.core.job.exit_cause import Evidence, completed, explain
-from runner.core.job.model import Attempt, Ended
+from runner.core.job.attempt import Attempt, AttemptEnd
+from runner.core.job.exit_cause import Evidence, completed, explain_exit
 from runner.core.policy.facts import Known
 from runner.core.policy.model import Policy, digest
-from runner.core.ports.all import BuildFailed, DecisionRow, Device, Gone, JobRow, Key, LaunchRequest, Limits
-from runner.core.scheduler.snapshot import Needs
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits
+from runner.core.ports.images import BuildFailed
+from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.scheduler.snapshot import ResourceRequest
 from runner.files.policy import load as files
 
 
 @cache
-def pinned(policy: Policy) -> Pinned:
-    return Pinned(policy, digest(policy))
+def pinned(policy: Policy) -> PinnedPolicy:
+    return PinnedPolicy(policy, digest(policy))
 
 
 @cache
@@ -29,27 +32,27 @@ def steady() -> Policy:
 
 @dataclass
 class FakeWorkshop:
-    """Satisfies ``runner.control.context.Workshop``."""
+    """Satisfies ``runner.core.ports.attempts.Attempts``."""
 
     instance: str
-    needs_of: dict[str, Needs] = field(default_factory=dict)
-    terms_of: dict[str, Terms] = field(default_factory=dict)
-    builds: int = 0
+    needs_of: dict[str, ResourceRequest] = field(default_factory=dict)
+    terms_of: dict[str, QueueTerms] = field(default_factory=dict)
+    build_queue: int = 0
     build_error: str | None = None
     engine_down: bool = False
     mistake: Exception | None = None  # raised by whatever is asked for next
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
     facts: dict[str, dict[str, Known]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
-    glances: dict[str, Glance | Exception] = field(default_factory=dict)
+    glances: dict[str, ProgressProbe | Exception] = field(default_factory=dict)
     retired: list[str] = field(default_factory=list)
     kept: list[DecisionRow] = field(default_factory=list)
 
-    def needs(self, row: JobRow) -> Needs:
-        return self.needs_of.get(row.job.id, Needs(1.0, 1024**3))
+    def needs(self, row: JobRow) -> ResourceRequest:
+        return self.needs_of.get(row.job.id, ResourceRequest(1.0, 1024**3))
 
-    def terms(self, row: JobRow) -> Terms:
-        return self.terms_of.get(row.job.id, Terms())
+    def terms(self, row: JobRow) -> QueueTerms:
+        return self.terms_of.get(row.job.id, QueueTerms())
 
     def prepare_image(self, row: JobRow) -> str:
         self._err()
@@ -57,7 +60,7 @@ class FakeWorkshop:
             raise Unavailable("the engine does not answer")
         if self.build_error:
             raise BuildFailed(self.build_error)
-        self.builds += 1
+        self.build_queue += 1
         return f"img-{row.name}"
 
     def request(
@@ -78,16 +81,18 @@ class FakeWorkshop:
     def let_go(self, row: JobRow) -> None:
         """Nothing is held for a launch."""
 
-    def policy(self, row: JobRow) -> Pinned:
+    def policy(self, row: JobRow) -> PinnedPolicy:
         return pinned(self.policies.get(row.job.id, steady()))
 
-    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
         self._err()
         said = "completed" if gone.exit_code == 0 else None
         evidence = Evidence(gone.exit_code, gone.oom_seen, gone.error, said, "", reports=True)
-        cause, message = explain(evidence)
+        cause, message = explain_exit(evidence)
         step = self.steps.get(row.job.id)
-        ended = Ended(gone.exit_code, cause, message, completed=completed(evidence), checkpoint_step=step)
+        ended = AttemptEnd(
+            gone.exit_code, cause, message, completed=completed(evidence), checkpoint_step=step
+        )
         facts: dict[str, Known] = {
             "exit.class": "success" if ended.completed else "exception",
             "cause": cause,
@@ -99,12 +104,12 @@ class FakeWorkshop:
             **({} if step is None else {"checkpoint.step": step}),
             **self.facts.get(row.job.id, {}),
         }
-        return Findings(ended, self.policy(row), facts, () if step is None else (step,), "same")
+        return ExitFindings(ended, self.policy(row), facts, () if step is None else (step,), "same")
 
-    def glance(self, row: JobRow, attempt: Attempt) -> Glance:
+    def glance(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
         del attempt
         self._err()
-        glance = self.glances.get(row.job.id, Glance())
+        glance = self.glances.get(row.job.id, ProgressProbe())
         if isinstance(glance, Exception):
             raise glance
         return glance

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class FakeClock:
-    """Satisfies ``runner.core.ports.all.Clock``."""
+    """Satisfies ``runner.core.ports.clock.Clock``."""
 
     def __init__(self) -> None:
         self._now = datetime(2030, 1, 1, tzinfo=UTC)

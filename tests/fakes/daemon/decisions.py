@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from runner.core.job.model import Ruling, Start
-from runner.core.policy.decision import Verdict
+from runner.core.job.attempt import ExitDecision, Start
+from runner.core.policy.adjustments import Overrides
+from runner.core.policy.decision import Action
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.policy.turned import Turned
 
 ONCE = History(attempts=1, charged=1)
 
@@ -16,12 +16,12 @@ def ruling(
     reason: str = "so it is",
     *,
     start: Start | None = None,
-    turned: Turned | None = None,
+    turned: Overrides | None = None,
     history: History = ONCE,
-) -> Ruling:
+) -> ExitDecision:
     """Return a ruling; another attempt waits for 5 s."""
-    verdict = Verdict(verb, "rule", reason, delay=timedelta(seconds=5))
-    return Ruling(verdict, history, start or Start(), turned or Turned())
+    verdict = Action(verb, "rule", reason, delay=timedelta(seconds=5))
+    return ExitDecision(verdict, history, start or Start(), turned or Overrides())
 
 
 AGAIN = ruling(Verb.RESUME, "resume from step 40: exception")

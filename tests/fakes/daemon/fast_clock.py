@@ -40,7 +40,7 @@ def start(file: Path, at_s: float) -> None:
 
 @dataclass(frozen=True)
 class FastClock:
-    """Satisfies ``runner.core.ports.all.Clock``."""
+    """Satisfies ``runner.core.ports.clock.Clock``."""
 
     file: Path
     speed: float  # seconds that pass here while one passes there

@@ -7,20 +7,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from runner.adapters.sqlite.schedules import OccasionRow, ScheduleBooks, ScheduleRow
+from runner.adapters.sqlite.schedules import FiringRow, ScheduleRow, SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
-from runner.base.broadcast import Pulse
+from runner.base.broadcast import ChangeBroadcast
 from runner.control.context import Capacity
-from runner.control.context import World as Parts
-from runner.control.loop import Daemon
-from runner.control.transitions import question
-from runner.core.job.model import CancelRequested
-from runner.core.ports.all import Device, JobRow
+from runner.control.context import Context as Parts
+from runner.control.loop import ControlLoop
+from runner.control.transitions import call_on_loop
+from runner.core.job.events import CancelRequested
+from runner.core.ports.devices import Device
+from runner.core.ports.store import JobRow
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import JobWorkshop, Shop
-from runner.services.jobs import Caller, Service, Submission
-from runner.services.schedules.service import Schedules
-from runner.services.schedules.trigger import Timetable
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.jobs import Caller, JobService, Submission
+from runner.services.schedules.service import ScheduleService
+from runner.services.schedules.trigger import ScheduleTrigger
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeExecutor, World
 from tests.fakes.engine.images import FakeImages
@@ -29,11 +30,11 @@ from tests.fakes.engine.keyed_executor import ManualLanes
 T = TypeVar("T")
 
 
-class OneThread(Daemon):
+class OneThread(ControlLoop):
     """A daemon whose loop is whoever calls it."""
 
     def asked(self, work: Callable[[], T]) -> Future[T]:
-        message, answer = question(work)
+        message, answer = call_on_loop(work)
         message.work()
         return answer
 
@@ -52,7 +53,7 @@ class Clockwork:
     def boot(self) -> None:
         """Begin with what is in the store; whatever was under way is lost, as after a kill."""
         self.store = SqliteStore(self.directory / "store.db")
-        shop = Shop(
+        shop = AttemptConfig(
             instance=self.store.instance,
             jobs_dir=self.directory / "jobs",
             in_container=True,
@@ -62,25 +63,32 @@ class Clockwork:
             log_quota_bytes=1024**2,
             clock=self.clock,
         )
-        workshop = JobWorkshop(shop)
+        attempt_service = AttemptService(shop)
         parts = Parts(
             store=self.store,
             executor=FakeExecutor(self.store.instance, World()),
-            workshop=workshop,
+            attempt_service=attempt_service,
             clock=self.clock,
             capacity=Capacity(4.0, 16 * 1024**3, (Device("GPU-a", "nvidia", "H100"),)),
-            lanes=ManualLanes(),
-            builds=ManualLanes(),
+            work_queue=ManualLanes(),
+            build_queue=ManualLanes(),
         )
         daemon = OneThread(parts)
         daemon.adopt()
         now = self.clock.now()
-        self.service = Service(
-            daemon, self.store, workshop, Settings(), self.clock, Pulse(), self.directory, now
+        self.service = JobService(
+            daemon,
+            self.store,
+            attempt_service,
+            Settings(),
+            self.clock,
+            ChangeBroadcast(),
+            self.directory,
+            now,
         )
-        self.books, self.lanes = ScheduleBooks(self.store), ManualLanes()
-        self.timetable = Timetable(self.service, self.books, self.lanes)
-        self.schedules = Schedules(self.service, self.books, self.timetable)
+        self.books, self.work_queue = SqliteSchedules(self.store), ManualLanes()
+        self.timetable = ScheduleTrigger(self.service, self.books, self.work_queue)
+        self.schedules = ScheduleService(self.service, self.books, self.timetable)
 
     # --- time
 
@@ -90,10 +98,10 @@ class Clockwork:
         self.clock.forward((wanted - self.clock.now()).total_seconds())
 
     def tick(self) -> None:
-        self.timetable.tick(self.service.daemon.world.moment())
+        self.timetable.tick(self.service.daemon.context.moment())
 
     def work(self) -> None:
-        while self.lanes.step():
+        while self.work_queue.step():
             pass
 
     def until(self, text: str, every_s: float = 600) -> None:
@@ -126,7 +134,7 @@ class Clockwork:
         rows = self.books.occasions(number, 1000)
         return [(f"{row.at:%m-%d %H:%M}", row.state) for row in reversed(rows)]
 
-    def last(self, number: int = 1) -> OccasionRow:
+    def last(self, number: int = 1) -> FiringRow:
         return self.books.occasions(number, 1)[0]
 
     def end(self, job_id: str) -> None:

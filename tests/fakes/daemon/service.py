@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import docker
 
 from jobs.contract import RunPaths
-from runner.client.autostart import Place, answers
+from runner.client.autostart import Endpoint, answers
 from runner.client.client import Client
 from tests.fakes.daemon import fork_server as nursery
 from tests.fakes.workloads.counter_image import docker_client
@@ -220,7 +220,7 @@ class Service(JobFiles):
     @property
     def client(self) -> Client:
         """A client that never starts a daemon."""
-        return Client(Place(str(self.socket), None))
+        return Client(Endpoint(str(self.socket), None))
 
     def runner(self, *arguments: str, code: int | set[int] = 0) -> str:
         """Type a command as a user would, hold it to its exit code, and return all that it printed.

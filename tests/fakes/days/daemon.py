@@ -18,20 +18,20 @@ from typing import Any, Final
 
 import pytest
 
-from runner.adapters.gpu.health import STALE_LOOKS, DeviceWatch
+from runner.adapters.gpu.health import STALE_LOOKS, DeviceHealthMonitor
 from runner.base import logging as logs
 from runner.base.errors import Refused, RunnerError
 from runner.control import scheduler as scheduling
-from runner.control.context import Moment
+from runner.control.context import Instant
 from runner.control.inventory import Inventory
-from runner.core.devices.state import Care
-from runner.core.job.model import Finished, Held, Lent, Running
-from runner.core.ports.all import JobRow
+from runner.core.devices.state import CleanupRules
+from runner.core.job.states import Allocated, Finished, Held, Running
+from runner.core.ports.store import JobRow
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.snapshot import DeviceState, Snapshot
 from runner.files.settings.model import Settings
 from runner.server import main as app
-from runner.services.jobs import Caller, Service, Submission
+from runner.services.jobs import Caller, JobService, Submission
 from tests.fakes.daemon.fast_clock import FastClock
 from tests.fakes.daemon.service import LENDABLE_BYTES
 from tests.fakes.days import invariants as day_rules
@@ -94,13 +94,13 @@ class Day:
 
     place: Path
     clock: FastClock
-    service: Service
+    service: JobService
     counts: Counter[str] = field(default_factory=Counter)
     _waited: frozenset[str] = frozenset()
 
     @property
     def inventory(self) -> Inventory:
-        found = self.service.daemon.world.inventory
+        found = self.service.daemon.context.inventory
         assert isinstance(found, Inventory)
         return found
 
@@ -121,18 +121,18 @@ class Day:
     def changed(self) -> None:
         """Something has happened to a job."""
         self.counts["events"] += 1
-        self.service.pulse.beat()
+        self.service.broadcast.beat()
         rows = [entry.row for entry in self.service.daemon.entries.values()]
-        held = [self._holding(row) for row in rows if isinstance(row.job.state, Lent)]
+        held = [self._holding(row) for row in rows if isinstance(row.job.state, Allocated)]
         self.hold(lambda: day_rules.lent_once(held, self.inventory.present()))
-        quotas = self.service.daemon.world.site.rules.quotas
+        quotas = self.service.daemon.context.site.rules.quotas
         self.hold(lambda: day_rules.within_quotas(held, quotas))
 
     def _holding(self, row: JobRow) -> Holding:
-        state, terms = row.job.state, self.service.workshop.terms(row)
-        assert isinstance(state, Lent)
+        state, terms = row.job.state, self.service.attempt_service.terms(row)
+        assert isinstance(state, Allocated)
         sweep = None if terms.sweep is None else (terms.sweep.id, terms.sweep.at_a_time)
-        part = self.service.workshop.needs(row).device_bytes
+        part = self.service.attempt_service.needs(row).device_bytes
         return Holding(row.job.id, row.owner.name, terms.team, state.allocation.devices, part, sweep)
 
     def planned(self, snapshot: Snapshot) -> Plan:
@@ -147,7 +147,7 @@ class Day:
         self.hold(lambda: self.counts.update(closed=day_rules.maintenance_is_kept(snapshot, made)))
         return made
 
-    def tick(self, now: Moment) -> None:
+    def tick(self, now: Instant) -> None:
         """Hold devices, queue and store against each other."""
         del now
         self.clock.wind()
@@ -160,7 +160,7 @@ class Day:
     def _nothing_leaks(self) -> None:
         held: dict[str, set[str]] = {}
         for entry in self.service.daemon.entries.values():
-            if isinstance(entry.row.job.state, Lent):
+            if isinstance(entry.row.job.state, Allocated):
                 for uuid in entry.row.job.state.allocation.devices:
                     held.setdefault(uuid, set()).add(entry.row.job.id)
         standings = {each.device.uuid: each.standing for each in self.inventory.shown()}
@@ -343,8 +343,8 @@ def main(place: Path) -> None:
     logs.configure(terminal=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "SystemClock", lambda: clock)
-        patch.setattr(app, "DeviceWatch", partial(DeviceWatch, every_s=LOOK_S))
-        patch.setattr(app, "Care", partial(Care, stale_s=STALE_LOOKS * LOOK_S))
+        patch.setattr(app, "DeviceHealthMonitor", partial(DeviceHealthMonitor, every_s=LOOK_S))
+        patch.setattr(app, "CleanupRules", partial(CleanupRules, stale_s=STALE_LOOKS * LOOK_S))
         day = Day(place, clock, app.build(place / "state", settings(kind)))
         patch.setattr(scheduling, "plan", day.planned)
         day.service.daemon.changed = day.changed

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runner.core.ports.all import Device
+from runner.core.ports.devices import Device
 from runner.core.scheduler.backfill import Plan, Start, plan
-from runner.core.scheduler.calendar import Book, Cap
+from runner.core.scheduler.calendar import Calendar, Limit
 from runner.core.scheduler.config import Quota, Quotas
 from runner.core.scheduler.fairshare import Shares
-from runner.core.scheduler.pending import Waits
-from runner.core.scheduler.placement import Places
+from runner.core.scheduler.pending import PendingReasons
+from runner.core.scheduler.placement import Placements
 from runner.core.scheduler.priority import Eligible
-from runner.core.scheduler.snapshot import DeviceState, Kind, Running, Snapshot, Waiting
-from runner.core.scheduler.timeline import Stay
+from runner.core.scheduler.snapshot import DeviceState, Kind, PendingJob, RunningJob, Snapshot
+from runner.core.scheduler.timeline import Span
 
 EARLY_S = 1.0
 """Two plans of the same promise may differ by the time between them."""
@@ -139,7 +139,7 @@ def nobody_is_passed_over(snapshot: Snapshot, made: Plan) -> int:
     return len(blocked)
 
 
-def _promises_hold(without: Plan, after: Plan, behind: Iterable[Running]) -> None:
+def _promises_hold(without: Plan, after: Plan, behind: Iterable[RunningJob]) -> None:
     names = sorted(job.job_id for job in behind)
     promised = {each.job_id: each.at_s for each in after.reservations}
     for each in without.reservations:
@@ -154,16 +154,16 @@ def _promises_hold(without: Plan, after: Plan, behind: Iterable[Running]) -> Non
 class _Needy:
     """Which quotas overdue jobs wait for, and which jobs wait for devices that are promised to others."""
 
-    places: Places
+    places: Placements
     closed: frozenset[str]
     unpromised: tuple[str, ...]
 
     @classmethod
-    def of(cls, blocked: Iterable[Waiting], made: Plan) -> "_Needy":
+    def of(cls, blocked: Iterable[PendingJob], made: Plan) -> "_Needy":
         waits, promised = made.waits, {each.job_id: each for each in made.reservations}
-        assert isinstance(waits, Waits)
+        assert isinstance(waits, PendingReasons)
         snapshot, closed = waits.snapshot, set[str]()
-        book, unpromised = Book(snapshot), []
+        book, unpromised = Calendar(snapshot), []
         for job in blocked:
             caps, known = list(book.caps(job)), promised.get(job.job_id)
             if known is not None:
@@ -185,12 +185,12 @@ class _Needy:
         return cls(waits.places, frozenset(closed), tuple(unpromised))
 
 
-def _full(caps: Iterable[Cap], now_s: float, lasts_s: float) -> set[str]:
+def _full(caps: Iterable[Limit], now_s: float, lasts_s: float) -> set[str]:
     """Return the limits that do not leave enough for a time: what is only kept for later counts too."""
     return {each.words for each in caps if each.free.least(now_s, now_s + lasts_s) < each.amount}
 
 
-def _lasts_s(job: Waiting, snapshot: Snapshot) -> float:
+def _lasts_s(job: PendingJob, snapshot: Snapshot) -> float:
     return _endless_s(snapshot) if job.lasts_s is None else job.lasts_s
 
 
@@ -198,17 +198,17 @@ def _endless_s(snapshot: Snapshot) -> float:
     return snapshot.endless.until(snapshot.now_s) - snapshot.now_s
 
 
-def _kept_s(job: Waiting, snapshot: Snapshot) -> float:
+def _kept_s(job: PendingJob, snapshot: Snapshot) -> float:
     return snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
 
 
-def _hopeless(job: Waiting, caps: Iterable[Cap], places: Places) -> bool:
+def _hopeless(job: PendingJob, caps: Iterable[Limit], places: Placements) -> bool:
     """Return whether a job waits for what it can never have, or for what is out of service."""
-    gone = places.earliest(places.shape(job.needs), Stay(0.0)) is None
+    gone = places.earliest(places.shape(job.needs), Span(0.0)) is None
     return gone or any(each.limit < each.amount for each in caps)
 
 
-def _quotas_are_left(needy: _Needy, behind: Iterable[Running]) -> None:
+def _quotas_are_left(needy: _Needy, behind: Iterable[RunningJob]) -> None:
     for job in behind:
         taken = {cap.words for cap in needy.places.book.caps(job)} & needy.closed
         assert not taken, f"job {job.job_id} takes of {taken}, for which overdue jobs wait"
@@ -217,7 +217,9 @@ def _quotas_are_left(needy: _Needy, behind: Iterable[Running]) -> None:
         )
 
 
-def _begun(snapshot: Snapshot, made: Plan, late: Collection[str]) -> tuple[list[Running], list[Running]]:
+def _begun(
+    snapshot: Snapshot, made: Plan, late: Collection[str]
+) -> tuple[list[RunningJob], list[RunningJob]]:
     """Return what a plan starts, as if it ran: of the overdue, and of those behind them.
 
     Nobody behind them may count on an end that nobody knows.
@@ -232,8 +234,8 @@ def _begun(snapshot: Snapshot, made: Plan, late: Collection[str]) -> tuple[list[
     )
 
 
-def _running(job: Waiting, start: Start, snapshot: Snapshot, unknown_s: float | None) -> Running:
-    return Running(
+def _running(job: PendingJob, start: Start, snapshot: Snapshot, unknown_s: float | None) -> RunningJob:
+    return RunningJob(
         job_id=job.job_id,
         owner=job.owner,
         needs=job.needs,

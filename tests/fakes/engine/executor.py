@@ -9,9 +9,9 @@ from signal import SIGKILL
 from threading import Lock
 from typing import Final
 
-from runner.adapters.launch import admit, attempt_name
+from runner.adapters.launch import attempt_name, launch_script
 from runner.base.errors import Unavailable
-from runner.core.ports.all import (
+from runner.core.ports.executor import (
     Alive,
     Created,
     Gone,
@@ -72,68 +72,68 @@ class World:
 
 
 class FakeExecutor:
-    """Satisfies ``runner.core.ports.all.Executor``."""
+    """Satisfies ``runner.core.ports.executor.Executor``."""
 
     kind: Final = "fake"
 
-    def __init__(self, instance: str, world: World | None = None) -> None:
+    def __init__(self, instance: str, context: World | None = None) -> None:
         self.instance = instance
-        self.world = world or World()
+        self.context = context or World()
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
-        admit(request)
+        launch_script(request)
         return {"name": attempt_name(request.key), "argv": list(request.argv)}
 
     def launch(self, request: LaunchRequest) -> None:
-        admit(request)
+        launch_script(request)
         self._answer()
-        with self.world.lock:
-            if request.image in self.world.images_gone:
+        with self.context.lock:
+            if request.image in self.context.images_gone:
                 raise ImageGone(request.image)
-            if self.world.refusals:
-                raise LaunchRefused(self.world.refusals.pop(0))
-            if isinstance(self.world.attempts.get(request.key), Created | None):
-                self.world.start(request)
-        self.world.wake()
+            if self.context.refusals:
+                raise LaunchRefused(self.context.refusals.pop(0))
+            if isinstance(self.context.attempts.get(request.key), Created | None):
+                self.context.start(request)
+        self.context.wake()
         self._lose()
 
     def signal(self, key: Key, signal: int) -> None:
         self._answer()
-        self.world.signals.append((key, signal))
-        program = self.world.running.get(key)
+        self.context.signals.append((key, signal))
+        program = self.context.running.get(key)
         if program is None:
             return
         code = 128 + signal if signal == SIGKILL else program.on_signal.get(signal, 128 + signal)
         if code is not None:
-            self.world.end(key, code)
+            self.context.end(key, code)
         self._lose()
 
     def observe(self) -> tuple[Observation, ...]:
         self._answer()
         return tuple(
             seen
-            for key, seen in sorted(self.world.attempts.items(), key=_by_name)
+            for key, seen in sorted(self.context.attempts.items(), key=_by_name)
             if key.instance == self.instance
         )
 
     def remove(self, key: Key) -> None:
         self._answer()
-        if key in self.world.running:
+        if key in self.context.running:
             raise Unavailable(f"{attempt_name(key)}: not removed, it still runs; signal it first")
-        self.world.attempts.pop(key, None)
+        self.context.attempts.pop(key, None)
         self._lose()
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        number = len(self.world.watchers)
-        self.world.watchers[number] = wake
-        return lambda: self.world.watchers.pop(number, None) and None
+        number = len(self.context.watchers)
+        self.context.watchers[number] = wake
+        return lambda: self.context.watchers.pop(number, None) and None
 
     def _answer(self) -> None:
-        if self.world.down:
+        if self.context.down:
             raise Unavailable("the engine does not answer")
 
     def _lose(self) -> None:
-        if self.world.lose_answers:
+        if self.context.lose_answers:
             raise Unavailable("the engine did not answer in time")
 
 

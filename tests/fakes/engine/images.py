@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from runner.core.ports.all import Accelerator, BuildFailed
+from runner.core.ports.images import Accelerator, BuildFailed
 
 
 class FakeImages:
-    """Satisfies ``runner.core.ports.all.Images``."""
+    """Satisfies ``runner.core.ports.images.Images``."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 class ManualLanes:
-    """Satisfies ``runner.control.context.Lanes``."""
+    """Satisfies ``runner.control.context.KeyedWork``."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, deque[Callable[[], None]]] = {}

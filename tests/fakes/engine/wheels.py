@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.adapters.datasets.store import Fetch
+from runner.adapters.datasets.store import Download
 from runner.files.datasets import DataSet, Member
 
 PIP = """\
@@ -30,13 +30,13 @@ class FakeIndex:
     folder: Path
 
     @property
-    def fetch(self) -> Fetch:
+    def fetch(self) -> Download:
         """Return what downloads from here."""
         interpreter = self.folder / "python"
         if not interpreter.exists():
             interpreter.write_text(PIP.format(python=sys.executable, folder=str(self.folder)))
             interpreter.chmod(0o755)
-        return Fetch(str(interpreter))
+        return Download(str(interpreter))
 
     def asked(self) -> list[str]:
         """Return the command lines so far."""

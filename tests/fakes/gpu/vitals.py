@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Event as Flag
 
-from runner.core.ports.all import Device, Health
+from runner.core.ports.devices import Device, Health
 
 
 @dataclass
 class FakeHealth:
-    """Satisfies ``runner.core.ports.all.DeviceHealth``."""
+    """Satisfies ``runner.core.ports.devices.DeviceHealth``."""
 
     healths: dict[str, Health] = field(default_factory=dict)
     mistake: Exception | None = None
@@ -28,7 +28,7 @@ class FakeHealth:
 
 @dataclass
 class FakeVitals:
-    """Satisfies ``runner.core.ports.all.Vitals``."""
+    """Satisfies ``runner.core.ports.devices.Vitals``."""
 
     known: dict[str, object] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)

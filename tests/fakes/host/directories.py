@@ -5,31 +5,31 @@ from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from runner.core.scheduler.backfill import Plan, plan
-from runner.core.scheduler.config import Rules
+from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.snapshot import (
     GIB,
     Device,
     DeviceState,
-    Ended,
+    EndedJob,
     Host,
     Maintenance,
-    Needs,
-    Running,
+    PendingJob,
+    ResourceRequest,
+    RunningJob,
     Snapshot,
-    Waiting,
 )
 
 NOW_S = 1_900_000_000.0
 """2030-03-17 17:46:40 UTC."""
 
 HOUR_S = 3600.0
-SMALL = Needs(1.0, GIB, 1)
+SMALL = ResourceRequest(1.0, GIB, 1)
 
 
-def devices(count: int, *, host: str = "h", island: str | None = "nvlink") -> tuple[Device, ...]:
+def devices(count: int, *, host: str = "h", link_group: str | None = "nvlink") -> tuple[Device, ...]:
     return tuple(
         Device(f"{host}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
-               capability=(9, 0), island=island, numa=2 * i // count)
+               capability=(9, 0), link_group=link_group, numa=2 * i // count)
         for i in range(count)
     )  # fmt: skip
 
@@ -38,22 +38,22 @@ def host(count: int = 4, name: str = "h", *, cpus: float = 32, own: Iterable[Dev
     return Host(name, cpus, 256 * GIB, tuple(own) or devices(count, host=name))
 
 
-def gpus(count: int, *, linked: bool = False) -> Needs:
-    return Needs(1.0, GIB, count, linked=linked)
+def gpus(count: int, *, linked: bool = False) -> ResourceRequest:
+    return ResourceRequest(1.0, GIB, count, linked=linked)
 
 
 def waiting(  # noqa: PLR0913  a job has many sides
     job_id: str,
-    needs: Needs = SMALL,
+    needs: ResourceRequest = SMALL,
     *,
     age_s: float = 60.0,
     owner: str = "ada",
     hours: float | None = 1.0,
     priority_class: str = "normal",
     priority: int = 50,
-) -> Waiting:
+) -> PendingJob:
     limit_s = None if hours is None else hours * HOUR_S
-    return Waiting(
+    return PendingJob(
         job_id, owner, needs, NOW_S - age_s, priority_class=priority_class, priority=priority, limit_s=limit_s
     )
 
@@ -67,10 +67,10 @@ def running(  # noqa: PLR0913  a job has many sides
     priority_class: str = "normal",
     on: str = "h",
     ran_s: float = HOUR_S,
-) -> Running:
+) -> RunningJob:
     held = tuple(held)
     ends_s = None if hours is None else NOW_S + hours * HOUR_S
-    return Running(
+    return RunningJob(
         job_id, owner, gpus(len(held)), on, held, NOW_S - ran_s, ends_s, priority_class=priority_class
     )
 
@@ -80,21 +80,21 @@ class More(TypedDict, total=False):
 
     user_usage: Mapping[str, float]
     group_usage: Mapping[str, float]
-    ended: Mapping[str, Ended]
+    ended: Mapping[str, EndedJob]
     maintenance: tuple[Maintenance, ...]
     utc_offset_s: float
 
 
 def planned(
-    queue: Iterable[Waiting],
+    queue: Iterable[PendingJob],
     hosts: Iterable[Host] = (),
-    busy: Iterable[Running] = (),
-    rules: Rules | None = None,
+    busy: Iterable[RunningJob] = (),
+    rules: SchedulerConfig | None = None,
     **more: Unpack[More],
 ) -> Plan:
     """Return the plan for a queue, on one host with four linked devices unless others are given."""
     known = Snapshot(
-        NOW_S, tuple(hosts) or (host(),), tuple(queue), tuple(busy), rules=rules or Rules(), **more
+        NOW_S, tuple(hosts) or (host(),), tuple(queue), tuple(busy), rules=rules or SchedulerConfig(), **more
     )
     return plan(known)
 

@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runner.adapters.sqlite.accounting import Lendings
+from runner.adapters.sqlite.accounting import SqliteUsageHistory
 from runner.adapters.sqlite.store import SqliteStore
-from runner.control.context import Capacity, Site
-from runner.control.context import World as Parts
-from runner.control.loop import Daemon
-from runner.core.job.model import Job, Preparing
+from runner.control.context import Capacity, SiteConfig
+from runner.control.context import Context as Parts
+from runner.control.loop import ControlLoop
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
 from runner.core.policy.model import Policy
-from runner.core.ports.all import Device, JobRow, Key, Owner
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import Key
+from runner.core.ports.store import JobRow
+from runner.core.ports.users import Owner
 from tests.fakes.daemon.attempts import FakeWorkshop
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeExecutor, World
@@ -28,9 +32,9 @@ class Host:
     """A machine: a store and an engine that outlive the daemon, and a daemon that can be killed."""
 
     path: Path
-    world: World = field(default_factory=World)
+    context: World = field(default_factory=World)
     clock: FakeClock = field(default_factory=FakeClock)
-    site: Site = field(default_factory=Site)
+    site: SiteConfig = field(default_factory=SiteConfig)
 
     def __post_init__(self) -> None:
         self.boot()
@@ -38,28 +42,28 @@ class Host:
     def boot(self) -> None:
         """Start a daemon over what is there; whatever the one before had not done is lost."""
         self.store = SqliteStore(self.path / "store.db")
-        if not hasattr(self, "workshop"):
-            self.workshop = FakeWorkshop(self.store.instance)
-        self.executor = FakeExecutor(self.store.instance, self.world)
-        self.lanes, self.builds = ManualLanes(), ManualLanes()
+        if not hasattr(self, "attempt_service"):
+            self.attempt_service = FakeWorkshop(self.store.instance)
+        self.executor = FakeExecutor(self.store.instance, self.context)
+        self.work_queue, self.build_queue = ManualLanes(), ManualLanes()
         parts = Parts(
             store=self.store,
             executor=self.executor,
-            workshop=self.workshop,
+            attempt_service=self.attempt_service,
             clock=self.clock,
             capacity=Capacity(4.0, 16 * 1024**3, GPUS),
-            lanes=self.lanes,
-            builds=self.builds,
+            work_queue=self.work_queue,
+            build_queue=self.build_queue,
             site=self.site,
-            past=Lendings(self.store),
+            past=SqliteUsageHistory(self.store),
         )
-        self.daemon = Daemon(parts)
+        self.daemon = ControlLoop(parts)
         self.daemon.adopt()
 
     def submit(self, name: str = "job", policy: Policy | None = None) -> str:
         job = Job(self.store.next_id(), Preparing(self.clock.now()))
         if policy is not None:
-            self.workshop.policies[job.id] = policy
+            self.attempt_service.policies[job.id] = policy
         self.daemon.submit_all((JobRow(job, name, ANN, self.clock.now(), 50, "{}"),), ("submitted",))
         return job.id
 
@@ -77,7 +81,7 @@ class Host:
     def settle(self, rounds: int = 12) -> None:
         """Let everything happen that needs no time to pass."""
         for _ in range(rounds):
-            while self.builds.step() or self.lanes.step():
+            while self.build_queue.step() or self.work_queue.step():
                 self.daemon.turn(0)
             self.daemon.look()
             self.daemon.turn(0)

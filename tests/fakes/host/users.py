@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 
 from runner.base.errors import RunnerError
-from runner.client.http import ErrorAnswer
+from runner.client.http import ErrorResponse
 
 
 def with_uid(uid: int, work: Callable[[], object]) -> tuple[int, object]:
@@ -32,7 +32,7 @@ def with_uid(uid: int, work: Callable[[], object]) -> tuple[int, object]:
 def _attempted(work: Callable[[], object]) -> tuple[int, object]:
     try:
         return 0, work()
-    except ErrorAnswer as error:
+    except ErrorResponse as error:
         return error.code, str(error)
     except RunnerError as error:
         return error.exit_code, str(error)

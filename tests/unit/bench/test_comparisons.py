@@ -13,11 +13,13 @@ from bench.support import interleave as rounds
 from bench.support import packages
 from bench.support.jobfile import CPUS, job_text
 from bench.support.result import CannotMeasure
-from runner.adapters.docker.hardening import HardenedSettings, engine_arguments
+from runner.adapters.docker.hardening import HardeningSettings, engine_arguments
 from runner.core.job.lifecycle import advance
-from runner.core.job.model import Finished, Job, Outcome, Preparing
-from runner.core.ports.all import Key, LaunchRequest, Limits, Owner
-from runner.files.job.model import load
+from runner.core.job.model import Job
+from runner.core.job.states import Finished, Outcome, Preparing
+from runner.core.ports.executor import Key, LaunchRequest, Limits
+from runner.core.ports.users import Owner
+from runner.files.job.load import load
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ARGV = ("python", "-P", "-m", "jobs", "--root", "/job", "--attempt", "1", "--lineage", "1")
@@ -34,7 +36,7 @@ def plan() -> container.Plan:
         log=Path("/state/jobs/1/attempts/1/log.txt"),
         limits=Limits(2.0, 1024**3),
     )
-    arguments = engine_arguments(request, HardenedSettings("bench"))
+    arguments = engine_arguments(request, HardeningSettings("bench"))
     return container.plan("sha256:abc", {"engine": arguments, "spec": {}})
 
 

@@ -3,14 +3,14 @@ from itertools import islice
 from bench.cases.decide import AIM_MS, RULES, ends, measure, policy_of
 from bench.support.result import Result
 from bench.support.scratch import QUICK, opened
-from runner.core.policy.conditions import weigh
+from runner.core.policy.conditions import evaluate
 
 
 def test_the_policy_that_is_measured_has_a_hundred_rules_of_which_most_can_answer() -> None:
     policy = policy_of(RULES)
     assert len(policy.on_exit) == RULES
     facts = list(islice(ends(), RULES))
-    true = {rule.name for rule in policy.on_exit for known in facts if weigh(rule.when, known).truth}
+    true = {rule.name for rule in policy.on_exit for known in facts if evaluate(rule.when, known).truth}
     assert len(true) > RULES / 2
 
 

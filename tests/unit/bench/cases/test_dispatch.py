@@ -8,8 +8,9 @@ from bench.support import history as finished
 from bench.support.result import Result
 from bench.support.scratch import QUICK, opened
 from runner.adapters.sqlite.store import SqliteStore
-from runner.core.job.model import Finished, Outcome, Queued, Running
-from runner.core.ports.all import Alive, Gone, Key, LaunchRequest, Limits, Owner
+from runner.core.job.states import Finished, Outcome, Queued, Running
+from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Limits
+from runner.core.ports.users import Owner
 
 
 def request(name: str) -> LaunchRequest:

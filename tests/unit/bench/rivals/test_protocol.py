@@ -16,7 +16,7 @@ from bench.support.jobfile import CPUS
 from bench.support.result import CannotMeasure, NotMeasured
 from bench.support.scratch import Effort, opened
 from jobs.contract import Program
-from runner.files.job.model import load
+from runner.files.job.load import load
 
 
 def test_the_program_at_the_gate_ends_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:

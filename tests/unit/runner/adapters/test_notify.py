@@ -15,14 +15,14 @@ from typing import cast
 
 import pytest
 
-from runner.adapters.notify import Again, Origin, Undelivered, call, post, sender
+from runner.adapters.notify import Origin, RetryLater, Undelivered, post_webhook, run_command, sender_for
 from runner.base.errors import UsageError
-from runner.core.notification import Notice
+from runner.core.notification import Notification
 from runner.files.settings.model import load_settings
-from runner.files.settings.notify import Notification
+from runner.files.settings.notify import NotificationRule
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-NOTICE = Notice(
+NOTICE = Notification(
     5, "7", "nächtlich", "ann", NOW, "exited", "attempt 2 ended: oom (exit 137)", "finished", "failed"
 )
 ORIGIN = Origin("abcd", "gpu1")
@@ -63,8 +63,8 @@ def hook() -> Iterator[Hook]:
         thread.join()
 
 
-def rule(**way: object) -> Notification:
-    return Notification.model_validate({"on": "failed", **way})
+def rule(**way: object) -> NotificationRule:
+    return NotificationRule.model_validate({"on": "failed", **way})
 
 
 def program(directory: Path, text: str) -> str:
@@ -78,7 +78,7 @@ def program(directory: Path, text: str) -> str:
 
 
 def test_a_webhook_gets_the_notice_as_json(hook: Hook) -> None:
-    sender(rule(webhook=hook.url), ORIGIN)(NOTICE)
+    sender_for(rule(webhook=hook.url), ORIGIN)(NOTICE)
     [(path, kind, body)] = hook.got
     assert (path, kind) == ("/in?key=1", "application/json")
     assert json.loads(body) == json.loads(NOTICE.json("abcd", "gpu1"))
@@ -86,12 +86,20 @@ def test_a_webhook_gets_the_notice_as_json(hook: Hook) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "again"),
-    [(400, Again.NEVER), (404, Again.NEVER), (302, Again.NEVER), (429, Again.SOME), (503, Again.SOME)],
+    [
+        (400, RetryLater.NEVER),
+        (404, RetryLater.NEVER),
+        (302, RetryLater.NEVER),
+        (429, RetryLater.SOME),
+        (503, RetryLater.SOME),
+    ],
 )
-def test_an_answer_that_is_not_2xx_says_whether_to_try_again(hook: Hook, answer: int, again: Again) -> None:
+def test_an_answer_that_is_not_2xx_says_whether_to_try_again(
+    hook: Hook, answer: int, again: RetryLater
+) -> None:
     hook.answer = answer
     with pytest.raises(Undelivered, match=f"answers {answer}") as failed:
-        post(hook.url, b"{}")
+        post_webhook(hook.url, b"{}")
     assert failed.value.again is again
     assert len(hook.got) == 1  # and nothing is followed
 
@@ -100,14 +108,14 @@ def test_nobody_there_is_worth_waiting_for() -> None:
     with Hook(("127.0.0.1", 0), Exchange) as gone:
         url = gone.url
     with pytest.raises(Undelivered, match="refused") as failed:
-        post(url, b"{}")
-    assert failed.value.again is Again.LONG
+        post_webhook(url, b"{}")
+    assert failed.value.again is RetryLater.LONG
 
 
 def test_one_that_is_silent_is_not_waited_for_for_ever() -> None:
     with Hook(("127.0.0.1", 0), Exchange) as silent, pytest.raises(Undelivered, match="timed out") as failed:
-        post(silent.url, b"{}", limit_s=0.05)
-    assert failed.value.again is Again.LONG
+        post_webhook(silent.url, b"{}", limit_s=0.05)
+    assert failed.value.again is RetryLater.LONG
 
 
 # --- mails
@@ -116,7 +124,7 @@ def test_one_that_is_silent_is_not_waited_for_for_ever() -> None:
 def test_a_mail_goes_through_sendmail(tmp_path: Path) -> None:
     sent = tmp_path / "sent"
     sendmail = program(tmp_path, f'echo "$*" > {sent}.argv; cat > {sent}')
-    sender(rule(mail="ops@example.org"), ORIGIN, sendmail=sendmail)(NOTICE)
+    sender_for(rule(mail="ops@example.org"), ORIGIN, sendmail=sendmail)(NOTICE)
     assert Path(f"{sent}.argv").read_text() == "-i -- ops@example.org\n"
     message = email.message_from_bytes(sent.read_bytes(), policy=email.policy.default)
     assert isinstance(message, EmailMessage)
@@ -128,8 +136,8 @@ def test_a_mail_goes_through_sendmail(tmp_path: Path) -> None:
 
 def test_a_machine_without_sendmail_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(Undelivered, match="absent: No such file") as failed:
-        sender(rule(mail="root"), ORIGIN, sendmail=str(tmp_path / "absent"))(NOTICE)
-    assert failed.value.again is Again.SOME
+        sender_for(rule(mail="root"), ORIGIN, sendmail=str(tmp_path / "absent"))(NOTICE)
+    assert failed.value.again is RetryLater.SOME
 
 
 # --- commands
@@ -137,18 +145,18 @@ def test_a_machine_without_sendmail_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_a_command_gets_the_notice_as_one_line(tmp_path: Path) -> None:
     told = tmp_path / "a b"
-    sender(rule(command=["/bin/sh", "-c", 'cat > "$0"', str(told)]), ORIGIN)(NOTICE)
+    sender_for(rule(command=["/bin/sh", "-c", 'cat > "$0"', str(told)]), ORIGIN)(NOTICE)
     assert told.read_text() == NOTICE.json("abcd", "gpu1") + "\n"
 
 
 def test_one_that_fails_is_said_to_have_failed() -> None:
     with pytest.raises(Undelivered, match="/bin/false: left with 1"):
-        call(("/bin/false",), b"")
+        run_command(("/bin/false",), b"")
 
 
 def test_one_that_does_not_read_may_still_be_right(tmp_path: Path) -> None:
     deaf = program(tmp_path, f"exec <&-; touch {tmp_path / 'done'}")
-    call((deaf,), b"x" * 10_000_000)
+    run_command((deaf,), b"x" * 10_000_000)
     assert (tmp_path / "done").exists()
 
 
@@ -156,7 +164,7 @@ def test_one_that_does_not_end_is_killed_with_what_it_has_started(tmp_path: Path
     pids = tmp_path / "pids"
     stays = program(tmp_path, f"sleep 60 & echo $! > {pids}; wait")
     with pytest.raises(Undelivered, match=r"not done after 0.3 s"):
-        call((stays,), b"", limit_s=0.3)
+        run_command((stays,), b"", limit_s=0.3)
     assert until_gone(int(pids.read_text()))
 
 
@@ -204,7 +212,7 @@ def test_rules_are_read_from_the_settings_file(tmp_path: Path) -> None:
 )
 def test_a_wrong_rule_is_refused(said: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match="validation error") as refused:
-        Notification.model_validate(said)
+        NotificationRule.model_validate(said)
     assert words in str(refused.value)
 
 

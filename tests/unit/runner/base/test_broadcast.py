@@ -1,18 +1,18 @@
 import asyncio
 from threading import Thread
 
-from runner.base.broadcast import Pulse
+from runner.base.broadcast import ChangeBroadcast
 
 
 def test_whoever_waits_is_woken_when_the_daemon_leaves_and_nobody_waits_after_that() -> None:
-    pulse = Pulse()
+    broadcast = ChangeBroadcast()
 
     async def waits_twice() -> None:
-        first = asyncio.create_task(pulse.wait(60))
+        first = asyncio.create_task(broadcast.wait(60))
         await asyncio.sleep(0)
-        Thread(target=pulse.leave).start()
+        Thread(target=broadcast.leave).start()
         await first
-        await pulse.wait(60)
+        await broadcast.wait(60)
 
     asyncio.run(asyncio.wait_for(waits_twice(), 10))
-    assert pulse.leaving
+    assert broadcast.leaving

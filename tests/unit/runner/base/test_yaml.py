@@ -1,13 +1,13 @@
 import pytest
 
 from runner.base.textfile import Position
-from runner.base.yaml import MAX_NODES, Mapping, Scalar, compose, key_place, place, plain
+from runner.base.yaml import MAX_NODES, MappingNode, ScalarNode, compose, key_place, place, plain
 
 
-def tree(text: str) -> Mapping:
+def tree(text: str) -> MappingNode:
     node, problems = compose(text.encode())
     assert problems == ()
-    assert isinstance(node, Mapping)
+    assert isinstance(node, MappingNode)
     return node
 
 
@@ -103,7 +103,7 @@ def test_columns_count_characters_not_bytes() -> None:
 
 def test_a_number_remembers_how_it_was_written() -> None:
     node = tree("a: 1.10\n").entries["a"]
-    assert isinstance(node, Scalar)
+    assert isinstance(node, ScalarNode)
     assert (node.value, node.text) == (1.1, "1.10")
 
 

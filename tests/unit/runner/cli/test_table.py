@@ -10,7 +10,7 @@ from runner.cli.text import unix
 from tests.fakes.daemon.api import AT, a_job, an_attempt, ended
 
 if TYPE_CHECKING:
-    from runner.client.types import Detail, Summary
+    from runner.client.types import JobDetail, JobSummary
 
 NOW = unix(AT) + 90
 
@@ -28,7 +28,7 @@ def written(console: Console) -> str:
 def test_the_table_of_jobs_has_one_row_each_with_ages_and_progress() -> None:
     console = paper()
     rows = [a_job("1", "one"), {**a_job("2", "two"), **ended("failed", "[bold]why[/bold] \x1b[2J")}]
-    print_jobs(cast("list[Summary]", rows), NOW, console)
+    print_jobs(cast("list[JobSummary]", rows), NOW, console)
     head, one, two = written(console).splitlines()
     assert head.split() == ["JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE", "WHY"]
     assert one.split() == ["1", "one", "ada", "running", "1", "10/100", "1m30s"]
@@ -50,7 +50,7 @@ def test_a_narrow_screen_keeps_the_id_and_the_state(width: int, columns: str) ->
         a_job("10429", "experiment-alpha-1429"),
         {**a_job("10430", "beta"), "state": "queued", "why": "waits for 1 GPU"},
     ]
-    print_jobs(cast("list[Summary]", rows), NOW, console)
+    print_jobs(cast("list[JobSummary]", rows), NOW, console)
     head, *lines = written(console).splitlines()
     assert head.split() == columns.split()
     assert all(len(line) <= width for line in lines)
@@ -71,7 +71,7 @@ def test_the_page_of_a_job_tells_its_attempts_with_cause_verdict_and_checkpoints
         "attempts": [first, second],
         "result": {"weights_sha256": "cd" * 32, "step": 100},
     }
-    print_job(cast("Detail", job), NOW, console)
+    print_job(cast("JobDetail", job), NOW, console)
     text = written(console)
     assert "cd" * 32 in text
     assert "/state/jobs/000001" in text
@@ -91,14 +91,14 @@ def test_the_page_of_a_job_tells_its_attempts_with_cause_verdict_and_checkpoints
 
 def test_a_job_without_attempts_has_no_table_of_them() -> None:
     console = paper()
-    print_job(cast("Detail", {**a_job(), "attempts": []}), NOW, console)
+    print_job(cast("JobDetail", {**a_job(), "attempts": []}), NOW, console)
     assert "CAUSE" not in written(console)
 
 
 def test_the_live_line_moves_and_what_stays_stands_above_it() -> None:
     console = Console(file=StringIO(), width=100, force_terminal=True, color_system=None)
-    preparing = cast("Detail", {**a_job(), "state": "preparing"})
-    queued = cast("Detail", {**a_job(), "state": "queued", "why": "waits for 1 GPU"})
+    preparing = cast("JobDetail", {**a_job(), "state": "preparing"})
+    queued = cast("JobDetail", {**a_job(), "state": "queued", "why": "waits for 1 GPU"})
     with LiveView(console) as view:
         view.build("Step 3/9 : RUN [x]\x1b[2J")
         view.look(preparing, None)
@@ -107,7 +107,7 @@ def test_the_live_line_moves_and_what_stays_stands_above_it() -> None:
         view.look(queued, None)
         view._progress.refresh()
         assert "train: queued: waits for 1 GPU" in written(console)
-        view.look(cast("Detail", a_job()), 70.0)
+        view.look(cast("JobDetail", a_job()), 70.0)
         view._progress.refresh()
         view.say("attempt 1 ended [x]")
     assert "step 10/100  5.1k items/s  loss 2.5000  eta 1m10s" in written(console)

@@ -4,17 +4,17 @@ import pytest
 
 from runner.cli import text as render
 from runner.cli.output import harmless
-from runner.cli.text import Pace
-from runner.client.types import AttemptRow, Detail, Progress
+from runner.cli.text import RateEstimate
+from runner.client.types import AttemptResponse, JobDetail, ProgressResponse
 from tests.fakes.daemon.api import a_job, an_attempt, ended
 
 
-def job(**facts: object) -> Detail:
-    return cast("Detail", {**a_job(), **facts})
+def job(**facts: object) -> JobDetail:
+    return cast("JobDetail", {**a_job(), **facts})
 
 
-def attempt(**facts: object) -> AttemptRow:
-    return cast("AttemptRow", an_attempt(2, **facts))
+def attempt(**facts: object) -> AttemptResponse:
+    return cast("AttemptResponse", an_attempt(2, **facts))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,13 @@ def test_throughput_is_shortened() -> None:
 
 
 def test_the_progress_line_has_step_throughput_loss_and_time_to_go() -> None:
-    progress: Progress = {"phase": "train", "step": 120, "total_steps": 400, "items_per_s": 5123, "loss": 2.3}
+    progress: ProgressResponse = {
+        "phase": "train",
+        "step": 120,
+        "total_steps": 400,
+        "items_per_s": 5123,
+        "loss": 2.3,
+    }
     assert render.progress_line(progress, 70.0) == "step 120/400  5.1k items/s  loss 2.3000  eta 1m10s"
 
 
@@ -52,7 +58,7 @@ def test_the_progress_line_leaves_out_what_nobody_knows_and_names_an_unusual_pha
 
 
 def test_the_time_to_go_comes_from_the_programs_own_clock() -> None:
-    pace = Pace()
+    pace = RateEstimate()
     pace.see({"time": 100.0, "step": 10, "total_steps": 100})
     assert pace.eta_s({"step": 10, "total_steps": 100}) is None
     pace.see({"time": 100.5, "step": 10, "total_steps": 100})
@@ -62,14 +68,14 @@ def test_the_time_to_go_comes_from_the_programs_own_clock() -> None:
 
 
 def test_the_pace_begins_anew_when_the_steps_go_back() -> None:
-    pace = Pace()
+    pace = RateEstimate()
     for time, step in ((0.0, 10), (1.0, 90), (60.0, 50), (70.0, 60)):
         pace.see({"time": time, "step": step, "total_steps": 100})
     assert pace.eta_s({"step": 60, "total_steps": 100}) == pytest.approx(40.0)
 
 
 def test_the_pace_survives_reports_without_progress_in_time() -> None:
-    pace = Pace()
+    pace = RateEstimate()
     pace.see({"time": 5.0, "step": 1, "total_steps": 9})
     pace.see({"time": 5.0, "step": 2, "total_steps": 9})
     assert pace.eta_s({"step": 2, "total_steps": 9}) == 0

@@ -14,7 +14,15 @@ import pytest
 
 from runner.base.errors import Unavailable, UsageError
 from runner.client import autostart as places
-from runner.client.autostart import CONNECT_LIMIT_S, SYSTEM_SOCKET, Absent, Place, connect, start, state_dir
+from runner.client.autostart import (
+    CONNECT_LIMIT_S,
+    SYSTEM_SOCKET,
+    Endpoint,
+    NoDaemon,
+    connect,
+    start,
+    state_dir,
+)
 from runner.client.client import find_or_start
 from tests.fakes.daemon import api as fake_api
 from tests.fakes.daemon.api import FakeApi
@@ -34,7 +42,7 @@ class Stand:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.place = Place(str(directory / "runner.sock"), str(directory))
+        self.place = Endpoint(str(directory / "runner.sock"), str(directory))
         self.count = directory / "count"
 
     def daemon_is(self, script: str) -> None:
@@ -56,7 +64,7 @@ class Stand:
         for child in places._started:
             child.kill()
             child.wait()
-        places.reap()
+        places.reap_children()
 
 
 @pytest.fixture
@@ -74,7 +82,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 
 def found(uid: int, **environ: str) -> list[str]:
-    return [place.socket for place in places.places(environ, uid)]
+    return [place.socket for place in places.endpoints(environ, uid)]
 
 
 def test_the_system_daemon_comes_first_and_then_the_users_own() -> None:
@@ -88,18 +96,18 @@ def test_the_state_home_of_the_user_is_honoured_unless_it_is_relative() -> None:
 
 
 def test_a_chosen_state_directory_is_the_only_place_and_may_be_started() -> None:
-    (place,) = places.places({"RUNNER_STATE_DIR": "/s/../t"}, 1000)
-    assert place == Place("/t/runner.sock", "/t")
+    (place,) = places.endpoints({"RUNNER_STATE_DIR": "/s/../t"}, 1000)
+    assert place == Endpoint("/t/runner.sock", "/t")
 
 
 def test_a_chosen_socket_is_the_only_place_and_is_never_started() -> None:
-    (place,) = places.places({"RUNNER_SOCKET": "/x/y.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
-    assert place == Place("/x/y.sock", None)
+    (place,) = places.endpoints({"RUNNER_SOCKET": "/x/y.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
+    assert place == Endpoint("/x/y.sock", None)
 
 
 def test_a_chosen_socket_that_is_the_users_own_may_be_started() -> None:
-    (place,) = places.places({"RUNNER_SOCKET": "/s/runner.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
-    assert place == Place("/s/runner.sock", "/s")
+    (place,) = places.endpoints({"RUNNER_SOCKET": "/s/runner.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
+    assert place == Endpoint("/s/runner.sock", "/s")
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +145,7 @@ def test_a_stale_socket_is_an_absence_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "runner.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-    with pytest.raises(Absent, match=r"runner.sock: no daemon answers \(Connection refused\)"):
+    with pytest.raises(NoDaemon, match=r"runner.sock: no daemon answers \(Connection refused\)"):
         connect(str(path))
 
 
@@ -280,26 +288,26 @@ def test_a_daemon_has_left_when_its_lock_is_free(stand: Stand) -> None:
         waits.append(seconds)
         file.close()
 
-    places.await_gone(stand.place.state_dir or "", 7, leaves)
+    places.wait_until_gone(stand.place.state_dir or "", 7, leaves)
     assert len(waits) == 1
 
 
 def test_a_daemon_has_left_when_another_one_has_its_state(stand: Stand) -> None:
     waits: list[float] = []
     with holds(stand, "8"):
-        places.await_gone(str(stand.directory), 7, waits.append)
+        places.wait_until_gone(str(stand.directory), 7, waits.append)
     assert not waits
 
 
 def test_a_daemon_whose_state_cannot_be_seen_is_not_waited_for(stand: Stand) -> None:
     waits: list[float] = []
-    places.await_gone(f"{stand.directory}/elsewhere", 7, waits.append)
+    places.wait_until_gone(f"{stand.directory}/elsewhere", 7, waits.append)
     assert not waits
 
 
 def test_a_daemon_that_does_not_leave_is_named(stand: Stand) -> None:
     with holds(stand, "7 leaving"), pytest.raises(Unavailable, match=r"the daemon \(pid 7\) still leaves"):
-        places.await_gone(str(stand.directory), 7, lambda _: None)
+        places.wait_until_gone(str(stand.directory), 7, lambda _: None)
 
 
 def starting(stand: Stand) -> IO[str]:
@@ -408,9 +416,9 @@ def test_a_slow_start_is_told_and_one_without_end_is_given_up(
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable, match="file/state: cannot keep the daemon's state here"):
-        start(Place("/nowhere/s", str(tmp_path / "file" / "state")), quiet)
+        start(Endpoint("/nowhere/s", str(tmp_path / "file" / "state")), quiet)
 
 
 def test_somebody_elses_daemon_is_not_started() -> None:
-    with pytest.raises(Absent):
-        start(Place("/nowhere/runner.sock", None), quiet)
+    with pytest.raises(NoDaemon):
+        start(Endpoint("/nowhere/runner.sock", None), quiet)

@@ -7,9 +7,9 @@ import pytest
 from runner.base.errors import Unavailable
 from runner.client import autostart as places
 from runner.client import client as client_module
-from runner.client.autostart import Absent, Place
-from runner.client.client import Client, CutOff, find, log_piece, names
-from runner.client.http import Answer, ErrorAnswer
+from runner.client.autostart import Endpoint, NoDaemon
+from runner.client.client import Client, ConnectionLost, find, log_piece, names
+from runner.client.http import ErrorResponse, Response
 from tests.fakes.daemon.api import FakeApi, Problem, Vanish, ended
 
 
@@ -25,7 +25,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
 
 
 def client_of(api: FakeApi) -> Client:
-    return Client(Place(str(api.socket_path), None))
+    return Client(Endpoint(str(api.socket_path), None))
 
 
 def test_every_question_reaches_its_route_and_comes_back_as_values(api: FakeApi) -> None:
@@ -56,7 +56,7 @@ def test_a_job_file_arrives_byte_for_byte_whatever_is_in_it(api: FakeApi) -> Non
 
 def test_the_daemons_no_keeps_its_lines_and_its_exit_code(api: FakeApi) -> None:
     api.problem = Problem(422, "usage", 2, "job.yaml:1:1: name: missing", "job.yaml:2:1: x: unknown field")
-    with pytest.raises(ErrorAnswer) as caught:
+    with pytest.raises(ErrorResponse) as caught:
         client_of(api).submit("/job.yaml", b"", None)
     assert caught.value.lines == ["job.yaml:1:1: name: missing", "job.yaml:2:1: x: unknown field"]
     assert caught.value.code == 2
@@ -71,7 +71,7 @@ def test_a_question_is_asked_again_when_the_daemon_left_in_the_middle(api: FakeA
 def test_a_question_that_kills_every_daemon_is_given_up(api: FakeApi) -> None:
     api.add("train")
     api.happen("wait", *[vanish] * 20)
-    with pytest.raises(CutOff, match="left before it answered"):
+    with pytest.raises(ConnectionLost, match="left before it answered"):
         client_of(api).wait("train", 1.0)
     assert len(api.asked) == client_module.QUESTION_TRIES + 1
 
@@ -86,7 +86,7 @@ def test_a_daemon_that_leaves_before_it_is_told_to_has_done_so(api: FakeApi) -> 
 def test_a_change_is_never_asked_for_twice(api: FakeApi) -> None:
     api.add("train")
     api.happen("restart", vanish)
-    with pytest.raises(CutOff, match="see runner list"):
+    with pytest.raises(ConnectionLost, match="see runner list"):
         client_of(api).act("train", "restart", {})
     assert len(api.asked) == 1
 
@@ -116,7 +116,7 @@ def test_a_submission_is_given_up_in_the_end(api: FakeApi, monkeypatch: pytest.M
     monkeypatch.setattr(client_module, "SUBMIT_PATIENCE_S", 0.0)
     api.add("earlier")
     api.happen("submit", vanish)
-    with pytest.raises(CutOff):
+    with pytest.raises(ConnectionLost):
         client_of(api).submit("/job.yaml", b"", None)
     assert api.submitted == []
 
@@ -130,7 +130,7 @@ def test_why_a_daemon_does_not_come_back_is_what_is_told(
     monkeypatch.setattr(client_module, "SUBMIT_PATIENCE_S", 0.0)
     monkeypatch.setattr(client_module, "start", broken)
     with pytest.raises(Unavailable, match="no room"):
-        Client(Place(str(tmp_path / "s"), str(tmp_path))).submit("/job.yaml", b"", None)
+        Client(Endpoint(str(tmp_path / "s"), str(tmp_path))).submit("/job.yaml", b"", None)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_daemon_that_takes_the_connection_and_says_nothing_is_not_waited_for_w
         listener.bind(path)
         listener.listen()
         with pytest.raises(Unavailable, match=f"no answer within 0 s{more}$"):
-            Client(Place(path, None)).ask(method, "/v1/version", None, 0.01)
+            Client(Endpoint(path, None)).ask(method, "/v1/version", None, 0.01)
 
 
 def test_a_daemon_of_others_is_waited_for_and_never_started(
@@ -154,8 +154,8 @@ def test_a_daemon_of_others_is_waited_for_and_never_started(
     monkeypatch.setattr(client_module, "ABSENCE_POLL_S", 0.01)
     path, looks = str(tmp_path / "s"), iter((False, False))
     monkeypatch.setattr(client_module, "answers", lambda _: next(looks))
-    with pytest.raises(Absent):
-        Client(Place(path, None)).version()
+    with pytest.raises(NoDaemon):
+        Client(Endpoint(path, None)).version()
     assert not list(looks)
 
 
@@ -197,15 +197,15 @@ def test_a_daemon_of_all_users_that_does_not_come_back_is_given_up(
 ) -> None:
     monkeypatch.setattr(client_module, "ABSENCE_LIMIT_S", 0.02)
     left_behind(of_all)
-    with pytest.raises(Absent, match=r"all\.sock: no daemon answers"):
+    with pytest.raises(NoDaemon, match=r"all\.sock: no daemon answers"):
         client_module.find_or_start()
 
 
 def test_where_no_daemon_of_all_users_ever_was_the_users_own_is_tried(
     of_all: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    own = Place(str(tmp_path / "own.sock"), str(tmp_path))
-    monkeypatch.setattr(client_module, "places", lambda *_: (Place(str(of_all), None), own))
+    own = Endpoint(str(tmp_path / "own.sock"), str(tmp_path))
+    monkeypatch.setattr(client_module, "endpoints", lambda *_: (Endpoint(str(of_all), None), own))
     with FakeApi(Path(own.socket)):
         assert find().place == own
 
@@ -224,13 +224,13 @@ def test_the_headers_of_a_log_piece_become_values() -> None:
         "x-runner-attempt": "2", "x-runner-next-offset": "900", "x-runner-cut": "100-900",
         "x-runner-attempt-ended": "1", "x-runner-next-attempt": "3", "x-runner-job-ended": "0",
     }  # fmt: skip
-    piece = log_piece(Answer(200, headers, b""), 100)
+    piece = log_piece(Response(200, headers, b""), 100)
     assert (piece.attempt, piece.next_offset, piece.cut) == (2, 900, (100, 900))
     assert (piece.attempt_ended, piece.next_attempt, piece.job_ended) == (True, 3, False)
 
 
 def test_a_log_before_any_attempt_has_no_attempt() -> None:
-    piece = log_piece(Answer(200, {"x-runner-attempt": "0"}, b"x"), 5)
+    piece = log_piece(Response(200, {"x-runner-attempt": "0"}, b"x"), 5)
     assert (piece.attempt, piece.next_offset, piece.cut) == (None, 6, None)
 
 

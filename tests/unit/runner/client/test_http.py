@@ -3,10 +3,10 @@ import socket
 import pytest
 
 from runner.base.errors import Unavailable
-from runner.client.http import Answer, ErrorAnswer, exchange, query_string, quote, refuse
+from runner.client.http import ErrorResponse, Response, exchange, query_string, quote_path, raise_for_error
 
 
-def asked(raw: bytes, method: str = "GET", body: bytes | None = None) -> tuple[Answer, bytes]:
+def asked(raw: bytes, method: str = "GET", body: bytes | None = None) -> tuple[Response, bytes]:
     """Return what ``exchange`` makes of the raw response, and the request that it sent."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -18,7 +18,7 @@ def asked(raw: bytes, method: str = "GET", body: bytes | None = None) -> tuple[A
 
 def test_a_body_of_known_length_is_read_and_nothing_beyond_it() -> None:
     answer, _ = asked(b"HTTP/1.1 201 Created\r\nX-Runner-Attempt: 3\r\nContent-Length: 2\r\n\r\n{}garbage")
-    assert answer == Answer(201, {"x-runner-attempt": "3", "content-length": "2"}, b"{}")
+    assert answer == Response(201, {"x-runner-attempt": "3", "content-length": "2"}, b"{}")
 
 
 def test_a_chunked_body_is_put_together_and_extensions_and_trailers_are_ignored() -> None:
@@ -60,17 +60,21 @@ def test_a_request_carries_its_body_with_its_length() -> None:
 
 
 def test_a_reference_cannot_leave_its_place_in_the_url() -> None:
-    assert quote("a/../b?c=d e\n%ü") == "a%2F..%2Fb%3Fc%3Dd%20e%0A%25%C3%BC"
+    assert quote_path("a/../b?c=d e\n%ü") == "a%2F..%2Fb%3Fc%3Dd%20e%0A%25%C3%BC"
     assert query_string({"job": "a&b", "attempt": None, "wait": 0.5}) == "?job=a%26b&wait=0.5"
     assert query_string({"attempt": None}) == ""
 
 
 def test_the_lines_of_an_error_are_kept_and_its_message_stands_in_for_missing_ones() -> None:
-    with pytest.raises(ErrorAnswer) as caught:
-        refuse(Answer(422, {}, b'{"error": {"kind": "usage", "lines": ["a", "b"], "exit_code": 2}}'))
+    with pytest.raises(ErrorResponse) as caught:
+        raise_for_error(
+            Response(422, {}, b'{"error": {"kind": "usage", "lines": ["a", "b"], "exit_code": 2}}')
+        )
     assert (caught.value.kind, caught.value.lines, caught.value.code) == ("usage", ["a", "b"], 2)
-    with pytest.raises(ErrorAnswer, match="only this"):
-        refuse(Answer(403, {}, b'{"error": {"kind": "refused", "message": "only this", "exit_code": 3}}'))
+    with pytest.raises(ErrorResponse, match="only this"):
+        raise_for_error(
+            Response(403, {}, b'{"error": {"kind": "refused", "message": "only this", "exit_code": 3}}')
+        )
 
 
 @pytest.mark.parametrize(
@@ -78,4 +82,4 @@ def test_the_lines_of_an_error_are_kept_and_its_message_stands_in_for_missing_on
 )
 def test_an_error_in_another_form_is_shown_as_it_is(body: bytes) -> None:
     with pytest.raises(Unavailable, match="answered 500"):
-        refuse(Answer(500, {}, body))
+        raise_for_error(Response(500, {}, body))

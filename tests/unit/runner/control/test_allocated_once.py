@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Refused
-from runner.core.ports.all import Device
+from runner.core.ports.devices import Device
 from runner.core.scheduler.snapshot import DeviceState
 from tests.fakes.host.disk import examples
 from tests.unit.runner.control.test_inventory import GIB, Site, running, submitted

@@ -7,34 +7,25 @@ from typing import ClassVar
 
 import pytest
 
-from runner.control.context import Capacity, Examined, Findings, Pinned, Unstarted, World
-from runner.control.decisions import judged, looked_into
-from runner.core.job.model import (
-    Allocation,
-    Attempt,
-    Ended,
-    Exited,
-    From,
-    Job,
-    LaunchFailed,
-    Preparing,
-    Ruling,
-    Running,
-    Start,
-    Starting,
-    Stopping,
-    StopReason,
-)
+from runner.control.context import Capacity, Context
+from runner.control.decisions import decide_exit, examine_exit
+from runner.control.messages import Examined, LaunchRefusal
+from runner.core.job.attempt import Allocation, Attempt, AttemptEnd, ExitDecision, Start, StartFrom
+from runner.core.job.events import Exited, LaunchFailed
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing, Running, Starting, Stopping, StopReason
+from runner.core.policy.adjustments import Overrides
 from runner.core.policy.conditions import ALWAYS
-from runner.core.policy.decision import Limit
+from runner.core.policy.decision import Guard
 from runner.core.policy.explain import explained
 from runner.core.policy.facts import Known
 from runner.core.policy.history import History
-from runner.core.policy.model import Adjustment, Knob, Policy, Rule, Source, Verb, digest
-from runner.core.policy.model import Start as Origin
-from runner.core.policy.turned import Turned
-from runner.core.ports.all import DecisionRow, Gone, JobRow
-from runner.core.scheduler.snapshot import Needs
+from runner.core.policy.model import Adjustment, Policy, Rule, Setting, Source, Verb, digest
+from runner.core.policy.model import StartPoint as Origin
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy
+from runner.core.ports.executor import Gone
+from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.scheduler.snapshot import ResourceRequest
 from tests.fakes.daemon.attempts import FakeWorkshop, steady
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeExecutor
@@ -69,16 +60,18 @@ class Case:
     job: Job = field(default_factory=lambda: Job("1", Preparing(NOW), attempts=1))
 
     @property
-    def world(self) -> World:
-        workshop = FakeWorkshop("i1", {"1": Needs(1, 1024, self.gpus, "nvidia" if self.gpus else None)})
-        return World(
+    def context(self) -> Context:
+        attempt_service = FakeWorkshop(
+            "i1", {"1": ResourceRequest(1, 1024, self.gpus, "nvidia" if self.gpus else None)}
+        )
+        return Context(
             store=self.host.store,
             executor=FakeExecutor("i1"),
-            workshop=workshop,
+            attempt_service=attempt_service,
             clock=FakeClock(),
             capacity=Capacity(4, 1024**3, GPUS),
-            lanes=ManualLanes(),
-            builds=ManualLanes(),
+            work_queue=ManualLanes(),
+            build_queue=ManualLanes(),
             boot="boot-1",
         )
 
@@ -91,17 +84,17 @@ class Case:
         state: Running | Stopping = Running(NOW, "img", self.attempt, lent)
         if reason is not None:
             state = Stopping(LATER, "img", self.attempt, lent, reason, LATER, by=by, started=NOW)
-        ended = Ended(1, "exception", checkpoint_step=next(iter(self.steps), None))
-        pinned = Pinned(self.policy, digest(self.policy))
-        findings = Findings(ended, pinned, self.facts, self.steps, "spec", self.poisoned_at)
+        ended = AttemptEnd(1, "exception", checkpoint_step=next(iter(self.steps), None))
+        pinned = PinnedPolicy(self.policy, digest(self.policy))
+        findings = ExitFindings(ended, pinned, self.facts, self.steps, "spec", self.poisoned_at)
         news = Examined("1", 1, LATER, findings)
-        found = judged(self.world, self.row(replace(self.job, state=state)), news)
+        found = decide_exit(self.context, self.row(replace(self.job, state=state)), news)
         assert found is not None
         event, kept = found
         assert isinstance(event, Exited)
         return event, kept
 
-    def ruling(self, reason: StopReason | None = None, by: str | None = None) -> Ruling:
+    def ruling(self, reason: StopReason | None = None, by: str | None = None) -> ExitDecision:
         return self.end(reason, by)[0].ruling
 
     def told(self, name: str, reason: StopReason | None = None, by: str | None = None) -> Known | None:
@@ -160,7 +153,7 @@ def test_other_devices_are_counted_only_when_they_are_enough(
     case: Case, gpus: int, avoid: tuple[str, ...], others: int
 ) -> None:
     case.gpus = gpus
-    case.job = replace(case.job, turned=Turned(avoid=avoid))
+    case.job = replace(case.job, turned=Overrides(avoid=avoid))
     assert case.told("device.others") == others
 
 
@@ -182,15 +175,15 @@ def test_a_job_that_gave_way_starts_again_only_if_it_has_time_left(
     assert json.loads(kept.body)["verdict"]["do"] == verb  # what is written down is what follows
     if verb is Verb.GIVE_UP:
         said = "time limit of 20 min reached when it gave way to job 9"
-        assert (event.ruling.verdict.reason, event.ruling.verdict.limit) == (said, Limit.WALL)
+        assert (event.ruling.verdict.reason, event.ruling.verdict.limit) == (said, Guard.WALL)
 
 
 def test_news_about_an_attempt_that_is_over_is_not_judged(case: Case) -> None:
-    pinned = Pinned(case.policy, "x")
-    news = Unstarted("1", 7, NOW, "no", pinned)
+    pinned = PinnedPolicy(case.policy, "x")
+    news = LaunchRefusal("1", 7, NOW, "no", pinned)
     state = Starting(NOW, "img", case.attempt, Allocation())
-    assert judged(case.world, case.row(replace(case.job, state=state)), news) is None
-    assert judged(case.world, case.row(case.job), replace(news, attempt=1)) is None
+    assert decide_exit(case.context, case.row(replace(case.job, state=state)), news) is None
+    assert decide_exit(case.context, case.row(case.job), replace(news, attempt=1)) is None
 
 
 # --- The answer made concrete
@@ -200,12 +193,12 @@ def test_news_about_an_attempt_that_is_over_is_not_judged(case: Case) -> None:
     ("source", "step", "poisoned_at", "start"),
     [
         (Source.NEWEST, None, None, Start()),
-        (Source.PREVIOUS, None, None, Start(From.STEP, 30)),
-        (Source.BEFORE_NAN, None, 45, Start(From.STEP, 40)),
-        (Source.BEFORE_NAN, None, 40, Start(From.STEP, 30)),
-        (Source.BEFORE_NAN, None, 20, Start(From.STEP, 40)),
-        (Source.BEFORE_NAN, None, None, Start(From.STEP, 40)),
-        (Source.STEP, 30, None, Start(From.STEP, 30)),
+        (Source.PREVIOUS, None, None, Start(StartFrom.STEP, 30)),
+        (Source.BEFORE_NAN, None, 45, Start(StartFrom.STEP, 40)),
+        (Source.BEFORE_NAN, None, 40, Start(StartFrom.STEP, 30)),
+        (Source.BEFORE_NAN, None, 20, Start(StartFrom.STEP, 40)),
+        (Source.BEFORE_NAN, None, None, Start(StartFrom.STEP, 40)),
+        (Source.STEP, 30, None, Start(StartFrom.STEP, 30)),
     ],
 )
 def test_where_the_next_attempt_begins_is_a_step_and_not_a_word(
@@ -219,7 +212,7 @@ def test_where_the_next_attempt_begins_is_a_step_and_not_a_word(
 def test_a_checkpoint_that_is_not_there_holds_the_job(case: Case, source: Source, step: int | None) -> None:
     case.policy, case.steps = resume(source, step), (40,)
     verdict = case.ruling().verdict
-    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Limit.UNUSABLE_CHECKPOINTS)
+    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.UNUSABLE_CHECKPOINTS)
     assert "there is no valid checkpoint to begin with" in verdict.reason
 
 
@@ -227,18 +220,18 @@ def test_a_restart_begins_a_new_lineage_and_the_first_checkpoint_is_waited_for_i
     case: Case,
 ) -> None:
     case.policy = rules(Rule("r", Verb.RESTART))
-    assert case.ruling().start == Start(From.SCRATCH)
+    assert case.ruling().start == Start(StartFrom.SCRATCH)
     case.policy, case.steps = resume(Source.NEWEST), ()
     case.facts = {**SAVED, "checkpoint.present": False, "checkpoint.valid": False}
     ruling = case.ruling()
-    assert (ruling.verdict.verb, ruling.verdict.limit) == (Verb.RESTART, Limit.NO_CHECKPOINT)
+    assert (ruling.verdict.verb, ruling.verdict.limit) == (Verb.RESTART, Guard.NO_CHECKPOINT)
     assert ruling.start == Start()
 
 
 def test_a_remedy_is_settled_with_the_verdict_and_written_down(case: Case) -> None:
     case.facts = OOM
     event, kept = case.end()
-    assert event.ruling.turned == Turned(micro_batch=128)
+    assert event.ruling.turned == Overrides(micro_batch=128)
     assert event.ruling.verdict.reason == "resume from step 40 with micro-batch 256 → 128: exception in train"
     body = json.loads(kept.body)
     assert body["next"] == {"from": "checkpoint", "step": None, "settings": {"micro_batch": 128}}
@@ -247,8 +240,8 @@ def test_a_remedy_is_settled_with_the_verdict_and_written_down(case: Case) -> No
 
 
 def test_another_device_is_one_that_the_attempt_did_not_have(case: Case) -> None:
-    case.policy = resume(Source.NEWEST, None, Adjustment(Knob.DEVICE, "other"))
-    assert case.ruling().turned == Turned(avoid=("GPU-a",))
+    case.policy = resume(Source.NEWEST, None, Adjustment(Setting.DEVICE, "other"))
+    assert case.ruling().turned == Overrides(avoid=("GPU-a",))
 
 
 # --- What a person has asked for
@@ -275,7 +268,7 @@ def test_work_that_is_done_stays_done_whatever_was_asked_for(case: Case) -> None
 
 def test_a_hold_that_was_asked_for_is_one_and_costs_nothing(case: Case) -> None:
     ruling = case.ruling(StopReason.HOLD, "ann")
-    assert (ruling.verdict.verb, ruling.verdict.limit) == (Verb.HOLD, Limit.OPERATOR)
+    assert (ruling.verdict.verb, ruling.verdict.limit) == (Verb.HOLD, Guard.OPERATOR)
     assert (ruling.verdict.reason, ruling.verdict.charged) == ("held, as asked", False)
     assert (ruling.history.attempts, ruling.history.charged) == (1, 0)
 
@@ -285,15 +278,19 @@ def test_a_hold_that_was_asked_for_is_one_and_costs_nothing(case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("start", "again"),
-    [(Start(), Start()), (Start(From.STEP, 30), Start(From.STEP, 30)), (Start(From.SCRATCH), Start())],
+    [
+        (Start(), Start()),
+        (Start(StartFrom.STEP, 30), Start(StartFrom.STEP, 30)),
+        (Start(StartFrom.SCRATCH), Start()),
+    ],
 )
 def test_a_refused_launch_is_tried_again_where_it_was_to_begin(
     case: Case, start: Start, again: Start
 ) -> None:
     attempt = Attempt(1, 1, start)
     row = case.row(replace(case.job, state=Starting(NOW, "img", attempt, Allocation(("GPU-a",)))))
-    pinned = Pinned(case.policy, "x")
-    found = judged(case.world, row, Unstarted("1", 1, LATER, "no such device", pinned))
+    pinned = PinnedPolicy(case.policy, "x")
+    found = decide_exit(case.context, row, LaunchRefusal("1", 1, LATER, "no such device", pinned))
     assert found is not None
     event, kept = found
     assert isinstance(event, LaunchFailed)
@@ -315,7 +312,7 @@ class Looking(FakeWorkshop):
 
     seen: ClassVar[list[str]] = []
 
-    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
         self.seen.append(row.revision)
         return super().examine(row, attempt, gone)
 
@@ -330,11 +327,11 @@ def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
     row = case.row(replace(case.job, revision=revision, state=running))
     if revision == 2:
         row = replace(row, revision='{"new": 1}')
-    workshop = Looking("i1", facts={"1": {"checkpoint.compatible": True}})
-    found = looked_into(
-        replace(case.world, workshop=workshop), row, case.attempt, Gone(case.host.key("1"), 1)
+    attempt_service = Looking("i1", facts={"1": {"checkpoint.compatible": True}})
+    found = examine_exit(
+        replace(case.context, attempt_service=attempt_service), row, case.attempt, Gone(case.host.key("1"), 1)
     )
-    assert (workshop.seen.pop(), found.facts.get("checkpoint.compatible")) == (seen, fits)
+    assert (attempt_service.seen.pop(), found.facts.get("checkpoint.compatible")) == (seen, fits)
 
 
 # --- Signals that somebody has asked for
@@ -374,7 +371,7 @@ def test_an_end_says_who_has_asked_for_the_signal_that_brought_it_about(
     case: Case, notes: tuple[str, ...], cause: str, message: str, told: str
 ) -> None:
     class Signalled(FakeWorkshop):
-        def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> Findings:
+        def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
             found = super().examine(row, attempt, gone)
             return replace(found, ended=replace(found.ended, cause=cause, message=message))
 
@@ -382,6 +379,6 @@ def test_an_end_says_who_has_asked_for_the_signal_that_brought_it_about(
     case.host.store.add(row, "submitted")
     for note in notes:
         case.host.store.note("1", NOW, "signal_requested", note)
-    world = replace(case.world, workshop=Signalled("i1"))
-    found = looked_into(world, row, case.attempt, Gone(case.host.key("1"), 137))
+    context = replace(case.context, attempt_service=Signalled("i1"))
+    found = examine_exit(context, row, case.attempt, Gone(case.host.key("1"), 137))
     assert found.ended.message == message + told

@@ -6,27 +6,29 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.control.estimates import LEAST_S, SCHEDULE, Learned, rounded
-from runner.core.job.model import Job, Preparing
+from runner.control.estimates import LEAST_S, SCHEDULE, RunTimeEstimates, rounded
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
 from runner.core.policy.history import History
-from runner.core.ports.all import Alike, JobRow, Lending, Owner
-from runner.core.scheduler.snapshot import Sweep
+from runner.core.ports.store import JobRow, SimilarBy, UsageRecord
+from runner.core.ports.users import Owner
+from runner.core.scheduler.snapshot import JobArray
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @dataclass
 class Past:
-    """Satisfies ``runner.core.ports.all.Past``."""
+    """Satisfies ``runner.core.ports.store.UsageHistory``."""
 
     lasted: dict[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     asked: int = 0
 
-    def since(self, at: datetime) -> Iterable[Lending]:
+    def since(self, at: datetime) -> Iterable[UsageRecord]:
         del at
         return ()
 
-    def lasted_s(self, owner: str, alike: Alike, which: str) -> tuple[float, ...]:
+    def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
         self.asked += 1
         return self.lasted.get((owner, alike, which), ())
 
@@ -45,26 +47,26 @@ def test_the_longest_counts_rounded_up(lasted: tuple[float, ...], told: float | 
 
 
 def test_what_has_run_already_is_not_still_to_come() -> None:
-    learned = Learned(Past({("ann", "name", "train"): (70.0, 5000.0)}))
+    learned = RunTimeEstimates(Past({("ann", "name", "train"): (70.0, 5000.0)}))
     whole = learned.left_s(row("1"))
     assert whole is not None
     assert 5000 <= whole < 5000 * 1.25
     assert learned.left_s(row("2", ran_s=1000)) == whole - 1000
     assert learned.left_s(row("3", ran_s=9000)) == pytest.approx(whole / 10)
-    assert Learned(Past({("ann", "name", "train"): (1.0,)})).left_s(row("4", ran_s=9000)) == LEAST_S
+    assert RunTimeEstimates(Past({("ann", "name", "train"): (1.0,)})).left_s(row("4", ran_s=9000)) == LEAST_S
 
 
 def test_a_limit_needs_no_past_and_without_a_past_nothing_is_known() -> None:
     past = Past()
-    assert Learned(past).left_s(row("1", limit=timedelta(hours=1))) is None
+    assert RunTimeEstimates(past).left_s(row("1", limit=timedelta(hours=1))) is None
     assert past.asked == 0
-    assert Learned(None).left_s(row("1")) is None
-    assert Learned(None).again(row("1")) == ()
+    assert RunTimeEstimates(None).left_s(row("1")) is None
+    assert RunTimeEstimates(None).again(row("1")) == ()
 
 
 def test_jobs_hear_of_it_when_what_is_known_changes_and_only_then() -> None:
     past = Past()
-    learned = Learned(past)
+    learned = RunTimeEstimates(past)
     assert [learned.left_s(row(job_id)) for job_id in "12"] == [None, None]
     assert past.asked == 1
     past.lasted["ann", "name", "train"] = (100.0,)
@@ -76,7 +78,7 @@ def test_jobs_hear_of_it_when_what_is_known_changes_and_only_then() -> None:
 
 def test_a_name_is_forgotten_with_its_last_job() -> None:
     past = Past({("ann", "name", "train"): (100.0,)})
-    learned = Learned(past)
+    learned = RunTimeEstimates(past)
     learned.left_s(row("1"))
     learned.left_s(row("2"))
     for job_id in ("1", "2", "2"):
@@ -87,8 +89,8 @@ def test_a_name_is_forgotten_with_its_last_job() -> None:
 
 
 def test_jobs_of_a_matrix_learn_from_those_of_it_that_have_ended() -> None:
-    past, sweep = Past(), Sweep("7")
-    learned = Learned(past)
+    past, sweep = Past(), JobArray("7")
+    learned = RunTimeEstimates(past)
     assert [learned.left_s(row(job_id, name=f"big-{job_id}"), sweep) for job_id in "89"] == [None, None]
     past.lasted["ann", "matrix", "7"] = (3.0,)
     assert sorted(learned.again(row("7", name="big-7"), sweep)) == ["8", "9"]
@@ -96,13 +98,13 @@ def test_jobs_of_a_matrix_learn_from_those_of_it_that_have_ended() -> None:
 
 
 def test_a_matrix_without_a_past_has_that_of_its_jobs_names() -> None:
-    learned = Learned(Past({("ann", "name", "big-2"): (3600.0,)}))
-    told = learned.left_s(row("8", name="big-2"), Sweep("7"))
+    learned = RunTimeEstimates(Past({("ann", "name", "big-2"): (3600.0,)}))
+    told = learned.left_s(row("8", name="big-2"), JobArray("7"))
     assert told is not None
     assert told >= 3600
 
 
 def test_jobs_of_a_schedule_learn_from_its_earlier_ones() -> None:
-    learned = Learned(Past({("ann", "schedule", "5"): (70.0,)}))
+    learned = RunTimeEstimates(Past({("ann", "schedule", "5"): (70.0,)}))
     assert learned.left_s(row("9", name="nightly-20300101-0200", schedule="5")) == 75.0
     assert learned.left_s(row("10", name="nightly-20300101-0200", schedule="6")) is None

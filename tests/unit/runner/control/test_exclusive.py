@@ -6,9 +6,9 @@ from threading import Event, current_thread
 import pytest
 
 from runner.control import exclusive as module
-from runner.control.context import Asked
-from runner.control.exclusive import Turns
+from runner.control.exclusive import ExclusiveSection
 from runner.control.inbox import Inbox
+from runner.control.messages import Call
 from tests.fakes.engine.keyed_executor import ManualLanes
 
 LIMIT_S = 10.0
@@ -20,45 +20,45 @@ def box() -> Inbox:
 
 
 @pytest.fixture
-def turns(box: Inbox) -> Turns:
-    return Turns(box, ManualLanes(), ManualLanes())
+def exclusive(box: Inbox) -> ExclusiveSection:
+    return ExclusiveSection(box, ManualLanes(), ManualLanes())
 
 
 def work_of_the_loop(box: Inbox) -> None:
     """Do what has been asked for, as the loop does."""
     for message in box.arrived(LIMIT_S):
-        assert isinstance(message, Asked)
+        assert isinstance(message, Call)
         message.work()
 
 
 def test_while_the_loop_waits_a_question_is_answered_by_whoever_asks_and_the_loop_looks_later(
-    box: Inbox, turns: Turns
+    box: Inbox, exclusive: ExclusiveSection
 ) -> None:
-    assert turns.ask(current_thread) is current_thread()
+    assert exclusive.ask(current_thread) is current_thread()
     assert not box.empty()
     work_of_the_loop(box)  # it finds nothing to do
     assert box.empty()
 
 
-def test_while_the_loop_works_a_question_is_left_to_it(box: Inbox, turns: Turns) -> None:
-    with ThreadPoolExecutor(1) as others, turns.mine():
-        answer = others.submit(lambda: turns.ask(current_thread))
+def test_while_the_loop_works_a_question_is_left_to_it(box: Inbox, exclusive: ExclusiveSection) -> None:
+    with ThreadPoolExecutor(1) as others, exclusive.mine():
+        answer = others.submit(lambda: exclusive.ask(current_thread))
         work_of_the_loop(box)
         assert answer.result(LIMIT_S) is current_thread()
     assert box.empty()
 
 
-def test_a_question_that_fails_gives_the_turn_back_and_says_so(turns: Turns) -> None:
+def test_a_question_that_fails_gives_the_turn_back_and_says_so(exclusive: ExclusiveSection) -> None:
     def fail() -> None:
         raise ValueError("a mistake")
 
     with pytest.raises(ValueError, match="a mistake"):
-        turns.ask(fail)
-    assert turns.ask(current_thread) is current_thread()
+        exclusive.ask(fail)
+    assert exclusive.ask(current_thread) is current_thread()
 
 
 def test_a_question_that_comes_while_another_is_answered_is_left_to_the_loop(
-    box: Inbox, turns: Turns
+    box: Inbox, exclusive: ExclusiveSection
 ) -> None:
     begun, go_on, said = Event(), Event(), []
 
@@ -68,26 +68,28 @@ def test_a_question_that_comes_while_another_is_answered_is_left_to_the_loop(
         said.append("first")
 
     with ThreadPoolExecutor(2) as others:
-        others.submit(lambda: turns.ask(slowly))
+        others.submit(lambda: exclusive.ask(slowly))
         assert begun.wait(LIMIT_S)
-        second = others.submit(lambda: turns.ask(lambda: said.append("second")))
+        second = others.submit(lambda: exclusive.ask(lambda: said.append("second")))
         (message,) = box.arrived(LIMIT_S)
         go_on.set()
-        with turns.mine():
-            assert isinstance(message, Asked)
+        with exclusive.mine():
+            assert isinstance(message, Call)
             message.work()
         second.result(LIMIT_S)
     assert said == ["first", "second"]
 
 
-def test_a_look_begins_nothing_and_does_not_wake_the_loop(box: Inbox, turns: Turns) -> None:
-    assert turns.peek(current_thread) is current_thread()
+def test_a_look_begins_nothing_and_does_not_wake_the_loop(box: Inbox, exclusive: ExclusiveSection) -> None:
+    assert exclusive.peek(current_thread) is current_thread()
     assert box.empty()
 
 
-def test_a_look_gives_up_where_the_loop_hangs(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_gives_up_where_the_loop_hangs(
+    exclusive: ExclusiveSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.01)
-    with ThreadPoolExecutor(1) as others, turns.mine():
-        looks = others.submit(lambda: turns.peek(lambda: None))
+    with ThreadPoolExecutor(1) as others, exclusive.mine():
+        looks = others.submit(lambda: exclusive.peek(lambda: None))
         with pytest.raises(TimeoutError):
             looks.result(LIMIT_S)

@@ -7,17 +7,17 @@ from threading import Thread
 import pytest
 
 from runner.control import inbox
-from runner.control.context import Asked, Happened, Message, Observed
 from runner.control.inbox import Inbox
-from runner.control.transitions import runs
-from runner.core.job.model import ImageReady
+from runner.control.messages import Call, EventReceived, Message, Observed
+from runner.control.transitions import batches
+from runner.core.job.events import ImageReady
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_S = 10.0
 
 
-def news(job_id: str) -> Happened:
-    return Happened(job_id, ImageReady(NOW, "img"))
+def news(job_id: str) -> EventReceived:
+    return EventReceived(job_id, ImageReady(NOW, "img"))
 
 
 def test_all_that_has_arrived_is_taken() -> None:
@@ -36,7 +36,7 @@ def test_of_several_looks_the_newest_counts_and_news_come_before_it() -> None:
     for message in (news("1"), Observed(1.0, ()), news("2"), Observed(2.0, ())):
         box.put(message)
     found = box.arrived(0)
-    assert list(runs(found)) == [[news("1"), news("2")], [Observed(2.0, ())]]
+    assert list(batches(found)) == [[news("1"), news("2")], [Observed(2.0, ())]]
 
 
 def nothing() -> None:
@@ -85,7 +85,7 @@ def test_news_that_come_while_lanes_work_are_taken_together(box: Inbox) -> None:
 def test_what_somebody_asks_for_waits_for_no_lane(box: Inbox) -> None:
     box.awaiting(nothing)
     box.put(news("1"))
-    listener, asked = Listener(box), Asked(nothing)
+    listener, asked = Listener(box), Call(nothing)
     box.put(asked)
     assert listener.heard() == [news("1"), asked]
     box.put(asked)
@@ -135,7 +135,7 @@ def test_a_look_waits_no_longer_than_news_do(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_whoever_asked_gets_the_answer_before_the_loop_follows_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "COURTESY_S", LONG_S)
-    box, asked = Inbox(), Asked(nothing)
+    box, asked = Inbox(), Call(nothing)
     box.answering()
     box.put(asked)
     found: list[list[Message]] = []

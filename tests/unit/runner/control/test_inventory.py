@@ -9,22 +9,26 @@ from threading import Event as Flag
 import pytest
 from structlog.testing import capture_logs
 
-from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Refused, Unavailable, UsageError
-from runner.control.context import Moment
+from runner.control.context import Instant
 from runner.control.inventory import Inventory
-from runner.control.inventory_types import Present, Rules, holders
-from runner.core.devices.state import Occupant
-from runner.core.job.model import Allocation, Attempt, Job, Preparing, Running
-from runner.core.ports.all import Device, DeviceProcess, Health, JobRow, Owner
+from runner.control.inventory_types import InventoryRules, PresentDevices, holders_of
+from runner.core.devices.state import DeviceOccupant
+from runner.core.job.attempt import Allocation, Attempt
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing, Running
+from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.ports.store import JobRow
+from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import DeviceState, Kind
 from tests.fakes.daemon.clock import FakeClock
 
 GIB = 1024**3
 IDLE = Health(lost=False, recovery="none", used_bytes=GIB // 2, processes=())
 CARDS = (
-    Device("GPU-aa", "nvidia", "H100", 80 * GIB, label="GPU-0", capability=(9, 0), island="x", numa=1),
+    Device("GPU-aa", "nvidia", "H100", 80 * GIB, label="GPU-0", capability=(9, 0), link_group="x", numa=1),
     Device("GPU-ab", "nvidia", "H100", 80 * GIB, label="GPU-1"),
 )
 ANN = Owner(1001, 1001, "ann")
@@ -38,7 +42,7 @@ class Sample:
 
 @dataclass
 class Watch:
-    """Satisfies ``runner.control.inventory_types.Watch``."""
+    """Satisfies ``runner.control.inventory_types.HealthMonitor``."""
 
     clock: FakeClock
     devices: tuple[Device, ...] = CARDS
@@ -70,15 +74,15 @@ class Whose:
     programs: dict[int, str] = field(default_factory=dict)
     asked: list[list[int]] = field(default_factory=list)
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]:
+    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
         processes = list(processes)
         self.asked.append([each.pid for each in processes])
         return {each.pid: self._of(each.pid) for each in processes}
 
-    def _of(self, pid: int) -> Occupant:
+    def _of(self, pid: int) -> DeviceOccupant:
         job = self.jobs.get(pid)
         foreign = job is None and pid not in self.unknown
-        return Occupant(pid, job, foreign, 1007, "", self.programs.get(pid, "python"))
+        return DeviceOccupant(pid, job, foreign, 1007, "", self.programs.get(pid, "python"))
 
 
 @dataclass
@@ -86,7 +90,7 @@ class Site:
     """An inventory that looks when a test says so."""
 
     store: SqliteStore
-    rules: Rules = field(default_factory=Rules)
+    rules: InventoryRules = field(default_factory=InventoryRules)
     clock: FakeClock = field(default_factory=FakeClock)
     whose: Whose = field(default_factory=Whose)
     woken: int = 0
@@ -99,7 +103,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        words = DeviceWords(self.store, self.boot)
+        words = SqliteDeviceMarks(self.store, self.boot)
         self.inventory = Inventory(self.watch, self.whose, words, self.clock, self.rules, changed=self.wake)
 
     def wake(self) -> None:
@@ -120,7 +124,7 @@ class Site:
         return {each.name: each.state.value for each in self.inventory.pictured(held)}
 
     def tick(self, *rows: JobRow) -> None:
-        self.inventory.tick(Moment(self.clock.now(), self.clock.monotonic()), rows)
+        self.inventory.tick(Instant(self.clock.now(), self.clock.monotonic()), rows)
 
 
 def running(job_id: str, *devices: str) -> JobRow:
@@ -163,13 +167,13 @@ def test_the_scheduler_sees_what_it_places_by(site: Site) -> None:
     site.look()
     seen, _ = site.inventory.pictured({})
     assert (seen.uuid, seen.name, seen.vendor, seen.model) == ("GPU-aa", "GPU-0", "nvidia", "H100")
-    assert (seen.memory_bytes, seen.capability, seen.island, seen.numa) == (80 * GIB, (9, 0), "x", 1)
+    assert (seen.memory_bytes, seen.capability, seen.link_group, seen.numa) == (80 * GIB, (9, 0), "x", 1)
     assert (seen.kind, seen.shareable_bytes, seen.state) == (Kind.WHOLE, 0, DeviceState.FREE)
 
 
 @pytest.mark.parametrize("named", ["GPU-aa", "GPU-0", "H1"])
 def test_a_site_says_which_devices_are_shared(site: Site, named: str) -> None:
-    site = Site(site.store, Rules(shared=(named,)))
+    site = Site(site.store, InventoryRules(shared=(named,)))
     site.look()
     first, second = site.inventory.pictured({})
     assert (first.kind, first.shareable_bytes) == (Kind.SHARED, 80 * GIB - GIB // 2)
@@ -314,7 +318,7 @@ def test_an_old_look_says_nothing_about_intruders(site: Site) -> None:
 
 
 def test_programs_of_the_host_may_be_there_and_their_memory_is_not_counted(site: Site) -> None:
-    site = Site(site.store, Rules(host_programs=("Xorg",)))
+    site = Site(site.store, InventoryRules(host_programs=("Xorg",)))
     site.whose.programs[3] = "Xorg"
     site.use("GPU-aa", 3, used=GIB // 2 + GIB)
     site.look()
@@ -364,7 +368,7 @@ def test_two_vendors_count_each_for_itself(site: Site) -> None:
 
 def test_devices_come_and_go_while_the_daemon_runs(site: Site) -> None:
     site.look()
-    present = Present(site.inventory.present)
+    present = PresentDevices(site.inventory.present)
     assert (len(present), present[0].uuid, [d.uuid for d in present[1:]]) == (2, "GPU-aa", ["GPU-ab"])
     slices = tuple(
         Device(f"MIG-{i}", "nvidia", "H100 MIG", label=f"GPU-0:{i}", kind="slice", parent="GPU-aa")
@@ -394,7 +398,7 @@ def test_what_cannot_be_written_is_written_later(site: Site, monkeypatch: pytest
         del uuid, word
         raise Unavailable("disk full")
 
-    monkeypatch.setattr(DeviceWords, "say", lambda _, uuid, word: full(uuid, word))
+    monkeypatch.setattr(SqliteDeviceMarks, "say", lambda _, uuid, word: full(uuid, word))
     site.tick()
     assert site.store.rows("device_words") == []
     monkeypatch.undo()
@@ -415,7 +419,7 @@ def test_an_alarm_that_finds_the_disk_full_is_raised_later(
     def full(*_: object) -> None:
         raise Unavailable("disk full")
 
-    monkeypatch.setattr(DeviceWords, "note", full)
+    monkeypatch.setattr(SqliteDeviceMarks, "note", full)
     site.tick(running(job, "GPU-aa"))
     monkeypatch.undo()
     assert site.store.noted(job, "alarm") == ()
@@ -426,13 +430,13 @@ def test_an_alarm_that_finds_the_disk_full_is_raised_later(
 def test_who_holds_what_is_read_from_the_jobs() -> None:
     rows = [running("1", "a", "b"), running("2", "b")]
     queued = replace(rows[0], job=Job("3", Preparing(rows[0].submitted_at)))
-    assert holders([*rows, queued]) == {"a": "1", "b": "1,2"}
+    assert holders_of([*rows, queued]) == {"a": "1", "b": "1,2"}
 
 
 def test_the_thread_takes_looks_in_and_survives_a_mistake(site: Site) -> None:
     tried, woken = Flag(), Flag()
 
-    def whose(processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]:
+    def whose(processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
         tried.set()
         raise ZeroDivisionError(processes)
 
@@ -465,7 +469,7 @@ def test_a_word_keeps_its_time(site: Site) -> None:
 
 
 def test_a_shared_device_has_all_its_jobs_also_when_the_scheduler_names_one(site: Site) -> None:
-    site = Site(site.store, Rules(shared=("GPU-0",)))
+    site = Site(site.store, InventoryRules(shared=("GPU-0",)))
     job = submitted(site)
     site.look()
     site.tick(running(job, "GPU-aa"), running("99", "GPU-aa"))
@@ -487,7 +491,7 @@ def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) ->
     asked: list[set[int]] = []
 
     class Asked(Whose):
-        def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, Occupant]:
+        def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
             known = list(processes)
             asked.append({each.pid for each in known})
             return super().of(known)

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 LIVE = """
 import json, os, sys
 from pathlib import Path
-from runner.adapters.gpu.health import DeviceWatch
-from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.gpu.health import DeviceHealthMonitor
+from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.gpu.nvidia import NvidiaHealth, NvidiaProbe
 from runner.adapters.sqlite.store import SqliteStore
 from runner.control.inventory import Inventory
-from runner.control.context import Moment
+from runner.control.context import Instant
 from tests.fakes.daemon.clock import FakeClock
 
 class Nobody:
@@ -35,14 +35,14 @@ store, clock = SqliteStore(place / "store.db"), FakeClock()
 clock.forward(1000)
 for life in json.load(sys.stdin):
     probes, counts = {"nvidia": NvidiaHealth()}, {"nvidia": NvidiaProbe(place)}
-    watch = DeviceWatch((), probes, clock, KernelLog(place / "kmsg"), counts=counts)
-    inventory = Inventory(watch, Nobody(), DeviceWords(store, "boot"), clock)
+    watch = DeviceHealthMonitor((), probes, clock, KernelLog(place / "kmsg"), counts=counts)
+    inventory = Inventory(watch, Nobody(), SqliteDeviceMarks(store, "boot"), clock)
     for text, seconds, lent in life:
         clock.forward(seconds)
         Path(os.environ["FAKE_NVML"]).write_text(text)
         watch.look("nvidia")
         inventory.take_in()
-        inventory.tick(Moment(clock.now(), clock.monotonic()), ())
+        inventory.tick(Instant(clock.now(), clock.monotonic()), ())
         shown = inventory.pictured(lent)
         print(json.dumps([[each.state.value, each.reason] for each in shown]))
 """

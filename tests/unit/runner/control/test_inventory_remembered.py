@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Unavailable
 from runner.core.scheduler.snapshot import DeviceState
@@ -83,7 +83,7 @@ def test_a_boot_empties_devices_and_what_was_kept_of_them_is_forgotten(site: Sit
 def test_a_device_that_is_clean_at_once_costs_no_writing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.look()
     site.tick()
-    monkeypatch.setattr(DeviceWords, "keep", lambda *_: pytest.fail("something was written"))
+    monkeypatch.setattr(SqliteDeviceMarks, "keep", lambda *_: pytest.fail("something was written"))
     for _ in range(3):
         site.tick(running("7", "GPU-aa"))
         site.tick()
@@ -99,9 +99,9 @@ def test_what_was_found_out_while_the_disk_was_full_is_kept_later(
         raise Unavailable("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeviceWords, "keep", full)
+        patch.setattr(SqliteDeviceMarks, "keep", full)
         site.look()
         site.tick()
-    assert not DeviceWords(site.store, site.boot).kept()
+    assert not SqliteDeviceMarks(site.store, site.boot).kept()
     site.tick()
-    assert DeviceWords(site.store, site.boot).kept()["GPU-aa"].baseline == GIB // 2
+    assert SqliteDeviceMarks(site.store, site.boot).kept()["GPU-aa"].baseline == GIB // 2

@@ -7,23 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.base.errors import Refused
-from runner.core.job.model import (
-    CancelRequested,
-    Finished,
-    From,
-    Held,
-    Outcome,
-    Preparing,
-    Queued,
-    ReleaseRequested,
-    RestartRequested,
-    Running,
-    Start,
-    Starting,
-    Stopping,
-)
-from runner.core.ports.all import Alive, JobRow
-from runner.core.scheduler.snapshot import Needs
+from runner.core.job.attempt import Start, StartFrom
+from runner.core.job.events import CancelRequested, ReleaseRequested, RestartRequested
+from runner.core.job.states import Finished, Held, Outcome, Preparing, Queued, Running, Starting, Stopping
+from runner.core.ports.executor import Alive
+from runner.core.ports.store import JobRow
+from runner.core.scheduler.snapshot import ResourceRequest
 from tests.fakes.engine.executor import Program
 from tests.fakes.host.disk import examples
 from tests.fakes.host.machine import Host, fresh_host
@@ -36,18 +25,18 @@ def test_a_job_runs_and_its_container_is_removed(host: Host) -> None:
     job_id = host.submit()
     host.settle()
     assert host.state(job_id) == "running"
-    host.world.end(host.key(job_id), 0)
+    host.context.end(host.key(job_id), 0)
     host.settle()
     assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.SUCCEEDED, "completed")
     assert host.executor.observe() == ()
-    assert host.workshop.retired == [job_id]
+    assert host.attempt_service.retired == [job_id]
 
 
 def test_an_attempt_that_dies_is_followed_by_another_after_the_backoff(host: Host) -> None:
     job_id = host.submit()
     host.settle()
-    host.workshop.steps[job_id] = 40
-    host.world.end(host.key(job_id), 137)
+    host.attempt_service.steps[job_id] = 40
+    host.context.end(host.key(job_id), 137)
     host.settle()
     assert host.state(job_id) == "queued"
     assert host.daemon.why(job_id) == "backoff, 5 s left"
@@ -63,17 +52,17 @@ def test_a_daemon_killed_at_any_moment_loses_and_doubles_nothing(host: Host, mom
     job_id = host.submit()
     steps: dict[str, list[Callable[[], object]]] = {
         "submitted": [],
-        "building": [host.builds.step],
-        "placed": [host.builds.step, lambda: host.daemon.turn(0)],
-        "launched": [host.builds.step, lambda: host.daemon.turn(0), host.lanes.step],
+        "building": [host.build_queue.step],
+        "placed": [host.build_queue.step, lambda: host.daemon.turn(0)],
+        "launched": [host.build_queue.step, lambda: host.daemon.turn(0), host.work_queue.step],
         "running": [host.settle],
-        "ended": [host.settle, lambda: host.world.end(host.key(job_id), 137)],
+        "ended": [host.settle, lambda: host.context.end(host.key(job_id), 137)],
         "recorded": [
             host.settle,
-            lambda: host.world.end(host.key(job_id), 137),
+            lambda: host.context.end(host.key(job_id), 137),
             host.daemon.look,
             lambda: host.daemon.turn(0),
-            host.lanes.step,
+            host.work_queue.step,
             lambda: host.daemon.turn(0),
         ],
     }
@@ -83,24 +72,24 @@ def test_a_daemon_killed_at_any_moment_loses_and_doubles_nothing(host: Host, mom
     host.settle()
     host.wait(5)
     assert host.state(job_id) == "running"
-    assert len({request.key for request in host.world.launches}) == len(host.world.launches)
+    assert len({request.key for request in host.context.launches}) == len(host.context.launches)
     assert [type(seen) for seen in host.executor.observe()] == [Alive]
 
 
 def test_an_engine_that_is_down_is_waited_for_and_blames_nobody(host: Host) -> None:
-    host.world.down = True
-    host.workshop.engine_down = True
+    host.context.down = True
+    host.attempt_service.engine_down = True
     job_id = host.submit()
     host.settle()
     assert host.state(job_id) == "preparing"
     assert host.daemon.why(job_id) == "the engine does not answer"
-    host.workshop.engine_down = False
+    host.attempt_service.engine_down = False
     host.wait(3)
     assert host.state(job_id) == "starting"
-    host.world.down = False
+    host.context.down = False
     host.wait(3)
     assert host.state(job_id) == "running"
-    host.world.down = True
+    host.context.down = True
     host.wait(600)
     assert host.state(job_id) == "running"
     assert host.row(job_id).job.history.charged == 0
@@ -110,10 +99,10 @@ def test_an_attempt_that_vanished_is_resumed_only_after_two_looks(host: Host) ->
     job_id = host.submit()
     host.settle()
     host.clock.forward(1)
-    del host.world.attempts[host.key(job_id)]
+    del host.context.attempts[host.key(job_id)]
     host.daemon.look()
     host.daemon.turn(0)
-    assert not host.lanes.waiting
+    assert not host.work_queue.waiting
     host.settle()
     assert host.store.attempts(job_id)[0].cause == "vanished"
     host.wait(5)
@@ -121,14 +110,14 @@ def test_an_attempt_that_vanished_is_resumed_only_after_two_looks(host: Host) ->
 
 
 def test_cancelling_terminates_and_after_the_grace_kills(host: Host) -> None:
-    host.world.programs["train", "1"] = Program(on_signal={15: None})
+    host.context.programs["train", "1"] = Program(on_signal={15: None})
     job_id = host.submit()
     host.settle()
     host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     host.settle()
     assert host.state(job_id) == "stopping"
     host.wait(31)
-    assert [number for _, number in host.world.signals] == [15, 9]
+    assert [number for _, number in host.context.signals] == [15, 9]
     assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.CANCELLED, "cancelled by ann")
 
 
@@ -137,11 +126,11 @@ def test_cancelling_while_the_image_is_built_is_at_once(host: Host) -> None:
     host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     assert host.state(job_id) == "finished"
     host.settle()
-    assert host.world.launches == []
+    assert host.context.launches == []
 
 
 def test_a_failed_build_ends_the_job_with_its_words(host: Host) -> None:
-    host.workshop.build_error = "no space left"
+    host.attempt_service.build_error = "no space left"
     job_id = host.submit()
     host.settle()
     assert host.row(job_id).job.state == Finished(host.clock.now(), Outcome.FAILED, "no space left")
@@ -149,39 +138,39 @@ def test_a_failed_build_ends_the_job_with_its_words(host: Host) -> None:
 
 def test_devices_are_held_from_starting_on_and_never_shared(host: Host) -> None:
     for job_id in "123":
-        host.workshop.needs_of[job_id] = Needs(0.5, 1024, 1, "nvidia")
+        host.attempt_service.needs_of[job_id] = ResourceRequest(0.5, 1024, 1, "nvidia")
         host.submit(f"job{job_id}")
     host.settle()
     assert [host.state(job_id) for job_id in "123"] == ["running", "running", "queued"]
     assert (
         host.daemon.why("3") == "waits for 1 NVIDIA GPU: 0 free, 2 lent; no estimate: job 1 has no time limit"
     )
-    host.world.end(host.key("1"), 0)
+    host.context.end(host.key("1"), 0)
     host.settle()
     assert host.state("3") == "running"
-    lent = [request.devices[0].uuid for request in host.world.launches]
+    lent = [request.devices[0].uuid for request in host.context.launches]
     assert lent == ["GPU-a", "GPU-b", "GPU-a"]
 
 
 def test_an_image_that_is_gone_is_prepared_again(host: Host) -> None:
-    host.world.images_gone.add("img-job")
+    host.context.images_gone.add("img-job")
     job_id = host.submit()
     host.daemon.turn(0)
-    host.builds.step()
+    host.build_queue.step()
     host.daemon.turn(0)
-    host.lanes.step()
+    host.work_queue.step()
     host.daemon.turn(0)
     assert host.state(job_id) == "preparing"
-    host.world.images_gone.clear()
+    host.context.images_gone.clear()
     host.settle()
-    assert (host.state(job_id), host.workshop.builds) == ("running", 2)
+    assert (host.state(job_id), host.attempt_service.build_queue) == ("running", 2)
     assert [a.number for a in host.store.attempts(job_id)] == [1]
 
 
 def test_restarting_from_scratch_keeps_the_old_lineage(host: Host) -> None:
     job_id = host.submit()
     host.settle()
-    host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start(From.SCRATCH)))
+    host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start(StartFrom.SCRATCH)))
     host.settle()
     assert [(a.number, a.lineage) for a in host.store.attempts(job_id)] == [(1, 1), (2, 2)]
 
@@ -191,10 +180,10 @@ def test_restarts_that_a_person_asks_for_are_no_storm(host: Host) -> None:
     host.settle()
     for number in range(1, 7):
         host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start()))
-        host.world.end(host.key(job_id, number), 75)
+        host.context.end(host.key(job_id, number), 75)
         host.wait(1)
         assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", number + 1)
-    host.world.end(host.key(job_id, 7), 137)
+    host.context.end(host.key(job_id, 7), 137)
     host.settle()
     host.wait(6)
     assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", 8)
@@ -203,7 +192,7 @@ def test_restarts_that_a_person_asks_for_are_no_storm(host: Host) -> None:
 def test_what_makes_no_sense_is_refused(host: Host) -> None:
     job_id = host.submit()
     host.settle()
-    host.world.end(host.key(job_id), 0)
+    host.context.end(host.key(job_id), 0)
     host.settle()
     with pytest.raises(Refused, match="so it cannot be cancelled; runner restart begins another"):
         host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
@@ -213,10 +202,10 @@ def test_what_makes_no_sense_is_refused(host: Host) -> None:
 
 def test_a_container_of_ours_that_nobody_knows_is_left_alone(host: Host) -> None:
     stranger = host.key("99")
-    host.world.attempts[stranger] = Alive(stranger)
+    host.context.attempts[stranger] = Alive(stranger)
     host.settle()
     assert host.executor.observe() == (Alive(stranger),)
-    assert host.world.signals == []
+    assert host.context.signals == []
 
 
 ACTIONS = st.one_of(
@@ -244,15 +233,15 @@ def apply(host: Host, action: str, value: int) -> None:
         case "settle":
             host.settle()
         case "build":
-            host.builds.step(value)
+            host.build_queue.step(value)
         case "lane":
-            host.lanes.step(value)
+            host.work_queue.step(value)
         case "turn":
             host.daemon.turn(0)
         case "look":
             host.daemon.look()
-        case "end" if host.world.running:
-            host.world.end(min(host.world.running, key=str), value)
+        case "end" if host.context.running:
+            host.context.end(min(host.context.running, key=str), value)
         case "cancel" | "restart" if (row := host.store.get(str(value))) is not None:
             ask(
                 host,
@@ -262,9 +251,9 @@ def apply(host: Host, action: str, value: int) -> None:
         case "forward":
             host.clock.forward(value)
         case "outage":
-            host.world.down = bool(value)
+            host.context.down = bool(value)
         case "silence":
-            host.world.lose_answers = bool(value)
+            host.context.lose_answers = bool(value)
         case "crash":
             host.boot()
         case _:
@@ -293,7 +282,7 @@ def test_whatever_happens_nothing_is_lost_leaked_or_run_twice(actions: list[tupl
                 for u in getattr(e.row.job.state, "allocation", _NONE).devices
             ]
             assert len(lent) == len(set(lent))
-        host.world.down = host.world.lose_answers = False
+        host.context.down = host.context.lose_answers = False
         if not any(action == "crash" for action, _ in actions):
             host.boot()
         for _ in range(8):
@@ -314,7 +303,7 @@ _NONE = _None()
 
 def assert_whole(host: Host) -> None:
     """No attempt began twice, and what the engine has is what the store says is alive."""
-    keys = [request.key for request in host.world.launches]
+    keys = [request.key for request in host.context.launches]
     assert len(keys) == len(set(keys))
     alive = {seen.key for seen in host.executor.observe()}
     rows = host.store.unfinished()
@@ -339,8 +328,8 @@ def finish_all(host: Host) -> None:
 def test_a_policy_that_says_hold_keeps_everything_until_a_release(host: Host) -> None:
     job_id = host.submit()
     host.settle()
-    host.workshop.facts[job_id] = {"cause": "disk_full"}
-    host.world.end(host.key(job_id), 1)
+    host.attempt_service.facts[job_id] = {"cause": "disk_full"}
+    host.context.end(host.key(job_id), 1)
     host.settle()
     assert host.state(job_id) == "held"
     host.daemon.happen(host.row(job_id), ReleaseRequested(host.clock.now(), "ann"))
@@ -352,20 +341,20 @@ def test_a_policy_that_says_hold_keeps_everything_until_a_release(host: Host) ->
 def test_a_decision_is_recorded_with_its_event_and_left_beside_the_attempt(host: Host) -> None:
     job_id = host.submit()
     host.settle()
-    host.world.end(host.key(job_id), 137)
+    host.context.end(host.key(job_id), 137)
     host.settle()
     [kept] = host.store.decisions(job_id)
-    assert host.workshop.kept == [kept]
+    assert host.attempt_service.kept == [kept]
     assert (kept.attempt, kept.moment) == (1, "exit")
 
 
 def test_a_remedy_keeps_a_job_away_from_the_device_that_it_lost(host: Host) -> None:
     job_id = "1"
-    host.workshop.needs_of[job_id] = Needs(0.5, 1024, 1, "nvidia")
+    host.attempt_service.needs_of[job_id] = ResourceRequest(0.5, 1024, 1, "nvidia")
     host.submit()
     host.settle()
-    host.workshop.facts[job_id] = {"device.lost": True}
-    host.world.end(host.key(job_id), 1)
+    host.attempt_service.facts[job_id] = {"device.lost": True}
+    host.context.end(host.key(job_id), 1)
     host.settle()
     host.wait(5)
     state = host.row(job_id).job.state
@@ -374,7 +363,7 @@ def test_a_remedy_keeps_a_job_away_from_the_device_that_it_lost(host: Host) -> N
 
 
 def test_a_refused_launch_is_judged_by_the_policy_too(host: Host) -> None:
-    host.world.refusals = ["no such device"] * 10
+    host.context.refusals = ["no such device"] * 10
     job_id = host.submit()
     for _ in range(8):
         host.settle()

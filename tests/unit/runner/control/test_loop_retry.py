@@ -2,8 +2,8 @@
 
 import pytest
 
-from runner.core.job.model import CancelRequested
-from runner.core.ports.all import Gone
+from runner.core.job.events import CancelRequested
+from runner.core.ports.executor import Gone
 from tests.fakes.engine.executor import Program
 from tests.fakes.host.machine import Host
 
@@ -11,7 +11,7 @@ DAY_S = 86400.0
 
 
 def test_a_mistake_that_nobody_expected_is_tried_again_ever_later(host: Host) -> None:
-    host.workshop.mistake = KeyError("no such\nthing")
+    host.attempt_service.mistake = KeyError("no such\nthing")
     job_id = host.submit()
     host.settle()
     assert host.daemon.why(job_id) == "KeyError: 'no such\\nthing' (tried again after 2 s)"
@@ -21,7 +21,7 @@ def test_a_mistake_that_nobody_expected_is_tried_again_ever_later(host: Host) ->
     assert host.daemon.why(job_id).endswith("2 times in a row)")
     host.wait(1)
     assert host.daemon.why(job_id).endswith("(tried again after 8 s, 3 times in a row)")
-    host.workshop.mistake = None
+    host.attempt_service.mistake = None
     host.wait(8)
     assert (host.state(job_id), host.daemon.why(job_id)) == ("running", "")
 
@@ -29,13 +29,13 @@ def test_a_mistake_that_nobody_expected_is_tried_again_ever_later(host: Host) ->
 def test_an_end_that_cannot_be_looked_into_is_looked_into_again(host: Host) -> None:
     job_id = host.submit()
     host.settle()
-    host.workshop.mistake = OSError("bad sector")
-    host.world.end(host.key(job_id), 0)
+    host.attempt_service.mistake = OSError("bad sector")
+    host.context.end(host.key(job_id), 0)
     for waited in (2, 4, 8):
         host.settle()
         assert f"OSError: bad sector (tried again after {waited} s" in host.daemon.why(job_id)
         host.wait(waited)
-    host.workshop.mistake = None
+    host.attempt_service.mistake = None
     host.wait(16)
     assert host.state(job_id) == "finished"
 
@@ -44,38 +44,38 @@ def test_an_end_that_cannot_be_decided_is_looked_into_again_and_holds_nobody_up(
     """A fact that the runner itself got wrong is a mistake that nobody expected."""
     job_id, other = host.submit(), host.submit()
     host.settle()
-    host.workshop.facts[job_id] = {"no.such.fact": True}
-    host.world.end(host.key(job_id), 0)
-    host.world.end(host.key(other), 0)
+    host.attempt_service.facts[job_id] = {"no.such.fact": True}
+    host.context.end(host.key(job_id), 0)
+    host.context.end(host.key(other), 0)
     host.settle()
     assert "there is no fact 'no.such.fact'" in host.daemon.why(job_id)
     assert (host.state(job_id), host.state(other)) == ("running", "finished")
-    del host.workshop.facts[job_id]
+    del host.attempt_service.facts[job_id]
     host.wait(2)
     assert host.state(job_id) == "finished"
 
 
 def test_a_success_takes_the_reason_to_wait_away(host: Host) -> None:
-    host.world.programs["train", "1"] = Program(on_signal={15: None})
+    host.context.programs["train", "1"] = Program(on_signal={15: None})
     job_id = host.submit()
     host.settle()
-    host.world.down = True
+    host.context.down = True
     host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     host.settle()
     assert host.daemon.why(job_id) == "the engine does not answer"
-    host.world.down = False
+    host.context.down = False
     host.wait(2)
     assert (host.state(job_id), host.daemon.why(job_id)) == ("stopping", "")
-    assert [number for _, number in host.world.signals] == [15]
+    assert [number for _, number in host.context.signals] == [15]
 
 
 def test_what_is_left_over_is_removed_once_the_engine_answers_again(host: Host) -> None:
-    host.world.attempts[host.key("99")] = Gone(host.key("99"), 0)
+    host.context.attempts[host.key("99")] = Gone(host.key("99"), 0)
     host.daemon.look()
-    host.world.down = True
+    host.context.down = True
     host.daemon.turn(0)
-    assert host.lanes.step()
-    host.world.down = False
+    assert host.work_queue.step()
+    host.context.down = False
     host.settle()
     assert host.executor.observe() != ()
     host.wait(2)
@@ -84,10 +84,10 @@ def test_what_is_left_over_is_removed_once_the_engine_answers_again(host: Host) 
 
 @pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
 def test_a_time_of_day_that_jumps_changes_no_retry_of_the_engine(host: Host, jump_s: float) -> None:
-    host.workshop.engine_down = True
+    host.attempt_service.engine_down = True
     job_id = host.submit()
     host.settle()
-    host.workshop.engine_down = False
+    host.attempt_service.engine_down = False
     host.clock.jump(jump_s)
     host.wait(3)
     assert host.state(job_id) == "running"
@@ -97,7 +97,7 @@ def test_a_time_of_day_that_jumps_changes_no_retry_of_the_engine(host: Host, jum
 def test_a_time_of_day_that_jumps_changes_no_backoff(host: Host, jump_s: float) -> None:
     job_id = host.submit()
     host.settle()
-    host.world.end(host.key(job_id), 137)
+    host.context.end(host.key(job_id), 137)
     host.settle()
     host.clock.jump(jump_s)
     host.wait(4)
@@ -108,7 +108,7 @@ def test_a_time_of_day_that_jumps_changes_no_backoff(host: Host, jump_s: float) 
 
 @pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
 def test_a_time_of_day_that_jumps_changes_no_grace(host: Host, jump_s: float) -> None:
-    host.world.programs["train", "1"] = Program(on_signal={15: None})
+    host.context.programs["train", "1"] = Program(on_signal={15: None})
     job_id = host.submit()
     host.settle()
     host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
@@ -125,6 +125,6 @@ def test_an_attempt_that_vanished_is_missed_though_the_clock_was_set_back(host: 
     host.settle()
     host.clock.jump(-DAY_S)
     host.clock.forward(1)
-    del host.world.attempts[host.key(job_id)]
+    del host.context.attempts[host.key(job_id)]
     host.settle()
     assert host.store.attempts(job_id)[0].cause == "vanished"

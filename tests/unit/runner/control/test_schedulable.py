@@ -6,10 +6,18 @@ from datetime import timedelta
 
 from structlog.testing import capture_logs
 
-from runner.control.schedulable import as_begun, in_turn, pictured
-from runner.core.job.model import RevisionApplied
+from runner.control.schedulable import as_started, ordered, schedulable_devices
+from runner.core.job.events import RevisionApplied
 from runner.core.policy.model import Verb
-from runner.core.scheduler.snapshot import Device, DeviceState, Maintenance, Needs, Snapshot, Sweep, Waiting
+from runner.core.scheduler.snapshot import (
+    Device,
+    DeviceState,
+    JobArray,
+    Maintenance,
+    PendingJob,
+    ResourceRequest,
+    Snapshot,
+)
 from tests.fakes.gpu.vitals import FakeVitals
 from tests.fakes.host.machine import Host
 
@@ -18,11 +26,11 @@ OTHER = '{"job": {}}'
 
 def _with(host: Host, **bad: str) -> None:
     vitals = FakeVitals(bad={name.replace("_", "-"): why for name, why in bad.items()})
-    host.daemon.world = host.daemon.queue.world = replace(host.daemon.world, vitals=vitals)
+    host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)
 
 
 def test_where_nobody_looks_every_device_is_free_that_nobody_has(host: Host) -> None:
-    seen = pictured(host.daemon.world, {"GPU-b": "7"})
+    seen = schedulable_devices(host.daemon.context, {"GPU-b": "7"})
     assert [(each.uuid, each.name, each.model) for each in seen] == [
         ("GPU-a", "GPU-0", "H100"),
         ("GPU-b", "GPU-1", "H100"),
@@ -36,8 +44,8 @@ def test_an_inventory_is_asked_where_there_is_one(host: Host) -> None:
         def pictured(self, lent: Mapping[str, str]) -> tuple[Device, ...]:
             return (Device("GPU-a", "GPU-0", state=DeviceState.DRAINED, reason=str(dict(lent))),)
 
-    host.daemon.world = replace(host.daemon.world, inventory=Drained())
-    [seen] = pictured(host.daemon.world, {"GPU-a": "7"})
+    host.daemon.context = replace(host.daemon.context, inventory=Drained())
+    [seen] = schedulable_devices(host.daemon.context, {"GPU-a": "7"})
     assert (seen.state, seen.reason) == (DeviceState.DRAINED, "{'GPU-a': '7'}")
 
 
@@ -51,8 +59,8 @@ def test_a_maintenance_of_devices_that_there_are_not_is_in_the_log_when_they_are
         host.submit()
         host.settle()
         counted = len(lines)
-        capacity = replace(host.daemon.world.capacity, devices=host.daemon.world.capacity.devices[:1])
-        host.daemon.world = host.daemon.queue.world = replace(host.daemon.world, capacity=capacity)
+        capacity = replace(host.daemon.context.capacity, devices=host.daemon.context.capacity.devices[:1])
+        host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, capacity=capacity)
         host.submit()
         host.settle()
     told = [line["problem"] for line in lines if line["event"] == "settings.unknown_name"]
@@ -62,14 +70,16 @@ def test_a_maintenance_of_devices_that_there_are_not_is_in_the_log_when_they_are
 
 
 def test_jobs_of_a_matrix_start_in_their_order_whoever_is_ready_first() -> None:
-    def waiting(job_id: str, sweep: str | None, age_s: float = 1.0) -> Waiting:
-        return Waiting(job_id, "ann", Needs(), 100 - age_s, sweep=None if sweep is None else Sweep(sweep))
+    def waiting(job_id: str, sweep: str | None, age_s: float = 1.0) -> PendingJob:
+        return PendingJob(
+            job_id, "ann", ResourceRequest(), 100 - age_s, sweep=None if sweep is None else JobArray(sweep)
+        )
 
     queue = tuple(waiting(*each) for each in (("9", "9"), ("11", "9"), ("12", "8"), ("13", None)))
     picture = Snapshot(100.0, (), queue)
 
-    def left(*preparing: Waiting) -> list[str]:
-        return [job.job_id for job in in_turn(picture, preparing).waiting]
+    def left(*preparing: PendingJob) -> list[str]:
+        return [job.job_id for job in ordered(picture, preparing).waiting]
 
     everybody = ["9", "11", "12", "13"]
     assert left() == left(waiting("7", None)) == everybody
@@ -80,7 +90,7 @@ def test_jobs_of_a_matrix_start_in_their_order_whoever_is_ready_first() -> None:
 def test_a_device_that_is_not_fit_is_not_lent(host: Host) -> None:
     _with(host, GPU_a="it no longer answers")
     job = host.submit()
-    host.workshop.needs_of[job] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.attempt_service.needs_of[job] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
     state = host.row(job).job.state
     assert getattr(state, "allocation").devices == ("GPU-b",)  # noqa: B009
@@ -89,7 +99,7 @@ def test_a_device_that_is_not_fit_is_not_lent(host: Host) -> None:
 def test_a_job_waits_for_a_device_that_is_fit_again(host: Host) -> None:
     _with(host, GPU_a="lost", GPU_b="its driver asks for gpu_reset")
     job = host.submit()
-    host.workshop.needs_of[job] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.attempt_service.needs_of[job] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
     assert host.state(job) == "queued"
     assert host.daemon.why(job) == (
@@ -105,17 +115,19 @@ def test_what_is_lacking_is_said_as_it_would_be_to_a_job(host: Host) -> None:
     _with(host, GPU_a="lost")
     row = host.row(host.submit())
     lacks = host.daemon.queue.lacks
-    assert lacks(row, Needs(1.0, 1024**3)) == ""
-    assert lacks(row, Needs(99.0, 1024**3)) == ("never starts: no host has 99 cpus and 1 GiB of memory")
+    assert lacks(row, ResourceRequest(1.0, 1024**3)) == ""
+    assert lacks(row, ResourceRequest(99.0, 1024**3)) == (
+        "never starts: no host has 99 cpus and 1 GiB of memory"
+    )
 
 
 def test_what_runs_is_known_by_the_revision_that_it_began_with(host: Host) -> None:
     job = host.submit()
     host.settle()
     before, now = host.row(job), host.clock.now()
-    assert as_begun(host.daemon.world, before) is before
+    assert as_started(host.daemon.context, before) is before
     half = timedelta(seconds=30)
     kept = RevisionApplied(now, "ann", 2, OTHER, Verb.KEEP, "why", before.job.history, half, None, 9)
     host.daemon.happen(before, kept)
     after = host.row(job)
-    assert (after.revision, as_begun(host.daemon.world, after).revision) == (OTHER, before.revision)
+    assert (after.revision, as_started(host.daemon.context, after).revision) == (OTHER, before.revision)

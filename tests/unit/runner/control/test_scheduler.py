@@ -11,31 +11,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.adapters.sqlite.accounting import Lendings
-from runner.adapters.sqlite.schedules import ScheduleBooks, ScheduleRow
+from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.schedules import ScheduleRow, SqliteSchedules
 from runner.base.errors import Refused, Unavailable
-from runner.control.context import Site, Terms, Watched
+from runner.control.context import SiteConfig
+from runner.control.messages import Probed
 from runner.control.scheduler import REPLAN_S
-from runner.core.job.model import (
-    CancelRequested,
-    Event,
-    Finished,
-    Held,
-    HoldRequested,
-    Job,
-    Lent,
-    Preparing,
-    Queued,
-    RestartRequested,
-    Running,
-    Start,
-    Stopping,
-)
-from runner.core.ports.all import JobRow, Owner, Recorded
+from runner.core.job.attempt import Start
+from runner.core.job.events import CancelRequested, Event, HoldRequested, RestartRequested
+from runner.core.job.model import Job
+from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Stopping
+from runner.core.ports.attempts import QueueTerms
+from runner.core.ports.store import JobRow, RecordedTransition
+from runner.core.ports.users import Owner
 from runner.core.scheduler.backfill import Plan, plan
-from runner.core.scheduler.config import Preemption, Quota, Quotas, Rules
+from runner.core.scheduler.config import Preemption, Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.priority import since_s
-from runner.core.scheduler.snapshot import GIB, After, Condition, Maintenance, Needs, Snapshot, Sweep
+from runner.core.scheduler.snapshot import (
+    GIB,
+    Condition,
+    Dependency,
+    JobArray,
+    Maintenance,
+    ResourceRequest,
+    Snapshot,
+)
 from tests.fakes.engine.executor import Program
 from tests.fakes.gpu.vitals import FakeVitals
 from tests.fakes.host.disk import examples
@@ -55,7 +55,7 @@ class Wish:
     owner: Owner = ANN
     limit: timedelta | None = None
     name: str = "job"
-    terms: Terms = field(default_factory=Terms)
+    terms: QueueTerms = field(default_factory=QueueTerms)
     priority: int = 50
 
 
@@ -63,9 +63,9 @@ def hand_in(host: Host, wish: Wish) -> str:
     """Submit a job, with its image found already."""
     now, job_id = host.clock.now(), host.store.next_id()
     vendor = "nvidia" if wish.gpus else None
-    host.workshop.needs_of[job_id] = Needs(0.5, GIB, wish.gpus, vendor)
-    host.workshop.terms_of[job_id] = wish.terms
-    host.world.programs["train", job_id] = SAVES
+    host.attempt_service.needs_of[job_id] = ResourceRequest(0.5, GIB, wish.gpus, vendor)
+    host.attempt_service.terms_of[job_id] = wish.terms
+    host.context.programs["train", job_id] = SAVES
     job = Job(job_id, Preparing(now), time_limit=wish.limit)
     row = JobRow(job, wish.name, wish.owner, now, wish.priority, "{}")
     host.daemon.submit_all((row,), ("submitted",))
@@ -76,13 +76,13 @@ def hand_in(host: Host, wish: Wish) -> str:
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Host]:
     """A host with two GPUs and rules of its own."""
-    rules: Site = getattr(request, "param", Site())
+    rules: SiteConfig = getattr(request, "param", SiteConfig())
     with _host(rules) as host:
         yield host
 
 
 class _host:  # noqa: N801  (used like a function)
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SiteConfig) -> None:
         memory = Path("/dev/shm")  # an fsync each would be most of the time
         self.directory = TemporaryDirectory(dir=memory if memory.is_dir() else None)
         self.site = site
@@ -96,7 +96,7 @@ class _host:  # noqa: N801  (used like a function)
 
 def devices_of(host: Host, job_id: str) -> tuple[str, ...]:
     state = host.row(job_id).job.state
-    return state.allocation.devices if isinstance(state, Lent) else ()
+    return state.allocation.devices if isinstance(state, Allocated) else ()
 
 
 # --- order, quotas, time limits ---------------------------------------------------------------------------
@@ -106,13 +106,15 @@ def test_whoever_has_used_less_goes_first(site: Host) -> None:
     first = hand_in(site, Wish(gpus=2, limit=9 * HOUR))
     site.wait(3600)
     anns, bobs = hand_in(site, Wish(gpus=2)), hand_in(site, Wish(gpus=2, owner=BOB))
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
     assert (site.state(anns), site.state(bobs)) == ("queued", "running")
     assert site.daemon.why(anns).startswith("waits for 2 NVIDIA GPUs: 0 free, 2 lent")
 
 
-@pytest.mark.parametrize("site", [Site(Rules(quotas=Quotas({"ann": Quota(devices=1)})))], indirect=True)
+@pytest.mark.parametrize(
+    "site", [SiteConfig(SchedulerConfig(quotas=Quotas({"ann": Quota(devices=1)})))], indirect=True
+)
 def test_a_quota_keeps_its_owner_waiting_and_nobody_else(site: Host) -> None:
     one, two = hand_in(site, Wish(limit=HOUR)), hand_in(site, Wish())
     assert (site.state(one), site.state(two)) == ("running", "queued")
@@ -135,7 +137,7 @@ def test_a_short_job_goes_first_where_that_delays_nobody(site: Host) -> None:
 def test_how_long_a_job_takes_is_learned_from_the_last_ones_of_its_name(site: Host) -> None:
     first = hand_in(site, Wish(name="nightly"))
     site.wait(3000)
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
     hand_in(site, Wish(limit=4 * HOUR))
     big, known = hand_in(site, Wish(gpus=2)), hand_in(site, Wish(name="nightly"))
@@ -148,34 +150,34 @@ def test_how_long_a_job_takes_is_learned_from_the_last_ones_of_its_name(site: Ho
 
 
 def test_how_long_a_job_of_a_matrix_or_a_schedule_takes_is_learned_from_the_others(site: Host) -> None:
-    first = hand_in(site, Wish(name="big-1", terms=Terms(sweep=Sweep("1"))))
+    first = hand_in(site, Wish(name="big-1", terms=QueueTerms(sweep=JobArray("1"))))
     site.wait(3000)
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
-    past = Lendings(site.store)
+    past = SqliteUsageHistory(site.store)
     assert past.lasted_s("ann", "matrix", first) == pytest.approx((3000,), abs=60)
     assert past.lasted_s("bob", "matrix", first) == past.lasted_s("ann", "schedule", "1") == ()
-    books, at = ScheduleBooks(site.store), site.clock.now()
+    books, at = SqliteSchedules(site.store), site.clock.now()
     made = books.add(ScheduleRow(0, "nightly", 1001, 1001, "ann", "/n.yaml", "", {}, at, at), None)
-    books.notice(made, at, at, "due", "")
+    books.record_firing(made, at, at, "due", "")
     books.settle(books.due()[0], "submitted", "", first)
     assert past.lasted_s("ann", "schedule", str(made.id)) == past.lasted_s("ann", "matrix", first)
     hand_in(site, Wish(name="other", limit=9 * HOUR))
-    last = hand_in(site, Wish(name="big-2", terms=Terms(sweep=Sweep("1"))))
+    last = hand_in(site, Wish(name="big-2", terms=QueueTerms(sweep=JobArray("1"))))
     [ends_s] = [job.ends_s for job in site.daemon.picture().running if job.job_id == last]
     assert ends_s is not None
     assert 3000 < ends_s - site.clock.now().timestamp() < 4000
 
 
 def test_a_job_of_a_sweep_waits_while_enough_of_it_run(site: Host) -> None:
-    sweep = Terms(sweep=Sweep("s1", at_a_time=1))
+    sweep = QueueTerms(sweep=JobArray("s1", at_a_time=1))
     one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
     assert (site.state(one), site.state(two)) == ("running", "queued")
     assert "sweep s1: jobs: 1 of 1 in use" in site.daemon.why(two)
 
 
 def test_a_job_that_waits_for_the_image_of_another_one_of_its_matrix_says_so(site: Host) -> None:
-    sweep = Terms(sweep=Sweep("s1"))
+    sweep = QueueTerms(sweep=JobArray("s1"))
     hand_in(site, Wish(gpus=2))
     one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
     _ask(site, "cancel", site.row(one))
@@ -192,12 +194,12 @@ def test_a_job_that_waits_for_the_image_of_another_one_of_its_matrix_says_so(sit
 
 def test_a_job_waits_for_another_one_and_starts_when_that_has_succeeded(site: Host) -> None:
     first = hand_in(site, Wish())
-    second = hand_in(site, Wish(terms=Terms(after=(After(first),))))
+    second = hand_in(site, Wish(terms=QueueTerms(after=(Dependency(first),))))
     assert site.daemon.why(second) == f"waits for job {first} to succeed"
     site.boot()
     site.settle()
     assert site.daemon.why(second) == f"waits for job {first} to succeed"
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
     assert site.state(second) == "running"
 
@@ -205,36 +207,36 @@ def test_a_job_waits_for_another_one_and_starts_when_that_has_succeeded(site: Ho
 def test_a_dependency_that_ended_before_the_daemon_began_is_known(site: Host) -> None:
     first = hand_in(site, Wish())
     busy = hand_in(site, Wish())
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
-    second = hand_in(site, Wish(gpus=2, terms=Terms(after=(After(first),))))
+    second = hand_in(site, Wish(gpus=2, terms=QueueTerms(after=(Dependency(first),))))
     site.boot()
     site.settle()
     assert site.daemon.picture().ended.keys() == {first}
-    site.world.end(site.key(busy), 0)
+    site.context.end(site.key(busy), 0)
     site.settle()
     assert site.state(second) == "running"
 
 
 def test_a_dependency_that_cannot_come_true_is_said_and_can_still_be_mended(site: Host) -> None:
     first = hand_in(site, Wish())
-    second = hand_in(site, Wish(terms=Terms(after=(After(first),))))
+    second = hand_in(site, Wish(terms=QueueTerms(after=(Dependency(first),))))
     site.daemon.happen(site.row(first), CancelRequested(site.clock.now(), "ann"))
     site.settle()
     assert site.daemon.why(second) == f"never starts: job {first} cancelled, and it was to succeed"
     site.daemon.happen(site.row(first), RestartRequested(site.clock.now(), "ann", Start()))
     site.settle()
     assert site.daemon.why(second) == f"waits for job {first} to succeed"
-    site.world.end(site.key(first, 2), 0)
+    site.context.end(site.key(first, 2), 0)
     site.settle()
     assert site.state(second) == "running"
 
 
 def test_who_is_not_waited_for_any_more_is_forgotten(site: Host) -> None:
     first = hand_in(site, Wish())
-    wants = Terms(after=(After(first, Condition.FAILED),))
+    wants = QueueTerms(after=(Dependency(first, Condition.FAILED),))
     second, third = hand_in(site, Wish(terms=wants)), hand_in(site, Wish(terms=wants))
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
     for job_id in (second, third):
         assert site.daemon.picture().ended.keys() == {first}
@@ -244,7 +246,7 @@ def test_who_is_not_waited_for_any_more_is_forgotten(site: Host) -> None:
 
 def test_a_time_before_which_a_job_must_not_start_is_kept(site: Host) -> None:
     begins = site.clock.now() + timedelta(minutes=90)
-    job_id = hand_in(site, Wish(terms=Terms(not_before=begins)))
+    job_id = hand_in(site, Wish(terms=QueueTerms(not_before=begins)))
     assert site.daemon.why(job_id) == "not before 01:30 UTC"
     site.wait(89 * 60)
     assert site.state(job_id) == "queued"
@@ -254,7 +256,7 @@ def test_a_time_before_which_a_job_must_not_start_is_kept(site: Host) -> None:
 
 def test_a_backoff_keeps_its_length_when_the_time_of_day_is_set(site: Host) -> None:
     job_id = hand_in(site, Wish(limit=HOUR))
-    site.world.end(site.key(job_id), 137)
+    site.context.end(site.key(job_id), 137)
     site.settle()
     site.clock.jump(-3600)
     site.wait(1)
@@ -278,7 +280,7 @@ def test_nobody_grows_old_because_the_time_of_day_is_set(site: Host) -> None:
         each.job_id: site.daemon.picture().now_s - each.submitted_s for each in site.daemon.picture().waiting
     }
     assert ages == {normal: pytest.approx(600, abs=9), urgent: pytest.approx(0, abs=9)}
-    site.world.end(site.key(busy), 0)
+    site.context.end(site.key(busy), 0)
     site.settle()
     assert (site.state(normal), site.state(urgent)) == ("queued", "running")
 
@@ -288,7 +290,7 @@ def test_who_came_first_stays_first_when_the_time_of_day_is_set_back(site: Host)
     first = hand_in(site, Wish(gpus=2))
     site.clock.jump(-4000)
     second = hand_in(site, Wish(gpus=2))
-    site.world.end(site.key(busy), 0)
+    site.context.end(site.key(busy), 0)
     site.settle()
     assert (site.state(first), site.state(second)) == ("running", "queued")
 
@@ -305,10 +307,10 @@ def test_jobs_that_come_together_after_the_time_of_day_was_set_are_of_one_age(si
 
 def test_what_a_job_waited_for_is_as_long_ago_as_it_was_when_the_time_of_day_is_set(site: Host) -> None:
     first = hand_in(site, Wish(gpus=2))
-    waits = Terms(after=(After(first),))
+    waits = QueueTerms(after=(Dependency(first),))
     second, third = hand_in(site, Wish(gpus=2, terms=waits)), hand_in(site, Wish(terms=waits))
     site.wait(3600)
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
     assert site.state(third) == "queued"
     [ended] = site.daemon.picture().ended.values()
@@ -322,7 +324,7 @@ def test_what_a_job_waited_for_is_as_long_ago_as_it_was_when_the_time_of_day_is_
 
 
 AT = datetime(2030, 1, 1, 1, tzinfo=UTC).timestamp()
-SERVICE = Site(maintenance=(Maintenance(AT, AT + 3600, "new driver", devices=frozenset({"GPU-0"})),))
+SERVICE = SiteConfig(maintenance=(Maintenance(AT, AT + 3600, "new driver", devices=frozenset({"GPU-0"})),))
 
 
 @pytest.mark.parametrize("site", [SERVICE], indirect=True)
@@ -332,7 +334,7 @@ def test_nothing_runs_into_a_maintenance(site: Host) -> None:
     assert devices_of(site, endless) == ("GPU-b",)
     assert devices_of(site, short) == ("GPU-a",)
     assert site.state(other) == "queued"
-    site.world.end(site.key(short), 0)
+    site.context.end(site.key(short), 0)
     site.settle()
     assert "kept for new driver at 01:00" in site.daemon.why(other)
     site.wait(2 * 3600)
@@ -341,15 +343,15 @@ def test_nothing_runs_into_a_maintenance(site: Host) -> None:
 
 # --- preemption -------------------------------------------------------------------------------------------
 
-QUICK = Rules(preemption=Preemption(young_s=0.0))
-IDLE, URGENT = Terms(priority_class="idle"), Terms(priority_class="urgent")
+QUICK = SchedulerConfig(preemption=Preemption(young_s=0.0))
+IDLE, URGENT = QueueTerms(priority_class="idle"), QueueTerms(priority_class="urgent")
 
 
-@pytest.mark.parametrize("site", [Site(QUICK)], indirect=True)
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_preempted_job_goes_back_to_its_place_and_is_charged_for_nothing(site: Host) -> None:
     idle = hand_in(site, Wish(gpus=2, terms=IDLE))
     site.wait(100)
-    site.workshop.steps[idle] = 40
+    site.attempt_service.steps[idle] = 40
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(idle), site.state(urgent)) == ("queued", "running")
     job = site.row(idle).job
@@ -360,16 +362,16 @@ def test_a_preempted_job_goes_back_to_its_place_and_is_charged_for_nothing(site:
     assert json.loads(kept.body)["facts"]["killed_by"] == "preemption"
     told = [event.text for event, _ in site.store.events(0, idle, 99)]
     assert any(text.startswith(f"gives way to job {urgent} of class urgent, which would") for text in told)
-    site.world.end(site.key(urgent), 0)
+    site.context.end(site.key(urgent), 0)
     site.wait(1)
     assert site.state(idle) == "running"
     assert site.row(idle).submitted_at < site.row(urgent).submitted_at
 
 
-@pytest.mark.parametrize("site", [Site(QUICK)], indirect=True)
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_job_that_leaves_already_is_not_asked_again(site: Host) -> None:
     idle = hand_in(site, Wish(gpus=2, terms=IDLE))
-    site.world.running[site.key(idle)] = Program(on_signal={15: None})
+    site.context.running[site.key(idle)] = Program(on_signal={15: None})
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
     state = site.row(idle).job.state
     assert isinstance(state, Stopping)
@@ -384,7 +386,7 @@ def kinds(host: Host, job_id: str) -> list[str]:
     return [event.kind for event, _ in host.store.events(0, job_id, 999)]
 
 
-@pytest.mark.parametrize("site", [Site(QUICK)], indirect=True)
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_job_that_loses_what_it_has_not_saved_is_dearer(site: Host) -> None:
     unsaved = replace(IDLE, saves_when_asked=False)
     first = hand_in(site, Wish(terms=unsaved))
@@ -394,28 +396,28 @@ def test_a_job_that_loses_what_it_has_not_saved_is_dearer(site: Host) -> None:
     assert (site.state(first), site.state(second)) == ("running", "queued")
 
 
-@pytest.mark.parametrize("site", [Site(QUICK)], indirect=True)
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_job_that_has_just_saved_loses_little(site: Host) -> None:
     unsaved = replace(IDLE, saves_when_asked=False)
     first, second = hand_in(site, Wish(terms=unsaved)), hand_in(site, Wish(terms=unsaved))
     site.wait(5000)
     for job_id, age_s in ((first, 30.0), (second, 900.0), ("99", 1.0)):
-        site.daemon.queue.seen(Watched(job_id, 1, site.clock.now(), {"checkpoint.age_s": age_s}))
-    site.daemon.queue.seen(Watched(second, 1, site.clock.now(), {}))
+        site.daemon.queue.seen(Probed(job_id, 1, site.clock.now(), {"checkpoint.age_s": age_s}))
+    site.daemon.queue.seen(Probed(second, 1, site.clock.now(), {}))
     hand_in(site, Wish(owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(first), site.state(second)) == ("queued", "running")
 
 
-@pytest.mark.parametrize("site", [Site(QUICK)], indirect=True)
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_job_is_as_dear_to_stop_as_its_starts_have_taken(site: Host) -> None:
     slow, quick = hand_in(site, Wish(terms=IDLE)), hand_in(site, Wish(terms=IDLE))
     site.wait(5000)
     for job_id, start_s in ((slow, 300.0), (quick, 5.0)):
-        site.daemon.queue.seen(Watched(job_id, 1, site.clock.now(), {}, start_s=start_s))
-        site.daemon.queue.seen(Watched(job_id, 1, site.clock.now(), {}))
+        site.daemon.queue.seen(Probed(job_id, 1, site.clock.now(), {}, start_s=start_s))
+        site.daemon.queue.seen(Probed(job_id, 1, site.clock.now(), {}))
     urgent = hand_in(site, Wish(owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(slow), site.state(quick)) == ("running", "queued")
-    site.world.end(site.key(urgent), 0)
+    site.context.end(site.key(urgent), 0)
     site.wait(1)
     costs = {each.job_id: each.restart_s for each in site.daemon.picture().running}
     assert costs == {slow: 300.0, quick: 5.0}  # the next attempt of a job costs what its last one did
@@ -428,9 +430,9 @@ def test_a_job_is_as_dear_to_stop_as_its_starts_have_taken(site: Host) -> None:
 
 def test_what_attempts_held_is_written_down_with_their_events(site: Host) -> None:
     began = site.clock.now()
-    job_id = hand_in(site, Wish(terms=Terms(team="vision")))
+    job_id = hand_in(site, Wish(terms=QueueTerms(team="vision")))
     site.wait(600)
-    [open_] = Lendings(site.store).since(began)
+    [open_] = SqliteUsageHistory(site.store).since(began)
     assert (open_.job_id, open_.attempt, open_.owner, open_.team, open_.ended_at) == (
         job_id,
         1,
@@ -439,25 +441,25 @@ def test_what_attempts_held_is_written_down_with_their_events(site: Host) -> Non
         None,
     )
     assert (open_.gpus, open_.cpus, open_.devices) == (1, 0.5, ("GPU-a",))
-    site.world.end(site.key(job_id), 0)
+    site.context.end(site.key(job_id), 0)
     site.settle()
-    [ended] = Lendings(site.store).between(began, began + HOUR)
+    [ended] = SqliteUsageHistory(site.store).between(began, began + HOUR)
     assert (ended.placed_at, ended.ended_at) == (began, site.clock.now())
-    assert list(Lendings(site.store).since(site.clock.now())) == []
-    assert list(Lendings(site.store).between(began - HOUR, began)) == []
+    assert list(SqliteUsageHistory(site.store).since(site.clock.now())) == []
+    assert list(SqliteUsageHistory(site.store).between(began - HOUR, began)) == []
 
 
 def test_an_attempt_whose_image_was_missing_held_nothing_worth_mentioning(site: Host) -> None:
-    site.world.images_gone.add("img-job")
+    site.context.images_gone.add("img-job")
     job_id = site.submit()
-    site.builds.step()
+    site.build_queue.step()
     site.daemon.turn(0)
-    site.lanes.step()
+    site.work_queue.step()
     site.daemon.turn(0)
     assert site.state(job_id) == "preparing"
-    site.world.images_gone.clear()
+    site.context.images_gone.clear()
     site.wait(60)
-    [only] = Lendings(site.store).since(datetime(2020, 1, 1, tzinfo=UTC))
+    [only] = SqliteUsageHistory(site.store).since(datetime(2020, 1, 1, tzinfo=UTC))
     assert (only.attempt, only.ended_at) == (1, None)
 
 
@@ -465,8 +467,8 @@ def test_a_daemon_that_begins_again_sees_the_same_queue_and_decides_the_same(sit
     for number, owner in enumerate((ANN, BOB, EVE, ANN, BOB, EVE, ANN)):
         hand_in(site, Wish(gpus=number % 2 + 1, owner=owner, limit=HOUR * (number + 1), name=f"j{number}"))
         site.wait(700 * number)
-    hand_in(site, Wish(terms=Terms(after=(After("1"),))))
-    hand_in(site, Wish(terms=Terms(not_before=site.clock.now() + HOUR)))
+    hand_in(site, Wish(terms=QueueTerms(after=(Dependency("1"),))))
+    hand_in(site, Wish(terms=QueueTerms(not_before=site.clock.now() + HOUR)))
     before = site.daemon.picture()
     site.boot()
     site.settle()
@@ -516,7 +518,7 @@ def test_nobody_thinks_about_a_queue_that_is_empty(site: Host, monkeypatch: pyte
 
 def test_a_device_that_changes_is_noticed_at_the_next_turn(site: Host) -> None:
     vitals = FakeVitals(bad={"GPU-a": "lost", "GPU-b": "lost"})
-    site.daemon.world = site.daemon.queue.world = replace(site.daemon.world, vitals=vitals)
+    site.daemon.context = site.daemon.queue.context = replace(site.daemon.context, vitals=vitals)
     job_id = hand_in(site, Wish())
     assert site.state(job_id) == "queued"
     vitals.bad.pop("GPU-b")
@@ -527,13 +529,13 @@ def test_a_device_that_changes_is_noticed_at_the_next_turn(site: Host) -> None:
 def test_what_cannot_be_recorded_is_said_and_tried_again(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     record_all = site.store.record_all
 
-    def full(changes: Sequence[Recorded]) -> None:
+    def full(changes: Sequence[RecordedTransition]) -> None:
         if any(change.event.kind == "placed" for change in changes):
             raise Unavailable("store.db: the disk is full")
         record_all(changes)
 
     job_id = site.submit()
-    site.builds.step()
+    site.build_queue.step()
     monkeypatch.setattr(site.store, "record_all", full)
     site.settle()
     assert (site.state(job_id), site.daemon.why(job_id)) == ("queued", "store.db: the disk is full")
@@ -552,11 +554,11 @@ WISHES = st.builds(
     owner=st.sampled_from([ANN, BOB, EVE]),
     limit=st.sampled_from([None, HOUR, 5 * HOUR]),
     terms=st.builds(
-        Terms,
+        QueueTerms,
         team=st.sampled_from(["", "vision"]),
         priority_class=st.sampled_from(["idle", "normal", "urgent", "gone"]),
-        after=st.sampled_from([(), (After("1"),), (After("2", Condition.ANY),)]),
-        sweep=st.sampled_from([None, Sweep("s", 1)]),
+        after=st.sampled_from([(), (Dependency("1"),), (Dependency("2", Condition.ANY),)]),
+        sweep=st.sampled_from([None, JobArray("s", 1)]),
     ),
 )
 ACTIONS = st.one_of(
@@ -580,8 +582,8 @@ def apply(host: Host, vitals: FakeVitals, action: str, value: object) -> None:
     match action, value:
         case "submit", Wish() as wish:
             hand_in(host, wish)
-        case "end", int(code) if host.world.running:
-            host.world.end(min(host.world.running, key=str), code)
+        case "end", int(code) if host.context.running:
+            host.context.end(min(host.context.running, key=str), code)
         case (("cancel" | "hold" | "restart"), int(number)) if row := host.store.get(str(number)):
             _ask(host, action, row)
         case "forward", int(seconds):
@@ -591,10 +593,10 @@ def apply(host: Host, vitals: FakeVitals, action: str, value: object) -> None:
         case "sick", tuple(uuids):
             vitals.bad = dict.fromkeys(uuids, "lost")
         case "lane", int(choice):
-            host.lanes.step(choice)
+            host.work_queue.step(choice)
         case "crash", _:
             host.boot()
-            host.daemon.world = host.daemon.queue.world = replace(host.daemon.world, vitals=vitals)
+            host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)
         case _:
             pass  # nothing there to happen to
     host.daemon.turn(0)
@@ -617,7 +619,7 @@ def _ask(host: Host, action: str, row: JobRow) -> None:
 def assert_kept(host: Host) -> None:
     """Nothing is lent twice or leaked, no quota exceeded, and every wait is explained."""
     rows = [entry.row for entry in host.daemon.entries.values()]
-    lent = {row.job.id: row.job.state for row in rows if isinstance(row.job.state, Lent)}
+    lent = {row.job.id: row.job.state for row in rows if isinstance(row.job.state, Allocated)}
     held = [uuid for state in lent.values() for uuid in state.allocation.devices]
     assert len(held) == len(set(held))
     by_owner = {
@@ -630,7 +632,7 @@ def assert_kept(host: Host) -> None:
     assert queue.waiting.keys() == {row.job.id for row in rows if isinstance(row.job.state, Queued)}
     for row in rows:
         assert not isinstance(row.job.state, Queued) or host.daemon.why(row.job.id), row
-    known = Lendings(host.store).since(host.clock.now())
+    known = SqliteUsageHistory(host.store).since(host.clock.now())
     open_ = {(each.job_id, each.attempt) for each in known if each.ended_at is None}
     assert open_ == {(job_id, state.attempt.number) for job_id, state in lent.items()}
 
@@ -640,10 +642,10 @@ def assert_kept(host: Host) -> None:
 def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
     actions: list[tuple[str, object]],
 ) -> None:
-    rules = Rules(quotas=CAPS, preemption=Preemption(young_s=0.0))
-    with _host(Site(rules)) as host:
+    rules = SchedulerConfig(quotas=CAPS, preemption=Preemption(young_s=0.0))
+    with _host(SiteConfig(rules)) as host:
         vitals = FakeVitals()
-        host.daemon.world = host.daemon.queue.world = replace(host.daemon.world, vitals=vitals)
+        host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)
         for action, value in actions:
             apply(host, vitals, action, value)
             assert_kept(host)
@@ -651,7 +653,7 @@ def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
         for _ in range(6):
             host.wait(30)
             assert_kept(host)
-        alive = {key.job_id for key in host.world.running}
+        alive = {key.job_id for key in host.context.running}
         assert alive == {
             entry.row.job.id
             for entry in host.daemon.entries.values()
@@ -667,13 +669,13 @@ def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pyte
     first = hand_in(site, Wish(gpus=2, limit=HOUR))
     second = hand_in(site, Wish(gpus=2, limit=HOUR))
 
-    def full(changes: Sequence[Recorded]) -> None:
+    def full(changes: Sequence[RecordedTransition]) -> None:
         if any(change.event.kind == "placed" for change in changes):
             raise Unavailable("store.db: the disk is full")
         record_all(changes)
 
     monkeypatch.setattr(site.store, "record_all", full)
-    site.world.end(site.key(first), 0)
+    site.context.end(site.key(first), 0)
     site.settle()
     assert site.daemon.why(second) == "store.db: the disk is full"
     monkeypatch.undo()
@@ -685,7 +687,7 @@ def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pyte
 def test_jobs_whose_image_is_still_made_count_when_others_are_admitted(site: Host) -> None:
     job_id = site.submit()
     assert [job.job_id for job in site.daemon.picture().waiting] == [job_id]
-    assert site.daemon.queue.picture(site.daemon.world.moment()).waiting == ()
+    assert site.daemon.queue.picture(site.daemon.context.moment()).waiting == ()
     site.settle()
     assert site.daemon.picture().waiting == ()
 
@@ -710,7 +712,7 @@ def test_what_time_brings_about_elsewhere_comes_before_the_queue_is_asked(site: 
     seen: list[tuple[datetime, str]] = []
     job_id = site.submit()
     site.daemon.turn(0)
-    site.builds.step()
+    site.build_queue.step()
     site.daemon.ticks.append(lambda now: seen.append((now.at, site.state(job_id))))
     site.daemon.wake()
     site.daemon.turn(0)

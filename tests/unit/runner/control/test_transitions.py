@@ -5,26 +5,27 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.control.context import Asked, Entry, Happened, Message, Observed
-from runner.control.transitions import change, record, runs
+from runner.control.context import TrackedJob
+from runner.control.messages import Call, EventReceived, Message, Observed
+from runner.control.transitions import batches, record_transitions, transition
+from runner.core.job.events import ImageReady
 from runner.core.job.lifecycle import IllegalTransition
-from runner.core.job.model import ImageReady
-from runner.core.ports.all import Recorded
+from runner.core.ports.store import RecordedTransition
 from tests.fakes.host.machine import Host
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def news(job_id: str) -> Happened:
-    return Happened(job_id, ImageReady(NOW, "img"))
+def news(job_id: str) -> EventReceived:
+    return EventReceived(job_id, ImageReady(NOW, "img"))
 
 
 def test_only_news_of_different_jobs_are_taken_together_and_the_order_stays() -> None:
-    asked, seen = Asked(lambda: None), Observed(0.0, ())
+    asked, seen = Call(lambda: None), Observed(0.0, ())
     messages: list[Message] = [
         news("1"), news("2"), asked, news("3"), news("4"), news("3"), seen, asked, news("5"),
     ]  # fmt: skip
-    assert list(runs(messages)) == [
+    assert list(batches(messages)) == [
         [news("1"), news("2")],
         [asked],
         [news("3"), news("4")],
@@ -33,22 +34,22 @@ def test_only_news_of_different_jobs_are_taken_together_and_the_order_stays() ->
         [asked],
         [news("5")],
     ]
-    assert list(runs([])) == []
+    assert list(batches([])) == []
 
 
 def test_changes_of_several_jobs_are_written_all_or_none(host: Host) -> None:
     first, second = host.submit(), host.submit()
     entries = [host.daemon.entries[job_id] for job_id in (first, second)]
-    changes = [change(entry, ImageReady(NOW, "img")) for entry in entries]
-    broken = change(Entry(host.row(second), host.daemon.world.moment()), ImageReady(NOW, "img"))
+    changes = [transition(entry, ImageReady(NOW, "img")) for entry in entries]
+    broken = transition(TrackedJob(host.row(second), host.daemon.context.moment()), ImageReady(NOW, "img"))
     object.__setattr__(broken, "after", None)
     with pytest.raises(AttributeError):
-        record(host.store, [changes[0], broken])
+        record_transitions(host.store, [changes[0], broken])
     assert (host.state(first), host.state(second)) == ("preparing", "preparing")
-    record(host.store, changes)
+    record_transitions(host.store, changes)
     assert (host.state(first), host.state(second)) == ("queued", "queued")
     with pytest.raises(IllegalTransition):
-        change(Entry(host.row(first), host.daemon.world.moment()), ImageReady(NOW, "img"))
+        transition(TrackedJob(host.row(first), host.daemon.context.moment()), ImageReady(NOW, "img"))
 
 
 def test_news_about_one_job_that_is_late_holds_nobody_up(host: Host) -> None:
@@ -68,7 +69,7 @@ def test_what_cannot_be_written_together_is_tried_one_by_one(
     ids = [host.submit(f"j{number}") for number in range(3)]
     record_all = host.store.record_all
 
-    def fussy(changes: Sequence[Recorded]) -> None:
+    def fussy(changes: Sequence[RecordedTransition]) -> None:
         if ids[1] in {change.after.id for change in changes}:
             raise ValueError("one of them is broken")
         record_all(changes)

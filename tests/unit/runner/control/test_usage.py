@@ -6,34 +6,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.control.usage import Usage
-from runner.core.ports.all import Lending
+from runner.control.usage import UsageTracker
+from runner.core.ports.store import UsageRecord
 from runner.core.scheduler.fairshare import accrued
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HALF_S = 3600.0
 
 
-def lending(owner: str, began_s: float, ended_s: float | None, team: str = "") -> Lending:
+def lending(owner: str, began_s: float, ended_s: float | None, team: str = "") -> UsageRecord:
     ended = None if ended_s is None else NOW + timedelta(seconds=ended_s)
-    return Lending("1", 1, owner, team, 2, 10.0, (), NOW + timedelta(seconds=began_s), ended)
+    return UsageRecord("1", 1, owner, team, 2, 10.0, (), NOW + timedelta(seconds=began_s), ended)
 
 
 @given(st.lists(st.floats(0.1, 9000), min_size=1, max_size=9))
 def test_what_is_charged_in_steps_is_what_a_daemon_adds_up_that_begins_later(steps: list[float]) -> None:
-    usage, now_s = Usage(HALF_S, 0.01), 0.0
+    usage, now_s = UsageTracker(HALF_S, 0.01), 0.0
     usage.lend("1", ("ann", "vision", 2.1), now_s)
     for step_s in steps:
         now_s += step_s
         usage.until(now_s)
-    later = Usage(HALF_S, 0.01)
+    later = UsageTracker(HALF_S, 0.01)
     later.load([lending("ann", 0, None, "vision")], NOW + timedelta(seconds=now_s))
     assert usage.users.used == pytest.approx(later.users.used)
     assert usage.groups.used == pytest.approx(later.groups.used)
 
 
 def test_what_has_been_given_back_fades() -> None:
-    usage = Usage(HALF_S, 0.01)
+    usage = UsageTracker(HALF_S, 0.01)
     usage.load([lending("ann", -7200, -3600), lending("bob", -3600, None)], NOW)
     whole = accrued(2.1, 3600, HALF_S)
     assert usage.users.used == pytest.approx({"ann": whole / 2, "bob": whole})
@@ -44,7 +44,7 @@ def test_what_has_been_given_back_fades() -> None:
 
 
 def test_nobody_is_charged_twice_for_a_job_or_after_it() -> None:
-    usage = Usage(HALF_S, 0.0)
+    usage = UsageTracker(HALF_S, 0.0)
     usage.lend("1", ("ann", "", 1.0), 0.0)
     usage.lend("1", ("ann", "", 1.0), 10.0)
     usage.returned("1", 20.0)
@@ -55,7 +55,7 @@ def test_nobody_is_charged_twice_for_a_job_or_after_it() -> None:
 
 
 def test_a_clock_that_was_set_makes_no_usage_negative() -> None:
-    usage = Usage(HALF_S, 0.0)
+    usage = UsageTracker(HALF_S, 0.0)
     usage.load([lending("ann", 500, 100), lending("bob", 500, None), lending("eve", -100, 900)], NOW)
     assert usage.users.told().keys() == {"eve"}
     usage.until(10.0)

@@ -7,14 +7,15 @@ from datetime import timedelta
 import pytest
 
 from runner.base.errors import Unavailable
-from runner.control.context import Glance, Watched
-from runner.core.job.model import Running, Stopping, StopReason
+from runner.control.messages import Probed
+from runner.core.job.states import Running, Stopping, StopReason
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import Known
 from runner.core.policy.heartbeat import FLOOR_S, Sign
 from runner.core.policy.model import Ceilings, Rule, Verb
-from runner.core.ports.all import EventRow
-from runner.core.scheduler.snapshot import RESTART_S, Needs
+from runner.core.ports.attempts import ProgressProbe
+from runner.core.ports.store import EventRow
+from runner.core.scheduler.snapshot import RESTART_S, ResourceRequest
 from tests.fakes.daemon.attempts import steady
 from tests.fakes.gpu.vitals import FakeVitals
 from tests.fakes.host.machine import Host
@@ -28,8 +29,8 @@ class Site:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.vitals = FakeVitals()
-        host.daemon.world = replace(host.daemon.world, vitals=self.vitals)
-        host.daemon._watcher.world = host.daemon.world
+        host.daemon.context = replace(host.daemon.context, vitals=self.vitals)
+        host.daemon._watcher.context = host.daemon.context
         self.job = host.submit()
         host.settle()
         self.step = 0
@@ -38,7 +39,7 @@ class Site:
         """Let the attempt report."""
         self.step = self.step if step is None else step
         sign = Sign(phase, self.step, written=self.host.clock.monotonic())
-        self.host.workshop.glances[self.job] = Glance(sign, {"phase": phase, **facts}, "spec")
+        self.host.attempt_service.glances[self.job] = ProgressProbe(sign, {"phase": phase, **facts}, "spec")
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
@@ -136,7 +137,7 @@ def test_after_a_hang_the_policy_is_asked_who_ended_it(site: Site) -> None:
     site.works()
     site.hangs(FLOOR_S)
     site.host.settle()
-    site.host.world.end(site.host.key(site.job), 137)
+    site.host.context.end(site.host.key(site.job), 137)
     site.host.settle()
     last = json.loads(site.host.store.decisions(site.job, 1)[-1].body)
     assert (last["facts"]["killed_by"], last["verdict"]["rule"]) == ("watch/stalled", "hung")
@@ -151,7 +152,7 @@ def test_advice_is_given_once_for_a_rule_and_an_attempt(site: Site) -> None:
     assert isinstance(running, Running)
     site.works(3)
     assert site.events("advised") == []  # it has no device
-    site.host.workshop.glances[site.job] = Glance(None, {"device.lost": True})
+    site.host.attempt_service.glances[site.job] = ProgressProbe(None, {"device.lost": True})
     site.look(5)
     [said] = site.events("advised")
     assert said.text.startswith("attempt 1: ")
@@ -159,7 +160,7 @@ def test_advice_is_given_once_for_a_rule_and_an_attempt(site: Site) -> None:
 
 
 def test_the_next_daemon_does_not_repeat_it(site: Site) -> None:
-    site.host.workshop.glances[site.job] = Glance(None, {"device.lost": True})
+    site.host.attempt_service.glances[site.job] = ProgressProbe(None, {"device.lost": True})
     site.look()
     site.host.boot()
     site.look(3)
@@ -172,7 +173,7 @@ def test_a_rule_that_only_logs_says_so_and_stops_nothing(host: Host) -> None:
         replace(rule, do=Verb.ADVISE) if rule.name == "stalled" else rule for rule in policy.on_watch
     )
     site = Site(host)
-    host.workshop.policies[site.job] = replace(policy, on_watch=quiet)
+    host.attempt_service.policies[site.job] = replace(policy, on_watch=quiet)
     site.works()
     site.hangs(2 * FLOOR_S)
     assert (site.state, len(site.events("advised"))) == ("running", 1)
@@ -184,7 +185,7 @@ def test_a_rule_that_only_logs_says_so_and_stops_nothing(host: Host) -> None:
 def test_the_ceiling_on_running_time_is_a_time_limit(host: Host) -> None:
     site = Site(host)
     policy = replace(steady(), ceilings=Ceilings(wall=timedelta(seconds=60)))
-    host.workshop.policies[site.job] = policy
+    host.attempt_service.policies[site.job] = policy
     site.look(13)
     state = host.row(site.job).job.state
     assert isinstance(state, Stopping)
@@ -194,10 +195,10 @@ def test_the_ceiling_on_running_time_is_a_time_limit(host: Host) -> None:
 def test_facts_about_devices_are_those_of_the_attempt(host: Host) -> None:
     site = Site(host)
     site.vitals.known = {"device.util": 3.0, "device.lost": False}
-    seen: list[Watched] = []
+    seen: list[Probed] = []
     host.daemon._watcher.report = seen.append
     with_device = host.submit("with a device")
-    host.workshop.needs_of[with_device] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.attempt_service.needs_of[with_device] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
     host.daemon._watcher.look()
     known = {each.job_id: each.facts.get("device.util") for each in seen}
@@ -208,9 +209,9 @@ def test_at_the_end_the_policy_is_told_how_the_devices_are(host: Host) -> None:
     site = Site(host)
     site.vitals.known = {"device.util": 3.0, "device.lost": True, "device.xid": (79,)}
     job = host.submit("with a device")
-    host.workshop.needs_of[job] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.attempt_service.needs_of[job] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
-    host.world.end(host.key(job), 1)
+    host.context.end(host.key(job), 1)
     host.settle()
     end = json.loads(host.store.decisions(job, 1)[-1].body)
     assert (end["facts"]["device.lost"], end["facts"]["device.xid"]) == (True, [79])
@@ -222,10 +223,10 @@ def test_a_device_that_must_not_be_lent_is_no_other_device(host: Host) -> None:
     site = Site(host)
     site.vitals.known, site.vitals.bad = {"device.lost": True}, {}
     job = host.submit("with a device")
-    host.workshop.needs_of[job] = Needs(1.0, 1024**3, gpus=1, vendor="nvidia")
+    host.attempt_service.needs_of[job] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
     site.vitals.bad = {"GPU-a": "lost", "GPU-b": "its driver asks for gpu_reset"}
-    host.world.end(host.key(job), 1)
+    host.context.end(host.key(job), 1)
     host.settle()
     end = json.loads(host.store.decisions(job, 1)[-1].body)
     assert (end["facts"]["device.others"], host.state(job)) == (0, "held")
@@ -239,7 +240,7 @@ def test_what_is_left_of_the_time_limit_is_known(host: Host) -> None:
     deadline = host.clock.now() + timedelta(seconds=90)
     entry = host.daemon.entries[site.job]
     entry.row = replace(row, job=replace(row.job, state=replace(state, deadline=deadline)))
-    seen: list[Watched] = []
+    seen: list[Probed] = []
     host.daemon._watcher.report = seen.append
     host.daemon._watcher.look()
     assert seen[0].facts["deadline.slack_s"] == 90
@@ -249,10 +250,10 @@ def test_an_attempt_that_cannot_be_looked_at_does_not_hide_the_others(host: Host
     site = Site(host)
     other = host.submit("other")
     host.settle()
-    seen: list[Watched] = []
+    seen: list[Probed] = []
     host.daemon._watcher.report = seen.append
     for mistake in (Unavailable("no disk"), ValueError("a bug")):
-        host.workshop.glances[site.job] = mistake
+        host.attempt_service.glances[site.job] = mistake
         host.daemon._watcher.look()
     assert [each.job_id for each in seen] == [other, other]
     assert site.state == "running"
@@ -262,8 +263,8 @@ def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> Non
     site.works()
     row = site.host.row(site.job)
     facts: dict[str, Known] = {"phase": "train", "heartbeat.age_over_limit": True}
-    site.host.daemon._news.put(Watched(site.job, 0, site.host.clock.now(), facts))
-    site.host.daemon._news.put(Watched("999", 1, site.host.clock.now(), facts))
+    site.host.daemon._news.put(Probed(site.job, 0, site.host.clock.now(), facts))
+    site.host.daemon._news.put(Probed("999", 1, site.host.clock.now(), facts))
     site.host.daemon.turn(0)
     assert site.host.row(site.job) == row
 
@@ -271,7 +272,7 @@ def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> Non
 def test_what_cannot_be_recorded_is_found_again_at_the_next_look(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.host.workshop.glances[site.job] = Glance(None, {"device.lost": True})
+    site.host.attempt_service.glances[site.job] = ProgressProbe(None, {"device.lost": True})
 
     def full(*_: object) -> None:
         raise Unavailable("no space left")
@@ -287,7 +288,7 @@ def test_what_cannot_be_recorded_is_found_again_at_the_next_look(
 def test_what_was_learnt_about_an_attempt_goes_with_it(site: Site) -> None:
     site.works()
     assert site.host.daemon._watcher._hearts
-    site.host.world.end(site.host.key(site.job), 0)
+    site.host.context.end(site.host.key(site.job), 0)
     site.host.settle()
     site.look()
     assert site.host.daemon._watcher._hearts == {}
@@ -295,7 +296,7 @@ def test_what_was_learnt_about_an_attempt_goes_with_it(site: Site) -> None:
 
 def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:
     site = Site(host)
-    host.workshop.policies[site.job] = replace(steady(), on_watch=(Rule("all", Verb.STOP, ALWAYS),))
+    host.attempt_service.policies[site.job] = replace(steady(), on_watch=(Rule("all", Verb.STOP, ALWAYS),))
     site.works()
     assert site.state == "running"
 
@@ -303,9 +304,9 @@ def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:
 def test_watching_goes_on_until_it_is_told_to_stop(host: Host) -> None:
     watcher = host.daemon._watcher
     Site(host)
-    watcher.world = replace(watcher.world, watch_every_s=0.001)
+    watcher.context = replace(watcher.context, watch_every_s=0.001)
 
-    def seen(_: Watched) -> None:
+    def seen(_: Probed) -> None:
         watcher.stop()
 
     watcher.report = seen

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec, Effective, Phase, Status, dump
-from runner.core.job.model import Attempt, Job, Preparing
+from runner.core.job.attempt import Attempt
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
 from runner.core.policy.heartbeat import Sign
-from runner.core.ports.all import JobRow, Owner
-from runner.files.job.model import load
-from runner.services.attempts.prepare import JobWorkshop, Shop
-from runner.services.submission.revision import Resolved
+from runner.core.ports.store import JobRow
+from runner.core.ports.users import Owner
+from runner.files.job.load import load
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.images import FakeImages
 
@@ -27,10 +30,10 @@ class Site:
 
     def __init__(self, root: Path, text: str) -> None:
         clock = FakeClock()
-        shop = Shop("i1", root, False, FakeImages(), {}, None, 1024**2, clock)  # noqa: FBT003
-        self.shop = JobWorkshop(replace(shop, mean_between_s=lambda: 1234.5))
+        shop = AttemptConfig("i1", root, False, FakeImages(), {}, None, 1024**2, clock)  # noqa: FBT003
+        self.shop = AttemptService(replace(shop, mean_between_s=lambda: 1234.5))
         job = load(text.encode(), Path("/x/job.yaml"))
-        revision = Resolved(
+        revision = Revision(
             job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name
         )
         self.row = JobRow(

@@ -11,12 +11,12 @@ from runner.core.schedule import (
     COUNTED,
     ON_TIME,
     After,
-    LeaveOut,
+    FiringTerms,
     Missed,
     Overlap,
+    Skip,
     Submit,
-    Terms,
-    occasion,
+    next_firing,
     upcoming,
 )
 
@@ -44,33 +44,33 @@ def among(times: Sequence[datetime]) -> After:
 
 
 def test_before_its_time_nothing_follows() -> None:
-    assert occasion(T0, T0 + HOUR / 2, Terms(), every(HOUR), ()) is None
-    assert occasion(T0, T0 + 9 * HOUR, Terms(), at(), ()) is None
+    assert next_firing(T0, T0 + HOUR / 2, FiringTerms(), every(HOUR), ()) is None
+    assert next_firing(T0, T0 + 9 * HOUR, FiringTerms(), at(), ()) is None
 
 
 def test_at_its_time_one_job_follows() -> None:
-    assert occasion(T0, T0 + HOUR, Terms(), every(HOUR), ()) == Submit(T0 + HOUR)
+    assert next_firing(T0, T0 + HOUR, FiringTerms(), every(HOUR), ()) == Submit(T0 + HOUR)
 
 
 def test_a_little_late_is_still_on_time() -> None:
-    assert occasion(T0, T0 + HOUR + ON_TIME, Terms(), every(HOUR), ()) == Submit(T0 + HOUR)
+    assert next_firing(T0, T0 + HOUR + ON_TIME, FiringTerms(), every(HOUR), ()) == Submit(T0 + HOUR)
 
 
 def test_what_was_missed_is_left_out_once() -> None:
-    found = occasion(T0, T0 + 5 * HOUR + LATE, Terms(), every(HOUR), ())
-    assert found == LeaveOut(T0 + 5 * HOUR, "nobody was there; 5 times left out")
-    one = occasion(T0, T0 + HOUR + LATE, Terms(), every(HOUR), ())
-    assert one == LeaveOut(T0 + HOUR, "nobody was there; 1 time left out")
+    found = next_firing(T0, T0 + 5 * HOUR + LATE, FiringTerms(), every(HOUR), ())
+    assert found == Skip(T0 + 5 * HOUR, "nobody was there; 5 times left out")
+    one = next_firing(T0, T0 + HOUR + LATE, FiringTerms(), every(HOUR), ())
+    assert one == Skip(T0 + HOUR, "nobody was there; 1 time left out")
 
 
 def test_what_was_missed_is_made_up_for_once() -> None:
-    terms = Terms(missed=Missed.RUN_ONCE)
-    found = occasion(T0, T0 + 5 * HOUR + LATE, terms, every(HOUR), ())
+    terms = FiringTerms(missed=Missed.RUN_ONCE)
+    found = next_firing(T0, T0 + 5 * HOUR + LATE, terms, every(HOUR), ())
     assert found == Submit(T0 + 5 * HOUR, (), "4 times before it left out")
 
 
 def test_one_that_is_on_time_is_submitted_whatever_was_missed_before() -> None:
-    found = occasion(T0, T0 + 5 * HOUR, Terms(), every(HOUR), ())
+    found = next_firing(T0, T0 + 5 * HOUR, FiringTerms(), every(HOUR), ())
     assert found == Submit(T0 + 5 * HOUR, (), "4 times before it left out")
 
 
@@ -84,7 +84,7 @@ def test_a_downtime_of_a_year_is_counted_so_far() -> None:
         return minutely(moment)
 
     now = T0 + timedelta(days=365, seconds=7)
-    found = occasion(T0, now, Terms(missed=Missed.RUN_ONCE), after, ())
+    found = next_firing(T0, now, FiringTerms(missed=Missed.RUN_ONCE), after, ())
     assert found == Submit(now - timedelta(seconds=7), (), f"{COUNTED} times or more before it left out")
     assert calls < COUNTED + 50
 
@@ -93,8 +93,8 @@ def test_a_downtime_of_a_year_is_counted_so_far() -> None:
     ("overlap", "unfinished", "expected"),
     [
         (Overlap.SKIP, (), Submit(T0 + HOUR)),
-        (Overlap.SKIP, ("7",), LeaveOut(T0 + HOUR, "job 7 of an earlier time is not finished")),
-        (Overlap.SKIP, ("7", "8"), LeaveOut(T0 + HOUR, "jobs 7, 8 of earlier times are not finished")),
+        (Overlap.SKIP, ("7",), Skip(T0 + HOUR, "job 7 of an earlier time is not finished")),
+        (Overlap.SKIP, ("7", "8"), Skip(T0 + HOUR, "jobs 7, 8 of earlier times are not finished")),
         (Overlap.QUEUE, ("7",), Submit(T0 + HOUR)),
         (Overlap.REPLACE, ("7", "8"), Submit(T0 + HOUR, ("7", "8"))),
     ],
@@ -102,17 +102,17 @@ def test_a_downtime_of_a_year_is_counted_so_far() -> None:
 def test_an_unfinished_job_of_an_earlier_time(
     overlap: Overlap, unfinished: tuple[str, ...], expected: object
 ) -> None:
-    assert occasion(T0, T0 + HOUR, Terms(overlap), every(HOUR), unfinished) == expected
+    assert next_firing(T0, T0 + HOUR, FiringTerms(overlap), every(HOUR), unfinished) == expected
 
 
 def test_nothing_follows_after_the_end() -> None:
-    terms = Terms(until=T0 + 2 * HOUR)
+    terms = FiringTerms(until=T0 + 2 * HOUR)
     assert list(upcoming(T0, terms, every(HOUR))) == [T0 + HOUR, T0 + 2 * HOUR]
-    assert occasion(T0 + 2 * HOUR, T0 + 3 * HOUR, terms, every(HOUR), ()) is None
+    assert next_firing(T0 + 2 * HOUR, T0 + 3 * HOUR, terms, every(HOUR), ()) is None
 
 
 def test_times_that_end_by_themselves_end() -> None:
-    assert list(upcoming(T0, Terms(), at(1, 4))) == [T0 + HOUR, T0 + 4 * HOUR]
+    assert list(upcoming(T0, FiringTerms(), at(1, 4))) == [T0 + HOUR, T0 + 4 * HOUR]
 
 
 @given(
@@ -126,7 +126,7 @@ def test_whatever_the_times_the_newest_is_found_and_the_others_are_counted(
     times = [T0 + timedelta(minutes=minute) for minute in sorted(minutes)]
     begin, end = T0 + timedelta(minutes=since), T0 + timedelta(minutes=now)
     passed = [each for each in times if begin < each <= end]
-    found = occasion(begin, end, Terms(missed=Missed.RUN_ONCE), among(times), ())
+    found = next_firing(begin, end, FiringTerms(missed=Missed.RUN_ONCE), among(times), ())
     count = len(passed) - 1
     words = "" if not count else f"{count} time{'s' if count > 1 else ''} before it left out"
     assert found == (Submit(passed[-1], (), words) if passed else None)

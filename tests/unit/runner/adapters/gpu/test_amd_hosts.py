@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.gpu.amd import AmdHealth, AmdProbe
-from runner.core.ports.all import Device, DeviceProcess, Health
+from runner.core.ports.devices import Device, DeviceProcess, Health
 from tests.fakes.gpu.hosts import GIB, Sysfs, mi300xs, strix_halo
 
 
@@ -22,7 +22,7 @@ def test_eight_mi300x_are_one_island_on_two_memory_nodes(tmp_path: Path) -> None
     mi300xs(tmp_path)
     found = devices(tmp_path)
     assert [each.label for each in found] == [f"GPU-{i}" for i in range(8)]
-    assert {each.island for each in found} == {"xgmi-1"}
+    assert {each.link_group for each in found} == {"xgmi-1"}
     assert [each.numa for each in found] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert {(each.memory_bytes, each.unified, each.kind) for each in found} == {(192 * GIB, False, "whole")}
 
@@ -31,14 +31,14 @@ def test_links_to_processors_join_nobody(tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path)
     for _ in range(2):
         sysfs.gpu({}, {"gfx_target_version": 90402}, links=(0,))
-    assert [each.island for each in devices(tmp_path)] == [None, None]
+    assert [each.link_group for each in devices(tmp_path)] == [None, None]
 
 
 def test_an_apu_computes_in_memory_of_the_host(tmp_path: Path) -> None:
     strix_halo(tmp_path)
     [device] = devices(tmp_path)
     assert (device.name, device.memory_bytes, device.unified) == ("AMD gfx1151", 120 * GIB, True)
-    assert (device.island, device.numa) == (None, 0)
+    assert (device.link_group, device.numa) == (None, 0)
     assert (health(tmp_path).used_bytes, health(tmp_path).memory) == (5 * GIB, 5 / 120)
 
 

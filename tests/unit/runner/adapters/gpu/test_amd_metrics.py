@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.gpu.amd import AmdHealth, AmdProbe
-from runner.adapters.gpu.amd_metrics import COUNTERS_AT, STATUS_AT, held_down
+from runner.adapters.gpu.amd_metrics import COUNTERS_AT, STATUS_AT, throttle_reasons
 from tests.fakes.gpu.hosts import Sysfs, gpu_metrics, mi300xs, strix_halo
 
 U16, U32, U64 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
@@ -53,11 +53,11 @@ def test_a_status_is_where_the_kernels_structure_has_it() -> None:
 def test_what_holds_clocks_down_is_read_from_the_bits(
     version: tuple[int, int], bits: tuple[int, ...], words: tuple[str, ...]
 ) -> None:
-    assert held_down(gpu_metrics(version, status=sum(1 << bit for bit in bits))) == (words, None)
+    assert throttle_reasons(gpu_metrics(version, status=sum(1 << bit for bit in bits))) == (words, None)
 
 
 def test_a_status_that_the_driver_cannot_tell_is_unknown() -> None:
-    assert held_down(gpu_metrics((1, 3), status=2**64 - 1)) == (None, None)
+    assert throttle_reasons(gpu_metrics((1, 3), status=2**64 - 1)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,19 @@ def test_a_status_that_the_driver_cannot_tell_is_unknown() -> None:
     ],
 )
 def test_of_a_table_that_nobody_knows_nothing_is_said(raw: bytes) -> None:
-    assert held_down(raw) == (None, None)
+    assert throttle_reasons(raw) == (None, None)
 
 
 def test_counters_tell_what_has_held_clocks_down_since_the_look_before() -> None:
     first = (5, 0, 0, 0, 0, 0, 0)
-    assert held_down(gpu_metrics((3, 0), counters=first)) == (None, first)
-    assert held_down(gpu_metrics((3, 0), counters=first), first) == ((), first)
+    assert throttle_reasons(gpu_metrics((3, 0), counters=first)) == (None, first)
+    assert throttle_reasons(gpu_metrics((3, 0), counters=first), first) == ((), first)
     later = (5, 0, 7, 1, 0, 0, 2)
-    assert held_down(gpu_metrics((3, 0), counters=later), first) == (("power cap", "heat"), later)
-    assert held_down(gpu_metrics((3, 0), counters=first), later) == (None, first)  # the device was reset
+    assert throttle_reasons(gpu_metrics((3, 0), counters=later), first) == (("power cap", "heat"), later)
+    assert throttle_reasons(gpu_metrics((3, 0), counters=first), later) == (
+        None,
+        first,
+    )  # the device was reset
 
 
 def throttled(health: AmdHealth, root: Path) -> list[tuple[str, ...] | None]:

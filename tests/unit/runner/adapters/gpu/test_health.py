@@ -7,11 +7,11 @@ from threading import Event as Flag
 
 import pytest
 
-from runner.adapters.gpu.health import WINDOW_S, DeviceWatch, merged
+from runner.adapters.gpu.health import WINDOW_S, DeviceHealthMonitor, merged
 from runner.adapters.gpu.xid import KernelLog
 from runner.core.policy.catalog import at, known
-from runner.core.policy.facts import Moment
-from runner.core.ports.all import Device, Health
+from runner.core.policy.facts import DecisionPoint
+from runner.core.ports.devices import Device, Health
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.gpu.vitals import FakeHealth
 
@@ -31,7 +31,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.log.write_text("")
-        self.watch = DeviceWatch(DEVICES, {"nvidia": self.probe}, self.clock, KernelLog(self.log))
+        self.watch = DeviceHealthMonitor(DEVICES, {"nvidia": self.probe}, self.clock, KernelLog(self.log))
         self.clock.forward(1000)
         self.began = self.clock.now()
 
@@ -47,7 +47,7 @@ class Site:
 
     def facts(self) -> dict[str, object]:
         facts = dict(self.watch.facts(BOTH, self.began))
-        known({name: facts[name] for name in facts if name in at(Moment.WATCH)}, Moment.WATCH)
+        known({name: facts[name] for name in facts if name in at(DecisionPoint.WATCH)}, DecisionPoint.WATCH)
         return facts
 
 
@@ -218,7 +218,7 @@ def test_a_driver_that_never_answers_holds_nobody_else_up(site: Site) -> None:
 
 
 def test_machines_without_devices_are_not_looked_at(site: Site) -> None:
-    alone = DeviceWatch((), {"nvidia": site.probe}, site.clock, KernelLog(site.log))
+    alone = DeviceHealthMonitor((), {"nvidia": site.probe}, site.clock, KernelLog(site.log))
     alone.start()
     alone.stop()
     assert site.probe.looks == 0
@@ -233,7 +233,7 @@ def test_half_an_hour_of_looks_stays_small(site: Site) -> None:
 def test_devices_of_a_vendor_without_such_a_log_have_no_xids(site: Site) -> None:
     amd = Device("GPU-c", "amd", "MI300X")
     probe = FakeHealth({"GPU-c": FINE})
-    watch = DeviceWatch((amd,), {"amd": probe}, site.clock, KernelLog(site.log))
+    watch = DeviceHealthMonitor((amd,), {"amd": probe}, site.clock, KernelLog(site.log))
     site.clock.forward(1)
     watch.look("amd")
     facts = watch.facts(("GPU-c",), None)
@@ -278,7 +278,7 @@ def test_an_operator_is_told_once_about_a_device_that_is_not_lent(
 
 @dataclass
 class Counted:
-    """Satisfies ``runner.core.ports.all.DeviceProbe``."""
+    """Satisfies ``runner.core.ports.devices.DeviceProbe``."""
 
     found: tuple[Device, ...] = DEVICES
     counts: int = 0
@@ -291,8 +291,10 @@ class Counted:
 SLICES = tuple(Device(f"MIG-{i}", "nvidia", "H100", kind="slice", parent="GPU-b") for i in range(2))
 
 
-def counting(site: Site, probe: Counted) -> DeviceWatch:
-    watch = DeviceWatch((), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": probe})
+def counting(site: Site, probe: Counted) -> DeviceHealthMonitor:
+    watch = DeviceHealthMonitor(
+        (), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": probe}
+    )
     watch.look("nvidia")
     return watch
 
@@ -321,11 +323,11 @@ def test_a_device_that_is_not_counted_any_more_is_missed_and_not_forgotten(site:
 
 def test_cards_stay_joined_to_one_that_is_missed() -> None:
     """The driver names an island after its first card, and knows of none where a single one is left."""
-    pairs = tuple(Device(f"GPU-{i}", "nvidia", "A100", island=f"nvlink-{i // 2 * 2}") for i in range(4))
-    alone = replace(pairs[1], island=None)
+    pairs = tuple(Device(f"GPU-{i}", "nvidia", "A100", link_group=f"nvlink-{i // 2 * 2}") for i in range(4))
+    alone = replace(pairs[1], link_group=None)
     assert merged(pairs, (alone, *pairs[2:])) == (*pairs[1:], pairs[0])
-    triple = tuple(replace(each, island="nvlink-0") for each in pairs[:3])
-    renamed = tuple(replace(each, island="nvlink-1") for each in triple[1:])
+    triple = tuple(replace(each, link_group="nvlink-0") for each in pairs[:3])
+    renamed = tuple(replace(each, link_group="nvlink-1") for each in triple[1:])
     assert merged(triple, renamed) == (*triple[1:], triple[0])
     assert merged((*triple[1:], triple[0]), pairs) == pairs
 
@@ -365,7 +367,7 @@ def test_a_machine_whose_driver_comes_late_has_its_devices_then(site: Site) -> N
 
 def test_a_start_waits_for_the_first_look_and_not_for_a_driver_that_hangs(site: Site) -> None:
     site.probe.hangs = Flag()
-    hangs = DeviceWatch(
+    hangs = DeviceHealthMonitor(
         (), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": Counted()}
     )
     hangs.start()
@@ -380,7 +382,7 @@ def test_a_start_waits_for_the_first_look_and_not_for_a_driver_that_hangs(site: 
 
 def test_a_hint_makes_the_next_look_come_at_once(site: Site) -> None:
     looked = Flag()
-    watch = DeviceWatch(
+    watch = DeviceHealthMonitor(
         DEVICES, {"nvidia": site.probe}, site.clock, KernelLog(site.log), every_s=3600, looked=looked.set
     )
     watch.start()

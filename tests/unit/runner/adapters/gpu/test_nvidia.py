@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[4] / "fakes/nvml/nvml.c"
+SOURCE = Path(__file__).parents[4] / "fakes/gpu/nvml/nvml.c"
 LIST = """
 import json
 from runner.adapters.gpu.nvidia import NvidiaProbe
@@ -89,7 +89,7 @@ HEALTH = """
 import dataclasses, json, os, sys
 from pathlib import Path
 from runner.adapters.gpu.nvidia import NvidiaHealth
-from runner.core.ports.all import Device
+from runner.core.ports.devices import Device
 probe = NvidiaHealth()
 for text in json.loads(sys.argv[1]):
     said = Path(os.environ["FAKE_NVML"])

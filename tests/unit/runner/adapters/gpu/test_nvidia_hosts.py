@@ -56,7 +56,7 @@ def at(tmp_path: Path, driver: Path, host: NvidiaHost) -> tuple[dict[str, Json],
 def test_eight_h100s_behind_switches_are_one_island(tmp_path: Path, driver: Path) -> None:
     devices, _ = at(tmp_path, driver, h100s())
     assert [each["label"] for each in devices.values()] == [f"GPU-{i}" for i in range(8)]
-    assert {each["island"] for each in devices.values()} == {"nvlink-0000:17:00"}
+    assert {each["link_group"] for each in devices.values()} == {"nvlink-0000:17:00"}
     assert {(tuple(each["capability"]), each["kind"]) for each in devices.values()} == {((9, 0), "whole")}
 
 
@@ -67,15 +67,15 @@ def test_slices_have_a_parent_its_capability_and_no_links_and_pairs_are_islands(
     assert list(devices) == ["MIG-a0-0", "MIG-a0-1", "MIG-a1-0", "MIG-a1-1", "GPU-a2", "GPU-a3"]
     first = devices["MIG-a0-0"]
     assert (first["label"], first["parent"], first["kind"]) == ("GPU-0:0", "GPU-a0", "slice")
-    assert (first["capability"], first["island"], first["memory_bytes"]) == ([8, 0], None, 40 * GIB)
-    assert devices["GPU-a2"]["island"] == devices["GPU-a3"]["island"] == "nvlink-0000:37:00"
+    assert (first["capability"], first["link_group"], first["memory_bytes"]) == ([8, 0], None, 40 * GIB)
+    assert devices["GPU-a2"]["link_group"] == devices["GPU-a3"]["link_group"] == "nvlink-0000:37:00"
     assert (healths["MIG-a0-0"]["lost"], healths["MIG-a0-0"]["unusable"]) == (False, None)
     assert healths["MIG-a0-0"]["power_w"] == 70  # of the GPU that it is part of
 
 
 def test_cards_without_links_are_on_no_island(tmp_path: Path, driver: Path) -> None:
     devices, _ = at(tmp_path, driver, mixed())
-    assert {each["island"] for each in devices.values()} == {None}
+    assert {each["link_group"] for each in devices.values()} == {None}
     assert [tuple(each["capability"]) for each in devices.values()] == [(9, 0), (8, 0), (7, 5)]
 
 

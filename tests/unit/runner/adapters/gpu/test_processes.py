@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.gpu.processes import Occupants
+from runner.adapters.gpu.processes import DeviceProcesses
 from runner.base.errors import Unavailable
-from runner.core.devices.state import Occupant
-from runner.core.ports.all import Alive, Created, DeviceProcess, Gone, Key, Observation
+from runner.core.devices.state import DeviceOccupant
+from runner.core.ports.devices import DeviceProcess
+from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
 OURS, THEIRS = "a" * 64, "b" * 64
 
@@ -26,7 +27,7 @@ class Site:
     silent: bool = False
 
     def __post_init__(self) -> None:
-        self.occupants = Occupants(self._observe, self.proc)
+        self.occupants = DeviceProcesses(self._observe, self.proc)
 
     def _observe(self) -> tuple[Observation, ...]:
         self.asked += 1
@@ -153,11 +154,11 @@ def test_ancestors_without_end_are_given_up(site: Site) -> None:
 def test_a_real_child_is_found_with_its_user_and_program() -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
         try:
-            occupants = Occupants(lambda: (attempt("7", pid=child.pid),))
+            occupants = DeviceProcesses(lambda: (attempt("7", pid=child.pid),))
             mine, own = os.getpid(), child.pid
             found = occupants.of([DeviceProcess(mine), DeviceProcess(own)])
             assert (found[own].job, found[own].uid) == ("7", os.getuid())
-            assert isinstance(found[mine], Occupant)
+            assert isinstance(found[mine], DeviceOccupant)
             assert (found[mine].job, found[mine].foreign) == (None, True)
         finally:
             child.kill()
@@ -178,7 +179,7 @@ def test_one_that_ends_while_the_executor_is_asked_accuses_nobody(site: Site) ->
         return ()
 
     site.process(11)
-    [found] = Occupants(ends, site.proc).of([DeviceProcess(11)]).values()
+    [found] = DeviceProcesses(ends, site.proc).of([DeviceProcess(11)]).values()
     assert (found.job, found.foreign) == (None, False)
 
 

@@ -5,16 +5,16 @@ import math
 
 import pytest
 
-from runner.adapters.host.metrics_log import Line, Pace, lines, pace, slowed
+from runner.adapters.host.metrics_log import MetricsLine, Pace, lines, measure_pace, slowdown
 from runner.core.policy.economics import Rate
 
 
-def steady(count: int, seconds: float, *, every: int = 1, began: float = 1000.0) -> list[Line]:
-    return [Line(began + i * seconds, (i + 1) * every, trained=True) for i in range(count)]
+def steady(count: int, seconds: float, *, every: int = 1, began: float = 1000.0) -> list[MetricsLine]:
+    return [MetricsLine(began + i * seconds, (i + 1) * every, trained=True) for i in range(count)]
 
 
 def test_a_steady_job_has_the_rate_that_it_keeps_and_no_spread() -> None:
-    found = pace(steady(31, 0.5))
+    found = measure_pace(steady(31, 0.5))
     assert found is not None
     assert found.steps.mean == pytest.approx(2.0)
     assert found.steps.deviation == pytest.approx(0.0, abs=1e-9)
@@ -22,27 +22,30 @@ def test_a_steady_job_has_the_rate_that_it_keeps_and_no_spread() -> None:
 
 
 def test_lines_every_ten_steps_give_the_same_rate() -> None:
-    found = pace(steady(25, 5.0, every=10))
+    found = measure_pace(steady(25, 5.0, every=10))
     assert found is not None
     assert found.steps.mean == pytest.approx(2.0)
 
 
 def test_too_few_lines_are_no_rate() -> None:
-    assert pace(steady(20, 0.5)) is None
-    assert pace(steady(21, 0.5)) is not None
-    assert pace([]) is None
+    assert measure_pace(steady(20, 0.5)) is None
+    assert measure_pace(steady(21, 0.5)) is not None
+    assert measure_pace([]) is None
 
 
 def test_many_lines_become_a_few_dozen_windows() -> None:
-    found = pace(steady(1001, 0.5))
+    found = measure_pace(steady(1001, 0.5))
     assert found is not None
     assert 30 <= found.steps.count <= 32
 
 
 def test_only_what_lies_between_two_moments_counts() -> None:
     slow, fast = steady(30, 1.0), steady(30, 0.1, began=2000.0)
-    fast = [Line(line.time, line.step + 30, trained=True) for line in fast]
-    early, late = pace([*slow, *fast], (0.0, 1500.0)), pace([*slow, *fast], (2000.0, math.inf))
+    fast = [MetricsLine(line.time, line.step + 30, trained=True) for line in fast]
+    early, late = (
+        measure_pace([*slow, *fast], (0.0, 1500.0)),
+        measure_pace([*slow, *fast], (2000.0, math.inf)),
+    )
     assert early is not None
     assert late is not None
     assert early.steps.mean == pytest.approx(1.0)
@@ -51,9 +54,9 @@ def test_only_what_lies_between_two_moments_counts() -> None:
 
 def test_a_time_that_does_not_count_is_left_out_with_the_stretches_that_reach_into_it() -> None:
     alone = steady(30, 1.0)
-    beside = [Line(1029.0 + 3.0 * i, 30 + i, trained=True) for i in range(1, 11)]
-    after = [Line(1059.0 + i, 40 + i, trained=True) for i in range(1, 11)]
-    found = pace([*alone, *beside, *after], without=(1029.5, 1058.5))
+    beside = [MetricsLine(1029.0 + 3.0 * i, 30 + i, trained=True) for i in range(1, 11)]
+    after = [MetricsLine(1059.0 + i, 40 + i, trained=True) for i in range(1, 11)]
+    found = measure_pace([*alone, *beside, *after], without=(1029.5, 1058.5))
     assert found is not None
     assert found.steps.mean == pytest.approx(1.0)
     assert found.steps.count == 39
@@ -61,18 +64,18 @@ def test_a_time_that_does_not_count_is_left_out_with_the_stretches_that_reach_in
 
 def test_a_job_that_something_runs_beside_is_so_much_slower() -> None:
     alone = Rate(1.0, 0.0, 30)
-    beside = [Line(100.0 + 2.0 * i, i, trained=True) for i in range(12)]
-    assert slowed(beside, (100.0, 130.0), alone) == pytest.approx(2.0)
-    assert slowed(beside, (100.0, 110.0), alone) == 1.0  # too few to tell
-    assert slowed(beside, (100.0, 130.0), Rate(9.0, 0.0, 30)) == 3.0
-    assert slowed(beside, (100.0, 130.0), Rate(0.1, 0.0, 30)) == 1.0
+    beside = [MetricsLine(100.0 + 2.0 * i, i, trained=True) for i in range(12)]
+    assert slowdown(beside, (100.0, 130.0), alone) == pytest.approx(2.0)
+    assert slowdown(beside, (100.0, 110.0), alone) == 1.0  # too few to tell
+    assert slowdown(beside, (100.0, 130.0), Rate(9.0, 0.0, 30)) == 3.0
+    assert slowdown(beside, (100.0, 130.0), Rate(0.1, 0.0, 30)) == 1.0
 
 
 def test_the_rate_is_steps_by_time_and_not_the_mean_of_rates() -> None:
     times = [0.0]
     for i in range(40):
         times.append(times[-1] + (0.5 if i % 2 else 1.5))
-    found = pace([Line(time, i + 1, trained=True) for i, time in enumerate(times)])
+    found = measure_pace([MetricsLine(time, i + 1, trained=True) for i, time in enumerate(times)])
     assert found is not None
     assert found.steps.mean == pytest.approx(1.0)
     assert found.steps.deviation == pytest.approx(0.5, rel=0.02)
@@ -80,9 +83,9 @@ def test_the_rate_is_steps_by_time_and_not_the_mean_of_rates() -> None:
 
 def test_an_evaluation_is_counted_by_itself() -> None:
     before = steady(30, 1.0)
-    looked = Line(before[-1].time + 4.0, 30, trained=False)
-    after = [Line(looked.time + 1.0 + i, 31 + i, trained=True) for i in range(20)]
-    found = pace([*before, looked, *after])
+    looked = MetricsLine(before[-1].time + 4.0, 30, trained=False)
+    after = [MetricsLine(looked.time + 1.0 + i, 31 + i, trained=True) for i in range(20)]
+    found = measure_pace([*before, looked, *after])
     assert found is not None
     assert found.steps.mean == pytest.approx(1.0)
     assert found.eval_s == pytest.approx(4.0)
@@ -100,7 +103,7 @@ def test_evaluations_are_spread_over_the_steps_between_them() -> None:
 
 def test_a_step_that_is_reported_twice_takes_no_time() -> None:
     twice = [line for each in steady(31, 0.5) for line in (each, each)]
-    found = pace(twice)
+    found = measure_pace(twice)
     assert found is not None
     assert found.steps.mean == pytest.approx(2.0)
 
@@ -123,8 +126,8 @@ def test_a_step_that_is_reported_twice_takes_no_time() -> None:
 )
 def test_a_line_that_makes_no_sense_is_left_out(foolish: bytes) -> None:
     good = json.dumps({"time": 1.5, "step": 3, "loss": 0.1}).encode()
-    assert lines(foolish + b"\n" + good) == (Line(1.5, 3, trained=True),)
+    assert lines(foolish + b"\n" + good) == (MetricsLine(1.5, 3, trained=True),)
 
 
 def test_a_line_without_a_loss_is_about_an_evaluation() -> None:
-    assert lines(b'{"time": 1, "step": 2, "eval_loss": 3}') == (Line(1.0, 2, trained=False),)
+    assert lines(b'{"time": 1, "step": 2, "eval_loss": 3}') == (MetricsLine(1.0, 2, trained=False),)

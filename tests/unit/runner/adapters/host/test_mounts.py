@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from runner.adapters.host.as_user import Person
-from runner.adapters.host.mounts import Pins
+from runner.adapters.host.mounts import PinnedMounts
 from runner.base.errors import UsageError
+from runner.core.ports.users import User
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can attach a file system")
-NOBODY = Person(65534, 65534, (65534,), "nobody")
+NOBODY = User(65534, 65534, (65534,), "nobody")
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def pins(place: Path) -> Iterator[Pins]:
-    pins = Pins(place / "pins")
+def pins(place: Path) -> Iterator[PinnedMounts]:
+    pins = PinnedMounts(place / "pins")
     yield pins
     for name in pins.names():
         pins.release(name)
@@ -37,14 +37,16 @@ def folder(place: Path) -> Path:
     return source
 
 
-def test_a_pinned_directory_is_the_directory(place: Path, pins: Pins) -> None:
+def test_a_pinned_directory_is_the_directory(place: Path, pins: PinnedMounts) -> None:
     pinned = pins.pin(NOBODY, folder(place), "1-1/0")
     assert (pinned / "corpus.txt").read_text() == "hello"
     assert pins.pin(NOBODY, place / "data", "1-1/0") == pinned
     assert pins.names() == ("1-1",)
 
 
-def test_a_directory_swapped_for_a_link_after_the_check_stays_what_it_was(place: Path, pins: Pins) -> None:
+def test_a_directory_swapped_for_a_link_after_the_check_stays_what_it_was(
+    place: Path, pins: PinnedMounts
+) -> None:
     source = folder(place)
     pinned = pins.pin(NOBODY, source, "1-1/0")
     source.rename(place / "moved")
@@ -52,13 +54,13 @@ def test_a_directory_swapped_for_a_link_after_the_check_stays_what_it_was(place:
     assert [entry.name for entry in pinned.iterdir()] == ["corpus.txt"]
 
 
-def test_a_single_file_can_be_pinned(place: Path, pins: Pins) -> None:
+def test_a_single_file_can_be_pinned(place: Path, pins: PinnedMounts) -> None:
     pinned = pins.pin(NOBODY, folder(place) / "corpus.txt", "1-1/0")
     assert pinned.read_text() == "hello"
 
 
 @pytest.mark.parametrize("kind", ["private", "link to private", "system", "link to system", "pipe", "absent"])
-def test_what_its_owner_may_not_show_is_refused(place: Path, pins: Pins, kind: str) -> None:
+def test_what_its_owner_may_not_show_is_refused(place: Path, pins: PinnedMounts, kind: str) -> None:
     (place / "private").mkdir(mode=0o700)
     (place / "link to private").symlink_to("private")
     (place / "link to system").symlink_to("/etc")
@@ -68,7 +70,7 @@ def test_what_its_owner_may_not_show_is_refused(place: Path, pins: Pins, kind: s
     assert pins.names() == ()
 
 
-def test_releasing_leaves_the_source_and_other_pins_alone(place: Path, pins: Pins) -> None:
+def test_releasing_leaves_the_source_and_other_pins_alone(place: Path, pins: PinnedMounts) -> None:
     source = folder(place)
     pins.pin(NOBODY, source, "1-1/0")
     other = pins.pin(NOBODY, source, "2-1/0")

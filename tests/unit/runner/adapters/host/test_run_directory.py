@@ -17,9 +17,9 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from runner.adapters.host.run_directory import RunDirectory, Saved, highest, read_report
+from runner.adapters.host.run_directory import RunDirectory, SavedCheckpoints, highest, read_report
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.all import Owner
+from runner.core.ports.users import Owner
 
 ROOT = os.geteuid() == 0
 OWNER = Owner(65532, 65532, "ann") if ROOT else Owner(os.getuid(), os.getgid(), "ann")
@@ -174,7 +174,7 @@ def test_the_newest_valid_checkpoint_is_found_and_what_is_wrong_with_newer_ones(
 
 
 def test_without_checkpoints_there_is_none(directory: RunDirectory) -> None:
-    assert directory.saved(directory.prepare(SPEC, {})) == Saved()
+    assert directory.saved(directory.prepare(SPEC, {})) == SavedCheckpoints()
 
 
 def test_the_content_of_the_two_newest_is_compared_and_the_size_of_the_others(

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.host.clock import boot_id
-from runner.adapters.process.records import Books, Process
-from runner.core.ports.all import Alive, Created, Gone, Key
+from runner.adapters.process.records import ProcessIdentity, ProcessRecords
+from runner.core.ports.executor import Alive, Created, Gone, Key
 
 KEY = Key("i1", "j1", 1)
 STAT = f"/proc/{os.getpid()}/stat"
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    books = Books(tmp_path / "runner-i1-j1-1")
+def books(tmp_path: Path) -> ProcessRecords:
+    books = ProcessRecords(tmp_path / "runner-i1-j1-1")
     books.open(KEY)
     return books
 
 
-def _write(books: Books, name: str, text: str) -> None:
+def _write(books: ProcessRecords, name: str, text: str) -> None:
     (books.path / name).write_text(text)
 
 
@@ -37,27 +37,27 @@ def _dead() -> str:
     return f"{head}) {' '.join(fields)}\n"
 
 
-def test_opened_books_say_whose_they_are_and_that_nothing_started(books: Books) -> None:
+def test_opened_books_say_whose_they_are_and_that_nothing_started(books: ProcessRecords) -> None:
     assert (books.key(), books.observation(KEY)) == (KEY, Created(KEY))
 
 
 def test_books_that_are_being_opened_are_nobodys(tmp_path: Path) -> None:
-    assert Books(tmp_path).key() is None
+    assert ProcessRecords(tmp_path).key() is None
 
 
-def test_a_shim_that_lives_means_alive(books: Books) -> None:
+def test_a_shim_that_lives_means_alive(books: ProcessRecords) -> None:
     _write(books, "shim", _me())
     _write(books, "child", _dead())
     assert books.observation(KEY) == Alive(KEY, os.getpid())
 
 
-def test_a_program_that_outlives_its_shim_is_alive(books: Books) -> None:
+def test_a_program_that_outlives_its_shim_is_alive(books: ProcessRecords) -> None:
     _write(books, "shim", _dead())
     _write(books, "child", _me())
     assert isinstance(books.observation(KEY), Alive)
 
 
-def test_an_exit_status_is_an_end_whoever_lives(books: Books) -> None:
+def test_an_exit_status_is_an_end_whoever_lives(books: ProcessRecords) -> None:
     _write(books, "shim", _me())
     _write(books, "exit", "75\n")
     seen = books.observation(KEY)
@@ -65,19 +65,19 @@ def test_an_exit_status_is_an_end_whoever_lives(books: Books) -> None:
     assert (seen.exit_code, seen.error, seen.at is not None) == (75, "", True)
 
 
-def test_a_shim_that_died_leaves_an_unknown_exit_code(books: Books) -> None:
+def test_a_shim_that_died_leaves_an_unknown_exit_code(books: ProcessRecords) -> None:
     _write(books, "shim", _dead())
     seen = books.observation(KEY)
     assert (isinstance(seen, Gone) and seen.exit_code) is None
 
 
-def test_a_process_number_of_an_earlier_boot_is_nobody(books: Books) -> None:
+def test_a_process_number_of_an_earlier_boot_is_nobody(books: ProcessRecords) -> None:
     _write(books, "shim", _me().replace(boot_id(), "earlier"))
     assert isinstance(books.observation(KEY), Gone)
 
 
 @pytest.mark.parametrize("name", ["exit", "shim"])
-def test_a_file_that_a_power_cut_emptied_is_an_unknown_end(books: Books, name: str) -> None:
+def test_a_file_that_a_power_cut_emptied_is_an_unknown_end(books: ProcessRecords, name: str) -> None:
     _write(books, "shim", _dead())
     _write(books, name, "")
     _write(books, "key.json", (books.path / "key.json").read_text().replace(boot_id(), "earlier"))
@@ -85,12 +85,12 @@ def test_a_file_that_a_power_cut_emptied_is_an_unknown_end(books: Books, name: s
     assert (isinstance(seen, Gone) and seen.exit_code) is None
 
 
-def test_a_claim_that_is_being_written_is_not_yet_an_end(books: Books) -> None:
+def test_a_claim_that_is_being_written_is_not_yet_an_end(books: ProcessRecords) -> None:
     _write(books, "shim", "")
     assert books.observation(KEY) == Created(KEY)
 
 
-def test_the_shells_last_words_explain_a_program_that_never_began(books: Books) -> None:
+def test_the_shells_last_words_explain_a_program_that_never_began(books: ProcessRecords) -> None:
     _write(books, "exit", "127\n")
     _write(books, "stderr", "one\ntwo: not   found\n\n")
     seen = books.observation(KEY)
@@ -98,14 +98,14 @@ def test_the_shells_last_words_explain_a_program_that_never_began(books: Books) 
     assert seen.error == "two: not found"
 
 
-def test_a_program_called_like_a_state_is_read_rightly(books: Books) -> None:
+def test_a_program_called_like_a_state_is_read_rightly(books: ProcessRecords) -> None:
     _write(books, "shim", f"{boot_id()}\n4711 (Z) Z) S {' '.join(str(n) for n in range(4, 30))}\n")
     shim = books.shim
-    assert shim == Process(boot_id(), 4711, 22)
+    assert shim == ProcessIdentity(boot_id(), 4711, 22)
 
 
 def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
-    me = Process(boot_id(), os.getpid(), int(Path(STAT).read_text().rpartition(")")[2].split()[19]))
+    me = ProcessIdentity(boot_id(), os.getpid(), int(Path(STAT).read_text().rpartition(")")[2].split()[19]))
     assert me.alive
     assert not replace(me, start=me.start - 1).alive
     assert not replace(me, boot="earlier").alive

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.adapters.sqlite.accounting import SqliteUsageReport
 from runner.adapters.sqlite.store import SqliteStore
-from runner.adapters.sqlite.used import Used
-from runner.core.accounting.usage import Lending
-from runner.core.job.model import Job, Preparing
-from runner.core.policy.facts import Moment
-from runner.core.ports.all import DecisionRow, JobRow, Owner
+from runner.core.accounting.usage import UsageSpan
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
+from runner.core.policy.facts import DecisionPoint
+from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.ports.users import Owner
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 H = timedelta(hours=1)
@@ -45,18 +47,18 @@ def lent(store: SqliteStore, attempt: int = 1, ended: datetime | None = NOON + 4
 
 def decided(store: SqliteStore, facts: dict[str, object]) -> None:
     body = json.dumps({"facts": facts})
-    store.decided(DecisionRow("1", 1, Moment.EXIT, NOON + 4 * H, body))
+    store.decided(DecisionRow("1", 1, DecisionPoint.EXIT, NOON + 4 * H, body))
 
 
-def only(store: SqliteStore, since: datetime = NOON, until: datetime = NOON + 24 * H) -> Lending:
-    [found] = Used(store).between(since, until)
+def only(store: SqliteStore, since: datetime = NOON, until: datetime = NOON + 24 * H) -> UsageSpan:
+    [found] = SqliteUsageReport(store).between(since, until)
     return found
 
 
 def test_a_lending_says_what_was_held_by_whom_and_when(store: SqliteStore) -> None:
     lent(store, cause="completed")
     noon_s, hour_s = NOON.timestamp(), 3600.0
-    assert only(store) == Lending(
+    assert only(store) == UsageSpan(
         "1 train", "ada", "vision", 2, 8.0, noon_s, noon_s + 4 * hour_s, noon_s + hour_s, 0.0, None
     )
 
@@ -98,13 +100,13 @@ def test_where_no_decision_tells_what_was_saved_nothing_is_held_to_be_lost(store
 def test_only_what_was_lent_within_the_span_is_found(store: SqliteStore) -> None:
     lent(store)
     lent(store, 2, ended=None)
-    assert len(Used(store).between(NOON + H, NOON + 2 * H)) == 2
-    assert [each.ended_s for each in Used(store).between(NOON + 5 * H, NOON + 6 * H)] == [None]
-    assert Used(store).between(NOON - 2 * H, NOON) == ()
+    assert len(SqliteUsageReport(store).between(NOON + H, NOON + 2 * H)) == 2
+    assert [each.ended_s for each in SqliteUsageReport(store).between(NOON + 5 * H, NOON + 6 * H)] == [None]
+    assert SqliteUsageReport(store).between(NOON - 2 * H, NOON) == ()
 
 
 def test_how_busy_devices_were_is_added_up(store: SqliteStore) -> None:
     lent(store)
     for _ in range(2):
-        Used(store).add({("1", 1): (100.0, 40.0)})
+        SqliteUsageReport(store).add({("1", 1): (100.0, 40.0)})
     assert only(store).util == 0.4

@@ -13,25 +13,17 @@ from types import SimpleNamespace
 import pytest
 
 from runner.adapters.sqlite import rows as store_rows
-from runner.adapters.sqlite.accounting import Lendings
+from runner.adapters.sqlite.accounting import SqliteUsageHistory
 from runner.adapters.sqlite.store import MOST_ROWS, SQL, VERSION, SqliteStore, file_version
 from runner.base.errors import Refused, Unavailable
+from runner.core.job.attempt import Allocation, AttemptEnd
+from runner.core.job.events import Event, Exited, ImageMissing, ImageReady, Launched, LaunchFailed, Placed
 from runner.core.job.lifecycle import advance
-from runner.core.job.model import (
-    Allocation,
-    Ended,
-    Event,
-    Exited,
-    ImageMissing,
-    ImageReady,
-    Job,
-    Launched,
-    LaunchFailed,
-    Placed,
-    Preparing,
-)
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
 from runner.core.policy.history import History
-from runner.core.ports.all import DecisionRow, JobRow, Lending, Owner, Recorded
+from runner.core.ports.store import DecisionRow, JobRow, RecordedTransition, UsageRecord
+from runner.core.ports.users import Owner
 from tests.fakes.daemon.decisions import AGAIN, DONE
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -53,7 +45,7 @@ def follow(store: SqliteStore, job: Job, *events: Event) -> Job:
     for event in events:
         before = job
         job, _ = advance(before, event)
-        store.record(Recorded(before, job, event))
+        store.record(RecordedTransition(before, job, event))
     return job
 
 
@@ -130,7 +122,7 @@ def test_a_name_means_ones_own_job_and_else_must_be_that_of_one_person(store: Sq
 
 
 def test_the_way_of_an_attempt_is_recorded(store: SqliteStore) -> None:
-    ended = Ended(137, "killed", "killed from outside", checkpoint_step=40)
+    ended = AttemptEnd(137, "killed", "killed from outside", checkpoint_step=40)
     follow(store, add(store), *RUN, Exited(NOW, 1, ended, AGAIN))
     (attempt,) = store.attempts("1")
     assert (attempt.exit_code, attempt.cause, attempt.checkpoint_step) == (137, "killed", 40)
@@ -219,7 +211,7 @@ def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -
 
 
 def test_recent_jobs_are_the_unfinished_and_those_that_ended_lately(store: SqliteStore) -> None:
-    done = Exited(NOW, 1, Ended(0, "completed", completed=True), DONE)
+    done = Exited(NOW, 1, AttemptEnd(0, "completed", completed=True), DONE)
     follow(store, add(store), *RUN, done)
     add(store)
     assert [row.job.id for row in store.recent(NOW, None, 10)] == ["2", "1"]
@@ -230,13 +222,13 @@ def test_recent_jobs_are_the_unfinished_and_those_that_ended_lately(store: Sqlit
 
 def test_a_decision_is_written_with_the_event_that_follows_from_it(store: SqliteStore) -> None:
     job = follow(store, add(store), *RUN)
-    event = Exited(NOW, 1, Ended(1, "exception"), AGAIN)
+    event = Exited(NOW, 1, AttemptEnd(1, "exception"), AGAIN)
     after, _ = advance(job, event)
     kept = DecisionRow("1", 1, "exit", NOW, '{"record": 1}')
     with pytest.raises(ValueError, match="nan"):
-        store.record(Recorded(job, after, event, replace(kept, job_id="nan")))
+        store.record(RecordedTransition(job, after, event, replace(kept, job_id="nan")))
     assert store.decisions("1") == ()
-    store.record(Recorded(job, after, event, kept))
+    store.record(RecordedTransition(job, after, event, kept))
     store.decided(replace(kept, attempt=2, moment="watch"))
     assert store.decisions("1") == (kept, replace(kept, attempt=2, moment="watch"))
     assert store.decisions("1", 1) == (kept,)
@@ -303,7 +295,7 @@ def test_an_event_and_its_state_are_written_together_or_not_at_all(store: Sqlite
     after, _ = advance(job, RUN[0])
     elsewhere = DecisionRow("99", 1, "exit", NOW, "{}")  # there is no such job: the last statement fails
     with pytest.raises(Refused, match="FOREIGN KEY"):
-        store.record(Recorded(job, after, RUN[0], elsewhere))
+        store.record(RecordedTransition(job, after, RUN[0], elsewhere))
     assert store.last_seq() == 1
     (row,) = store.unfinished()
     assert row.job == job
@@ -315,9 +307,9 @@ def test_changes_to_many_jobs_are_written_together(store: SqliteStore) -> None:
     jobs = [add(store, f"job-{number}") for number in range(many)]
     for number, event in enumerate(RUN):
         after = [advance(job, event)[0] for job in jobs]
-        held = [Lending(job.id, 1, f"user-{job.id}", "", 1, 2.0, ("GPU-a",), NOW) for job in jobs]
+        held = [UsageRecord(job.id, 1, f"user-{job.id}", "", 1, 2.0, ("GPU-a",), NOW) for job in jobs]
         store.record_all([
-            Recorded(was, now, event, lending=lent if number == 1 else None)
+            RecordedTransition(was, now, event, usage=lent if number == 1 else None)
             for was, now, lent in zip(jobs, after, held, strict=True)
         ])  # fmt: skip
         jobs = after
@@ -328,7 +320,7 @@ def test_changes_to_many_jobs_are_written_together(store: SqliteStore) -> None:
     for job in jobs:
         (attempt,) = store.attempts(job.id)
         assert (attempt.number, attempt.image, attempt.launched_at) == (1, "img", NOW)
-    assert {each.job_id: each.owner for each in Lendings(store).since(NOW)} == {
+    assert {each.job_id: each.owner for each in SqliteUsageHistory(store).since(NOW)} == {
         job.id: f"user-{job.id}" for job in jobs
     }
 
@@ -336,7 +328,7 @@ def test_changes_to_many_jobs_are_written_together(store: SqliteStore) -> None:
 def test_of_changes_to_many_jobs_none_is_written_if_one_cannot_be(store: SqliteStore) -> None:
     jobs = [add(store, f"job-{number}") for number in range(3)]
     after = [advance(job, RUN[0])[0] for job in jobs]
-    changes = [Recorded(was, now, RUN[0]) for was, now in zip(jobs, after, strict=True)]
+    changes = [RecordedTransition(was, now, RUN[0]) for was, now in zip(jobs, after, strict=True)]
     changes[1] = replace(changes[1], decision=DecisionRow("99", 1, "exit", NOW, "{}"))
     with pytest.raises(Refused, match="FOREIGN KEY"):
         store.record_all(changes)
@@ -394,7 +386,7 @@ def test_a_full_disk_is_unavailable_and_changes_nothing(tmpfs: Path) -> None:
     fill(tmpfs / "ballast")
     after, _ = advance(job, ImageReady(NOW, "i" * 100_000))
     with pytest.raises(Unavailable, match="is the disk full"):
-        store.record(Recorded(job, after, ImageReady(NOW, "i" * 100_000)))
+        store.record(RecordedTransition(job, after, ImageReady(NOW, "i" * 100_000)))
     (tmpfs / "ballast").unlink()
     assert [row.job.state.kind for row in store.unfinished()] == ["preparing"]
     follow(store, job, *RUN)
@@ -415,10 +407,10 @@ def _attempt_of(store: SqliteStore, hours: float, cause: str, **facts: object) -
     row = store.get(job.id)
     assert row is not None
     at = NOW + timedelta(hours=hours)
-    event = Exited(at, 1, Ended(1, cause), AGAIN)
+    event = Exited(at, 1, AttemptEnd(1, cause), AGAIN)
     after, _ = advance(row.job, event)
     body = json.dumps({"facts": {"killed_by": "nobody", **facts}})
-    store.record(Recorded(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body)))
+    store.record(RecordedTransition(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body)))
 
 
 def test_an_empty_record_says_nothing_about_interruptions(store: SqliteStore) -> None:

@@ -5,14 +5,14 @@ import pytest
 
 from runner.base.errors import UsageError
 from runner.cli.bench import arms as comparison_arms
-from runner.cli.bench.arms import SMALL, Arm, ablated, arms, base, job_name, text
-from runner.files.job import model as jobfile
+from runner.cli.bench.arms import SMALL, Variant, ablations, base, job_name, text, variants
+from runner.files.job import load
 
 
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("profile", ["baseline", "cpu"])
 def test_every_small_job_is_a_job_file_under_either_end(kind: str, profile: str) -> None:
-    job = jobfile.load(text(base(kind, 10), Arm(profile, {"extends": profile})), Path("x.yaml"))
+    job = load.load(text(base(kind, 10), Variant(profile, {"extends": profile})), Path("x.yaml"))
     assert (job.workload.kind, job.profile.extends, job.retry.max_attempts) == (kind, profile, 1)
 
 
@@ -23,7 +23,7 @@ def test_a_job_file_keeps_what_it_says_but_for_profile_and_attempts(tmp_path: Pa
         "environment: {VERSION: 1.10}\nprofile: deterministic\nretry: {backoff: 1s}\n"
     )
     found = base(str(path), 20)
-    written = json.loads(text(found, Arm("cpu", {"extends": "cpu"})))
+    written = json.loads(text(found, Variant("cpu", {"extends": "cpu"})))
     assert written["environment"] == {"VERSION": "1.10"}
     assert written["profile"] == {"extends": "cpu"}
     assert written["retry"] == {"backoff": "1s", "max_attempts": 1}
@@ -52,15 +52,15 @@ def test_a_program_keeps_its_own_number_of_steps(tmp_path: Path) -> None:
 
 
 def test_profiles_must_exist_and_differ() -> None:
-    assert [arm.name for arm in arms(["baseline", "auto"])] == ["baseline", "auto"]
+    assert [arm.name for arm in variants(["baseline", "auto"])] == ["baseline", "auto"]
     with pytest.raises(UsageError, match='no profile "basline"'):
-        arms(["basline", "cpu"])
+        variants(["basline", "cpu"])
     with pytest.raises(UsageError, match="two different ones"):
-        arms(["cpu"])
+        variants(["cpu"])
 
 
 def test_ablation_puts_back_one_switch_at_a_time_between_the_two_ends() -> None:
-    found, skipped = ablated(base("graph_forecast", 10), "baseline", "auto")
+    found, skipped = ablations(base("graph_forecast", 10), "baseline", "auto")
     assert (found[0].name, found[-1].name) == ("baseline", "auto")
     assert all(len(arm.profile) == 2 for arm in found[1:-1])
     assert {"extends": "auto", "graph_cache": "off"} in [dict(arm.profile) for arm in found]
@@ -70,13 +70,13 @@ def test_ablation_puts_back_one_switch_at_a_time_between_the_two_ends() -> None:
 
 def test_every_ablated_arm_is_a_job_file() -> None:
     given = base("imu_stream", 10)
-    found, _ = ablated(given, "baseline", "cpu")
-    assert len([jobfile.load(text(given, arm), Path("x.yaml")) for arm in found]) > 4
+    found, _ = ablations(given, "baseline", "cpu")
+    assert len([load.load(text(given, arm), Path("x.yaml")) for arm in found]) > 4
 
 
 def test_a_flip_that_contradicts_another_switch_is_left_out_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "gpu.yaml"
     path.write_text("workload: {kind: causal_lm, data: stdlib}\nresources: {gpus: 1}\n")
-    found, skipped = ablated(base(str(path), None), "cuda", "deterministic")
+    found, skipped = ablations(base(str(path), None), "cuda", "deterministic")
     assert "contradicts" in skipped["cudnn_benchmark"]
     assert "cudnn_benchmark" not in "".join(comparison_arms.job_name(base(str(path), None), a) for a in found)

@@ -1,6 +1,6 @@
 import pytest
 
-from runner.core.job.exit_cause import Evidence, completed, explain
+from runner.core.job.exit_cause import Evidence, completed, explain_exit
 
 NOTHING = {"oom_seen": False, "engine_error": "", "result_cause": None, "result_message": "", "reports": True}
 
@@ -34,54 +34,54 @@ def evidence(exit_code: int | None, **known: object) -> Evidence:
     ],
 )
 def test_the_cause_is(what: Evidence, cause: str) -> None:
-    found, message = explain(what)
+    found, message = explain_exit(what)
     assert found == cause
     assert "\n" not in message
 
 
 def test_what_somebody_sent_is_told_and_that_a_child_had_been_killed_beside_it() -> None:
-    assert explain(evidence(130)) == ("exception", "exit code 130 (SIGINT)")
-    assert explain(evidence(138, result_message="why")) == ("exception", "why")
+    assert explain_exit(evidence(130)) == ("exception", "exit code 130 (SIGINT)")
+    assert explain_exit(evidence(138, result_message="why")) == ("exception", "why")
     told = "terminated from outside (SIGTERM); a child process had been killed for memory"
-    assert explain(evidence(143, oom_seen=True)) == ("terminated", told)
+    assert explain_exit(evidence(143, oom_seen=True)) == ("terminated", told)
 
 
 def test_the_programs_own_words_explain_its_own_codes() -> None:
-    assert explain(evidence(78, result_message="steps: no")) == ("invalid_spec", "steps: no")
-    assert explain(evidence(None, engine_error="engine restarted")) == ("vanished", "engine restarted")
-    assert explain(evidence(5, engine_error="OCI")) == ("exception", "OCI")
+    assert explain_exit(evidence(78, result_message="steps: no")) == ("invalid_spec", "steps: no")
+    assert explain_exit(evidence(None, engine_error="engine restarted")) == ("vanished", "engine restarted")
+    assert explain_exit(evidence(5, engine_error="OCI")) == ("exception", "OCI")
 
 
 def test_a_program_that_saved_nothing_has_asked_to_be_started_again() -> None:
-    assert explain(evidence(75, reports=False)) == ("stopped", "asked to be started again (exit 75)")
-    assert explain(evidence(75, reports=False, result_message="later")) == ("stopped", "later")
-    assert explain(evidence(75, reports=False, saved=True)) == ("stopped", "stopped after saving")
-    assert explain(evidence(75)) == ("stopped", "stopped after saving")
+    assert explain_exit(evidence(75, reports=False)) == ("stopped", "asked to be started again (exit 75)")
+    assert explain_exit(evidence(75, reports=False, result_message="later")) == ("stopped", "later")
+    assert explain_exit(evidence(75, reports=False, saved=True)) == ("stopped", "stopped after saving")
+    assert explain_exit(evidence(75)) == ("stopped", "stopped after saving")
 
 
 def test_exit_0_may_be_no_more_than_the_answer_to_a_wish_to_stop() -> None:
     answer = evidence(0, reports=False, asked=True)
-    assert (explain(answer)[0], completed(answer)) == ("stopped", False)
+    assert (explain_exit(answer)[0], completed(answer)) == ("stopped", False)
     assert completed(evidence(0, reports=False))
     done = evidence(0, reports=False, asked=True, result_cause="completed")
-    assert (explain(done), completed(done)) == (("completed", ""), True)
+    assert (explain_exit(done), completed(done)) == (("completed", ""), True)
     other = evidence(0, reports=False, asked=True, result_cause="stopped")
-    assert (explain(other)[0], completed(other)) == ("no_result", False)
+    assert (explain_exit(other)[0], completed(other)) == ("no_result", False)
 
 
 def test_a_code_that_a_program_did_not_explain_is_named() -> None:
-    assert explain(evidence(78, reports=False)) == ("invalid_spec", "invalid spec (exit code 78)")
-    assert explain(evidence(78)) == ("invalid_spec", "invalid spec")
+    assert explain_exit(evidence(78, reports=False)) == ("invalid_spec", "invalid spec (exit code 78)")
+    assert explain_exit(evidence(78)) == ("invalid_spec", "invalid spec")
 
 
 def test_a_program_that_was_killed_for_memory_is_told_the_setting_and_its_size() -> None:
-    said = explain(evidence(137, oom_seen=True, reports=False, memory="128MiB"))
+    said = explain_exit(evidence(137, oom_seen=True, reports=False, memory="128MiB"))
     assert said == ("host_oom", "the kernel killed a process; raise resources.memory (128MiB)")
-    trained = explain(evidence(137, oom_seen=True, memory="128MiB"))
+    trained = explain_exit(evidence(137, oom_seen=True, memory="128MiB"))
     assert trained == ("host_oom", "the kernel killed a process for memory (resources.memory)")
 
 
 def test_success_with_a_killed_child_says_so() -> None:
     what = evidence(0, result_cause="completed", oom_seen=True)
     assert completed(what)
-    assert explain(what) == ("completed", "a child process was killed for memory")
+    assert explain_exit(what) == ("completed", "a child process was killed for memory")

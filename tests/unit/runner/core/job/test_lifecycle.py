@@ -11,51 +11,44 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from runner.core.job import describe as story
-from runner.core.job.lifecycle import IllegalTransition, advance, due, implied
-from runner.core.job.model import (
-    Allocation,
-    Attempt,
+from runner.core.job.attempt import Allocation, Attempt, AttemptEnd, ExitDecision, Start, StartFrom
+from runner.core.job.commands import Kill, Launch, PrepareImage, Remove, Terminate
+from runner.core.job.events import (
     CancelRequested,
-    Condemned,
     DeadlinePassed,
-    Ended,
     Event,
     Exited,
-    Finished,
-    From,
     GracePassed,
-    Held,
     HoldRequested,
     ImageFailed,
     ImageMissing,
     ImageReady,
-    Job,
-    Kill,
-    Launch,
     Launched,
     LaunchFailed,
-    Outcome,
+    LivenessFailed,
     Placed,
     PreemptRequested,
-    PrepareImage,
-    Preparing,
-    Queued,
     ReleaseRequested,
-    Remove,
     RestartRequested,
     RevisionApplied,
-    Ruling,
+)
+from runner.core.job.lifecycle import IllegalTransition, advance, due_event, implied_commands
+from runner.core.job.model import Job
+from runner.core.job.states import (
+    Finished,
+    Held,
+    Outcome,
+    Preparing,
+    Queued,
     Running,
-    Start,
     Starting,
     State,
     Stopping,
     StopReason,
-    Terminate,
 )
+from runner.core.policy.adjustments import Overrides
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.policy.turned import Turned
 from tests.fakes.daemon.decisions import AGAIN, ENOUGH, ONCE, WAIT, ruling
 from tests.fakes.daemon.decisions import DONE as FINISH
 from tests.fakes.host.disk import examples
@@ -65,8 +58,8 @@ LATER = NOW + timedelta(minutes=1)
 GPUS = Allocation(("GPU-a",))
 FIRST = Attempt(1, 1)
 JOB = Job("1", Preparing(NOW), attempts=1)
-DIED = Ended(1, "exception", "boom")
-DONE = Ended(0, "completed", completed=True)
+DIED = AttemptEnd(1, "exception", "boom")
+DONE = AttemptEnd(0, "completed", completed=True)
 
 STATES: tuple[State, ...] = (
     Preparing(NOW),
@@ -86,7 +79,7 @@ EVENTS: tuple[Event, ...] = (
     Launched(LATER),
     LaunchFailed(LATER, "no", AGAIN),
     CancelRequested(LATER, "ann"),
-    RestartRequested(LATER, "ann", Start(From.SCRATCH)),
+    RestartRequested(LATER, "ann", Start(StartFrom.SCRATCH)),
     HoldRequested(LATER, "ann"),
     ReleaseRequested(LATER, "ann"),
     RevisionApplied(
@@ -102,7 +95,7 @@ EVENTS: tuple[Event, ...] = (
         20,
         other_image=True,
     ),
-    Condemned(LATER, 1, "stalled", "silent for too long"),
+    LivenessFailed(LATER, 1, "stalled", "silent for too long"),
     DeadlinePassed(LATER),
     GracePassed(LATER),
     Exited(LATER, 1, DIED, AGAIN),
@@ -150,7 +143,7 @@ def test_only_the_pairs_in_the_diagram_are_legal(state: State, event: Event) -> 
     job = replace(JOB, state=state)
     if event.kind in LEGAL[state.kind]:
         after, _ = advance(job, event)
-        assert story.tell(event, after)
+        assert story.describe_event(event, after)
     else:
         with pytest.raises(IllegalTransition, match=f"job 1: {type(event).__name__} while"):
             advance(job, event)
@@ -193,10 +186,10 @@ def test_another_attempt_waits_as_long_as_the_policy_says() -> None:
 @pytest.mark.parametrize(
     ("said", "ended", "state"),
     [
-        (WAIT, Ended(99, "x"), Held(LATER, "no valid checkpoint")),
+        (WAIT, AttemptEnd(99, "x"), Held(LATER, "no valid checkpoint")),
         (
             WAIT,
-            Ended(99, "x", "torn", checkpoints_rejected=("step-1: torn", "step-2: gone")),
+            AttemptEnd(99, "x", "torn", checkpoints_rejected=("step-1: torn", "step-2: gone")),
             Held(
                 LATER,
                 "checkpoints exist and none is valid: step-1: torn; step-2: gone; no valid checkpoint: torn",
@@ -210,7 +203,9 @@ def test_another_attempt_waits_as_long_as_the_policy_says() -> None:
         ),
     ],
 )
-def test_what_the_policy_says_about_an_end_is_done(said: Ruling, ended: Ended, state: State) -> None:
+def test_what_the_policy_says_about_an_end_is_done(
+    said: ExitDecision, ended: AttemptEnd, state: State
+) -> None:
     job, commands = advance(running(), Exited(LATER, 1, ended, said))
     assert (job.state, commands) == (state, (Remove(1),))
     assert job.history == ONCE
@@ -228,7 +223,7 @@ def test_checkpoints_that_were_passed_over_are_counted(rejected: tuple[str, ...]
 
 
 def test_a_remedy_holds_for_all_attempts_that_follow() -> None:
-    turned = Turned(micro_batch=128)
+    turned = Overrides(micro_batch=128)
     said = ruling(Verb.RESUME, turned=turned)
     job, _ = advance(running(), Exited(LATER, 1, DIED, said))
     job, commands = advance(job, Placed(LATER, GPUS))
@@ -238,8 +233,8 @@ def test_a_remedy_holds_for_all_attempts_that_follow() -> None:
     assert job.turned == turned
     job, _ = advance(job, Exited(LATER, 2, DIED, AGAIN))
     job, _ = advance(job, Placed(LATER, GPUS))
-    job, _ = advance(job, RestartRequested(LATER, "ann", Start(From.SCRATCH)))
-    assert job.turned == Turned()
+    job, _ = advance(job, RestartRequested(LATER, "ann", Start(StartFrom.SCRATCH)))
+    assert job.turned == Overrides()
 
 
 def test_an_attempt_knows_the_checkpoint_that_it_could_begin_with() -> None:
@@ -247,7 +242,7 @@ def test_an_attempt_knows_the_checkpoint_that_it_could_begin_with() -> None:
     placed, _ = advance(job, Placed(LATER, GPUS, "boot-1"))
     assert isinstance(placed.state, Starting)
     assert (placed.state.attempt.began, placed.state.attempt.boot) == (40, "boot-1")
-    for start, began in ((Start(From.STEP, 30), 30), (Start(From.SCRATCH), None)):
+    for start, began in ((Start(StartFrom.STEP, 30), 30), (Start(StartFrom.SCRATCH), None)):
         placed, _ = advance(replace(job, next_start=start), Placed(LATER, GPUS))
         assert isinstance(placed.state, Starting)
         assert (placed.state.attempt.began, placed.saved) == (began, began)
@@ -266,7 +261,7 @@ def test_news_about_another_attempt_is_refused(number: int) -> None:
     for job, event in (
         (running(), Exited(LATER, number, DIED, AGAIN)),
         (stopping(StopReason.HOLD), Exited(LATER, number, DIED, AGAIN)),
-        (running(), Condemned(LATER, number, "stalled", "silent")),
+        (running(), LivenessFailed(LATER, number, "stalled", "silent")),
     ):
         with pytest.raises(IllegalTransition, match=f"job 1: {type(event).__name__} while"):
             advance(job, event)
@@ -277,11 +272,11 @@ def test_the_running_time_of_all_attempts_counts_against_the_limit() -> None:
     job = replace(JOB, time_limit=timedelta(minutes=10), history=history, state=STATES[2])
     job, _ = advance(job, Launched(NOW))
     assert job.state == Running(NOW, "img", FIRST, GPUS, deadline=NOW + timedelta(minutes=1))
-    assert due(job, NOW) is None
-    assert due(job, LATER) == DeadlinePassed(LATER)
+    assert due_event(job, NOW) is None
+    assert due_event(job, LATER) == DeadlinePassed(LATER)
     job, commands = advance(job, DeadlinePassed(LATER))
     assert commands == (Terminate(1),)
-    job, _ = advance(job, Exited(LATER, 1, Ended(75, "stopped"), ENOUGH))
+    job, _ = advance(job, Exited(LATER, 1, AttemptEnd(75, "stopped"), ENOUGH))
     assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 10 min reached")
 
 
@@ -289,17 +284,17 @@ def test_a_time_limit_that_is_used_up_leaves_a_deadline_in_the_past_of_nobody() 
     history = History(ran=timedelta(minutes=9))
     job = replace(JOB, time_limit=timedelta(minutes=1), history=history, state=STATES[2])
     job, _ = advance(job, Launched(NOW))
-    assert due(job, NOW) == DeadlinePassed(NOW)
+    assert due_event(job, NOW) == DeadlinePassed(NOW)
 
 
 def test_grace_ends_with_a_kill_and_only_once() -> None:
     job = stopping(StopReason.CANCELLED)
-    assert due(job, NOW) is None
-    assert due(job, LATER) == GracePassed(LATER)
+    assert due_event(job, NOW) is None
+    assert due_event(job, LATER) == GracePassed(LATER)
     job, commands = advance(job, GracePassed(LATER))
     assert commands == (Kill(1),)
-    assert due(job, LATER) is None
-    assert implied(job) == (Kill(1),)
+    assert due_event(job, LATER) is None
+    assert implied_commands(job) == (Kill(1),)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +322,7 @@ def test_a_job_that_gives_way_is_asked_to_stop_and_remembers_how_often(state: St
     job, commands = advance(replace(JOB, state=state), PreemptRequested(NOW, "9", "gives way to job 9"))
     assert isinstance(job.state, Stopping)
     assert (job.state.reason, job.state.by, commands) == (StopReason.PREEMPTION, "9", (Terminate(1),))
-    assert story.tell(PreemptRequested(NOW, "9", "gives way to job 9"), job) == (
+    assert story.describe_event(PreemptRequested(NOW, "9", "gives way to job 9"), job) == (
         "gives way to job 9; sending SIGTERM, 30 s of grace"
     )
     job, _ = advance(job, Exited(LATER, 1, DIED, AGAIN))
@@ -361,7 +356,7 @@ def test_a_job_that_waits_is_held_at_once() -> None:
 
 @pytest.mark.parametrize(("rule", "reason"), [("stalled", StopReason.WATCH), ("", StopReason.TIME_LIMIT)])
 def test_an_attempt_that_a_rule_condemns_is_stopped_in_its_name(rule: str, reason: StopReason) -> None:
-    job, commands = advance(running(), Condemned(LATER, 1, rule, "silent"))
+    job, commands = advance(running(), LivenessFailed(LATER, 1, rule, "silent"))
     assert isinstance(job.state, Stopping)
     assert (job.state.reason, job.state.by, job.state.started, commands) == (
         reason,
@@ -396,17 +391,17 @@ def test_cancelling_overrides_a_restart_that_is_under_way() -> None:
 def test_whoever_cancels_a_job_is_named_once(state: State) -> None:
     job, _ = advance(replace(JOB, state=state), CancelRequested(NOW, "ann"))
     if isinstance(job.state, Stopping):
-        job, _ = advance(job, Exited(LATER, 1, Ended(143, "terminated"), AGAIN))
+        job, _ = advance(job, Exited(LATER, 1, AttemptEnd(143, "terminated"), AGAIN))
     assert isinstance(job.state, Finished)
     assert (job.state.outcome, job.state.why) == (Outcome.CANCELLED, "cancelled by ann")
-    assert story.verdict(job) == "cancelled by ann"
+    assert story.describe_decision(job) == "cancelled by ann"
 
 
 def test_a_restart_from_scratch_begins_a_new_lineage_and_keeps_the_old_one() -> None:
-    job, _ = advance(running(), RestartRequested(NOW, "ann", Start(From.SCRATCH)))
+    job, _ = advance(running(), RestartRequested(NOW, "ann", Start(StartFrom.SCRATCH)))
     job, _ = advance(job, Exited(LATER, 1, replace(DIED, checkpoint_step=40), ENOUGH))
     job, commands = advance(job, Placed(LATER, GPUS))
-    assert commands == (Launch(Attempt(2, 2, Start(From.SCRATCH)), "img", GPUS),)
+    assert commands == (Launch(Attempt(2, 2, Start(StartFrom.SCRATCH)), "img", GPUS),)
     job, _ = advance(job, Launched(LATER))
     job, _ = advance(job, Exited(LATER, 2, DIED, AGAIN))
     assert job.next_start == Start()  # and what follows resumes in the new lineage
@@ -415,13 +410,13 @@ def test_a_restart_from_scratch_begins_a_new_lineage_and_keeps_the_old_one() -> 
 
 
 def test_the_policy_can_say_where_the_next_attempt_begins() -> None:
-    said = ruling(Verb.RESUME, start=Start(From.STEP, 30))
+    said = ruling(Verb.RESUME, start=Start(StartFrom.STEP, 30))
     job, _ = advance(running(), Exited(LATER, 1, replace(DIED, checkpoint_step=40), said))
     job, commands = advance(job, Placed(LATER, GPUS))
-    assert commands == (Launch(Attempt(2, 1, Start(From.STEP, 30), began=30), "img", GPUS),)
+    assert commands == (Launch(Attempt(2, 1, Start(StartFrom.STEP, 30), began=30), "img", GPUS),)
 
 
-@pytest.mark.parametrize(("start", "missed"), [(Start(From.SCRATCH), False), (Start(), True)])
+@pytest.mark.parametrize(("start", "missed"), [(Start(StartFrom.SCRATCH), False), (Start(), True)])
 def test_a_new_lineage_misses_no_checkpoint_that_an_older_one_had(start: Start, *, missed: bool) -> None:
     """Else its first accident would hold the job, for checkpoints that are gone."""
     waits = replace(JOB, state=Queued(NOW, "img"), attempts=1, lineages=1, lineage=1, next_start=start)
@@ -430,7 +425,7 @@ def test_a_new_lineage_misses_no_checkpoint_that_an_older_one_had(start: Start, 
 
 
 def test_the_reason_of_a_wait_says_why_a_launch_was_refused() -> None:
-    refused = Ended(None, "launch_failed", "/data: no such file or directory")
+    refused = AttemptEnd(None, "launch_failed", "/data: no such file or directory")
     job, _ = advance(running(), Exited(LATER, 1, refused, ruling(Verb.RESUME)))
     assert isinstance(job.state, Queued)
     assert job.state.why.endswith(": /data: no such file or directory")
@@ -439,10 +434,10 @@ def test_the_reason_of_a_wait_says_why_a_launch_was_refused() -> None:
 def test_a_finished_job_can_be_restarted_and_is_pardoned() -> None:
     history = History(attempts=5, charged=5, ran=timedelta(hours=3), had_checkpoint=True)
     job = replace(JOB, state=STATES[6], history=history)
-    job, commands = advance(job, RestartRequested(NOW, "ann", Start(From.STEP, 40)))
+    job, commands = advance(job, RestartRequested(NOW, "ann", Start(StartFrom.STEP, 40)))
     assert (job.state, commands) == (Preparing(NOW), (PrepareImage(),))
     assert job.history == History(attempts=5, had_checkpoint=True, wanted=True)
-    assert job.next_start == Start(From.STEP, 40)
+    assert job.next_start == Start(StartFrom.STEP, 40)
 
 
 @pytest.mark.parametrize(
@@ -508,7 +503,7 @@ def test_a_launch_that_is_refused_is_an_end_that_saved_nothing() -> None:
 
 
 def test_after_a_crash_each_state_implies_what_was_to_be_done() -> None:
-    assert [implied(replace(JOB, state=state)) for state in STATES] == [
+    assert [implied_commands(replace(JOB, state=state)) for state in STATES] == [
         (PrepareImage(),),
         (),
         (Launch(FIRST, "img", GPUS),),
@@ -520,13 +515,16 @@ def test_after_a_crash_each_state_implies_what_was_to_be_done() -> None:
 
 
 def test_the_story_names_where_an_attempt_begins() -> None:
-    job = replace(JOB, state=STATES[2], next_start=Start(From.STEP, 40))
-    assert story.tell(Placed(NOW, GPUS), job) == "attempt 1 placed on GPU-a, from step 40"
-    job = replace(job, next_start=Start(From.SCRATCH))
-    assert story.tell(Placed(NOW, Allocation()), job) == "attempt 1 placed on cpu, from scratch"
-    assert story.verdict(replace(JOB, state=Preparing(NOW))) == "preparing"
-    assert story.verdict(replace(JOB, state=Held(NOW, "all torn"))) == "held: all torn"
-    assert story.verdict(replace(JOB, state=Queued(NOW, "img", "restart, as asked"))) == "restart, as asked"
+    job = replace(JOB, state=STATES[2], next_start=Start(StartFrom.STEP, 40))
+    assert story.describe_event(Placed(NOW, GPUS), job) == "attempt 1 placed on GPU-a, from step 40"
+    job = replace(job, next_start=Start(StartFrom.SCRATCH))
+    assert story.describe_event(Placed(NOW, Allocation()), job) == "attempt 1 placed on cpu, from scratch"
+    assert story.describe_decision(replace(JOB, state=Preparing(NOW))) == "preparing"
+    assert story.describe_decision(replace(JOB, state=Held(NOW, "all torn"))) == "held: all torn"
+    assert (
+        story.describe_decision(replace(JOB, state=Queued(NOW, "img", "restart, as asked")))
+        == "restart, as asked"
+    )
 
 
 RESTART = RestartRequested(LATER, "ann", Start())
@@ -551,14 +549,14 @@ def test_the_story_speaks_of_a_checkpoint_where_there_may_be_one(
     state: int, event: Event, attempts: int, saved: int | None, said: str
 ) -> None:
     job, _ = advance(replace(JOB, state=STATES[state], attempts=attempts, saved=saved), event)
-    assert story.tell(event, job) == said
+    assert story.describe_event(event, job) == said
 
 
 RULINGS = st.sampled_from(
     [
         *(AGAIN, FINISH, ENOUGH, WAIT),
-        ruling(Verb.RESTART, start=Start(From.SCRATCH)),
-        ruling(Verb.RESUME, start=Start(From.STEP, 30)),
+        ruling(Verb.RESTART, start=Start(StartFrom.SCRATCH)),
+        ruling(Verb.RESUME, start=Start(StartFrom.STEP, 30)),
     ]
 )
 JOB_EVENTS = (
@@ -567,7 +565,7 @@ JOB_EVENTS = (
         Exited,
         st.just(LATER),
         st.integers(1, 4),
-        st.sampled_from([DIED, DONE, Ended(99, "x"), Ended(None, "vanished")]),
+        st.sampled_from([DIED, DONE, AttemptEnd(99, "x"), AttemptEnd(None, "vanished")]),
         RULINGS,
     )
     | st.builds(LaunchFailed, st.just(LATER), st.just("no"), RULINGS)
@@ -584,7 +582,7 @@ def coming(job: Job, event: Event, pick: int) -> Event:
     onwards = [each for each in legal if each.kind in ONWARDS]
     likely = onwards if pick < 8 and onwards else legal
     chosen = likely[pick % len(likely)]
-    return replace(chosen, attempt=job.attempts) if isinstance(chosen, Exited | Condemned) else chosen
+    return replace(chosen, attempt=job.attempts) if isinstance(chosen, Exited | LivenessFailed) else chosen
 
 
 @settings(max_examples=examples(300))

@@ -6,51 +6,39 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from runner.core.job import describe as story
-from runner.core.job.lifecycle import advance, due
-from runner.core.job.model import (
-    Allocation,
-    Attempt,
-    DeadlinePassed,
-    Ended,
-    Exited,
+from runner.core.job.attempt import Allocation, Attempt, AttemptEnd, ExpectedSpeedup, Start, StartFrom
+from runner.core.job.commands import Launch, PrepareImage, Remove, Terminate
+from runner.core.job.events import DeadlinePassed, Exited, ImageReady, Placed, RevisionApplied
+from runner.core.job.lifecycle import advance, due_event
+from runner.core.job.model import Job
+from runner.core.job.states import (
     Finished,
-    From,
     Held,
-    ImageReady,
-    Job,
-    Launch,
     Outcome,
-    Placed,
-    PrepareImage,
     Preparing,
-    Promise,
     Queued,
-    Remove,
-    RevisionApplied,
     Running,
-    Start,
     State,
     Stopping,
     StopReason,
-    Terminate,
 )
+from runner.core.policy.adjustments import Overrides
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.policy.turned import Turned
 from tests.fakes.daemon.decisions import AGAIN
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 GPUS = Allocation(("GPU-a",))
 SWAPPED = History(attempts=1, swaps=1)
-PROMISE = Promise(back_to=1, rate=2.0, faster=4.0)
+PROMISE = ExpectedSpeedup(back_to=1, rate=2.0, faster=4.0)
 HURRY = timedelta(seconds=7)
 WAITING = Queued(NOW, "img")
 RUNS = Running(NOW, "img", Attempt(1, 1), GPUS)
 
 
 def job(state: State, **more: object) -> Job:
-    return replace(Job("1", state, attempts=1, turned=Turned(micro_batch=4)), **more)  # type: ignore[arg-type]
+    return replace(Job("1", state, attempts=1, turned=Overrides(micro_batch=4)), **more)  # type: ignore[arg-type]
 
 
 def revision(verb: Verb, **more: object) -> RevisionApplied:
@@ -62,8 +50,8 @@ def test_what_is_kept_goes_on_and_the_next_attempt_is_of_the_new_revision() -> N
     kept, commands = advance(job(RUNS), revision(Verb.KEEP))
     assert (kept.state, commands) == (replace(RUNS, deadline=NOW + HURRY * 2), ())
     assert (kept.revision, kept.grace, kept.time_limit, kept.attempts_max) == (2, HURRY, HURRY * 2, 9)
-    assert (kept.history, kept.turned) == (SWAPPED, Turned())
-    waits, _ = advance(kept, Exited(LATER, 1, Ended(1, "killed"), AGAIN))
+    assert (kept.history, kept.turned) == (SWAPPED, Overrides())
+    waits, _ = advance(kept, Exited(LATER, 1, AttemptEnd(1, "killed"), AGAIN))
     [launch] = advance(waits, Placed(LATER, GPUS))[1]
     assert isinstance(launch, Launch)
     assert launch.attempt.revision == 2
@@ -85,7 +73,7 @@ def test_a_new_time_limit_holds_at_once_also_for_what_runs(
     kept, commands = advance(before, revision(Verb.KEEP, time_limit=limit, history=history))
     assert isinstance(kept.state, Running)
     assert (kept.state.deadline, commands) == (deadline, ())
-    assert due(kept, LATER) == (DeadlinePassed(LATER) if deadline == NOW else None)
+    assert due_event(kept, LATER) == (DeadlinePassed(LATER) if deadline == NOW else None)
 
 
 @pytest.mark.parametrize("saved", [None, 40])
@@ -96,7 +84,7 @@ def test_a_rollback_misses_no_checkpoint_that_its_lineage_never_had(saved: int |
 
 
 @pytest.mark.parametrize(
-    ("verb", "start", "lineage"), [(Verb.RESUME, Start(), 1), (Verb.RESTART, Start(From.SCRATCH), 2)]
+    ("verb", "start", "lineage"), [(Verb.RESUME, Start(), 1), (Verb.RESTART, Start(StartFrom.SCRATCH), 2)]
 )
 def test_what_runs_is_stopped_for_its_change_and_begins_where_the_policy_says(
     verb: Verb, start: Start, lineage: int
@@ -107,7 +95,9 @@ def test_what_runs_is_stopped_for_its_change_and_begins_where_the_policy_says(
     assert stopping.state.kill_at == LATER + HURRY
     assert commands == (Terminate(1),)
     assert stopping.promise == PROMISE
-    queued, commands = advance(stopping, Exited(LATER, 1, Ended(75, "stopped", checkpoint_step=40), AGAIN))
+    queued, commands = advance(
+        stopping, Exited(LATER, 1, AttemptEnd(75, "stopped", checkpoint_step=40), AGAIN)
+    )
     assert queued.state == Queued(LATER, "img", "change, as asked")
     assert commands == (Remove(1),)
     starting, _ = advance(queued, Placed(LATER, GPUS))
@@ -118,11 +108,11 @@ def test_a_rollback_goes_on_in_the_lineage_of_then_and_a_new_one_is_still_new() 
     runs = Running(NOW, "img", Attempt(3, 2), GPUS)
     back = revision(Verb.RESUME, number=3, lineage=1, saved=40)
     stopping, _ = advance(job(runs, attempts=3, lineage=2, lineages=2, saved=90), back)
-    queued, _ = advance(stopping, Exited(LATER, 3, Ended(75, "stopped", checkpoint_step=95), AGAIN))
+    queued, _ = advance(stopping, Exited(LATER, 3, AttemptEnd(75, "stopped", checkpoint_step=95), AGAIN))
     assert queued.saved == 40
     starting, _ = advance(queued, Placed(LATER, GPUS))
     assert (starting.lineage, starting.lineages) == (1, 2)
-    fresh, _ = advance(replace(queued, next_start=Start(From.SCRATCH)), Placed(LATER, GPUS))
+    fresh, _ = advance(replace(queued, next_start=Start(StartFrom.SCRATCH)), Placed(LATER, GPUS))
     assert (fresh.lineage, fresh.lineages) == (3, 3)
 
 
@@ -145,7 +135,7 @@ def test_an_image_that_was_being_found_for_the_revision_before_is_found_again() 
 
 def test_an_attempt_that_ends_after_its_image_was_changed_is_followed_by_one_with_the_new_image() -> None:
     kept, _ = advance(job(RUNS), revision(Verb.KEEP, other_image=True))
-    after, commands = advance(kept, Exited(LATER, 1, Ended(1, "killed"), AGAIN))
+    after, commands = advance(kept, Exited(LATER, 1, AttemptEnd(1, "killed"), AGAIN))
     assert isinstance(after.state, Preparing)
     assert commands == (Remove(1), PrepareImage())
 
@@ -159,12 +149,18 @@ def test_a_job_that_is_at_rest_takes_its_revision_and_rests(state: State) -> Non
 
 def test_a_wait_is_told_in_digits_that_matter() -> None:
     waits = job(Queued(NOW, "img", "again", NOW + timedelta(seconds=4.02009)))
-    assert story.verdict(waits) == "again, in 4.02 s"
+    assert story.describe_decision(waits) == "again, in 4.02 s"
 
 
 def test_the_story_says_who_changed_what_and_what_follows() -> None:
     event = revision(Verb.RESUME, why="faster")
     after, _ = advance(job(RUNS), event)
-    assert story.tell(event, after) == "revision 2 by ann: resume: faster; sending SIGTERM, 7 s of grace"
+    assert (
+        story.describe_event(event, after)
+        == "revision 2 by ann: resume: faster; sending SIGTERM, 7 s of grace"
+    )
     back = revision(Verb.RESUME, number=3, lineage=1, why="rolled back")
-    assert story.tell(back, job(WAITING)) == "revision 3 by ann: back to lineage 1, resume: rolled back"
+    assert (
+        story.describe_event(back, job(WAITING))
+        == "revision 3 by ann: back to lineage 1, resume: rolled back"
+    )

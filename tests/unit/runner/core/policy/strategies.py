@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from runner.core.policy.catalog import at
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import LISTS, NUMERIC, Fact, Kind, Known, Moment, Value
+from runner.core.policy.facts import LISTS, NUMERIC, DecisionPoint, Fact, Kind, Known, Value
 from runner.core.policy.model import (
     STARTS,
     TURNS,
@@ -16,14 +16,14 @@ from runner.core.policy.model import (
     Backoff,
     Ceilings,
     Economics,
-    Knob,
     Mode,
+    OnExhausted,
     Policy,
+    RestartRate,
     Rule,
+    Setting,
     Source,
-    Spent,
-    Start,
-    Storm,
+    StartPoint,
 )
 
 WORDS = st.sampled_from(["a", "b", "some words", "x: y", "true", "12", 'quo"ted'])
@@ -49,13 +49,13 @@ def known_values(fact: Fact) -> st.SearchStrategy[Known]:
 
 
 @cache
-def gathered(moment: Moment) -> list[Fact]:
+def gathered(moment: DecisionPoint) -> list[Fact]:
     """The facts that somebody has to gather."""
     return [fact for fact in at(moment).values() if not fact.derived]
 
 
 @cache
-def facts(moment: Moment) -> st.SearchStrategy[dict[str, Known]]:
+def facts(moment: DecisionPoint) -> st.SearchStrategy[dict[str, Known]]:
     optional = {fact.name: known_values(fact) for fact in gathered(moment)}
     interesting = (
         *("exit.class", "exit.code", "oom.device", "phase", "progress.advanced", "preempted", "root"),
@@ -71,7 +71,7 @@ def facts(moment: Moment) -> st.SearchStrategy[dict[str, Known]]:
 
 
 @st.composite
-def comparisons(draw: st.DrawFn, moment: Moment) -> Comparison:
+def comparisons(draw: st.DrawFn, moment: DecisionPoint) -> Comparison:
     fact = draw(st.sampled_from(gathered(moment)))
     orders = [Operator.LT, Operator.LE, Operator.GE, Operator.GT] if fact.kind in NUMERIC else []
     sign = draw(st.sampled_from([Operator.IS, Operator.IN, *orders]))
@@ -81,7 +81,7 @@ def comparisons(draw: st.DrawFn, moment: Moment) -> Comparison:
 
 
 @cache
-def conditions(moment: Moment) -> st.SearchStrategy[Condition]:
+def conditions(moment: DecisionPoint) -> st.SearchStrategy[Condition]:
     return st.recursive(
         comparisons(moment),
         lambda inner: (
@@ -94,36 +94,36 @@ def conditions(moment: Moment) -> st.SearchStrategy[Condition]:
 
 
 ADJUSTMENTS = st.sampled_from(
-    [*(Adjustment(knob, TURNS[knob]) for knob in TURNS), Adjustment(Knob.PROFILE, "fast")]
+    [*(Adjustment(knob, TURNS[knob]) for knob in TURNS), Adjustment(Setting.PROFILE, "fast")]
 )
 STARTINGS = st.sampled_from(
-    [Start(), Start(Source.PREVIOUS), Start(Source.BEFORE_NAN), Start(Source.STEP, 40)]
+    [StartPoint(), StartPoint(Source.PREVIOUS), StartPoint(Source.BEFORE_NAN), StartPoint(Source.STEP, 40)]
 )
 
 
 @st.composite
-def rules(draw: st.DrawFn, moment: Moment, number: int) -> Rule:
+def rules(draw: st.DrawFn, moment: DecisionPoint, number: int) -> Rule:
     verb = draw(st.sampled_from(VERBS[moment]))
     when = draw(conditions(moment) | st.just(ALWAYS))
     mode = draw(st.sampled_from([Mode.ACT, Mode.ACT, Mode.LOG]))
-    if moment is not Moment.EXIT or verb not in STARTS:
+    if moment is not DecisionPoint.EXIT or verb not in STARTS:
         return Rule(f"rule-{number}", verb, when, mode=mode, why=draw(st.just("") | WORDS))
     adjust = draw(st.lists(ADJUSTMENTS, max_size=2, unique_by=lambda each: each.knob).map(tuple))
     return Rule(
         f"rule-{number}",
         verb,
         when,
-        draw(STARTINGS) if verb == "resume" else Start(),
+        draw(STARTINGS) if verb == "resume" else StartPoint(),
         adjust,
         draw(st.booleans()),
         draw(st.none() | st.integers(1, 4)),
-        draw(st.sampled_from(list(Spent))),
+        draw(st.sampled_from(list(OnExhausted))),
         mode,
     )
 
 
 @st.composite
-def rule_lists(draw: st.DrawFn, moment: Moment) -> tuple[Rule, ...]:
+def rule_lists(draw: st.DrawFn, moment: DecisionPoint) -> tuple[Rule, ...]:
     count = draw(st.integers(0, 3))
     return tuple(draw(rules(moment, number)) for number in range(count))
 
@@ -133,7 +133,7 @@ CEILINGS = st.builds(
     attempts=st.integers(1, 8),
     wall=st.none() | st.integers(1, 40).map(lambda hours: timedelta(hours=hours)),
     storm=st.builds(
-        Storm, st.integers(1, 6), st.integers(1, 600).map(lambda minutes: timedelta(minutes=minutes))
+        RestartRate, st.integers(1, 6), st.integers(1, 600).map(lambda minutes: timedelta(minutes=minutes))
     ),
     no_progress=st.integers(1, 5),
 )
@@ -147,16 +147,18 @@ BACKOFFS = st.builds(
 
 
 @st.composite
-def policies(draw: st.DrawFn, moment: Moment) -> Policy:
+def policies(draw: st.DrawFn, moment: DecisionPoint) -> Policy:
     """Draw a policy with rules for one moment."""
     own = draw(rule_lists(moment))
-    sections: dict[Moment, tuple[Rule, ...]] = {each: own if each is moment else () for each in Moment}
+    sections: dict[DecisionPoint, tuple[Rule, ...]] = {
+        each: own if each is moment else () for each in DecisionPoint
+    }
     return Policy(
         "any",
         draw(CEILINGS),
         draw(BACKOFFS),
         Economics(draw(st.floats(1, 3)), draw(st.integers(0, 3))),
-        sections[Moment.EXIT],
-        sections[Moment.WATCH],
-        sections[Moment.CHANGE],
+        sections[DecisionPoint.EXIT],
+        sections[DecisionPoint.WATCH],
+        sections[DecisionPoint.CHANGE],
     )

@@ -2,54 +2,54 @@
 
 import pytest
 
+from runner.core.policy.adjustments import Overrides, override
 from runner.core.policy.facts import Known
-from runner.core.policy.model import Adjustment, Knob
-from runner.core.policy.turned import Turned, turn
+from runner.core.policy.model import Adjustment, Setting
 
-MICRO = Adjustment(Knob.MICRO_BATCH, "halve")
-EVAL = Adjustment(Knob.EVAL_BATCH, "halve")
-WORKERS = Adjustment(Knob.WORKERS, "halve")
-SAFER = Adjustment(Knob.PRECISION, "safer")
-OFF = Adjustment(Knob.COMPILE, "off")
-OTHER = Adjustment(Knob.DEVICE, "other")
-PLAIN = Adjustment(Knob.PROFILE, "compat")
+MICRO = Adjustment(Setting.MICRO_BATCH, "halve")
+EVAL = Adjustment(Setting.EVAL_BATCH, "halve")
+WORKERS = Adjustment(Setting.WORKERS, "halve")
+SAFER = Adjustment(Setting.PRECISION, "safer")
+OFF = Adjustment(Setting.COMPILE, "off")
+OTHER = Adjustment(Setting.DEVICE, "other")
+PLAIN = Adjustment(Setting.PROFILE, "compat")
 
 
 @pytest.mark.parametrize(
     ("adjustment", "facts", "after"),
     [
-        (MICRO, {"effective.micro_batch": 256}, Turned(micro_batch=128)),
-        (MICRO, {"effective.micro_batch": 5}, Turned(micro_batch=2)),
-        (MICRO, {"effective.micro_batch": 1}, Turned(micro_batch=1)),
-        (MICRO, {}, Turned()),
-        (EVAL, {"effective.eval_batch": 64, "effective.micro_batch": 8}, Turned(eval_batch=32)),
-        (WORKERS, {"effective.workers": 3}, Turned(loader_workers=1)),
-        (WORKERS, {"effective.workers": 1}, Turned(loader_workers=0)),
-        (SAFER, {"effective.precision": "fp16"}, Turned(precision="bf16")),
-        (SAFER, {"effective.precision": "tf32"}, Turned(precision="fp32")),
-        (SAFER, {"effective.precision": "fp32"}, Turned(precision="fp32")),
-        (SAFER, {}, Turned(precision="fp32")),
-        (OFF, {}, Turned(compile="off")),
-        (OTHER, {}, Turned(avoid=("GPU-a", "GPU-b"))),
-        (PLAIN, {}, Turned(profile="compat")),
+        (MICRO, {"effective.micro_batch": 256}, Overrides(micro_batch=128)),
+        (MICRO, {"effective.micro_batch": 5}, Overrides(micro_batch=2)),
+        (MICRO, {"effective.micro_batch": 1}, Overrides(micro_batch=1)),
+        (MICRO, {}, Overrides()),
+        (EVAL, {"effective.eval_batch": 64, "effective.micro_batch": 8}, Overrides(eval_batch=32)),
+        (WORKERS, {"effective.workers": 3}, Overrides(loader_workers=1)),
+        (WORKERS, {"effective.workers": 1}, Overrides(loader_workers=0)),
+        (SAFER, {"effective.precision": "fp16"}, Overrides(precision="bf16")),
+        (SAFER, {"effective.precision": "tf32"}, Overrides(precision="fp32")),
+        (SAFER, {"effective.precision": "fp32"}, Overrides(precision="fp32")),
+        (SAFER, {}, Overrides(precision="fp32")),
+        (OFF, {}, Overrides(compile="off")),
+        (OTHER, {}, Overrides(avoid=("GPU-a", "GPU-b"))),
+        (PLAIN, {}, Overrides(profile="compat")),
     ],
 )
 def test_a_remedy_is_remembered_as_a_value(
-    adjustment: Adjustment, facts: dict[str, Known], after: Turned
+    adjustment: Adjustment, facts: dict[str, Known], after: Overrides
 ) -> None:
-    assert turn(Turned(), (adjustment,), facts, ("GPU-a", "GPU-b")) == after
+    assert override(Overrides(), (adjustment,), facts, ("GPU-a", "GPU-b")) == after
 
 
 def test_remedies_add_up_and_a_number_that_nobody_knows_stays_as_it_was() -> None:
-    before = Turned(micro_batch=64, avoid=("GPU-b", "GPU-c"))
-    after = turn(before, (OFF, MICRO, OTHER), {}, ("GPU-a", "GPU-b"))
-    assert after == Turned(micro_batch=64, compile="off", avoid=("GPU-b", "GPU-c", "GPU-a"))
-    assert turn(before, (), {}, ("GPU-a",)) == before
+    before = Overrides(micro_batch=64, avoid=("GPU-b", "GPU-c"))
+    after = override(before, (OFF, MICRO, OTHER), {}, ("GPU-a", "GPU-b"))
+    assert after == Overrides(micro_batch=64, compile="off", avoid=("GPU-b", "GPU-c", "GPU-a"))
+    assert override(before, (), {}, ("GPU-a",)) == before
 
 
 def test_only_what_was_turned_is_laid_over_a_profile() -> None:
-    assert Turned(loader_workers=0, precision="fp32", profile="cuda", avoid=("GPU-a",)).switches == {
+    assert Overrides(loader_workers=0, precision="fp32", profile="cuda", avoid=("GPU-a",)).switches == {
         "loader_workers": 0,
         "precision": "fp32",
     }
-    assert Turned().switches == {}
+    assert Overrides().switches == {}

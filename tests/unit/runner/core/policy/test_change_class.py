@@ -10,25 +10,25 @@ from runner.core.policy.change_class import (
     FIELDS,
     TRAINING,
     WORKLOADS,
-    Change,
-    Class,
-    Difference,
+    ChangeClass,
+    FieldChange,
     Fields,
-    difference,
+    RevisionChange,
+    classify_change,
     judged,
     rows,
     shown,
 )
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.files.job.model import JobFile
 
 WELL_KNOWN = Fields({}, "graph_forecast")
 
 
-def change(name: str, before: object, after: object, kind: str = "causal_lm", **more: bool) -> Change:
+def change(name: str, before: object, after: object, kind: str = "causal_lm", **more: bool) -> FieldChange:
     """Return what becomes of one field that changes."""
     sides = (Fields({name: value}, kind, **more) for value in (before, after))  # type: ignore[dict-item]
-    [found] = difference(*sides).changes
+    [found] = classify_change(*sides).changes
     return found
 
 
@@ -84,7 +84,7 @@ def test_the_table_names_nothing_that_no_model_has() -> None:
 @pytest.mark.parametrize("name", NUMERIC_SWITCHES)
 def test_a_switch_that_is_signed_changes_the_rounding(name: str) -> None:
     entry = FIELDS[f"profile.{name}"]
-    assert (entry.kind, entry.bits) == (Class.B, False)
+    assert (entry.kind, entry.bits) == (ChangeClass.B, False)
 
 
 def test_a_switch_that_is_not_signed_keeps_the_bits() -> None:
@@ -94,7 +94,7 @@ def test_a_switch_that_is_not_signed_keeps_the_bits() -> None:
 
 @pytest.mark.parametrize("name", TRAJECTORY)
 def test_what_decides_where_a_training_goes_is_another_trajectory(name: str) -> None:
-    assert TRAINING[name].kind is Class.C
+    assert TRAINING[name].kind is ChangeClass.C
 
 
 # --- Single fields
@@ -121,18 +121,18 @@ def test_what_decides_where_a_training_goes_is_another_trajectory(name: str) -> 
 )
 def test_a_field_has_the_class_that_the_page_says(name: str, kind: str, bits: bool) -> None:  # noqa: FBT001
     found = change(name, 1, 2)
-    assert (found.kind, found.bits) == (Class(kind), bits)
+    assert (found.kind, found.bits) == (ChangeClass(kind), bits)
 
 
 def test_a_micro_batch_changes_the_masks_of_dropout_and_nothing_else() -> None:
-    assert change("profile.micro_batch", 8, 4).kind is Class.B
-    assert change("profile.micro_batch", 8, 4, dropout=True).kind is Class.C
+    assert change("profile.micro_batch", 8, 4).kind is ChangeClass.B
+    assert change("profile.micro_batch", 8, 4, dropout=True).kind is ChangeClass.C
 
 
 def test_what_a_program_makes_of_a_change_only_its_author_knows() -> None:
-    assert change("workload.code", "/a", "/b", "program").kind is Class.C
-    assert change("profile.threads", 1, 2, "program").kind is Class.C
-    assert change("resources.memory", 1, 2, "program").kind is Class.A
+    assert change("workload.code", "/a", "/b", "program").kind is ChangeClass.C
+    assert change("profile.threads", 1, 2, "program").kind is ChangeClass.C
+    assert change("resources.memory", 1, 2, "program").kind is ChangeClass.A
     assert "author" in judged("environment.A", Fields({}, "program")).why
 
 
@@ -142,26 +142,26 @@ def test_what_a_program_makes_of_a_change_only_its_author_knows() -> None:
 def test_a_change_is_as_bad_as_its_worst_field_and_shows_that_one_first() -> None:
     before = Fields({"seed": 1, "priority": 50, "workload.width": 8, "stays": 1}, "causal_lm")
     after = Fields({"seed": 2, "priority": 60, "workload.width": 16, "stays": 1}, "causal_lm")
-    found = difference(before, after)
+    found = classify_change(before, after)
     assert [each.name for each in found.changes] == ["workload.width", "seed", "priority"]
-    assert found.kind is Class.E
+    assert found.kind is ChangeClass.E
     assert not found.same_bits
 
 
 def test_a_field_that_appears_or_goes_is_a_change() -> None:
-    found = difference(Fields({"labels.a": "x"}, "causal_lm"), Fields({"labels.b": "y"}, "causal_lm"))
+    found = classify_change(Fields({"labels.a": "x"}, "causal_lm"), Fields({"labels.b": "y"}, "causal_lm"))
     assert [(each.before, each.after) for each in found.changes] == [("x", None), (None, "y")]
     assert found.same_bits
 
 
 def test_nothing_that_differs_is_class_a_and_keeps_the_bits() -> None:
-    assert Difference().kind is Class.A
-    assert Difference().same_bits
+    assert RevisionChange().kind is ChangeClass.A
+    assert RevisionChange().same_bits
 
 
 def test_the_facts_are_those_that_a_policy_knows() -> None:
-    found = difference(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
-    told = known(found.facts(allowed=True), Moment.CHANGE)
+    found = classify_change(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
+    told = known(found.facts(allowed=True), DecisionPoint.CHANGE)
     assert told == {"diff.class": "C", "diff.fields": ("seed",), "diff.allowed": True}
 
 
@@ -171,13 +171,13 @@ def test_values_are_shown_as_a_job_file_says_them() -> None:
 
 
 def test_sizes_are_shown_as_people_write_them() -> None:
-    found = Difference((change("resources.memory", 128 * 1024**2, 256 * 1024**2),))
+    found = RevisionChange((change("resources.memory", 128 * 1024**2, 256 * 1024**2),))
     assert [row[:3] for row in rows(found)] == [("resources.memory", "128MiB", "256MiB")]
-    unset = Difference((change("devices.memory", None, 3000),))
+    unset = RevisionChange((change("devices.memory", None, 3000),))
     assert [row[:3] for row in rows(unset)] == [("devices.memory", "-", "3000B")]
 
 
 def test_values_are_shown_in_short() -> None:
     assert [shown(None), shown(value=True), shown("x" * 99)] == ["-", "true", "x" * 59 + "…"]
-    found = difference(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
+    found = classify_change(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
     assert list(rows(found)) == [("seed", "1", "2", "C", "another seed draws other batches and masks")]

@@ -11,8 +11,8 @@ from runner.core.policy.conditions import (
     Truth,
     comparisons,
     conjuncts,
-    weigh,
-    worded,
+    describe,
+    evaluate,
 )
 from runner.core.policy.facts import Known
 
@@ -50,7 +50,7 @@ FACTS: dict[str, Known] = {
     ],
 )
 def test_the_logic_has_three_values(condition: Condition, truth: Truth) -> None:
-    assert weigh(condition, FACTS).truth is truth
+    assert evaluate(condition, FACTS).truth is truth
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_logic_has_three_values(condition: Condition, truth: Truth) -> None:
     ],
 )
 def test_a_number_is_compared(sign: Operator, operand: Known, truth: bool) -> None:  # noqa: FBT001
-    assert weigh(Comparison("exit.code", sign, operand), FACTS).truth is truth
+    assert evaluate(Comparison("exit.code", sign, operand), FACTS).truth is truth
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_number_is_compared(sign: Operator, operand: Known, truth: bool) -> No
     ],
 )
 def test_a_list_is_what_it_holds(sign: Operator, operand: Known, truth: bool) -> None:  # noqa: FBT001
-    assert weigh(Comparison("device.xid", sign, operand), FACTS).truth is truth
+    assert evaluate(Comparison("device.xid", sign, operand), FACTS).truth is truth
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_list_is_what_it_holds(sign: Operator, operand: Known, truth: bool) ->
     ],
 )
 def test_the_facts_that_decided_are_named(condition: Condition, decided: list[str]) -> None:
-    assert [reading.words for reading in weigh(condition, FACTS).readings] == decided
+    assert [reading.words for reading in evaluate(condition, FACTS).readings] == decided
 
 
 def test_every_comparison_of_a_condition_is_found() -> None:
@@ -120,4 +120,4 @@ def test_nested_alls_are_taken_apart() -> None:
     [(True, "true"), (0.123456, "0.1235"), (7, "7"), ("a", "a"), ((1, 2), "1, 2"), ((), "nothing")],
 )
 def test_values_read_as_a_file_would_write_them(value: Known, text: str) -> None:
-    assert worded(value) == text
+    assert describe(value) == text

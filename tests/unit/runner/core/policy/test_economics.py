@@ -16,14 +16,14 @@ from runner.core.policy.economics import (
     Risk,
     Work,
     break_even,
-    compare,
+    compare_alternatives,
     disappoints,
     inflation,
-    measured,
+    measured_rate,
     unsaved_s,
     worth_trying,
 )
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 
 HOUR = 3600.0
 COSTS = Overheads(save_s=1, stop_s=2, start_s=5, data_s=3, load_s=4, warm_s=10)
@@ -35,7 +35,7 @@ def exactly(rate: float) -> Rate:
 
 def gains(share: float, faster: float, *, saved: float = 0.0) -> Alternatives:
     """Return the alternatives of a job of 1,000 items at one item a second, without overheads."""
-    found = compare(Case(Work(1000, 1000 * share, 1000 * saved)), exactly(1), exactly(faster))
+    found = compare_alternatives(Case(Work(1000, 1000 * share, 1000 * saved)), exactly(1), exactly(faster))
     assert found is not None
     return found
 
@@ -77,9 +77,11 @@ def test_where_nothing_is_saved_there_is_nothing_to_resume() -> None:
 
 def test_every_overhead_is_in_the_time_that_it_belongs_to() -> None:
     work = Work(1000, 500, 400)
-    found = compare(Case(work, COSTS), exactly(1), exactly(2))
+    found = compare_alternatives(Case(work, COSTS), exactly(1), exactly(2))
     assert found == Alternatives(500, 2 + 5 + 3 + 10 + 4 + 300, 2 + 5 + 3 + 10 + 500)
-    asked = compare(Case(Work(1000, 500, 400, on_demand=True), COSTS, trial_s=30), exactly(1), exactly(2))
+    asked = compare_alternatives(
+        Case(Work(1000, 500, 400, on_demand=True), COSTS, trial_s=30), exactly(1), exactly(2)
+    )
     assert asked == Alternatives(500, 1 + 2 + 5 + 3 + 10 + 4 + 250, 520, 30)
 
 
@@ -87,7 +89,9 @@ def test_every_overhead_is_in_the_time_that_it_belongs_to() -> None:
 def test_resuming_beats_restarting_when_loading_costs_less_than_what_is_saved(
     saved: float, faster: float, load_s: float
 ) -> None:
-    found = compare(Case(Work(1000, 950, saved), Overheads(load_s=load_s)), exactly(1), exactly(faster))
+    found = compare_alternatives(
+        Case(Work(1000, 950, saved), Overheads(load_s=load_s)), exactly(1), exactly(faster)
+    )
     assert found is not None
     assert found.resume_s is not None
     assert (found.resume_s < found.restart_s) == (1000 / faster > load_s + (1000 - saved) / faster)
@@ -109,19 +113,19 @@ def test_what_a_trial_has_cost_counts_against_the_change() -> None:
     ],
 )
 def test_what_is_not_known_has_no_gain(now: Rate | None, new: Rate | None, done: float) -> None:
-    assert compare(Case(Work(1000, done)), now, new) is None
+    assert compare_alternatives(Case(Work(1000, done)), now, new) is None
 
 
 def test_what_comes_out_is_what_a_policy_may_ask() -> None:
     facts = gains(0.5, 4, saved=0.4).facts()
-    assert known(facts, Moment.CHANGE) == facts
+    assert known(facts, DecisionPoint.CHANGE) == facts
 
 
 # --- Rates
 
 
 def test_a_rate_has_bounds_of_two_standard_errors() -> None:
-    rate = measured([9.0, 11.0] * 32)
+    rate = measured_rate([9.0, 11.0] * 32)
     assert rate is not None
     assert (rate.mean, rate.count) == (10.0, 64)
     assert rate.low == pytest.approx(10 - 2 * rate.deviation / 8)
@@ -134,18 +138,18 @@ def test_a_lower_bound_is_never_negative() -> None:
 
 
 def test_too_few_measurements_are_none() -> None:
-    assert measured([1.0] * (MIN_MEASUREMENTS - 1)) is None
-    assert measured([1.0] * MIN_MEASUREMENTS) == Rate(1.0, 0.0, MIN_MEASUREMENTS)
+    assert measured_rate([1.0] * (MIN_MEASUREMENTS - 1)) is None
+    assert measured_rate([1.0] * MIN_MEASUREMENTS) == Rate(1.0, 0.0, MIN_MEASUREMENTS)
 
 
 def test_a_job_that_stands_still_has_no_rate() -> None:
-    assert measured([0.0] * 50) is None
+    assert measured_rate([0.0] * 50) is None
 
 
 def test_a_gain_is_taken_at_the_bounds_that_speak_against_the_change() -> None:
     sure, unsure = Rate(2, 0, 100), Rate(2, 2, 100)
-    certain = compare(Case(Work(1000, 500, 500)), exactly(1), sure)
-    vague = compare(Case(Work(1000, 500, 500)), Rate(1, 1, 100), unsure)
+    certain = compare_alternatives(Case(Work(1000, 500, 500)), exactly(1), sure)
+    vague = compare_alternatives(Case(Work(1000, 500, 500)), Rate(1, 1, 100), unsure)
     assert certain is not None
     assert vague is not None
     assert certain.resume_gain == pytest.approx(2)
@@ -187,8 +191,8 @@ def test_a_hopeless_job_takes_very_long_and_not_too_long_for_a_float() -> None:
 
 def test_a_risk_makes_a_job_that_saves_nothing_worth_restarting_with_less_to_do() -> None:
     work = Work(1000, 500, 0)
-    calm = compare(Case(work, COSTS), exactly(1), exactly(2))
-    stormy = compare(Case(work, COSTS, Risk(mean_between_s=500)), exactly(1), exactly(2))
+    calm = compare_alternatives(Case(work, COSTS), exactly(1), exactly(2))
+    stormy = compare_alternatives(Case(work, COSTS, Risk(mean_between_s=500)), exactly(1), exactly(2))
     assert calm is not None
     assert stormy is not None
     assert calm.keep_s < calm.restart_s
@@ -196,15 +200,17 @@ def test_a_risk_makes_a_job_that_saves_nothing_worth_restarting_with_less_to_do(
 
 
 def test_going_on_and_beginning_again_cost_the_same_when_nothing_is_done() -> None:
-    found = compare(Case(Work(1000, 0), Overheads(), Risk(mean_between_s=300)), exactly(1), exactly(1))
+    found = compare_alternatives(
+        Case(Work(1000, 0), Overheads(), Risk(mean_between_s=300)), exactly(1), exactly(1)
+    )
     assert found is not None
     assert found.keep_s == pytest.approx(found.restart_s)
 
 
 def test_with_checkpoints_all_alternatives_are_inflated_alike() -> None:
     risk = Risk(mean_between_s=10 * HOUR, interval_s=600)
-    plain = compare(Case(Work(1e6, 5e5, 5e5)), exactly(1), exactly(2))
-    risky = compare(Case(Work(1e6, 5e5, 5e5), Overheads(), risk), exactly(1), exactly(2))
+    plain = compare_alternatives(Case(Work(1e6, 5e5, 5e5)), exactly(1), exactly(2))
+    risky = compare_alternatives(Case(Work(1e6, 5e5, 5e5), Overheads(), risk), exactly(1), exactly(2))
     assert plain is not None
     assert risky is not None
     assert risky.keep_s / plain.keep_s == pytest.approx(risky.restart_s / plain.restart_s)

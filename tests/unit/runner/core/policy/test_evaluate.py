@@ -7,30 +7,30 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner.core.policy.conditions import ALWAYS, Comparison, Operator
-from runner.core.policy.decision import Advice, Decision, Limit, Situation, Verdict
+from runner.core.policy.decision import Action, Advice, Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide, root_of
-from runner.core.policy.facts import Facts, Known, Moment
-from runner.core.policy.history import KEPT_STARTS, History, Tally
+from runner.core.policy.facts import DecisionPoint, Facts, Known
+from runner.core.policy.history import KEPT_STARTS, History, RuleTally
 from runner.core.policy.model import (
     Adjustment,
     Backoff,
     Ceilings,
-    Knob,
     Mode,
+    OnExhausted,
     Policy,
+    RestartRate,
     Rule,
+    Setting,
     Source,
-    Spent,
-    Start,
-    Storm,
+    StartPoint,
     Verb,
     digest,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-HALVE = (Adjustment(Knob.MICRO_BATCH, "halve"),)
-OTHER = (Adjustment(Knob.DEVICE, "other"),)
+HALVE = (Adjustment(Setting.MICRO_BATCH, "halve"),)
+OTHER = (Adjustment(Setting.DEVICE, "other"),)
 SAVED: Facts = {"checkpoint.present": True, "checkpoint.valid": True, "checkpoint.step": 40}
 
 
@@ -42,9 +42,11 @@ def policy(*rules: Rule, ceilings: Ceilings | None = None) -> Policy:
     return Policy("mine", ceilings or Ceilings(), Backoff(jitter=0), on_exit=rules)
 
 
-def after(known: Facts, *rules: Rule, history: History | None = None, lasted: timedelta = HOUR) -> Decision:
+def after(
+    known: Facts, *rules: Rule, history: History | None = None, lasted: timedelta = HOUR
+) -> PolicyDecision:
     situation = Situation(known, NOW, NOW - lasted, "spec", "job")
-    return decide(policy(*rules), Moment.EXIT, history or History(), situation)
+    return decide(policy(*rules), DecisionPoint.EXIT, history or History(), situation)
 
 
 RESUME = Rule("again", Verb.RESUME)
@@ -66,7 +68,7 @@ def test_the_first_true_rule_answers_and_all_are_weighed() -> None:
 
 def test_where_no_rule_answers_a_person_does() -> None:
     decision = after({"cause": "killed"}, Rule("a", Verb.RESUME, is_("nan", value=True)))
-    assert decision.verdict == Verdict(Verb.HOLD, "", "no rule answers: killed")
+    assert decision.verdict == Action(Verb.HOLD, "", "no rule answers: killed")
 
 
 def test_a_rule_that_only_speaks_does_not_end_the_search() -> None:
@@ -76,36 +78,36 @@ def test_a_rule_that_only_speaks_does_not_end_the_search() -> None:
 
 
 def test_a_spent_rule_gives_up_holds_or_hands_over_as_it_says() -> None:
-    used = History(tried=(Tally("killed", "spec", 1, "again"),))
+    used = History(tried=(RuleTally("killed", "spec", 1, "again"),))
     verbs = {
         spent: after(
             {"cause": "killed"}, replace(RESUME, tries=1, spent=spent), Rule("b", Verb.RESUME), history=used
         ).verdict
-        for spent in Spent
+        for spent in OnExhausted
     }
     assert [(spent, verdict.verb, verdict.rule) for spent, verdict in verbs.items()] == [
-        (Spent.GIVE_UP, Verb.GIVE_UP, "again"),
-        (Spent.HOLD, Verb.HOLD, "again"),
-        (Spent.NEXT, Verb.RESUME, "b"),
+        (OnExhausted.GIVE_UP, Verb.GIVE_UP, "again"),
+        (OnExhausted.HOLD, Verb.HOLD, "again"),
+        (OnExhausted.NEXT, Verb.RESUME, "b"),
     ]
 
 
 def test_tries_are_counted_by_root_and_effective_spec() -> None:
     rule = replace(RESUME, tries=1)
     history = after({"root": "a"}, rule).history
-    assert history.tried == (Tally("a", "spec", 1, "again"),)
+    assert history.tried == (RuleTally("a", "spec", 1, "again"),)
     assert after({"root": "a"}, rule, history=history).verdict.verb is Verb.GIVE_UP
     assert after({"root": "b"}, rule, history=history).verdict.verb is Verb.RESUME
     other_spec = Situation({"root": "a"}, NOW, NOW, "other spec")
-    assert decide(policy(rule), Moment.EXIT, history, other_spec).verdict.verb is Verb.RESUME
+    assert decide(policy(rule), DecisionPoint.EXIT, history, other_spec).verdict.verb is Verb.RESUME
 
 
 def test_a_rule_that_changes_the_spec_cannot_run_out_of_the_count() -> None:
     rule = replace(RESUME, tries=1, adjust=HALVE)
     history = after({"root": "a"}, rule).history
-    assert history.tried == (Tally("a", "", 1, "again"),)
+    assert history.tried == (RuleTally("a", "", 1, "again"),)
     halved = Situation({"root": "a"}, NOW, NOW, "halved")
-    assert decide(policy(rule), Moment.EXIT, history, halved).verdict.verb is Verb.GIVE_UP
+    assert decide(policy(rule), DecisionPoint.EXIT, history, halved).verdict.verb is Verb.GIVE_UP
 
 
 def test_progress_gives_the_tries_back() -> None:
@@ -113,18 +115,18 @@ def test_progress_gives_the_tries_back() -> None:
     history = after({"root": "a"}, rule).history
     decision = after({"root": "a", "progress.advanced": True}, rule, history=history)
     assert decision.verdict.verb is Verb.RESUME
-    assert decision.history.tried == (Tally("a", "spec", 1, "again"),)
+    assert decision.history.tried == (RuleTally("a", "spec", 1, "again"),)
 
 
 @pytest.mark.parametrize(
     ("cause", "knob", "position", "said"),
     [
-        ("host_oom", Knob.WORKERS, {"effective.workers": 0}, "ran out of memory"),
-        ("non_finite", Knob.PRECISION, {"effective.precision": "fp32"}, "non finite"),
+        ("host_oom", Setting.WORKERS, {"effective.workers": 0}, "ran out of memory"),
+        ("non_finite", Setting.PRECISION, {"effective.precision": "fp32"}, "non finite"),
     ],
 )
 def test_a_plain_program_is_told_of_no_knob_that_it_never_had(
-    cause: str, knob: Knob, position: Facts, said: str
+    cause: str, knob: Setting, position: Facts, said: str
 ) -> None:
     rule = replace(RESUME, adjust=(Adjustment(knob, "halve"),))
     decision = after({"cause": cause, "turnable": False, **position}, rule)
@@ -159,7 +161,7 @@ def test_whatever_may_have_a_micro_batch_gets_half_of_it(known: Facts) -> None:
 
 
 def test_a_setting_that_is_written_down_as_a_word_can_be_given_to_a_plain_program() -> None:
-    safer = (Adjustment(Knob.PRECISION, "safer"),)
+    safer = (Adjustment(Setting.PRECISION, "safer"),)
     assert after({"nan": True, "turnable": False}, replace(RESUME, adjust=safer)).verdict.adjust == safer
 
 
@@ -171,9 +173,9 @@ def test_a_plain_program_may_run_out_of_devices_all_the_same() -> None:
 
 
 def test_of_several_remedies_those_that_go_further_are_used() -> None:
-    rule = replace(RESUME, adjust=(*HALVE, Adjustment(Knob.WORKERS, "halve")))
+    rule = replace(RESUME, adjust=(*HALVE, Adjustment(Setting.WORKERS, "halve")))
     decision = after({"effective.micro_batch": 1, "effective.workers": 3}, rule)
-    assert decision.verdict.adjust == (Adjustment(Knob.WORKERS, "halve"),)
+    assert decision.verdict.adjust == (Adjustment(Setting.WORKERS, "halve"),)
     assert "workers 3 → 1" in decision.verdict.reason
     spent = after({"effective.micro_batch": 1, "effective.workers": 0}, rule)
     assert (
@@ -185,11 +187,11 @@ def test_of_several_remedies_those_that_go_further_are_used() -> None:
 @pytest.mark.parametrize(
     ("adjustment", "known", "said"),
     [
-        (Adjustment(Knob.MICRO_BATCH, "halve"), {}, "micro-batch halve"),
-        (Adjustment(Knob.PRECISION, "safer"), {"effective.precision": "bf16"}, "precision bf16 → tf32"),
-        (Adjustment(Knob.COMPILE, "off"), {"effective.compile": True}, "without compilation"),
-        (Adjustment(Knob.DEVICE, "other"), {"device.others": 2}, "another device"),
-        (Adjustment(Knob.PROFILE, "plain"), {"effective.profile": "fast"}, "profile fast → plain"),
+        (Adjustment(Setting.MICRO_BATCH, "halve"), {}, "micro-batch halve"),
+        (Adjustment(Setting.PRECISION, "safer"), {"effective.precision": "bf16"}, "precision bf16 → tf32"),
+        (Adjustment(Setting.COMPILE, "off"), {"effective.compile": True}, "without compilation"),
+        (Adjustment(Setting.DEVICE, "other"), {"device.others": 2}, "another device"),
+        (Adjustment(Setting.PROFILE, "plain"), {"effective.profile": "fast"}, "profile fast → plain"),
     ],
 )
 def test_a_remedy_reads_as_what_it_changes(adjustment: Adjustment, known: Facts, said: str) -> None:
@@ -199,10 +201,10 @@ def test_a_remedy_reads_as_what_it_changes(adjustment: Adjustment, known: Facts,
 @pytest.mark.parametrize(
     ("adjustment", "known"),
     [
-        (Adjustment(Knob.PRECISION, "safer"), {"effective.precision": "fp32"}),
-        (Adjustment(Knob.COMPILE, "off"), {"effective.compile": False}),
-        (Adjustment(Knob.DEVICE, "other"), {"device.others": 0}),
-        (Adjustment(Knob.PROFILE, "plain"), {"effective.profile": "plain"}),
+        (Adjustment(Setting.PRECISION, "safer"), {"effective.precision": "fp32"}),
+        (Adjustment(Setting.COMPILE, "off"), {"effective.compile": False}),
+        (Adjustment(Setting.DEVICE, "other"), {"device.others": 0}),
+        (Adjustment(Setting.PROFILE, "plain"), {"effective.profile": "plain"}),
     ],
 )
 def test_a_remedy_that_changes_nothing_is_spent(adjustment: Adjustment, known: Facts) -> None:
@@ -214,15 +216,15 @@ def test_a_remedy_that_changes_nothing_is_spent(adjustment: Adjustment, known: F
 @pytest.mark.parametrize(
     ("start", "known", "said"),
     [
-        (Start(), {}, "from the newest checkpoint"),
-        (Start(), SAVED, "from step 40"),
-        (Start(Source.PREVIOUS), {}, "from the checkpoint before the newest"),
-        (Start(Source.PREVIOUS), SAVED, "from the checkpoint before step 40"),
-        (Start(Source.BEFORE_NAN), SAVED, "from before the loss was not finite"),
-        (Start(Source.STEP, 20), SAVED, "from step 20"),
+        (StartPoint(), {}, "from the newest checkpoint"),
+        (StartPoint(), SAVED, "from step 40"),
+        (StartPoint(Source.PREVIOUS), {}, "from the checkpoint before the newest"),
+        (StartPoint(Source.PREVIOUS), SAVED, "from the checkpoint before step 40"),
+        (StartPoint(Source.BEFORE_NAN), SAVED, "from before the loss was not finite"),
+        (StartPoint(Source.STEP, 20), SAVED, "from step 20"),
     ],
 )
-def test_a_verdict_says_where_it_begins(start: Start, known: Facts, said: str) -> None:
+def test_a_verdict_says_where_it_begins(start: StartPoint, known: Facts, said: str) -> None:
     verdict = after(known, replace(RESUME, start=start)).verdict
     assert verdict.start == start
     assert verdict.reason.startswith(f"resume {said}: ")
@@ -246,39 +248,39 @@ def test_a_restart_begins_at_step_0() -> None:
 
 def test_an_end_that_is_no_success_is_not_finished() -> None:
     verdict = after({"exit.class": "no_result"}, Rule("done", Verb.FINISH)).verdict
-    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Limit.NOT_DONE)
+    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.NOT_DONE)
 
 
 def test_a_success_is() -> None:
     verdict = after({"exit.class": "success", "cause": "completed"}, Rule("done", Verb.FINISH)).verdict
-    assert verdict == Verdict(Verb.FINISH, "done", "finish: completed")
+    assert verdict == Action(Verb.FINISH, "done", "finish: completed")
 
 
 @pytest.mark.parametrize(
     ("known", "start", "verb", "limit"),
     [
-        ({}, Start(), Verb.RESUME, None),
-        (SAVED, Start(), Verb.RESUME, None),
-        ({"checkpoint.present": False}, Start(), Verb.RESTART, Limit.NO_CHECKPOINT),
+        ({}, StartPoint(), Verb.RESUME, None),
+        (SAVED, StartPoint(), Verb.RESUME, None),
+        ({"checkpoint.present": False}, StartPoint(), Verb.RESTART, Guard.NO_CHECKPOINT),
         (
             {"checkpoint.present": True, "checkpoint.valid": False},
-            Start(),
+            StartPoint(),
             Verb.HOLD,
-            Limit.UNUSABLE_CHECKPOINTS,
+            Guard.UNUSABLE_CHECKPOINTS,
         ),
         (
             {"checkpoint.valid": True, "checkpoint.compatible": False},
-            Start(),
+            StartPoint(),
             Verb.HOLD,
-            Limit.UNUSABLE_CHECKPOINTS,
+            Guard.UNUSABLE_CHECKPOINTS,
         ),
-        ({"checkpoint.count": 1}, Start(Source.PREVIOUS), Verb.HOLD, Limit.NO_PREVIOUS),
-        ({"checkpoint.count": 2}, Start(Source.PREVIOUS), Verb.RESUME, None),
-        ({"checkpoint.count": 1}, Start(), Verb.RESUME, None),
+        ({"checkpoint.count": 1}, StartPoint(Source.PREVIOUS), Verb.HOLD, Guard.NO_PREVIOUS),
+        ({"checkpoint.count": 2}, StartPoint(Source.PREVIOUS), Verb.RESUME, None),
+        ({"checkpoint.count": 1}, StartPoint(), Verb.RESUME, None),
     ],
 )
 def test_a_resume_needs_a_checkpoint_that_can_be_used(
-    known: Facts, start: Start, verb: Verb, limit: Limit | None
+    known: Facts, start: StartPoint, verb: Verb, limit: Guard | None
 ) -> None:
     verdict = after(known, replace(RESUME, start=start)).verdict
     assert (verdict.verb, verdict.limit) == (verb, limit)
@@ -287,7 +289,7 @@ def test_a_resume_needs_a_checkpoint_that_can_be_used(
 def test_checkpoints_that_are_gone_are_no_reason_to_begin_anew() -> None:
     seen = after(SAVED, RESUME).history
     verdict = after({"checkpoint.present": False}, RESUME, history=seen).verdict
-    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Limit.LOST_CHECKPOINTS)
+    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.LOST_CHECKPOINTS)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +302,7 @@ def test_checkpoints_that_are_gone_are_no_reason_to_begin_anew() -> None:
 )
 def test_what_a_container_says_makes_nothing_free(known: Facts, charged: bool) -> None:  # noqa: FBT001
     verdict = after(known, Rule("free", Verb.RESUME, is_("exit.code", 75), charge=False)).verdict
-    assert (verdict.charged, verdict.limit) == (charged, Limit.NOT_FREE if charged else None)
+    assert (verdict.charged, verdict.limit) == (charged, Guard.NOT_FREE if charged else None)
 
 
 def test_what_the_runner_knows_does() -> None:
@@ -338,14 +340,14 @@ def test_the_attempts_are_those_that_were_charged() -> None:
     ceilings = Ceilings(attempts=3)
     last = Situation({"cause": "killed"}, NOW, NOW - HOUR)
     verdicts = [
-        decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, History(charged=charged), last).verdict
+        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(charged=charged), last).verdict
         for charged in (1, 2)
     ]
     assert [verdict.verb for verdict in verdicts] == [Verb.RESUME, Verb.GIVE_UP]
     assert verdicts[1].reason == "all 3 attempts are used; the last: killed"
-    assert verdicts[1].limit is Limit.ATTEMPTS
+    assert verdicts[1].limit is Guard.ATTEMPTS
     only = policy(RESUME, ceilings=Ceilings(attempts=1))
-    ruling = decide(only, Moment.EXIT, History(), last)
+    ruling = decide(only, DecisionPoint.EXIT, History(), last)
     assert ruling.verdict.reason == "its one attempt is used; the last: killed"
 
 
@@ -353,12 +355,12 @@ def test_running_time_is_counted_over_all_attempts() -> None:
     ceilings = Ceilings(wall=timedelta(hours=5))
     last = Situation({}, NOW, NOW - HOUR)
     verdicts = [
-        decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, History(ran=ran * HOUR), last).verdict
+        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(ran=ran * HOUR), last).verdict
         for ran in (3, 4)
     ]
     assert [(verdict.verb, verdict.limit) for verdict in verdicts] == [
         (Verb.RESUME, None),
-        (Verb.GIVE_UP, Limit.WALL),
+        (Verb.GIVE_UP, Guard.WALL),
     ]
     assert "5 h of running time are used, of 5 h" in verdicts[1].reason
 
@@ -378,11 +380,11 @@ def test_without_progress_the_same_is_not_tried_for_ever() -> None:
         history = decision.history
         verdicts.append(decision.verdict)
     assert [verdict.verb for verdict in verdicts] == [Verb.RESUME, Verb.RESUME, Verb.GIVE_UP]
-    assert verdicts[2].limit is Limit.NO_PROGRESS
+    assert verdicts[2].limit is Guard.NO_PROGRESS
 
 
 def test_what_has_changed_is_another_experiment_but_another_device_is_not() -> None:
-    stuck = History(stuck=(Tally("a", "spec", 2),))
+    stuck = History(stuck=(RuleTally("a", "spec", 2),))
     remedied = [
         after({"root": "a", "progress.advanced": False}, replace(RESUME, adjust=adjust), history=stuck)
         for adjust in (HALVE, OTHER)
@@ -391,26 +393,31 @@ def test_what_has_changed_is_another_experiment_but_another_device_is_not() -> N
 
 
 def test_a_storm_is_held_whether_charged_or_not() -> None:
-    ceilings = Ceilings(storm=Storm(3, timedelta(minutes=10)))
+    ceilings = Ceilings(storm=RestartRate(3, timedelta(minutes=10)))
     short = Situation({}, NOW, NOW - timedelta(seconds=5))
     starts = (NOW - timedelta(minutes=2), NOW - timedelta(minutes=1))
-    verdict = decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, History(starts=starts), short).verdict
-    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Limit.STORM)
+    verdict = decide(
+        policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(starts=starts), short
+    ).verdict
+    assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.STORM)
     assert "3 attempts started within 10 min" in verdict.reason
     long_ago = History(starts=(NOW - HOUR, NOW - timedelta(minutes=1)))
-    assert decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, long_ago, short).verdict.verb is Verb.RESUME
+    assert (
+        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, long_ago, short).verdict.verb
+        is Verb.RESUME
+    )
 
 
 def test_starts_that_a_person_asked_for_are_part_of_no_storm() -> None:
-    ceilings, history = Ceilings(storm=Storm(2, timedelta(minutes=10))), History()
+    ceilings, history = Ceilings(storm=RestartRate(2, timedelta(minutes=10))), History()
     short = Situation({}, NOW, NOW - timedelta(seconds=5))
     for _ in range(5):
         history = history.asked_for().ended(NOW, timedelta(seconds=5))
     assert (history.attempts, history.starts, history.wanted) == (5, (), False)
-    first = decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, history, short)
+    first = decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, history, short)
     assert first.verdict.verb is Verb.RESUME
-    second = decide(policy(RESUME, ceilings=ceilings), Moment.EXIT, first.history, short)
-    assert second.verdict.limit is Limit.STORM  # these it started itself
+    second = decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, first.history, short)
+    assert second.verdict.limit is Guard.STORM  # these it started itself
 
 
 def test_a_ceiling_does_not_stand_in_the_way_of_a_success() -> None:
@@ -421,7 +428,9 @@ def test_a_ceiling_does_not_stand_in_the_way_of_a_success() -> None:
 
 
 def test_an_attempt_that_never_started_has_no_uptime() -> None:
-    decision = decide(policy(RESUME), Moment.EXIT, History(), Situation({"exit.class": "no_start"}, NOW))
+    decision = decide(
+        policy(RESUME), DecisionPoint.EXIT, History(), Situation({"exit.class": "no_start"}, NOW)
+    )
     assert "attempt.uptime_s" not in decision.facts
     assert (decision.history.ran, decision.history.starts) == (timedelta(), (NOW,))
 
@@ -434,7 +443,7 @@ def test_a_clock_that_was_set_back_gives_nobody_negative_time() -> None:
 
 
 def test_the_history_is_told_as_facts() -> None:
-    history = History(4, 3, ran=2 * HOUR, stuck=(Tally("killed", "spec", 2),))
+    history = History(4, 3, ran=2 * HOUR, stuck=(RuleTally("killed", "spec", 2),))
     decision = after({"cause": "killed"}, RESUME, history=history)
     assert {name: value for name, value in decision.facts.items() if name.startswith("attempt.")} == {
         "attempt.n": 5,
@@ -488,9 +497,11 @@ def test_progress_makes_the_wait_short_again() -> None:
 # --- While it runs
 
 
-def watch(known: Facts, *rules: Rule, ceilings: Ceilings | None = None) -> Decision:
+def watch(known: Facts, *rules: Rule, ceilings: Ceilings | None = None) -> PolicyDecision:
     situation = Situation(known, NOW, NOW - HOUR)
-    return decide(Policy("w", ceilings or Ceilings(), on_watch=rules), Moment.WATCH, History(), situation)
+    return decide(
+        Policy("w", ceilings or Ceilings(), on_watch=rules), DecisionPoint.WATCH, History(), situation
+    )
 
 
 def test_a_rule_stops_when_it_is_true_and_only_then() -> None:
@@ -523,7 +534,7 @@ def test_an_attempt_is_stopped_when_the_running_time_is_used() -> None:
     verdict = watch({}, ceilings=Ceilings(wall=HOUR)).verdict
     assert (verdict.verb, verdict.limit, verdict.reason) == (
         Verb.STOP,
-        Limit.WALL,
+        Guard.WALL,
         "the running time of 60 min is used",
     )
 
@@ -531,11 +542,11 @@ def test_an_attempt_is_stopped_when_the_running_time_is_used() -> None:
 # --- A change
 
 
-def change(known: Facts, verb: Verb = Verb.RESUME, history: History | None = None) -> Decision:
+def change(known: Facts, verb: Verb = Verb.RESUME, history: History | None = None) -> PolicyDecision:
     rule = Rule("change", verb, is_("econ.best", "resume"))
     return decide(
         Policy("c", on_change=(rule,)),
-        Moment.CHANGE,
+        DecisionPoint.CHANGE,
         history or History(),
         Situation({"econ.best": "resume", **known}, NOW),
     )
@@ -546,18 +557,18 @@ def change(known: Facts, verb: Verb = Verb.RESUME, history: History | None = Non
     [
         ({"diff.class": "B", "checkpoint.valid": True}, Verb.RESUME, None),
         ({"diff.class": "B", "checkpoint.on_demand": True}, Verb.RESUME, None),
-        ({"diff.class": "B"}, Verb.KEEP, Limit.NO_CHECKPOINT),
-        ({"checkpoint.valid": True}, Verb.KEEP, Limit.UNUSABLE_CHECKPOINTS),
-        ({"diff.class": "E", "checkpoint.valid": True}, Verb.KEEP, Limit.UNUSABLE_CHECKPOINTS),
-        ({"diff.class": "B", "checkpoint.compatible": False}, Verb.KEEP, Limit.UNUSABLE_CHECKPOINTS),
-        ({"diff.class": "C", "checkpoint.valid": True}, Verb.KEEP, Limit.NEEDS_APPROVAL),
+        ({"diff.class": "B"}, Verb.KEEP, Guard.NO_CHECKPOINT),
+        ({"checkpoint.valid": True}, Verb.KEEP, Guard.UNUSABLE_CHECKPOINTS),
+        ({"diff.class": "E", "checkpoint.valid": True}, Verb.KEEP, Guard.UNUSABLE_CHECKPOINTS),
+        ({"diff.class": "B", "checkpoint.compatible": False}, Verb.KEEP, Guard.UNUSABLE_CHECKPOINTS),
+        ({"diff.class": "C", "checkpoint.valid": True}, Verb.KEEP, Guard.NEEDS_APPROVAL),
         ({"diff.class": "C", "checkpoint.valid": True, "diff.allowed": True}, Verb.RESUME, None),
-        ({"diff.class": "D", "checkpoint.valid": True}, Verb.KEEP, Limit.NEEDS_APPROVAL),
+        ({"diff.class": "D", "checkpoint.valid": True}, Verb.KEEP, Guard.NEEDS_APPROVAL),
         ({"diff.class": "D", "checkpoint.valid": True, "operator.approved": True}, Verb.RESUME, None),
     ],
 )
 def test_a_running_attempt_is_resumed_with_a_change_only_where_that_loses_nothing(
-    known: Facts, verb: Verb, limit: Limit | None
+    known: Facts, verb: Verb, limit: Guard | None
 ) -> None:
     verdict = change(known).verdict
     assert (verdict.verb, verdict.limit) == (verb, limit)
@@ -570,9 +581,9 @@ def test_a_restart_for_a_change_says_what_spoke_for_it() -> None:
 
 
 def test_a_change_is_kept_away_when_no_rule_speaks_for_it() -> None:
-    assert decide(Policy("c"), Moment.CHANGE, History(), Situation({}, NOW)).verdict.verb is Verb.KEEP
+    assert decide(Policy("c"), DecisionPoint.CHANGE, History(), Situation({}, NOW)).verdict.verb is Verb.KEEP
     rule = Rule("keep", Verb.KEEP)
-    kept = decide(Policy("c", on_change=(rule,)), Moment.CHANGE, History(), Situation({}, NOW)).verdict
+    kept = decide(Policy("c", on_change=(rule,)), DecisionPoint.CHANGE, History(), Situation({}, NOW)).verdict
     assert kept.reason == "keep: nothing speaks for a change"
 
 
@@ -581,7 +592,7 @@ def test_changes_that_nobody_approved_are_counted() -> None:
     history = change(known).history
     assert history.swaps == 1
     tired = change(known, history=replace(history, swaps=2))
-    assert (tired.verdict.verb, tired.verdict.limit, tired.history.swaps) == (Verb.KEEP, Limit.MAX_SWAPS, 2)
+    assert (tired.verdict.verb, tired.verdict.limit, tired.history.swaps) == (Verb.KEEP, Guard.MAX_SWAPS, 2)
     approved = change({**known, "operator.approved": True}, history=replace(history, swaps=2))
     assert (approved.verdict.verb, approved.history.swaps) == (Verb.RESUME, 2)
 
@@ -602,13 +613,21 @@ def test_a_gain_that_nobody_knows_neither_pays_nor_fails_to() -> None:
 
 def test_a_person_s_pardon_clears_what_was_used_up_and_keeps_what_was_seen() -> None:
     used = History(
-        9, 8, 7, 2, HOUR, (NOW,), (Tally("a", "b", 1, "c"),), (Tally("a", "b", 2),), had_checkpoint=True
+        9,
+        8,
+        7,
+        2,
+        HOUR,
+        (NOW,),
+        (RuleTally("a", "b", 1, "c"),),
+        (RuleTally("a", "b", 2),),
+        had_checkpoint=True,
     )
     assert used.pardoned() == History(attempts=9, starts=(NOW,), had_checkpoint=True, wanted=True)
 
 
 def test_a_revision_is_another_experiment_under_the_same_ceilings() -> None:
-    used = History(9, 8, 7, 2, HOUR, (NOW,), (Tally("a", "b", 1, "c"),), (Tally("a", "b", 2),))
+    used = History(9, 8, 7, 2, HOUR, (NOW,), (RuleTally("a", "b", 1, "c"),), (RuleTally("a", "b", 2),))
     assert used.revised() == History(9, 8, 0, 2, HOUR, (NOW,))
 
 
@@ -624,7 +643,7 @@ def test_a_history_and_a_verdict_can_be_kept_as_json() -> None:
     decision = after(
         {"root": "a", "progress.advanced": False, "device.xid": (13,)}, replace(RESUME, adjust=HALVE)
     )
-    histories, verdicts = TypeAdapter(History), TypeAdapter(Verdict)
+    histories, verdicts = TypeAdapter(History), TypeAdapter(Action)
     assert histories.validate_json(histories.dump_json(decision.history)) == decision.history
     assert verdicts.validate_json(verdicts.dump_json(decision.verdict)) == decision.verdict
 

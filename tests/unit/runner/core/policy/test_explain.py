@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.policy.wording import span
+from runner.core.policy.explain import format_span
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from runner.core.policy.wording import span
     ],
 )
 def test_a_duration_is_told_in_the_unit_that_suits_it(seconds: float, said: str) -> None:
-    assert span(timedelta(seconds=seconds)) == said
+    assert format_span(timedelta(seconds=seconds)) == said

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.checkpoint.interval import LONGEST_S, SHORTEST_S, daly_s, interval_s
-from runner.core.policy.economics import inflation
-from runner.core.policy.interval import mean_between_s
+from runner.core.policy.economics import inflation, mean_between_s
 
 MINUTE = 60.0
 HOUR = 3600.0

@@ -9,12 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.core.policy.conditions import Comparison, Operator, comparisons, weigh
-from runner.core.policy.decision import Decision, Situation
+from runner.core.policy.conditions import Comparison, Operator, comparisons, evaluate
+from runner.core.policy.decision import PolicyDecision, Situation
 from runner.core.policy.evaluate import decide, root_of
-from runner.core.policy.facts import Facts, Moment
+from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
-from runner.core.policy.model import DISTURBS, STARTS, Ceilings, Policy, Rule, Spent, Storm, Verb, tightened
+from runner.core.policy.model import (
+    DISTURBS,
+    STARTS,
+    Ceilings,
+    OnExhausted,
+    Policy,
+    RestartRate,
+    Rule,
+    Verb,
+    tightest,
+)
 from tests.fakes.host.disk import examples
 from tests.unit.runner.core.policy.strategies import CEILINGS, conditions, facts, gathered, policies
 
@@ -23,7 +33,7 @@ EXAMPLES = examples(30)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ends = st.tuples(
-    facts(Moment.EXIT),
+    facts(DecisionPoint.EXIT),
     st.integers(0, 600).map(lambda minutes: timedelta(minutes=minutes)),  # how long the attempt lasts
     st.integers(0, 60).map(lambda minutes: timedelta(minutes=minutes)),  # how long it waits for a device
     st.sampled_from(["s", "t"]),
@@ -45,7 +55,7 @@ class Made:
     started: datetime
     facts: Facts
     effective: str
-    decision: Decision
+    decision: PolicyDecision
     ran_before: timedelta
 
 
@@ -58,7 +68,7 @@ def life(
     for number in range(most):
         known, lasts, waits, effective = story[number % len(story)]
         situation = Situation(known, clock + lasts, clock, effective, "job")
-        decision = decide(policy, Moment.EXIT, history, situation)
+        decision = decide(policy, DecisionPoint.EXIT, history, situation)
         made.append(Made(clock, known, effective, decision, ran))
         if decision.verdict.verb not in STARTS:
             break
@@ -68,7 +78,7 @@ def life(
 
 
 @settings(max_examples=EXAMPLES)
-@given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=4))
+@given(policies(DecisionPoint.EXIT), st.lists(ends, min_size=1, max_size=4))
 def test_no_policy_starts_more_attempts_than_its_ceilings_allow(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
 ) -> None:
@@ -87,7 +97,7 @@ def are_within(ceilings: Ceilings, made: Sequence[Made]) -> None:
 
 
 @settings(max_examples=EXAMPLES)
-@given(policies(Moment.EXIT), st.lists(stuck_ends, min_size=1, max_size=3))
+@given(policies(DecisionPoint.EXIT), st.lists(stuck_ends, min_size=1, max_size=3))
 def test_no_policy_repeats_what_ended_alike_without_progress_more_often_than_it_says(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
 ) -> None:
@@ -105,11 +115,11 @@ def test_no_policy_repeats_what_ended_alike_without_progress_more_often_than_it_
 
 
 @settings(max_examples=EXAMPLES)
-@given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
+@given(policies(DecisionPoint.EXIT), st.lists(ends, min_size=1, max_size=3))
 def test_a_container_that_only_talks_gets_no_attempt_for_free(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
 ) -> None:
-    hints = {fact.name for fact in gathered(Moment.EXIT) if fact.hint}
+    hints = {fact.name for fact in gathered(DecisionPoint.EXIT) if fact.hint}
     talk = [
         ({name: known[name] for name in known if name in hints}, lasts, waits, effective)
         for known, lasts, waits, effective in story
@@ -131,41 +141,43 @@ def excused(known: Facts) -> list[Rule]:
     ]
 
 
-@pytest.mark.parametrize("moment", [Moment.WATCH, Moment.CHANGE])
+@pytest.mark.parametrize("moment", [DecisionPoint.WATCH, DecisionPoint.CHANGE])
 @settings(max_examples=EXAMPLES)
 @given(rest=st.data())
-def test_when_nothing_is_known_nothing_that_runs_is_disturbed(moment: Moment, rest: st.DataObject) -> None:
+def test_when_nothing_is_known_nothing_that_runs_is_disturbed(
+    moment: DecisionPoint, rest: st.DataObject
+) -> None:
     policy = rest.draw(policies(moment))
     verdict = decide(policy, moment, History(), Situation({}, NOW)).verdict
     assert verdict.verb not in DISTURBS
 
 
 @settings(max_examples=EXAMPLES)
-@given(policies(Moment.EXIT))
+@given(policies(DecisionPoint.EXIT))
 def test_when_nothing_is_known_no_rule_with_a_condition_answers(policy: Policy) -> None:
-    decision = decide(policy, Moment.EXIT, History(), Situation({}, NOW))
+    decision = decide(policy, DecisionPoint.EXIT, History(), Situation({}, NOW))
     conditional = {rule.name for rule in policy.on_exit if list(comparisons(rule.when))}
     assert decision.verdict.rule not in conditional
     assert all(each.truth is None for each in decision.weighed if each.rule in conditional)
 
 
-@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize("moment", list(DecisionPoint))
 @settings(max_examples=EXAMPLES)
 @given(rest=st.data())
 def test_to_forget_a_fact_makes_a_condition_unknown_but_never_turns_it_round(
-    moment: Moment, rest: st.DataObject
+    moment: DecisionPoint, rest: st.DataObject
 ) -> None:
     condition, known = rest.draw(conditions(moment)), rest.draw(facts(moment))
     forgotten = rest.draw(st.sets(st.sampled_from(sorted(known)))) if known else set()
     fewer = {name: value for name, value in known.items() if name not in forgotten}
-    truth = weigh(condition, fewer).truth
-    assert truth is None or truth == weigh(condition, known).truth
+    truth = evaluate(condition, fewer).truth
+    assert truth is None or truth == evaluate(condition, known).truth
 
 
 @settings(max_examples=EXAMPLES)
-@given(policies(Moment.EXIT), facts(Moment.EXIT))
+@given(policies(DecisionPoint.EXIT), facts(DecisionPoint.EXIT))
 def test_the_first_rule_that_is_true_and_acts_answers(policy: Policy, known: Facts) -> None:
-    decision = decide(policy, Moment.EXIT, History(), Situation(known, NOW))
+    decision = decide(policy, DecisionPoint.EXIT, History(), Situation(known, NOW))
     handing_over = {each.rule for each in decision.weighed if "the next rule is asked" in each.note}
     true = [
         rule.name
@@ -177,7 +189,7 @@ def test_the_first_rule_that_is_true_and_acts_answers(policy: Policy, known: Fac
 
 
 @settings(max_examples=EXAMPLES)
-@given(policies(Moment.EXIT), st.lists(ends, min_size=1, max_size=3))
+@given(policies(DecisionPoint.EXIT), st.lists(ends, min_size=1, max_size=3))
 def test_a_spent_remedy_never_falls_through_by_default(
     policy: Policy, story: list[tuple[Facts, timedelta, timedelta, str]]
 ) -> None:
@@ -191,29 +203,29 @@ def test_a_spent_remedy_never_falls_through_by_default(
 
 
 def _by_default(rule: Rule) -> Rule:
-    return replace(rule, spent=Spent.GIVE_UP)
+    return replace(rule, spent=OnExhausted.GIVE_UP)
 
 
 @given(CEILINGS, CEILINGS)
 def test_extending_never_loosens_a_ceiling(parent: Ceilings, child: Ceilings) -> None:
-    both = tightened(parent, child)
+    both = tightest(parent, child)
     for each in (parent, child):
         assert both.attempts <= each.attempts
         assert both.no_progress <= each.no_progress
         assert (both.wall or timedelta.max) <= (each.wall or timedelta.max)
         assert both.storm.attempts <= each.storm.attempts
         assert both.storm.within >= each.storm.within
-    assert both == tightened(child, parent)
+    assert both == tightest(child, parent)
 
 
 def test_the_stricter_storm_is_put_together_from_both() -> None:
-    often, long = Storm(3, timedelta(minutes=1)), Storm(9, timedelta(hours=1))
-    assert tightened(Ceilings(storm=often), Ceilings(storm=long)).storm == Storm(3, timedelta(hours=1))
+    often, long = RestartRate(3, timedelta(minutes=1)), RestartRate(9, timedelta(hours=1))
+    assert tightest(Ceilings(storm=often), Ceilings(storm=long)).storm == RestartRate(3, timedelta(hours=1))
 
 
 @settings(max_examples=EXAMPLES)
-@given(st.sampled_from(list(Moment)), st.data())
-def test_the_same_question_always_gets_the_same_answer(moment: Moment, rest: st.DataObject) -> None:
+@given(st.sampled_from(list(DecisionPoint)), st.data())
+def test_the_same_question_always_gets_the_same_answer(moment: DecisionPoint, rest: st.DataObject) -> None:
     policy = rest.draw(policies(moment))
     situation = Situation(rest.draw(facts(moment)), NOW, NOW - timedelta(hours=1), "s", "job")
     assert decide(policy, moment, History(), situation) == decide(policy, moment, History(), situation)

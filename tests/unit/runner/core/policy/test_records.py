@@ -8,18 +8,18 @@ from runner.core.policy.conditions import AllOf, Comparison, Operator
 from runner.core.policy.decision import Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.explain import BOUNDLESS, About, Record, explained, record, situation_of
-from runner.core.policy.facts import Facts, Moment
+from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import (
     Adjustment,
     Backoff,
     Ceilings,
-    Knob,
     Policy,
+    RestartRate,
     Rule,
+    Setting,
     Source,
-    Start,
-    Storm,
+    StartPoint,
     Verb,
     digest,
 )
@@ -35,8 +35,8 @@ POLICY = Policy(
     backoff=Backoff(jitter=0),
     on_exit=(
         Rule("done", Verb.FINISH, Comparison("exit.class", Operator.IS, "success")),
-        Rule("smaller", Verb.RESUME, TRAIN, adjust=(Adjustment(Knob.MICRO_BATCH, "halve"),), tries=4),
-        Rule("back", Verb.RESUME, Comparison("nan", Operator.IS, operand=True), Start(Source.STEP, 20)),
+        Rule("smaller", Verb.RESUME, TRAIN, adjust=(Adjustment(Setting.MICRO_BATCH, "halve"),), tries=4),
+        Rule("back", Verb.RESUME, Comparison("nan", Operator.IS, operand=True), StartPoint(Source.STEP, 20)),
         Rule("other", Verb.RESUME, tries=3),
     ),
     on_watch=(Rule("slow", Verb.ADVISE, Comparison("data_wait", Operator.GT, 0.5)),),
@@ -55,7 +55,7 @@ def journal(policy: Policy, *ends: Facts, job: str = "7") -> list[Record]:
     history, kept, clock = History(), [], NOW
     for number, known in enumerate(ends, 1):
         situation = Situation(known, clock + HOUR, clock, "spec", job)
-        decision = decide(policy, Moment.EXIT, history, situation)
+        decision = decide(policy, DecisionPoint.EXIT, history, situation)
         kept.append(
             json.loads(json.dumps(record(About(job, number, digest(policy)), policy, situation, decision)))
         )
@@ -88,7 +88,10 @@ def test_a_record_is_json_and_gives_the_situation_back() -> None:
 def test_a_record_of_an_attempt_that_never_started() -> None:
     situation = Situation({"nan": True}, NOW)
     kept = record(
-        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.EXIT, History(), situation)
+        About("7", 1, digest(POLICY)),
+        POLICY,
+        situation,
+        decide(POLICY, DecisionPoint.EXIT, History(), situation),
     )
     assert kept["started"] is None
     assert kept["verdict"]["from"] == "step 20"
@@ -119,12 +122,18 @@ def test_an_explanation_has_every_rule_with_the_fact_that_decided() -> None:
 def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> None:
     situation = Situation({"data_wait": 0.9, "checkpoint.present": False}, NOW)
     watched = record(
-        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.WATCH, History(), situation)
+        About("7", 1, digest(POLICY)),
+        POLICY,
+        situation,
+        decide(POLICY, DecisionPoint.WATCH, History(), situation),
     )
     assert "  advice of slow: slow" in list(explained(watched))
     assert "  keep by no rule; policy mine" in "\n".join(explained(watched))
     ended = record(
-        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.EXIT, History(), situation)
+        About("7", 1, digest(POLICY)),
+        POLICY,
+        situation,
+        decide(POLICY, DecisionPoint.EXIT, History(), situation),
     )
     assert "restart by rule other, limited by no_checkpoint, charged" in "\n".join(explained(ended))
 
@@ -132,7 +141,10 @@ def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> No
 def test_an_explanation_has_the_economics() -> None:
     situation = Situation({"econ.resume_gain": 1.25, "econ.best": "resume"}, NOW)
     kept = record(
-        About("7", 1, digest(POLICY)), POLICY, situation, decide(POLICY, Moment.CHANGE, History(), situation)
+        About("7", 1, digest(POLICY)),
+        POLICY,
+        situation,
+        decide(POLICY, DecisionPoint.CHANGE, History(), situation),
     )
     lines = list(explained(kept))
     assert lines[-3:] == ["  econ.best = resume", "  econ.resume_gain = 1.25", "  econ.resume_pays = true"]
@@ -142,7 +154,7 @@ def test_a_gain_that_nothing_stands_against_is_no_figure() -> None:
     pays = Rule("pays", Verb.RESTART, Comparison("econ.restart_gain", Operator.GE, 1.2))
     asked = replace(POLICY, on_change=(pays,))
     situation = Situation({"econ.restart_gain": BOUNDLESS}, NOW)
-    decision = decide(asked, Moment.CHANGE, History(), situation)
+    decision = decide(asked, DecisionPoint.CHANGE, History(), situation)
     lines = list(explained(record(About("7", 1, digest(asked)), asked, situation, decision)))
     assert "  econ.restart_gain = without bound" in lines
     assert any("econ.restart_gain = without bound (wanted: " in line for line in lines)
@@ -190,7 +202,7 @@ def test_after_a_different_decision_the_evidence_is_of_another_life() -> None:
     [({"operator.request": "restart"}, Verb.RESUME), ({"killed_by": "change"}, Verb.RESUME), ({}, Verb.HOLD)],
 )
 def test_another_policy_counts_no_start_as_a_storm_that_a_person_asked_for(known: Facts, verb: Verb) -> None:
-    storm = Storm(3, timedelta(days=1))
+    storm = RestartRate(3, timedelta(days=1))
     calm = Policy("calm", Ceilings(storm=storm), on_exit=(Rule("other", Verb.RESUME, charge=False),))
     turns = replay("7", calm, journal(replace(POLICY, ceilings=Ceilings(no_progress=99)), *[known] * 5)).turns
     assert turns[2].verdict is not None

@@ -2,15 +2,24 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.scheduler.admission import About, refusals
-from runner.core.scheduler.config import Quota, Quotas, Rules
-from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Host, Kind, Needs, Snapshot, Waiting
+from runner.core.scheduler.admission import AdmissionRequest, refusals
+from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.snapshot import (
+    GIB,
+    Device,
+    DeviceState,
+    Host,
+    Kind,
+    PendingJob,
+    ResourceRequest,
+    Snapshot,
+)
 from tests.fakes.host.directories import NOW_S, devices, gpus, host, out, waiting
 
 SITE = Snapshot(NOW_S, (host(4), Host("cpu", 64, 16 * GIB)))
 
 
-def refused(job: Waiting, site: Snapshot = SITE) -> list[str]:
+def refused(job: PendingJob, site: Snapshot = SITE) -> list[str]:
     return [refusal.text for refusal in refusals(job, site)]
 
 
@@ -24,7 +33,7 @@ def test_more_devices_than_are_together_are_refused_with_how_many_are() -> None:
     assert refused(waiting("1", gpus(5))) == [
         "5 GPUs asked for; of such devices there are at most 4 together"
     ]
-    own = tuple(Device(f"{i}", f"GPU-{i}", island=f"i{i // 2}") for i in range(4))
+    own = tuple(Device(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
     site = replace(SITE, hosts=(host(own=own),))
     assert refused(waiting("1", gpus(3, linked=True)), site) == [
         "3 linked GPUs asked for; of such devices there are at most 2 together"
@@ -32,7 +41,7 @@ def test_more_devices_than_are_together_are_refused_with_how_many_are() -> None:
 
 
 def test_unknown_models_are_refused_with_what_there_is() -> None:
-    assert refused(waiting("1", Needs(gpus=1, models=("B200",)))) == [
+    assert refused(waiting("1", ResourceRequest(gpus=1, models=("B200",)))) == [
         "no device suits: 1 GPU (B200) asked for; there are 4 NVIDIA H100 80GB HBM3 (whole, 80 GiB)"
     ]
     nothing = replace(SITE, hosts=(Host("cpu", 1, GIB),))
@@ -40,11 +49,11 @@ def test_unknown_models_are_refused_with_what_there_is() -> None:
 
 
 def test_processors_and_memory_that_no_host_has_are_refused() -> None:
-    (said,) = refused(waiting("1", Needs(64, 32 * GIB)))
+    (said,) = refused(waiting("1", ResourceRequest(64, 32 * GIB)))
     assert said.startswith(
         "64 cpus and 32 GiB of memory asked for; no host has both, and the largest has 64 cpus"
     )
-    assert "no host has both where such devices are" in refused(waiting("1", Needs(64, GIB, 1)))[0]
+    assert "no host has both where such devices are" in refused(waiting("1", ResourceRequest(64, GIB, 1)))[0]
 
 
 def test_an_unknown_class_is_refused_with_those_there_are() -> None:
@@ -62,16 +71,19 @@ def test_an_unknown_class_is_refused_with_those_there_are() -> None:
     ],
 )
 def test_quotas_that_can_never_be_met_are_told(quota: Quota, said: str) -> None:
-    site = replace(SITE, rules=Rules(quotas=Quotas(user=quota)), waiting=(waiting("0"),))
+    site = replace(SITE, rules=SchedulerConfig(quotas=Quotas(user=quota)), waiting=(waiting("0"),))
     assert refused(waiting("1"), site) == [said]
     assert (
-        refused(waiting("1", owner="bob"), replace(site, rules=Rules(quotas=Quotas(users={"ada": quota}))))
+        refused(
+            waiting("1", owner="bob"),
+            replace(site, rules=SchedulerConfig(quotas=Quotas(users={"ada": quota}))),
+        )
         == []
     )
 
 
 def test_quotas_of_groups_are_told_too() -> None:
-    site = replace(SITE, rules=Rules(quotas=Quotas(group=Quota(devices=1))))
+    site = replace(SITE, rules=SchedulerConfig(quotas=Quotas(group=Quota(devices=1))))
     assert refused(replace(waiting("1", gpus(2)), group="lab"), site) == [
         "group lab may have 1 device at a time, and this asks for 2"
     ]
@@ -81,24 +93,29 @@ def test_quotas_of_groups_are_told_too() -> None:
 @pytest.mark.parametrize(
     ("needs", "about"),
     [
-        (Needs(gpus=1, vendor="amd"), About.COUNT),
-        (gpus(5), About.COUNT),
-        (Needs(gpus=1, kind=Kind.SLICE, models=("B200",)), About.KIND),
-        (Needs(gpus=1, models=("B200",), device_bytes=800 * GIB), About.MODEL),
-        (Needs(gpus=1, models=("h100",), device_bytes=81 * GIB, capability=(10, 0)), About.MEMORY),
-        (Needs(gpus=1, models=("h100",), capability=(10, 0)), About.CAPABILITY),
-        (Needs(cpus=65), About.HOST),
+        (ResourceRequest(gpus=1, vendor="amd"), AdmissionRequest.COUNT),
+        (gpus(5), AdmissionRequest.COUNT),
+        (ResourceRequest(gpus=1, kind=Kind.SLICE, models=("B200",)), AdmissionRequest.KIND),
+        (ResourceRequest(gpus=1, models=("B200",), device_bytes=800 * GIB), AdmissionRequest.MODEL),
+        (
+            ResourceRequest(gpus=1, models=("h100",), device_bytes=81 * GIB, capability=(10, 0)),
+            AdmissionRequest.MEMORY,
+        ),
+        (ResourceRequest(gpus=1, models=("h100",), capability=(10, 0)), AdmissionRequest.CAPABILITY),
+        (ResourceRequest(cpus=65), AdmissionRequest.HOST),
     ],
 )
-def test_a_refusal_names_the_condition_that_no_device_meets(needs: Needs, about: About) -> None:
+def test_a_refusal_names_the_condition_that_no_device_meets(
+    needs: ResourceRequest, about: AdmissionRequest
+) -> None:
     assert [refusal.about for refusal in refusals(waiting("1", needs), SITE)] == [about]
 
 
 def test_jobs_that_are_submitted_together_count_together() -> None:
-    site = replace(SITE, rules=Rules(quotas=Quotas(user=Quota(queued=3))), waiting=(waiting("0"),))
+    site = replace(SITE, rules=SchedulerConfig(quotas=Quotas(user=Quota(queued=3))), waiting=(waiting("0"),))
     assert refusals(waiting("1"), site, 2) == ()
     (refusal,) = refusals(waiting("1"), site, 3)
     assert (refusal.about, refusal.text) == (
-        About.TURN,
+        AdmissionRequest.TURN,
         "user ada may have 3 jobs waiting, and has 1; these are 3",
     )

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.job.model import Outcome
+from runner.core.job.states import Outcome
 from runner.core.scheduler.backfill import Reservation
-from runner.core.scheduler.config import Order, PriorityClass, Quota, Quotas, Rules
-from runner.core.scheduler.snapshot import GIB, After, Ended, Maintenance, Needs, Sweep
+from runner.core.scheduler.config import Order, PriorityClass, Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.snapshot import GIB, Dependency, EndedJob, JobArray, Maintenance, ResourceRequest
 from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
 
 AGES_S = 30 * 24 * HOUR_S
@@ -54,14 +54,14 @@ def test_a_job_that_may_last_for_ever_is_reserved_for_as_long_as_is_usual() -> N
 def test_nobody_is_passed_over_in_the_plan_that_starts_a_job_that_may_last_for_ever() -> None:
     endless = waiting("endless", hours=None, age_s=999, owner="bob")
     behind = [waiting("long", hours=48, owner="eve"), waiting("unknown", hours=None, owner="dan")]
-    decided = planned([endless, BIG, *behind], rules=Rules(order=Order.FIFO))
+    decided = planned([endless, BIG, *behind], rules=SchedulerConfig(order=Order.FIFO))
     assert list(starts(decided)) == ["endless"]
     assert [(each.job_id, each.at_s) for each in decided.reservations] == [("big", NOW_S + 24 * HOUR_S)]
 
 
 @pytest.mark.parametrize(("quota", "asked"), [(1, 2), (6, 5)], ids=["more-than-it-may", "more-than-there-is"])
 def test_an_overdue_job_that_can_never_start_keeps_no_quota_from_others(quota: int, asked: int) -> None:
-    rules = Rules(quotas=Quotas(groups={"lab": Quota(devices=quota)}))
+    rules = SchedulerConfig(quotas=Quotas(groups={"lab": Quota(devices=quota)}))
     busy = [replace(each, owner="eve", group="lab") for each in HALF] if quota > 2 else []
     old, new = waiting("old", gpus(asked), age_s=30 * 24 * HOUR_S), waiting("new", gpus(1), owner="eve")
     queue = [replace(each, group="lab") for each in (old, new)]
@@ -69,14 +69,18 @@ def test_an_overdue_job_that_can_never_start_keeps_no_quota_from_others(quota: i
 
 
 def test_the_processors_and_the_memory_of_a_reservation_are_kept_too() -> None:
-    big = waiting("big", Needs(30, 250 * GIB, 4), age_s=99)
-    queue = [big, waiting("cpus", Needs(3, GIB), hours=3), waiting("memory", Needs(1, 9 * GIB), hours=3)]
-    queue += [waiting("small", Needs(1, GIB), hours=3)]
+    big = waiting("big", ResourceRequest(30, 250 * GIB, 4), age_s=99)
+    queue = [
+        big,
+        waiting("cpus", ResourceRequest(3, GIB), hours=3),
+        waiting("memory", ResourceRequest(1, 9 * GIB), hours=3),
+    ]
+    queue += [waiting("small", ResourceRequest(1, GIB), hours=3)]
     assert list(starts(planned(queue, busy=HALF))) == ["small"]
 
 
 def test_a_quota_is_kept_for_a_reservation_from_when_it_begins() -> None:
-    rules = Rules(quotas=Quotas(user=Quota(devices=4)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(devices=4)))
     queue = [BIG, waiting("over", hours=2), waiting("own", hours=2.1), waiting("other", owner="eve", hours=9)]
     sites = [host(), host(2, "i")]
     assert sorted(starts(planned(queue, sites, HALF, rules))) == ["other", "over"]
@@ -85,14 +89,14 @@ def test_a_quota_is_kept_for_a_reservation_from_when_it_begins() -> None:
 def test_what_lasts_as_long_as_a_job_that_its_owners_quota_stops_is_stopped_and_what_is_shorter_is_not() -> (
     None
 ):
-    rules = Rules(quotas=Quotas(user=Quota(devices=4)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(devices=4)))
     own = waiting("own", hours=2.1, age_s=50)
     queue = [BIG, own, waiting("as long", hours=2.1), waiting("longer", hours=3), waiting("short", hours=2)]
     assert list(starts(planned(queue, [host(), host(2, "i")], HALF, rules))) == ["short"]
 
 
 def test_a_reservation_behind_a_maintenance_leaves_its_owners_quota_to_short_jobs() -> None:
-    rules = Rules(quotas=Quotas(user=Quota(devices=1)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(devices=1)))
     ahead = (Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "fan"),)
     decided = planned([waiting("long", age_s=99, hours=4), waiting("short")], rules=rules, maintenance=ahead)
     assert list(starts(decided)) == ["short"]
@@ -110,14 +114,14 @@ def test_a_running_job_of_unknown_end_is_taken_to_run_for_a_day() -> None:
 
 
 def test_without_backfill_nobody_overtakes() -> None:
-    rules = Rules(order=Order.FIFO, backfill=False)
+    rules = SchedulerConfig(order=Order.FIFO, backfill=False)
     decided = planned([BIG, waiting("small")], busy=HALF, rules=rules)
     assert not decided.starts
     assert not decided.reservations
 
 
 def test_a_job_that_can_never_start_is_in_nobodys_way() -> None:
-    rules = Rules(order=Order.FIFO, backfill=False)
+    rules = SchedulerConfig(order=Order.FIFO, backfill=False)
     queue = [waiting("never", gpus(9), age_s=99), waiting("also", gpus(9), age_s=98), waiting("small")]
     assert list(starts(planned(queue, rules=rules))) == ["small"]
 
@@ -126,33 +130,33 @@ def test_a_job_that_can_never_start_is_in_nobodys_way() -> None:
 
 
 def test_a_quota_of_devices_stops_an_owner_and_nobody_else() -> None:
-    rules = Rules(quotas=Quotas(users={"ada": Quota(devices=2)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=2)}))
     queue = [waiting(f"a{i}") for i in range(3)] + [waiting("b", owner="bob")]
     assert sorted(starts(planned(queue, rules=rules))) == ["a0", "a1", "b"]
 
 
 def test_running_jobs_count_against_quotas_of_users_groups_and_sweeps() -> None:
-    job = replace(waiting("a", owner="ada"), group="lab", sweep=Sweep("s", 1))
+    job = replace(waiting("a", owner="ada"), group="lab", sweep=JobArray("s", 1))
     same = replace(running("r", ["h-0"]), owner="ada", group="lab")
     for quotas in (
         Quotas(user=Quota(jobs=1)),
         Quotas(group=Quota(jobs=1)),
         Quotas(groups={"lab": Quota(devices=1)}),
     ):
-        assert not planned([job], busy=[same], rules=Rules(quotas=quotas)).starts
-    assert not planned([job], busy=[replace(same, sweep=Sweep("s", 1))]).starts
-    assert planned([job], busy=[replace(same, sweep=Sweep("t", 1))]).starts
+        assert not planned([job], busy=[same], rules=SchedulerConfig(quotas=quotas)).starts
+    assert not planned([job], busy=[replace(same, sweep=JobArray("s", 1))]).starts
+    assert planned([job], busy=[replace(same, sweep=JobArray("t", 1))]).starts
 
 
 def test_a_sweep_runs_so_many_jobs_at_a_time() -> None:
-    queue = [replace(waiting(f"a{i}"), sweep=Sweep("s", 2)) for i in range(4)]
+    queue = [replace(waiting(f"a{i}"), sweep=JobArray("s", 2)) for i in range(4)]
     assert len(planned(queue).starts) == 2
-    free = [replace(job, sweep=Sweep("s")) for job in queue]
+    free = [replace(job, sweep=JobArray("s")) for job in queue]
     assert len(planned(free).starts) == 4
 
 
 def test_a_job_that_waits_for_its_own_quota_keeps_no_devices() -> None:
-    rules = Rules(quotas=Quotas(users={"ada": Quota(devices=1)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=1)}))
     busy = [running("r", ["h-0"], owner="ada")]
     decided = planned(
         [waiting("a", age_s=99), waiting("b", gpus(3), owner="bob", hours=None)], busy=busy, rules=rules
@@ -163,7 +167,7 @@ def test_a_job_that_waits_for_its_own_quota_keeps_no_devices() -> None:
 
 def test_the_quota_that_an_overdue_job_waits_for_is_not_given_to_its_owners_other_jobs() -> None:
     classes = (PriorityClass("normal", 1, bound_s=60.0),)
-    rules = Rules(quotas=Quotas(users={"ada": Quota(devices=2)}), classes=classes)
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=2)}), classes=classes)
     busy = [running("r", ["h-0"], owner="ada")]
     queue = [
         waiting("late", gpus(2), age_s=99),
@@ -175,7 +179,7 @@ def test_the_quota_that_an_overdue_job_waits_for_is_not_given_to_its_owners_othe
 
 # --- overdue jobs
 
-IMPATIENT = Rules(classes=(PriorityClass("normal", 1, bound_s=60.0),), reservations=2)
+IMPATIENT = SchedulerConfig(classes=(PriorityClass("normal", 1, bound_s=60.0),), reservations=2)
 
 
 def test_every_overdue_job_has_a_reservation() -> None:
@@ -202,7 +206,7 @@ def test_an_overdue_job_at_one_limit_is_spared_its_others_and_those_behind_keep_
 
     Given away, it would be closed in the next plan for the sake of ``swept``, and ``late`` promised nothing.
     """
-    one, devices = Sweep("s", at_a_time=1), ("h-1", "h-2")[:late]
+    one, devices = JobArray("s", at_a_time=1), ("h-1", "h-2")[:late]
     busy = [replace(running("r", ["h-0"], hours=3), sweep=one), running("x", devices, hours=2)]
     kept = frozenset({"h-0", "h-2", "h-3"} if late == 1 else ())
     queue = [
@@ -211,7 +215,7 @@ def test_an_overdue_job_at_one_limit_is_spared_its_others_and_those_behind_keep_
         waiting("early", gpus(early), owner="eve"),
     ]
     inside = [replace(job, group="lab") for job in queue]
-    rules = Rules(quotas=Quotas(groups={"lab": Quota(devices=most)}))
+    rules = SchedulerConfig(quotas=Quotas(groups={"lab": Quota(devices=most)}))
     held = [replace(busy[0], group="lab"), busy[1]]
     decided = planned(inside, busy=held, rules=rules)
     assert [(each.job_id, each.at_s - NOW_S) for each in decided.reservations] == [("late", 2 * HOUR_S)]
@@ -221,7 +225,7 @@ def test_an_overdue_job_at_one_limit_is_spared_its_others_and_those_behind_keep_
 
 def test_an_overdue_job_that_can_never_start_does_not_speak_for_one_of_as_many_devices_that_can() -> None:
     """Both are at the quota of their owner; only what the second waits for is kept from others."""
-    rules = Rules(quotas=Quotas(users={"ada": Quota(devices=4)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=4)}))
     queue = [
         waiting("never", replace(gpus(4), models=("B9000",)), age_s=AGES_S),
         waiting("late", gpus(4), age_s=AGES_S - 1),
@@ -241,10 +245,10 @@ def test_not_before_means_not_before() -> None:
 
 
 def test_a_dependent_job_starts_when_the_other_has_ended_as_it_should() -> None:
-    job = replace(waiting("1"), after=(After("x"),))
+    job = replace(waiting("1"), after=(Dependency("x"),))
     assert not planned([job]).starts
-    assert planned([job], ended={"x": Ended(Outcome.SUCCEEDED, NOW_S - 1)}).starts
-    assert not planned([job], ended={"x": Ended(Outcome.FAILED, NOW_S - 1)}).starts
+    assert planned([job], ended={"x": EndedJob(Outcome.SUCCEEDED, NOW_S - 1)}).starts
+    assert not planned([job], ended={"x": EndedJob(Outcome.FAILED, NOW_S - 1)}).starts
 
 
 # --- maintenance

@@ -1,16 +1,16 @@
 import pytest
 
-from runner.core.job.model import Outcome
+from runner.core.job.states import Outcome
 from runner.core.scheduler.dependencies import (
     CircularDependency,
     Named,
     Readiness,
     readiness,
-    refuse_circles,
+    refuse_cycles,
     resolve,
     satisfied,
 )
-from runner.core.scheduler.snapshot import After, Condition, Ended
+from runner.core.scheduler.snapshot import Condition, Dependency, EndedJob
 
 KNOWN = [
     Named("1", "prep", "ada"),
@@ -38,18 +38,18 @@ def test_a_name_means_the_owners_newest_job_and_an_id_goes_before_names(
 
 def test_a_circle_is_refused_with_its_path() -> None:
     with pytest.raises(CircularDependency, match="b waits for c waits for d waits for b"):
-        refuse_circles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]})
+        refuse_cycles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]})
 
 
 def test_a_job_cannot_wait_for_itself() -> None:
     with pytest.raises(CircularDependency, match="a waits for a"):
-        refuse_circles({"a": ["a"]})
+        refuse_cycles({"a": ["a"]})
 
 
 def circle(edges: dict[str, list[str]]) -> str:
     """Return the circle that is refused; "" when there is none."""
     try:
-        refuse_circles(edges)
+        refuse_cycles(edges)
     except CircularDependency as refused:
         return str(refused)
     return ""
@@ -77,12 +77,12 @@ def test_a_chain_of_any_length_is_followed_to_its_end() -> None:
     ],
 )
 def test_an_end_means_what_was_asked_for(condition: Condition, outcome: Outcome, known: Readiness) -> None:
-    assert satisfied(After("1", condition), {"1": Ended(outcome, 0.0)}) is known
+    assert satisfied(Dependency("1", condition), {"1": EndedJob(outcome, 0.0)}) is known
 
 
 def test_one_impossible_dependency_decides_and_an_open_one_keeps_waiting() -> None:
-    ended = {"1": Ended(Outcome.FAILED, 0.0), "2": Ended(Outcome.SUCCEEDED, 0.0)}
-    assert readiness((After("1"), After("3")), ended) is Readiness.NEVER
-    assert readiness((After("2"), After("3")), ended) is Readiness.PENDING
-    assert readiness((After("2"),), ended) is Readiness.READY
+    ended = {"1": EndedJob(Outcome.FAILED, 0.0), "2": EndedJob(Outcome.SUCCEEDED, 0.0)}
+    assert readiness((Dependency("1"), Dependency("3")), ended) is Readiness.NEVER
+    assert readiness((Dependency("2"), Dependency("3")), ended) is Readiness.PENDING
+    assert readiness((Dependency("2"),), ended) is Readiness.READY
     assert readiness((), ended) is Readiness.READY

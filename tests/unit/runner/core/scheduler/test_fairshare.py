@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.scheduler.config import Rules
-from runner.core.scheduler.fairshare import Shares, accrued, charged, decayed, jain
+from runner.core.scheduler.config import SchedulerConfig
+from runner.core.scheduler.fairshare import Shares, accrued, charged, decayed, jain_index
 from runner.core.scheduler.snapshot import Snapshot
 from tests.fakes.host.directories import NOW_S, gpus, host, running
 
@@ -34,7 +34,7 @@ def test_a_short_use_counts_as_what_it_was() -> None:
 def test_jains_index_is_one_for_equals_and_one_nth_where_one_has_all(
     values: list[float], index: float
 ) -> None:
-    assert jain(values) == pytest.approx(index)
+    assert jain_index(values) == pytest.approx(index)
 
 
 def test_what_runs_is_charged_an_hour_ahead() -> None:
@@ -48,7 +48,7 @@ def test_what_has_no_known_end_is_charged_an_hour_ahead_too() -> None:
 
 
 def test_usage_is_compared_by_share_and_no_share_means_last() -> None:
-    shares = Shares({"a": 10.0, "b": 10.0}, {}, Rules(user_shares={"a": 2.0, "c": 0.0}))
+    shares = Shares({"a": 10.0, "b": 10.0}, {}, SchedulerConfig(user_shares={"a": 2.0, "c": 0.0}))
     assert shares.rank("a", "") < shares.rank("b", "") < shares.rank("c", "")
 
 

@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.job.model import Outcome
-from runner.core.scheduler.config import Quota, Quotas, Rules
-from runner.core.scheduler.pending import Wait
+from runner.core.job.states import Outcome
+from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.pending import PendingReason
 from runner.core.scheduler.snapshot import (
     GIB,
-    After,
     Condition,
+    Dependency,
     Device,
     DeviceState,
-    Ended,
+    EndedJob,
     Host,
     Maintenance,
-    Needs,
+    PendingJob,
+    ResourceRequest,
     Snapshot,
-    Waiting,
 )
 from runner.core.scheduler.words import clock
 from tests.fakes.host.directories import HOUR_S, NOW_S, devices, gpus, host, out, planned, running, waiting
@@ -27,7 +27,7 @@ FOREIGN = "a foreign process (pid 4121, uid 1007, python)"
 BUSY = [running("r", ["h-0", "h-1"], hours=2)]
 
 
-def why(job: Waiting) -> str:
+def why(job: PendingJob) -> str:
     return planned([job], busy=BUSY).waits[job.job_id].why
 
 
@@ -35,7 +35,7 @@ def test_the_reason_names_what_is_wanted_what_is_free_and_who_has_the_rest() -> 
     own = (*devices(3), out(replace(devices(4)[3]), DeviceState.FOREIGN, FOREIGN))
     queue = [
         waiting("first", gpus(2), age_s=99),
-        waiting("1", Needs(1, GIB, 2, device_bytes=40 * GIB, linked=True)),
+        waiting("1", ResourceRequest(1, GIB, 2, device_bytes=40 * GIB, linked=True)),
     ]
     decided = planned(queue, [host(own=own)], BUSY)
     assert decided.waits["1"].why == (
@@ -75,9 +75,9 @@ def test_a_state_without_a_reason_stands_alone() -> None:
 
 
 def test_conditions_are_named() -> None:
-    amd = replace(waiting("1"), needs=Needs(gpus=1, vendor="amd"))
+    amd = replace(waiting("1"), needs=ResourceRequest(gpus=1, vendor="amd"))
     assert why(amd).startswith("never starts: no host has 1 AMD GPU beside 1 cpus and 0 GiB")
-    new = replace(waiting("1"), needs=Needs(gpus=1, models=("B200", "B300"), capability=(10, 0)))
+    new = replace(waiting("1"), needs=ResourceRequest(gpus=1, models=("B200", "B300"), capability=(10, 0)))
     assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 beside")
 
 
@@ -107,7 +107,7 @@ def test_only_what_is_in_the_way_of_a_job_is_named() -> None:
 
 def test_a_job_without_devices_is_told_of_a_maintenance_too() -> None:
     fan = Maintenance(NOW_S + HOUR_S, NOW_S + 2 * HOUR_S, "fan")
-    job = waiting("1", Needs(1, GIB), hours=None)
+    job = waiting("1", ResourceRequest(1, GIB), hours=None)
     assert planned([job], maintenance=(fan,)).waits["1"].why == (
         "waits for 1 cpus and 1 GiB of memory: kept for fan at 18:46; "
         "a time limit would tell whether it fits before; starts about 19:46"
@@ -116,7 +116,11 @@ def test_a_job_without_devices_is_told_of_a_maintenance_too() -> None:
 
 def test_during_a_maintenance_everybody_is_told_so() -> None:
     fan = Maintenance(NOW_S - HOUR_S, NOW_S + HOUR_S, "fan")
-    queue = [waiting("1"), waiting("2", Needs(64, GIB)), waiting("3", Needs(1, GIB), age_s=9)]
+    queue = [
+        waiting("1"),
+        waiting("2", ResourceRequest(64, GIB)),
+        waiting("3", ResourceRequest(1, GIB), age_s=9),
+    ]
     waits = planned(queue, maintenance=(fan,)).waits
     assert waits["1"].why == "waits for 1 GPU: 0 free, closed for fan until 18:46; starts about 18:46"
     assert waits["2"].never
@@ -136,7 +140,7 @@ def test_a_device_out_of_service_that_is_lent_still_is_counted_once() -> None:
 
 
 def test_free_devices_that_are_not_linked_are_not_together() -> None:
-    own = tuple(Device(f"{i}", f"GPU-{i}", island=f"i{i // 2}") for i in range(4))
+    own = tuple(Device(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
     busy = [running("r", ["0", "2"])]
     said = planned([waiting("1", gpus(2, linked=True))], [host(own=own)], busy).waits["1"].why
     assert said.startswith(
@@ -145,10 +149,10 @@ def test_free_devices_that_are_not_linked_are_not_together() -> None:
 
 
 def test_what_else_is_scarce_is_said() -> None:
-    busy = replace(BUSY[0], needs=Needs(30, 255 * GIB, 2))
-    said = planned([waiting("1", Needs(4, 8 * GIB, 1))], busy=[busy]).waits["1"].why
+    busy = replace(BUSY[0], needs=ResourceRequest(30, 255 * GIB, 2))
+    said = planned([waiting("1", ResourceRequest(4, 8 * GIB, 1))], busy=[busy]).waits["1"].why
     assert "4 cpus wanted and 2 free, 8 GiB of memory wanted and 1 GiB free" in said
-    only = planned([waiting("1", Needs(4, 8 * GIB))], busy=[busy]).waits["1"].why
+    only = planned([waiting("1", ResourceRequest(4, 8 * GIB))], busy=[busy]).waits["1"].why
     assert only.startswith("waits for 4 cpus and 8 GiB of memory: 4 cpus wanted")
 
 
@@ -159,7 +163,7 @@ def test_a_device_of_a_job_without_an_end_has_none() -> None:
     assert (wait.starts_s, wait.never) == (None, False)
 
 
-def no_estimate(wait: Wait) -> str:
+def no_estimate(wait: PendingReason) -> str:
     """Return the job that an estimate would rest on; empty where there is an estimate."""
     named = wait.why.partition("; no estimate: job ")[2].removesuffix(" has no time limit")
     assert bool(named) is (wait.starts_s is None)
@@ -184,11 +188,11 @@ def test_an_estimate_that_needs_no_job_without_a_known_end_is_given() -> None:
 def test_a_job_without_a_known_end_on_other_devices_is_in_no_estimates_way() -> None:
     own = (*devices(1), Device("a", "GPU-a", "amd"))
     busy = [running("r", ["h-0"], hours=30), running("long", ["a"], hours=None, ran_s=20 * HOUR_S)]
-    job = waiting("1", Needs(1, GIB, 1, vendor="nvidia"))
+    job = waiting("1", ResourceRequest(1, GIB, 1, vendor="nvidia"))
     assert planned([job], [host(own=own)], busy).waits["1"].starts_s == NOW_S + 30 * HOUR_S
-    hungry = [busy[0], replace(busy[1], needs=Needs(32, GIB, 1))]
+    hungry = [busy[0], replace(busy[1], needs=ResourceRequest(32, GIB, 1))]
     assert no_estimate(planned([job], [host(own=own)], hungry).waits["1"]) == "long"
-    elsewhere = [hungry[0], replace(running("long", [], hours=None, on="i"), needs=Needs(32, GIB))]
+    elsewhere = [hungry[0], replace(running("long", [], hours=None, on="i"), needs=ResourceRequest(32, GIB))]
     there = [host(own=own), Host("i", 32, 256 * GIB)]
     assert planned([job], there, elsewhere).waits["1"].starts_s == NOW_S + 30 * HOUR_S
 
@@ -229,20 +233,20 @@ def test_a_job_that_gives_way_is_gone_soon_and_in_no_estimates_way() -> None:
 
 
 def test_a_quota_that_a_job_without_a_known_end_uses_up_gives_no_estimate() -> None:
-    rules = Rules(quotas=Quotas(users={"ada": Quota(jobs=2)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=2)}))
     busy = [running("long", ["h-0"], owner="ada", hours=None), running("r", ["h-1"], owner="ada")]
     queue = [waiting("1", age_s=99), waiting("2", hours=None, age_s=98), waiting("3")]
     waits = planned(queue, busy=busy, rules=rules).waits
     assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + HOUR_S, NOW_S + 1.5 * HOUR_S)
     assert no_estimate(waits["3"]) == "2"
-    only = Rules(quotas=Quotas(users={"ada": Quota(jobs=1)}))
+    only = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=1)}))
     assert no_estimate(planned(queue[:1], busy=busy[:1], rules=only).waits["1"]) == "long"
     full = [busy[1], running("long", ["h-0", "h-2", "h-3"], hours=None)]
     assert no_estimate(planned([waiting("1", gpus(2))], busy=full, rules=only).waits["1"]) == "long"
 
 
 def test_a_quota_says_whose_how_much_and_until_when() -> None:
-    rules = Rules(quotas=Quotas(users={"ada": Quota(devices=2)}, groups={"lab": Quota(jobs=0)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=2)}, groups={"lab": Quota(jobs=0)}))
     busy = [running("r", ["h-0"], owner="ada")]
     wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).waits["1"]
     said = "waits for its quota: user ada: devices: 1 of 2 in use or kept; starts about 18:46"
@@ -258,7 +262,7 @@ def test_a_quota_says_whose_how_much_and_until_when() -> None:
 
 
 def test_a_quota_counts_the_jobs_of_its_owner_that_go_first() -> None:
-    rules = Rules(quotas=Quotas(users={"ada": Quota(jobs=1)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=1)}))
     busy = [running("r", ["h-0"], owner="ada")]
     queue = [waiting(f"{i}", age_s=99 - i, hours=2) for i in range(3)]
     waits = planned(queue, busy=busy, rules=rules).waits
@@ -270,7 +274,7 @@ def test_a_quota_counts_the_jobs_of_its_owner_that_go_first() -> None:
 
 
 def test_a_quota_does_not_promise_a_start_that_a_maintenance_forbids() -> None:
-    rules = Rules(quotas=Quotas(user=Quota(jobs=1)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1)))
     busy = [running("r", ["h-0"], owner="ada")]
     fan = Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "fan")
     wait = planned([waiting("1", hours=None)], busy=busy, rules=rules, maintenance=(fan,)).waits["1"]
@@ -278,46 +282,51 @@ def test_a_quota_does_not_promise_a_start_that_a_maintenance_forbids() -> None:
 
 
 def test_what_a_reservation_keeps_of_a_quota_is_counted_once() -> None:
-    rules = Rules(quotas=Quotas(user=Quota(jobs=1)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1)))
     queue = [waiting("big", gpus(4), age_s=99), waiting("1", hours=9)]
     waits = planned(queue, busy=BUSY, rules=rules).waits
     assert waits["1"].starts_s == NOW_S + 3 * HOUR_S
 
 
 def test_a_job_that_no_host_has_room_for_does_not_wait_for_its_quota() -> None:
-    rules = Rules(quotas=Quotas(user=Quota(jobs=1)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1)))
     busy = [running("r", ["h-0"], owner="ada")]
     assert planned([waiting("1", gpus(9))], busy=busy, rules=rules).waits["1"].never
 
 
 def test_a_limit_that_is_too_small_for_ever_is_named_before_one_that_is_reached() -> None:
-    rules = Rules(quotas=Quotas(user=Quota(jobs=1, devices=1)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1, devices=1)))
     busy = [running("r", ["h-0"], owner="ada")]
     wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).waits["1"]
     assert wait.why == "never starts: user ada may have 1 devices at a time, and this asks for 2"
 
 
 def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
-    rules = Rules(quotas=Quotas(user=Quota(jobs=9, devices=1)))
+    rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=9, devices=1)))
     wait = planned([waiting("1")], busy=[running("r", ["h-0"], owner="ada")], rules=rules).waits["1"]
     assert "user ada: devices: 1 of 1 in use" in wait.why
 
 
 def test_dependencies_say_what_must_happen() -> None:
-    job = replace(waiting("1"), after=(After("x"), After("y", Condition.ANY), After("z", Condition.FAILED)))
-    ended = {"z": Ended(Outcome.FAILED, NOW_S)}
+    job = replace(
+        waiting("1"),
+        after=(Dependency("x"), Dependency("y", Condition.ANY), Dependency("z", Condition.FAILED)),
+    )
+    ended = {"z": EndedJob(Outcome.FAILED, NOW_S)}
     assert planned([job], ended=ended).waits["1"].why == "waits for job x to succeed and for job y to end"
-    ended["z"] = Ended(Outcome.SUCCEEDED, NOW_S)
+    ended["z"] = EndedJob(Outcome.SUCCEEDED, NOW_S)
     wait = planned([job], ended=ended).waits["1"]
     assert (wait.why, wait.never) == ("never starts: job z succeeded, and it was to fail", True)
 
 
 def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() -> None:
-    ended = {"gone": Ended(Outcome.FAILED, NOW_S)}
-    dead = replace(waiting("dead"), after=(After("gone"),))
-    near = [replace(waiting(name), after=(After("busy"), After("dead", Condition.ANY))) for name in "ab"]
-    far = replace(waiting("far"), after=(After("a"), After("b"), After("busy")))
-    fine = replace(waiting("fine"), after=(After("busy"),))
+    ended = {"gone": EndedJob(Outcome.FAILED, NOW_S)}
+    dead = replace(waiting("dead"), after=(Dependency("gone"),))
+    near = [
+        replace(waiting(name), after=(Dependency("busy"), Dependency("dead", Condition.ANY))) for name in "ab"
+    ]
+    far = replace(waiting("far"), after=(Dependency("a"), Dependency("b"), Dependency("busy")))
+    fine = replace(waiting("fine"), after=(Dependency("busy"),))
     waits = planned([dead, *near, far, fine], ended=ended).waits
     reason = "job dead never starts: job gone failed, and it was to succeed"
     assert waits["dead"].why == reason.removeprefix("job dead ")
@@ -329,13 +338,16 @@ def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() 
 
 
 def test_who_waits_for_what_no_host_or_no_quota_has_never_starts_either() -> None:
-    rules = Rules(quotas=Quotas(users={"bob": Quota(devices=1)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"bob": Quota(devices=1)}))
     queue = [
         waiting("large", gpus(9)),
         replace(waiting("later", gpus(9)), not_before_s=NOW_S + HOUR_S),
         waiting("much", gpus(2), owner="bob"),
-        replace(waiting("own", gpus(9)), after=(After("busy"),)),
-        *(replace(waiting(f"behind {name}"), after=(After(name),)) for name in ("large", "later", "much")),
+        replace(waiting("own", gpus(9)), after=(Dependency("busy"),)),
+        *(
+            replace(waiting(f"behind {name}"), after=(Dependency(name),))
+            for name in ("large", "later", "much")
+        ),
     ]
     waits = planned(queue, rules=rules).waits
     assert waits["own"].why.startswith("never starts: no host has 9 GPUs")
@@ -356,23 +368,26 @@ def test_who_waits_for_what_no_host_or_no_quota_has_never_starts_either() -> Non
     ],
 )
 def test_jobs_that_must_end_alike_are_named_together_a_few_of_them(count: int, said: str) -> None:
-    job = replace(waiting("1"), after=tuple(After(str(2 + i)) for i in range(count)))
+    job = replace(waiting("1"), after=tuple(Dependency(str(2 + i)) for i in range(count)))
     assert planned([job]).waits["1"].why == f"waits for {said} to succeed"
 
 
 def test_a_job_whose_others_have_all_ended_waits_for_devices_like_everybody() -> None:
-    job = replace(waiting("1"), after=(After("x"),))
+    job = replace(waiting("1"), after=(Dependency("x"),))
     said = planned(
-        [job], busy=[running("r", [f"h-{i}" for i in range(4)])], ended={"x": Ended(Outcome.SUCCEEDED, NOW_S)}
+        [job],
+        busy=[running("r", [f"h-{i}" for i in range(4)])],
+        ended={"x": EndedJob(Outcome.SUCCEEDED, NOW_S)},
     )
     assert said.waits["1"].why.startswith("waits for 1 GPU: 0 free, 4 lent")
 
 
 def test_of_many_jobs_those_that_have_ended_are_not_named() -> None:
     job = replace(
-        waiting("1"), after=(*(After(str(i), Condition.ANY) for i in (2, 3, 4)), After("5"), After("6"))
+        waiting("1"),
+        after=(*(Dependency(str(i), Condition.ANY) for i in (2, 3, 4)), Dependency("5"), Dependency("6")),
     )
-    ended = {each: Ended(Outcome.SUCCEEDED, NOW_S) for each in ("3", "5")}
+    ended = {each: EndedJob(Outcome.SUCCEEDED, NOW_S) for each in ("3", "5")}
     assert (
         planned([job], ended=ended).waits["1"].why == "waits for job 6 to succeed and for jobs 2 and 4 to end"
     )
@@ -402,16 +417,17 @@ def test_the_estimate_counts_the_work_of_those_before() -> None:
 
 
 def test_those_who_never_start_are_in_nobodys_way() -> None:
-    rules = Rules(quotas=Quotas(users={"eve": Quota(devices=0)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"eve": Quota(devices=0)}))
     queue = [waiting("a", gpus(9), age_s=99), waiting("b", age_s=98, owner="eve"), waiting("1", gpus(4))]
     assert "first" not in planned(queue, busy=BUSY, rules=rules).waits["1"].why
 
 
 def test_jobs_that_want_other_devices_are_not_counted() -> None:
     own = (*devices(2), Device("a", "GPU-a", "amd"))
-    amd, nvidia = (Needs(1, 0, 1, vendor=vendor) for vendor in ("amd", "nvidia"))
+    amd, nvidia = (ResourceRequest(1, 0, 1, vendor=vendor) for vendor in ("amd", "nvidia"))
     busy = [running("r", ["h-0", "h-1", "a"])]
-    queue = [waiting("x", amd, age_s=99), waiting("y", gpus(1), age_s=98), waiting("z", Needs(64), age_s=97),
+    queue = [waiting("x", amd, age_s=99), waiting("y", gpus(1), age_s=98),
+             waiting("z", ResourceRequest(64), age_s=97),
              waiting("1", nvidia), waiting("2", nvidia, age_s=50)]  # fmt: skip
     waits = planned(queue, [host(own=own), Host("cpu", 64, 0)], busy).waits
     assert "1 job goes first" in waits["1"].why
@@ -419,8 +435,8 @@ def test_jobs_that_want_other_devices_are_not_counted() -> None:
 
 
 def test_an_overdue_queue_holds_back_what_would_fit() -> None:
-    rules = Rules(reservations=0)
-    queue = [waiting("late", gpus(4), age_s=9e6), waiting("1", Needs(1))]
+    rules = SchedulerConfig(reservations=0)
+    queue = [waiting("late", gpus(4), age_s=9e6), waiting("1", ResourceRequest(1))]
     wait = planned(queue, busy=BUSY, rules=rules).waits["1"]
     assert wait.why.startswith("waits for 1 cpus and 0 GiB of memory: held back by the order; starts about")
     free = planned([queue[0], waiting("1", gpus(1))], busy=BUSY, rules=rules).waits["1"]
@@ -436,9 +452,9 @@ def test_all_waiting_jobs_are_there() -> None:
 
 
 def test_a_quota_opens_no_devices_that_are_out_of_service() -> None:
-    rules = Rules(quotas=Quotas(users={"ada": Quota(jobs=1)}))
+    rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=1)}))
     own = [out(device, DeviceState.DRAINED) for device in devices(2)]
-    busy = [replace(running("r", [], owner="ada"), needs=Needs(1, GIB))]
+    busy = [replace(running("r", [], owner="ada"), needs=ResourceRequest(1, GIB))]
     wait = planned([waiting("1")], [host(own=own)], busy, rules).waits["1"]
     assert wait.why.endswith("user ada: jobs: 1 of 1 in use or kept; nobody knows when")
 

@@ -4,23 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Host, Kind, Needs
+from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Host, Kind, ResourceRequest
 from tests.fakes.host.directories import devices, gpus, host, out, planned, running, starts, waiting
 
 
-def islands(*sizes: int) -> Host:
-    own = [Device(f"{i}-{j}", f"GPU-{i}{j}", island=f"i{i}", numa=j // 2)
+def link_groups(*sizes: int) -> Host:
+    own = [Device(f"{i}-{j}", f"GPU-{i}{j}", link_group=f"i{i}", numa=j // 2)
            for i, size in enumerate(sizes) for j in range(size)]  # fmt: skip
     return host(own=own)
 
 
 def test_a_job_gets_linked_devices() -> None:
-    assert starts(planned([waiting("1", gpus(2))], [islands(1, 2, 1)])) == {"1": ("1-0", "1-1")}
+    assert starts(planned([waiting("1", gpus(2))], [link_groups(1, 2, 1)])) == {"1": ("1-0", "1-1")}
 
 
 def test_a_small_job_leaves_whole_islands_whole() -> None:
     busy = [running("r", ["1-0"])]
-    assert starts(planned([waiting("1", gpus(1))], [islands(4, 4)], busy)) == {"1": ("1-1",)}
+    assert starts(planned([waiting("1", gpus(1))], [link_groups(4, 4)], busy)) == {"1": ("1-1",)}
 
 
 def test_a_device_without_links_goes_before_one_of_an_island() -> None:
@@ -33,21 +33,21 @@ def test_a_device_without_links_goes_before_one_of_an_island() -> None:
 
 def test_the_island_with_the_least_left_over_is_chosen() -> None:
     busy = [running("r", ["0-0", "1-0", "1-1"])]
-    assert starts(planned([waiting("1", gpus(2))], [islands(8, 4)], busy)) == {"1": ("1-2", "1-3")}
+    assert starts(planned([waiting("1", gpus(2))], [link_groups(8, 4)], busy)) == {"1": ("1-2", "1-3")}
 
 
 def test_devices_of_one_numa_node_go_together() -> None:
     busy = [running("r", ["0-0"])]
-    assert starts(planned([waiting("1", gpus(2))], [islands(4)], busy)) == {"1": ("0-2", "0-3")}
+    assert starts(planned([waiting("1", gpus(2))], [link_groups(4)], busy)) == {"1": ("0-2", "0-3")}
 
 
 def test_devices_of_several_numa_nodes_do_when_they_must() -> None:
     busy = [running("r", ["0-0"])]
-    assert starts(planned([waiting("1", gpus(3))], [islands(5)], busy)) == {"1": ("0-1", "0-2", "0-3")}
+    assert starts(planned([waiting("1", gpus(3))], [link_groups(5)], busy)) == {"1": ("0-1", "0-2", "0-3")}
 
 
 def test_a_job_that_needs_no_links_may_span_islands_but_never_vendors() -> None:
-    assert starts(planned([waiting("1", gpus(3))], [islands(2, 2)])) == {"1": ("0-0", "0-1", "1-0")}
+    assert starts(planned([waiting("1", gpus(3))], [link_groups(2, 2)])) == {"1": ("0-0", "0-1", "1-0")}
     mixed = host(own=(Device("n", "GPU-n", "nvidia"), Device("a", "GPU-a", "amd")))
     decided = planned([waiting("1", gpus(2))], [mixed])
     assert not decided.starts
@@ -65,7 +65,7 @@ def test_devices_of_one_model_go_before_a_mixture_and_a_mixture_before_nothing()
 
 
 def test_linked_means_linked() -> None:
-    decided = planned([waiting("1", gpus(3, linked=True))], [islands(2, 2)])
+    decided = planned([waiting("1", gpus(3, linked=True))], [link_groups(2, 2)])
     assert decided.waits["1"].why.startswith("never starts: no host has 3 linked GPUs")
 
 
@@ -77,23 +77,32 @@ def test_the_least_device_that_suffices_is_taken() -> None:
     )
     site = [host(own=own)]
     assert starts(planned([waiting("1", gpus(1))], site)) == {"1": ("old",)}
-    assert starts(planned([waiting("1", Needs(gpus=1, device_bytes=20 * GIB))], site)) == {"1": ("mid",)}
-    assert starts(planned([waiting("1", Needs(gpus=1, capability=(9, 0)))], site)) == {"1": ("big",)}
-    assert starts(planned([waiting("1", Needs(gpus=1, models=("h100",)))], site)) == {"1": ("big",)}
-    assert starts(planned([waiting("1", Needs(gpus=1, avoid=frozenset({"old"})))], site)) == {"1": ("mid",)}
+    assert starts(planned([waiting("1", ResourceRequest(gpus=1, device_bytes=20 * GIB))], site)) == {
+        "1": ("mid",)
+    }
+    assert starts(planned([waiting("1", ResourceRequest(gpus=1, capability=(9, 0)))], site)) == {
+        "1": ("big",)
+    }
+    assert starts(planned([waiting("1", ResourceRequest(gpus=1, models=("h100",)))], site)) == {"1": ("big",)}
+    assert starts(planned([waiting("1", ResourceRequest(gpus=1, avoid=frozenset({"old"})))], site)) == {
+        "1": ("mid",)
+    }
 
 
 def test_a_slice_is_lent_as_a_slice_and_a_whole_device_as_a_whole() -> None:
     part = Device("m", "MIG-0", model="NVIDIA A100 MIG 1g.10gb", memory_bytes=10 * GIB, kind=Kind.SLICE)
     site = [host(own=(part, *devices(1)))]
-    queue = [waiting("1", Needs(gpus=1, kind=Kind.SLICE, models=("1g.10gb",))), waiting("2", gpus(1))]
+    queue = [
+        waiting("1", ResourceRequest(gpus=1, kind=Kind.SLICE, models=("1g.10gb",))),
+        waiting("2", gpus(1)),
+    ]
     assert starts(planned(queue, site)) == {"1": ("m",), "2": ("h-0",)}
 
 
 def test_a_shared_device_is_lent_by_memory() -> None:
     shared = Device("s", "GPU-0", memory_bytes=80 * GIB, kind=Kind.SHARED, shareable_bytes=70 * GIB,
                     state=DeviceState.LENT)  # fmt: skip
-    queue = [waiting(str(i), Needs(0, 0, 1, kind=Kind.SHARED, device_bytes=30 * GIB), age_s=9 - i)
+    queue = [waiting(str(i), ResourceRequest(0, 0, 1, kind=Kind.SHARED, device_bytes=30 * GIB), age_s=9 - i)
              for i in range(3)]  # fmt: skip
     decided = planned(queue, [host(own=[shared])])
     assert starts(decided) == {"0": ("s",), "1": ("s",)}
@@ -116,7 +125,7 @@ def test_a_lent_device_opens_at_the_end_of_its_job() -> None:
 
 def test_a_job_without_gpus_goes_where_there_are_none() -> None:
     bare = Host("bare", 4, 8 * GIB)
-    decided = planned([waiting("1", Needs(2, GIB))], [host(), bare])
+    decided = planned([waiting("1", ResourceRequest(2, GIB))], [host(), bare])
     assert decided.starts[0].host == "bare"
 
 

@@ -4,18 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.scheduler.config import Order, Preemption, Rules
-from runner.core.scheduler.snapshot import Needs, Running, Waiting
+from runner.core.scheduler.config import Order, Preemption, SchedulerConfig
+from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, RunningJob
 from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, waiting
 
 URGENT = waiting("urgent", gpus(2), priority_class="urgent", owner="eve")
 
 
-def idle(job_id: str, *held: str, hours: float = 9.0) -> Running:
+def idle(job_id: str, *held: str, hours: float = 9.0) -> RunningJob:
     return running(job_id, held, priority_class="idle", hours=hours)
 
 
-def victims(busy: list[Running], rules: Rules | None = None, job: Waiting = URGENT) -> list[str]:
+def victims(
+    busy: list[RunningJob], rules: SchedulerConfig | None = None, job: PendingJob = URGENT
+) -> list[str]:
     return [each.job_id for each in planned([job], busy=busy, rules=rules).preemptions]
 
 
@@ -75,7 +77,7 @@ def test_nobody_superfluous_is_stopped() -> None:
     ],
     ids=["class", "stopping", "young", "often enough"],
 )
-def test_some_jobs_are_let_be(protected: Running) -> None:
+def test_some_jobs_are_let_be(protected: RunningJob) -> None:
     assert victims([protected, replace(FULL[1], priority_class="normal")]) == []
 
 
@@ -85,21 +87,21 @@ def test_a_normal_job_preempts_nobody() -> None:
 
 @pytest.mark.parametrize("order", [Order.FIFO, Order.SJF])
 def test_orders_without_classes_preempt_nobody(order: Order) -> None:
-    assert victims(FULL, Rules(order=order)) == []
+    assert victims(FULL, SchedulerConfig(order=order)) == []
 
 
 def test_the_hurdle_is_the_sites() -> None:
-    assert victims(FULL, Rules(preemption=Preemption(hurdle=1e6))) == []
+    assert victims(FULL, SchedulerConfig(preemption=Preemption(hurdle=1e6))) == []
 
 
 def test_jobs_on_other_devices_are_not_stopped_in_vain() -> None:
-    job = replace(URGENT, needs=Needs(1, 0, 2, avoid=frozenset({"h-0", "h-1"})))
+    job = replace(URGENT, needs=ResourceRequest(1, 0, 2, avoid=frozenset({"h-0", "h-1"})))
     assert victims(FULL, job=job) == ["b"]
 
 
 def test_processors_can_be_fought_for_too() -> None:
-    hungry = replace(idle("a"), needs=Needs(32))
-    job = replace(URGENT, needs=Needs(8))
+    hungry = replace(idle("a"), needs=ResourceRequest(32))
+    job = replace(URGENT, needs=ResourceRequest(8))
     decided = planned([job], [host(0)], [hungry])
     assert [each.job_id for each in decided.preemptions] == ["a"]
 

@@ -5,16 +5,16 @@ from typing import Unpack
 
 import pytest
 
-from runner.core.job.model import Outcome
-from runner.core.scheduler.config import Order, Rules
-from runner.core.scheduler.snapshot import After, Ended, Needs, Waiting
+from runner.core.job.states import Outcome
+from runner.core.scheduler.config import Order, SchedulerConfig
+from runner.core.scheduler.snapshot import Dependency, EndedJob, PendingJob, ResourceRequest
 from tests.fakes.host.directories import HOUR_S, NOW_S, More, host, planned, running, starts, waiting
 
 DAY_S = 24 * HOUR_S
 ONE = [host(1)]
 
 
-def first(queue: list[Waiting], rules: Rules | None = None, **more: Unpack[More]) -> str:
+def first(queue: list[PendingJob], rules: SchedulerConfig | None = None, **more: Unpack[More]) -> str:
     return planned(queue, ONE, rules=rules, **more).starts[0].job_id
 
 
@@ -26,7 +26,7 @@ def test_a_higher_class_goes_first() -> None:
 def test_who_has_used_less_goes_first() -> None:
     queue = [waiting("a", owner="ada", age_s=99), waiting("b", owner="bob", age_s=1)]
     assert first(queue, user_usage={"ada": 10.0, "bob": 5.0}) == "b"
-    rules = Rules(user_shares={"ada": 4.0})
+    rules = SchedulerConfig(user_shares={"ada": 4.0})
     assert first(queue, rules, user_usage={"ada": 10.0, "bob": 5.0}) == "a"
 
 
@@ -57,7 +57,7 @@ def test_what_starts_is_charged_at_once_so_that_owners_take_turns() -> None:
 
 
 def test_owners_take_turns_for_processors_too() -> None:
-    needs = Needs(8)
+    needs = ResourceRequest(8)
     queue = [waiting(f"a{i}", needs, age_s=99 - i) for i in range(4)]
     queue += [waiting(f"b{i}", needs, age_s=9 - i, owner="bob") for i in range(4)]
     assert list(starts(planned(queue))) == ["a0", "b0", "a1", "b1"]
@@ -81,10 +81,10 @@ def test_the_bound_runs_from_the_moment_when_nothing_else_keeps_a_job() -> None:
     other = waiting("other", owner="ada", priority=90)
     usage: More = {"user_usage": {"eve": 9.0}}
     held = replace(old, not_before_s=NOW_S - 60)
-    after = replace(old, after=(After("x"),))
+    after = replace(old, after=(Dependency("x"),))
     assert first([old, other], **usage) == "old"
     assert first([held, other], **usage) == "other"
-    usage["ended"] = {"x": Ended(Outcome.SUCCEEDED, NOW_S - 60)}
+    usage["ended"] = {"x": EndedJob(Outcome.SUCCEEDED, NOW_S - 60)}
     assert first([after, other], **usage) == "other"
 
 
@@ -117,7 +117,7 @@ def test_every_order_has_its_own_first(order: Order, expected: str) -> None:
         waiting("endless", hours=None),
         waiting("strange", priority_class="gone"),
     ]
-    assert first(queue, Rules(order=order)) == expected
+    assert first(queue, SchedulerConfig(order=order)) == expected
 
 
 def test_the_running_count_as_used() -> None:
@@ -129,5 +129,5 @@ def test_the_running_count_as_used() -> None:
 @pytest.mark.parametrize("order", Order)
 def test_of_the_same_age_the_lower_number_goes_first(order: Order) -> None:
     queue = [waiting(job_id, hours=3) for job_id in ("10", "9", "11", "2")]
-    decided = planned(queue, [host(3)], rules=Rules(order=order))
+    decided = planned(queue, [host(3)], rules=SchedulerConfig(order=order))
     assert list(starts(decided)) == ["2", "9", "10"]

@@ -9,25 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.core.scheduler.backfill import Plan, plan
-from runner.core.scheduler.calendar import Book, expected_end
-from runner.core.scheduler.config import DAY_S, Order, PriorityClass, Quota, Quotas, Rules
-from runner.core.scheduler.placement import Places, fit
+from runner.core.scheduler.calendar import Calendar, expected_end
+from runner.core.scheduler.config import DAY_S, Order, PriorityClass, Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.placement import Placements, fit_in
 from runner.core.scheduler.priority import overdue
-from runner.core.scheduler.simulator import Arrival, Site, play
+from runner.core.scheduler.simulator import Arrival, Site, simulate
 from runner.core.scheduler.snapshot import (
     GIB,
     Device,
     DeviceState,
     Host,
+    JobArray,
     Kind,
     Maintenance,
-    Needs,
-    Running,
+    PendingJob,
+    ResourceRequest,
+    RunningJob,
     Snapshot,
-    Sweep,
-    Waiting,
 )
-from runner.core.scheduler.timeline import Stay
+from runner.core.scheduler.timeline import Span
 from tests.fakes.days.invariants import nobody_is_passed_over
 from tests.fakes.host.disk import examples
 
@@ -35,7 +35,7 @@ FEW = settings(max_examples=examples(60))
 OWNERS = st.sampled_from(("ada", "bob", "eve"))
 GROUPS = st.sampled_from(("", "lab", "guests"))
 CLASSES = st.sampled_from(("idle", "normal", "urgent"))
-SWEEPS = st.sampled_from((None, None, Sweep("s", 1), Sweep("t", 2), Sweep("u")))
+SWEEPS = st.sampled_from((None, None, JobArray("s", 1), JobArray("t", 2), JobArray("u")))
 BOUNDED = tuple(
     PriorityClass(name, rank, preempts=rank == 2, preemptible=rank == 0, bound_s=50.0)
     for rank, name in enumerate(("idle", "normal", "urgent"))
@@ -44,7 +44,7 @@ SOON_OVERDUE = tuple(replace(each, bound_s=5.0) for each in BOUNDED)
 
 NEEDS = st.one_of(
     st.builds(
-        Needs,
+        ResourceRequest,
         cpus=st.integers(1, 5).map(float),
         memory_bytes=st.integers(0, 5).map(GIB.__mul__),
         gpus=st.integers(0, 4),
@@ -52,7 +52,10 @@ NEEDS = st.one_of(
         linked=st.booleans(),
     ),
     st.builds(
-        Needs, gpus=st.just(1), kind=st.just(Kind.SHARED), device_bytes=st.integers(1, 40).map(GIB.__mul__)
+        ResourceRequest,
+        gpus=st.just(1),
+        kind=st.just(Kind.SHARED),
+        device_bytes=st.integers(1, 40).map(GIB.__mul__),
     ),
 )
 
@@ -63,10 +66,15 @@ def site_hosts(draw: st.DrawFn) -> tuple[Host, ...]:
 
 
 def _host(name: str, draw: st.DrawFn) -> Host:
-    islands = draw(st.lists(st.sampled_from((None, "x", "y")), max_size=5))
+    link_groups = draw(st.lists(st.sampled_from((None, "x", "y")), max_size=5))
     whole = [
-        Device(f"{name}-{i}", f"GPU-{i}", memory_bytes=draw(st.sampled_from((20, 80))) * GIB, island=island)
-        for i, island in enumerate(islands)
+        Device(
+            f"{name}-{i}",
+            f"GPU-{i}",
+            memory_bytes=draw(st.sampled_from((20, 80))) * GIB,
+            link_group=link_group,
+        )
+        for i, link_group in enumerate(link_groups)
     ]
     shared = [Device(f"{name}-s", "GPU-s", memory_bytes=80 * GIB, kind=Kind.SHARED, shareable_bytes=60 * GIB)]
     return Host(name, draw(st.integers(1, 8)), 8 * GIB, tuple(whole + shared * draw(st.booleans())))
@@ -78,7 +86,7 @@ QUOTAS = st.builds(
     groups=st.dictionaries(st.just("lab"), st.builds(Quota, st.integers(1, 4)), max_size=1),
 )
 RULES = st.builds(
-    Rules,
+    SchedulerConfig,
     order=st.sampled_from(Order),
     classes=st.just(BOUNDED),
     backfill=st.booleans(),
@@ -118,7 +126,9 @@ def _arrival(job_id: str, draw: st.DrawFn) -> Arrival:
 # --- what is looked at after every plan
 
 
-def held(snapshot: Snapshot, decided: Plan) -> list[tuple[Running | Waiting, str, tuple[str, ...], float]]:
+def held(
+    snapshot: Snapshot, decided: Plan
+) -> list[tuple[RunningJob | PendingJob, str, tuple[str, ...], float]]:
     """Return who holds what once a plan is carried out, and until when."""
     jobs = {job.job_id: job for job in snapshot.waiting}
     had = [(job, job.host, job.devices, expected_end(job, snapshot)) for job in snapshot.running]
@@ -127,11 +137,11 @@ def held(snapshot: Snapshot, decided: Plan) -> list[tuple[Running | Waiting, str
     return [*had, *new]
 
 
-def _lasts(job: Waiting) -> float:
+def _lasts(job: PendingJob) -> float:
     return inf if job.lasts_s is None else job.lasts_s
 
 
-def _kept(job: Waiting, snapshot: Snapshot) -> float:
+def _kept(job: PendingJob, snapshot: Snapshot) -> float:
     """Return for how long a job is taken to have what it has been given."""
     return snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
 
@@ -140,7 +150,7 @@ def nothing_is_lent_twice(snapshot: Snapshot, decided: Plan) -> None:
     _within_hosts(snapshot, [(job.needs, host, devices) for job, host, devices, _ in held(snapshot, decided)])
 
 
-def _within_hosts(snapshot: Snapshot, holders: list[tuple[Needs, str, tuple[str, ...]]]) -> None:
+def _within_hosts(snapshot: Snapshot, holders: list[tuple[ResourceRequest, str, tuple[str, ...]]]) -> None:
     for host in snapshot.hosts:
         here = [(needs, devices) for needs, name, devices in holders if name == host.name]
         assert sum(needs.cpus for needs, _ in here) <= host.cpus
@@ -164,7 +174,9 @@ def every_start_has_what_it_needs(snapshot: Snapshot, decided: Plan) -> None:
         assert all(
             device.kind is needs.kind and device.memory_bytes >= needs.device_bytes for device in devices
         )
-        assert not needs.linked or needs.gpus < 2 or len({device.island for device in devices} - {None}) == 1
+        assert (
+            not needs.linked or needs.gpus < 2 or len({device.link_group for device in devices} - {None}) == 1
+        )
 
 
 def quotas_are_kept(snapshot: Snapshot, decided: Plan) -> None:
@@ -229,7 +241,7 @@ def nothing_is_left_lying(snapshot: Snapshot, decided: Plan) -> None:
         return
     started = {each.job_id for each in decided.starts}
     waits = decided.waits
-    book: Book = waits.places.book  # type: ignore[attr-defined]
+    book: Calendar = waits.places.book  # type: ignore[attr-defined]
     for job in snapshot.waiting:
         if job.job_id not in started and not list(book.caps(job)):
             assert waits.places.now(waits.places.shape(job.needs), _lasts(job)) is None  # type: ignore[attr-defined]
@@ -248,9 +260,12 @@ def look(snapshot: Snapshot, decided: Plan) -> None:
 @FEW
 @given(site_hosts(), RULES, MAINTENANCE, traces())
 def test_every_plan_of_a_random_day_keeps_its_promises(
-    hosts: tuple[Host, ...], rules: Rules, maintenance: tuple[Maintenance, ...], trace: list[Arrival]
+    hosts: tuple[Host, ...],
+    rules: SchedulerConfig,
+    maintenance: tuple[Maintenance, ...],
+    trace: list[Arrival],
 ) -> None:
-    played = play(Site(hosts, rules, maintenance), trace, look)
+    played = simulate(Site(hosts, rules, maintenance), trace, look)
     assert len({each.arrival.job_id for each in played}) == len(played)
 
 
@@ -266,7 +281,7 @@ def test_backfill_never_delays_the_reservation_of_the_first(
             promised.setdefault(each.job_id, each.at_s)
 
     bounded = [replace(job, limit_s=job.limit_s or job.lasts_s, sweep=None) for job in trace]
-    for job in play(Site(hosts, Rules(order=Order.FIFO)), bounded, remember):
+    for job in simulate(Site(hosts, SchedulerConfig(order=Order.FIFO)), bounded, remember):
         assert job.started_s <= promised.get(job.arrival.job_id, inf)
 
 
@@ -289,16 +304,19 @@ def test_what_an_overdue_job_needs_does_not_go_to_later_ones(
                 promised.setdefault(each.job_id, each.at_s)
 
     classes = tuple(replace(each, preempts=False) for each in SOON_OVERDUE)
-    rules = Rules(classes=classes, overdue_per_owner=99, reservations=99)
+    rules = SchedulerConfig(classes=classes, overdue_per_owner=99, reservations=99)
     bounded = [replace(job, limit_s=job.limit_s or job.lasts_s, sweep=None) for job in trace]
-    for job in play(Site(hosts, rules), bounded, remember):
+    for job in simulate(Site(hosts, rules), bounded, remember):
         assert job.started_s <= promised.get(job.arrival.job_id, inf)
 
 
 @FEW
 @given(site_hosts(), RULES, MAINTENANCE, traces())
 def test_nobody_overdue_is_passed_over_in_any_plan(
-    hosts: tuple[Host, ...], rules: Rules, maintenance: tuple[Maintenance, ...], trace: list[Arrival]
+    hosts: tuple[Host, ...],
+    rules: SchedulerConfig,
+    maintenance: tuple[Maintenance, ...],
+    trace: list[Arrival],
 ) -> None:
     """Neither where jobs last as long as nobody knows, nor where quotas, sweeps or preemption interfere."""
     fair = replace(rules, order=Order.FAIR, backfill=True, reservations=max(rules.reservations, 1))
@@ -306,13 +324,13 @@ def test_nobody_overdue_is_passed_over_in_any_plan(
     def judged(snapshot: Snapshot, decided: Plan) -> None:
         nobody_is_passed_over(snapshot, decided)
 
-    play(Site(hosts, replace(fair, classes=SOON_OVERDUE), maintenance), trace, judged)
+    simulate(Site(hosts, replace(fair, classes=SOON_OVERDUE), maintenance), trace, judged)
 
 
 @FEW
 @given(site_hosts(), RULES, traces(), st.randoms(use_true_random=False))
 def test_a_plan_does_not_depend_on_how_the_queue_is_laid_out(
-    hosts: tuple[Host, ...], rules: Rules, trace: list[Arrival], dice: object
+    hosts: tuple[Host, ...], rules: SchedulerConfig, trace: list[Arrival], dice: object
 ) -> None:
     def same(snapshot: Snapshot, decided: Plan) -> None:
         queue = list(snapshot.waiting)
@@ -320,35 +338,35 @@ def test_a_plan_does_not_depend_on_how_the_queue_is_laid_out(
         again = plan(replace(snapshot, waiting=tuple(queue)))
         assert (again.starts, again.reservations) == (decided.starts, decided.reservations)
 
-    play(Site(hosts, rules), trace, same)
+    simulate(Site(hosts, rules), trace, same)
 
 
 @FEW
 @given(site_hosts(), NEEDS, st.integers(0, 60), traces())
 def test_the_earliest_place_is_the_first_at_which_it_fits(
-    hosts: tuple[Host, ...], needs: Needs, lasts_s: int, trace: list[Arrival]
+    hosts: tuple[Host, ...], needs: ResourceRequest, lasts_s: int, trace: list[Arrival]
 ) -> None:
     def compare(snapshot: Snapshot, _decided: Plan) -> None:
-        places = Places(Book(snapshot))
+        places = Placements(Calendar(snapshot))
         shape = places.shape(needs)
-        found = places.earliest(shape, Stay(float(lasts_s)))
+        found = places.earliest(shape, Span(float(lasts_s)))
         times = sorted({snapshot.now_s, *chain.from_iterable(_times(places))})
         first = next((at_s for at_s in times if _fits(places, shape.needs, at_s, lasts_s)), None)
         assert (found and found.at_s) == first
 
     maintenance = (Maintenance(60.0, 90.0, "fans"),)
-    play(Site(hosts, Rules(), maintenance), trace, compare)
+    simulate(Site(hosts, SchedulerConfig(), maintenance), trace, compare)
 
 
-def _times(places: Places) -> Iterator[list[float]]:
+def _times(places: Placements) -> Iterator[list[float]]:
     for host in places.book.hosts:
         yield from (line.times for line in (host.millicpus, host.memory, *(slot.free for slot in host.slots)))
 
 
-def _fits(places: Places, needs: Needs, at_s: float, lasts_s: float) -> bool:
+def _fits(places: Placements, needs: ResourceRequest, at_s: float, lasts_s: float) -> bool:
     shape = places.shape(needs)
     hosts, ends_s = places.book.hosts, at_s + lasts_s
-    return any(fit(shape, host, shape.pool.slots[host.number], at_s, ends_s) for host in hosts)
+    return any(fit_in(shape, host, shape.pool.slots[host.number], at_s, ends_s) for host in hosts)
 
 
 @FEW
@@ -359,7 +377,7 @@ def test_devices_out_of_service_are_never_lent(hosts: tuple[Host, ...], data: st
         replace(host, devices=tuple(replace(each, state=data.draw(states)) for each in host.devices))
         for host in hosts
     )
-    queue = tuple(Waiting(str(i), "ada", data.draw(NEEDS), 0.0) for i in range(5))
+    queue = tuple(PendingJob(str(i), "ada", data.draw(NEEDS), 0.0) for i in range(5))
     decided = plan(Snapshot(1.0, real, queue))
     lent = [each for host in real for each in host.devices if each.state is DeviceState.LENT]
     free = {each.uuid for host in real for each in host.devices if each.state is DeviceState.FREE}

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from runner.core.scheduler.config import DAY_S, DEFAULT_CLASSES, Rules
-from runner.core.scheduler.snapshot import GIB, DeviceState, Needs
+from runner.core.scheduler.config import DAY_S, DEFAULT_CLASSES, SchedulerConfig
+from runner.core.scheduler.snapshot import GIB, DeviceState, ResourceRequest
 from runner.services.simulation.trace import FIELDS
 from tests.fakes.host.directories import devices, host, out, planned, running, waiting
 
@@ -28,7 +28,7 @@ def test_bounds_and_weights_of_classes_are_the_real_ones() -> None:
 
 
 def test_numbers_of_the_rules_are_the_real_ones() -> None:
-    rules = Rules()
+    rules = SchedulerConfig()
     assert f"half-life *h* ({rules.half_life_s / DAY_S:g} days)" in TEXT
     assert f"counts as {rules.cpu_weight:g} devices" in TEXT
     assert f"has a reservation, up to {rules.reservations};" in TEXT
@@ -40,7 +40,7 @@ def test_numbers_of_the_rules_are_the_real_ones() -> None:
 def test_the_example_of_a_reason_is_a_real_one() -> None:
     reason = "a foreign process (pid 4121, uid 1007, python)"
     own = (*devices(3), out(replace(devices(4)[3]), DeviceState.FOREIGN, reason))
-    needs = Needs(1, GIB, 2, device_bytes=40 * GIB, linked=True)
+    needs = ResourceRequest(1, GIB, 2, device_bytes=40 * GIB, linked=True)
     queue = [waiting("first", replace(needs, device_bytes=0), age_s=99), waiting("1", needs)]
     busy = [running("r", ["h-0", "h-1"], hours=2)]
     said = planned(queue, [host(own=own)], busy).waits["1"].why

@@ -4,13 +4,13 @@ from itertools import pairwise
 import pytest
 
 from runner.core.scheduler.backfill import Plan
-from runner.core.scheduler.config import Order, Rules
-from runner.core.scheduler.simulator import Arrival, Played, Site, play
+from runner.core.scheduler.config import Order, SchedulerConfig
+from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
 from runner.core.scheduler.simulator_report import max_min, report, slowdown
-from runner.core.scheduler.snapshot import After, Maintenance, Snapshot
+from runner.core.scheduler.snapshot import Dependency, Maintenance, Snapshot
 from tests.fakes.host.directories import HOUR_S, gpus, host
 
-SITE = Site((host(2),), Rules(order=Order.FIFO))
+SITE = Site((host(2),), SchedulerConfig(order=Order.FIFO))
 
 
 def job(job_id: str, at_s: float, lasts_s: float, count: int = 1, owner: str = "ada") -> Arrival:
@@ -18,7 +18,7 @@ def job(job_id: str, at_s: float, lasts_s: float, count: int = 1, owner: str = "
 
 
 def spans(trace: list[Arrival], site: Site = SITE) -> dict[str, tuple[tuple[float, float], ...]]:
-    return {each.arrival.job_id: each.spans for each in play(site, trace)}
+    return {each.arrival.job_id: each.spans for each in simulate(site, trace)}
 
 
 def test_jobs_start_when_there_is_room_and_end_when_they_are_done() -> None:
@@ -27,12 +27,12 @@ def test_jobs_start_when_there_is_room_and_end_when_they_are_done() -> None:
 
 
 def test_a_job_ends_at_its_limit() -> None:
-    (played,) = play(SITE, [replace(job("a", 0, 10), limit_s=4)])
+    (played,) = simulate(SITE, [replace(job("a", 0, 10), limit_s=4)])
     assert (played.ended_s, played.killed) == (4, True)
 
 
 def test_dependent_jobs_wait_and_those_of_killed_jobs_never_start() -> None:
-    after = (After("a"),)
+    after = (Dependency("a"),)
     trace = [job("a", 0, 10), replace(job("b", 0, 1), after=after)]
     assert spans(trace)["b"] == ((10, 11),)
     trace[0] = replace(trace[0], limit_s=4)
@@ -47,14 +47,16 @@ def test_after_a_maintenance_the_queue_moves_again() -> None:
 def test_plans_are_a_tick_apart() -> None:
     site = replace(SITE, tick_s=30.0)
     moments: list[float] = []
-    play(site, [job(str(i), i, 5) for i in range(40)], lambda snapshot, _plan: moments.append(snapshot.now_s))
+    simulate(
+        site, [job(str(i), i, 5) for i in range(40)], lambda snapshot, _plan: moments.append(snapshot.now_s)
+    )
     assert all(later - sooner >= 30 for sooner, later in pairwise(moments))
 
 
 def test_a_preempted_job_comes_back_and_does_the_rest_of_its_work() -> None:
     idle = replace(job("idle", 0, 9 * HOUR_S, 2), priority_class="idle")
     urgent = replace(job("urgent", HOUR_S, HOUR_S, 2, "eve"), priority_class="urgent")
-    done = {each.arrival.job_id: each for each in play(Site((host(2),)), [idle, urgent])}
+    done = {each.arrival.job_id: each for each in simulate(Site((host(2),)), [idle, urgent])}
     assert list(done["urgent"].spans) == [(HOUR_S + 60, 2 * HOUR_S + 60)]
     assert list(done["idle"].spans) == [(0, HOUR_S + 60), (2 * HOUR_S + 60, 10 * HOUR_S)]
     assert done["idle"].killed
@@ -63,14 +65,14 @@ def test_a_preempted_job_comes_back_and_does_the_rest_of_its_work() -> None:
 def test_a_preempted_job_without_a_limit_pays_for_its_restart_and_ends() -> None:
     idle = replace(job("idle", 0, 9 * HOUR_S, 2), priority_class="idle", limit_s=None)
     urgent = replace(job("urgent", HOUR_S, HOUR_S, 2, "eve"), priority_class="urgent")
-    done = {each.arrival.job_id: each for each in play(Site((host(2),)), [idle, urgent])}
+    done = {each.arrival.job_id: each for each in simulate(Site((host(2),)), [idle, urgent])}
     assert (done["idle"].held_s, done["idle"].killed) == (9 * HOUR_S + 60, False)
 
 
 def test_a_job_that_ends_while_it_is_asked_to_leave_has_ended() -> None:
     idle = replace(job("idle", 0, HOUR_S + 30, 2), priority_class="idle", limit_s=9 * HOUR_S)
     urgent = replace(job("urgent", HOUR_S, HOUR_S, 2, "eve"), priority_class="urgent")
-    done = {each.arrival.job_id: each for each in play(Site((host(2),)), [idle, urgent])}
+    done = {each.arrival.job_id: each for each in simulate(Site((host(2),)), [idle, urgent])}
     assert list(done["idle"].spans) == [(0, HOUR_S + 30)]
     assert done["urgent"].started_s == HOUR_S + 30
 
@@ -86,7 +88,7 @@ def test_the_usage_that_a_plan_sees_is_what_was_used() -> None:
     def remember(snapshot: Snapshot, _decided: Plan) -> None:
         seen.append(snapshot.user_usage.get("ada", 0.0))
 
-    play(SITE, [job("a", 0, 100, 2), job("b", 100, 1)], remember)
+    simulate(SITE, [job("a", 0, 100, 2), job("b", 100, 1)], remember)
     assert seen == [0.0, pytest.approx(2.01 * 100, rel=1e-3)]
 
 
@@ -95,7 +97,7 @@ def test_the_usage_that_a_plan_sees_is_what_was_used() -> None:
 
 def test_a_report_counts_what_was() -> None:
     trace = [job("a", 0, 100, 2), job("b", 0, 100, 2, "bob"), job("never", 0, 1, 3)]
-    found = report(SITE, play(SITE, trace), len(trace))
+    found = report(SITE, simulate(SITE, trace), len(trace))
     assert (found.jobs, found.never_started, found.makespan_s, found.utilisation) == (2, 1, 200, 1.0)
     assert (found.mean_wait_s, dict(found.waits_s)) == (50, {50: 0, 90: 100, 95: 100, 99: 100, 100: 100})
     assert found.mean_slowdown == 1.5
@@ -106,19 +108,19 @@ def test_a_report_counts_what_was() -> None:
 
 
 def test_short_jobs_do_not_make_slowdowns_explode() -> None:
-    assert slowdown(Played(job("a", 0, 1), ((9, 10),), killed=False)) == 1.0
-    assert slowdown(Played(job("a", 0, 1), ((99, 100),), killed=False)) == 10.0
+    assert slowdown(SimulatedJob(job("a", 0, 1), ((9, 10),), killed=False)) == 1.0
+    assert slowdown(SimulatedJob(job("a", 0, 1), ((99, 100),), killed=False)) == 10.0
 
 
 def test_jobs_without_devices_are_due_none() -> None:
-    found = report(SITE, play(SITE, [job("a", 0, 10, 0)]), 1)
+    found = report(SITE, simulate(SITE, [job("a", 0, 10, 0)]), 1)
     assert (found.users["ada"].due, found.users["ada"].service, found.utilisation) == (1.0, 1.0, 0.0)
 
 
 def test_a_site_without_devices_uses_none() -> None:
     site = Site((host(own=()),))
     bare = replace(site, hosts=(replace(site.hosts[0], devices=()),))
-    assert report(bare, play(bare, [job("a", 0, 10, 0)]), 1).utilisation == 0.0
+    assert report(bare, simulate(bare, [job("a", 0, 10, 0)]), 1).utilisation == 0.0
 
 
 def test_nothing_played_is_no_report() -> None:

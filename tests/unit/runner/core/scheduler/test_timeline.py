@@ -3,7 +3,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.scheduler.timeline import Stay, Timeline
+from runner.core.scheduler.timeline import Span, Timeline
 
 TIMES = st.integers(0, 12).map(float)
 BOOKINGS = st.lists(st.tuples(TIMES, st.integers(1, 6), st.integers(-2, 3)), max_size=6)
@@ -34,7 +34,7 @@ def test_the_opening_is_the_first_second_from_which_enough_stays_free(
     line, seconds = booked(bookings)
     fits = (second for second in range(int(at_s), 25)
             if min(seconds[second : second + max(lasts_s, 1)]) >= amount)  # fmt: skip
-    assert line.opening(at_s, Stay(lasts_s), amount) == next(fits, inf)
+    assert line.opening(at_s, Span(lasts_s), amount) == next(fits, inf)
 
 
 @given(BOOKINGS, TIMES, st.integers(0, 5), st.lists(st.integers(0, 30).map(float), max_size=3))
@@ -42,7 +42,7 @@ def test_a_stay_with_stops_lasts_until_the_next_of_them(
     bookings: list[tuple[float, int, int]], at_s: float, amount: int, stops: list[float]
 ) -> None:
     line, seconds = booked(bookings)
-    stay = Stay(4.0, (*sorted(stops), inf))
+    stay = Span(4.0, (*sorted(stops), inf))
 
     def fits(second: int) -> bool:
         ends_s = min((stop for stop in stops if stop > second + 4), default=len(seconds))
@@ -63,6 +63,6 @@ def test_what_is_given_back_is_as_if_it_had_never_been_taken(bookings: list[tupl
 def test_what_is_taken_for_ever_never_opens_again() -> None:
     line = Timeline(0.0, 1)
     line.take(5.0, inf, 1)
-    assert line.opening(0.0, Stay(5.0), 1) == 0.0
-    assert line.opening(0.0, Stay(6.0), 1) == inf
+    assert line.opening(0.0, Span(5.0), 1) == 0.0
+    assert line.opening(0.0, Span(6.0), 1) == inf
     assert line.least(0.0, inf) == 0

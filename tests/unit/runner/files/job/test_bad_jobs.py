@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.textfile import SpecError, read_source
-from runner.files.job import model as jobfile
+from runner.base.textfile import FileError, read_source
+from runner.files.job import load
 from runner.files.job.paths import problem_with
-from runner.files.policy.of_job import Named
+from runner.files.policy.of_job import PolicyReference
 
 HERE = Path(__file__).parent / "bad_jobs"
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 
 
 def complaints(path: Path) -> tuple[str, ...]:
-    with pytest.raises(SpecError) as caught:
-        jobfile.load_all(read_source(path), path, besides=Named(path.parent, problem_with).problems)
+    with pytest.raises(FileError) as caught:
+        load.load_all(read_source(path), path, besides=PolicyReference(path.parent, problem_with).problems)
     return caught.value.lines
 
 

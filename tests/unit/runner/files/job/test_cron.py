@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from runner.core.schedule import Terms, upcoming
+from runner.core.schedule import FiringTerms, upcoming
 from runner.files.job.cron import cron
 
 BERLIN = "Europe/Berlin"
@@ -14,7 +14,7 @@ BERLIN = "Europe/Berlin"
 def times(expression: str, since: str, count: int, zone: str = BERLIN) -> list[str]:
     """Return the next times on the zone's clock; ``since`` is on it too, with its offset."""
     found = cron(expression, zone)
-    every = upcoming(datetime.fromisoformat(since).astimezone(UTC), Terms(), found.after)
+    every = upcoming(datetime.fromisoformat(since).astimezone(UTC), FiringTerms(), found.after)
     return [found.local(at).strftime("%m-%d %H:%M%z") for at in islice(every, count)]
 
 
@@ -66,7 +66,7 @@ def test_times_are_the_same_wherever_one_begins_to_count(expression: str, zone: 
     found = cron(expression, zone)
     for begin in (datetime(2027, 3, 26, tzinfo=UTC), datetime(2027, 10, 29, tzinfo=UTC)):
         end = begin + timedelta(days=10)
-        whole = list(upcoming(begin, Terms(until=end), found.after))
+        whole = list(upcoming(begin, FiringTerms(until=end), found.after))
         assert whole == sorted(set(whole))
         for hours in range(240):
             since = begin + timedelta(hours=hours, minutes=13)
@@ -80,7 +80,7 @@ def test_every_wall_clock_time_that_exists_once_is_met_exactly(zone: str, month:
     begin = datetime(2027, month, 1, tzinfo=UTC)
     end = begin + timedelta(days=30)
     minutes = (begin + timedelta(minutes=n) for n in range(1, 30 * 24 * 60 + 1))
-    assert list(upcoming(begin, Terms(until=end), found.after)) == [
+    assert list(upcoming(begin, FiringTerms(until=end), found.after)) == [
         each for each in minutes if found.local(each).minute == 5
     ]
 

@@ -10,8 +10,8 @@ import pytest
 
 from jobs import contract
 from runner.files import validators as rules
+from runner.files.job import load, reference
 from runner.files.job import model as jobfile
-from runner.files.job import reference
 from runner.files.job.schema import schema
 
 DOCS = Path(__file__).parents[5] / "docs"
@@ -96,4 +96,4 @@ def test_the_page_lists_the_refused_variables() -> None:
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", TEXT + FIRST_JOB, re.DOTALL))
 def test_every_piece_of_yaml_on_the_pages_is_right(block: str) -> None:
     workload = "" if "workload:" in block else "workload: {kind: causal_lm, data: stdlib}\n"
-    assert jobfile.load((workload + block).encode(), Path("job.yaml")).name in {"job", "rate-1"}
+    assert load.load((workload + block).encode(), Path("job.yaml")).name in {"job", "rate-1"}

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.textfile import SpecError
-from runner.files.job import model as jobfile
-from runner.files.job.model import JobFile, Written, load_all
+from runner.base.textfile import FileError
+from runner.files.job import load
+from runner.files.job.load import LoadedFile, load_all
+from runner.files.job.model import JobFile
 
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 
 
-def written(matrix: str, rest: str = "", workload: str = WORKLOAD) -> Written:
+def written(matrix: str, rest: str = "", workload: str = WORKLOAD) -> LoadedFile:
     text = f"{workload}{rest}matrix:\n  values:\n{matrix}"
     return load_all(text.encode(), Path("rate.yaml"))
 
@@ -21,7 +22,7 @@ def jobs(matrix: str, rest: str = "") -> tuple[JobFile, ...]:
 
 
 def complaints(matrix: str, rest: str = "") -> list[str]:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(FileError) as caught:
         written(matrix, rest)
     return [line.removeprefix("rate.yaml:") for line in caught.value.lines]
 
@@ -43,7 +44,7 @@ def test_a_file_without_a_matrix_is_one_job_with_its_own_name() -> None:
 
 
 def test_reading_one_job_of_a_matrix_gives_the_first_with_the_matrix_in_it() -> None:
-    job = jobfile.load(f"{WORKLOAD}matrix: {{values: {{seed: [7, 8]}}}}".encode(), Path("rate.yaml"))
+    job = load.load(f"{WORKLOAD}matrix: {{values: {{seed: [7, 8]}}}}".encode(), Path("rate.yaml"))
     assert (job.name, job.seed, job.matrix is not None) == ("rate-1", 7, True)
 
 

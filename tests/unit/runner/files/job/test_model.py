@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import CausalLm, CheckpointPlan
-from runner.base.textfile import SpecError
+from runner.base.textfile import FileError
+from runner.files.job import load
 from runner.files.job import model as jobfile
 from runner.files.job.model import JobFile
 
@@ -16,12 +17,12 @@ WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 
 
 def job(text: str = "", name: str = "job.yaml") -> JobFile:
-    return jobfile.load((WORKLOAD + text).encode(), Path(name))
+    return load.load((WORKLOAD + text).encode(), Path(name))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_a_shipped_job_file_is_right_as_it_stands(path: Path) -> None:
-    assert jobfile.read(path).workload.kind in jobfile.WORKLOADS
+    assert load.read(path).workload.kind in jobfile.WORKLOADS
 
 
 def test_defaults_are_those_of_an_ordinary_job() -> None:
@@ -69,34 +70,34 @@ def test_a_harmless_variable_is_not_refused(name: str) -> None:
      "TRITON_CACHE_DIR", "CUBLAS_WORKSPACE_CONFIG", "AWS_SECRET_ACCESS_KEY", "MYSQL_PASSWD", "apikey"],
 )  # fmt: skip
 def test_a_dangerous_variable_is_refused(name: str) -> None:
-    with pytest.raises(SpecError, match=rf"job.yaml:2:15: environment.{name}: "):
+    with pytest.raises(FileError, match=rf"job.yaml:2:15: environment.{name}: "):
         job(f"environment: {{{name}: x}}\n")
 
 
 def test_a_long_variable_is_refused() -> None:
-    with pytest.raises(SpecError, match="longer than 32 KiB"):
+    with pytest.raises(FileError, match="longer than 32 KiB"):
         job(f"environment: {{A: {'x' * 40_000}}}\n")
 
 
 def test_a_long_argument_of_a_program_is_refused_at_its_place() -> None:
     def program(argument: str) -> JobFile:
         text = f"workload: {{kind: program, command: [echo, {argument}]}}\n"
-        return jobfile.load(text.encode(), Path("job.yaml"))
+        return load.load(text.encode(), Path("job.yaml"))
 
     assert program("x" * 32 * 1024).workload.kind == "program"
     said = r"job.yaml:1:43: workload.command\[1\]: is longer than 32 KiB; put it in a file and mount that$"
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(FileError, match=said):
         program("x" * 140_000)
 
 
 def test_a_path_longer_than_the_kernel_allows_is_refused() -> None:
-    with pytest.raises(SpecError, match="longer than a path can be"):
+    with pytest.raises(FileError, match="longer than a path can be"):
         job(f"secrets: {{a: {'x' * 5000}}}\n")
 
 
 def test_a_mount_target_of_odd_characters_is_refused_and_a_normal_one_is_tidied() -> None:
     assert job("mounts: [{source: ., target: /data//a/./b/}]\n").mounts[0].target == "/data/a/b"
-    with pytest.raises(SpecError, match="must be printable"):
+    with pytest.raises(FileError, match="must be printable"):
         job('mounts: [{source: ., target: "/data/a\\nb"}]\n')
 
 
@@ -106,11 +107,11 @@ def test_the_source_of_a_mount_may_have_any_name_that_a_file_can_have() -> None:
 
 
 def test_a_job_survives_writing_and_reading() -> None:
-    before = jobfile.read(REPOSITORY / "examples" / "with_everything.yaml")
-    after = jobfile.undump(jobfile.dump(before))
+    before = load.read(REPOSITORY / "examples" / "with_everything.yaml")
+    after = load.undump(load.dump(before))
     assert after == before
     assert jobfile.resolve_profile(after, "cpu") == jobfile.resolve_profile(before, "cpu")
-    assert jobfile.dump(after) == jobfile.dump(before)
+    assert load.dump(after) == load.dump(before)
 
 
 def test_the_layout_of_a_file_does_not_make_another_job() -> None:
@@ -118,7 +119,7 @@ def test_the_layout_of_a_file_does_not_make_another_job() -> None:
 
 
 def test_a_job_without_a_file_complains_without_a_place() -> None:
-    problem = jobfile.undump(jobfile.dump(job())).origin.problem(("workload", "data"), "is gone")
+    problem = load.undump(load.dump(job())).origin.problem(("workload", "data"), "is gone")
     assert problem.line(Path("job.yaml")) == "job.yaml: workload.data: is gone"
 
 
@@ -152,23 +153,23 @@ def test_an_automatic_interval_survives_being_kept() -> None:
         "checkpoint: {every: 90s}\n",
         "checkpoint: {every: null, every_steps: 5}\n",
     ):
-        assert jobfile.undump(jobfile.dump(job(text))).checkpoint == job(text).checkpoint
+        assert load.undump(load.dump(job(text))).checkpoint == job(text).checkpoint
 
 
 def test_a_name_that_is_made_from_that_of_a_file_is_no_number() -> None:
     text = b"workload: {kind: causal_lm, data: stdlib}\n"
-    assert jobfile.load(text, Path("12.yaml")).name == "job-12"
+    assert load.load(text, Path("12.yaml")).name == "job-12"
     digits = "1" * 70
-    assert jobfile.load(text, Path(f"{digits}.yaml")).name == f"job-{digits[:59]}"
+    assert load.load(text, Path(f"{digits}.yaml")).name == f"job-{digits[:59]}"
 
 
 def test_a_job_that_was_called_by_a_number_earlier_can_still_be_read() -> None:
-    job = jobfile.load(b"workload: {kind: causal_lm, data: stdlib}\n", Path("a.yaml"))
-    assert jobfile.undump(jobfile.dump(job.model_copy(update={"name": "12"}))).name == "12"
+    job = load.load(b"workload: {kind: causal_lm, data: stdlib}\n", Path("a.yaml"))
+    assert load.undump(load.dump(job.model_copy(update={"name": "12"}))).name == "12"
 
 
 def test_a_number_as_a_name_does_not_matter_where_another_one_is_given() -> None:
     text = b"name: '12'\nworkload: {kind: causal_lm, data: stdlib}\n"
-    with pytest.raises(SpecError, match="must not be a number"):
-        jobfile.load_all(text, Path("a.yaml"))
-    assert len(jobfile.load_all(text, Path("a.yaml"), name="nightly").jobs) == 1
+    with pytest.raises(FileError, match="must not be a number"):
+        load.load_all(text, Path("a.yaml"))
+    assert len(load.load_all(text, Path("a.yaml"), name="nightly").jobs) == 1

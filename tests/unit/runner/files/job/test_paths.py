@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.files.job import model as jobfile
-from runner.files.job import paths
+from runner.files.job import load, paths
 from runner.files.job.paths import Kind, problem_with
 
 NOBODY = 65534
@@ -119,7 +118,7 @@ def test_what_lies_below_a_closed_directory_cannot_be_asked_about(tmp_path: Path
 
 
 def unusable(text: str, base: Path, look: paths.Look = paths.problem_with) -> list[str]:
-    job = jobfile.load(text.encode(), Path("job.yaml"))
+    job = load.load(text.encode(), Path("job.yaml"))
     return [problem.line(job.origin.path) for problem in paths.unusable(job, base, look)]
 
 
@@ -160,5 +159,5 @@ def test_a_secret_has_at_most_a_mebibyte_and_is_refused_at_its_place_beyond(tmp_
 
 
 def test_the_standard_library_is_no_path() -> None:
-    job = jobfile.load(b"workload: {kind: causal_lm, data: stdlib}\n", Path("job.yaml"))
+    job = load.load(b"workload: {kind: causal_lm, data: stdlib}\n", Path("job.yaml"))
     assert list(paths.paths(job)) == []

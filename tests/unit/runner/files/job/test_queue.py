@@ -9,9 +9,9 @@ from runner.core.scheduler.snapshot import Condition, Kind
 from runner.files.job.cron import NAMED
 from runner.files.job.queue import (
     Dependency,
-    DeviceChoice,
+    DeviceRequest,
     Matrix,
-    Queueing,
+    QueueFields,
     Schedule,
     combinations,
     contradictions,
@@ -31,49 +31,53 @@ def complaints(
 ) -> dict[str, str]:
     found = contradictions(
         gpus=gpus,
-        queueing=Queueing.model_validate(queue or {}),
-        devices=DeviceChoice.model_validate(devices or {}),
+        queueing=QueueFields.model_validate(queue or {}),
+        devices=DeviceRequest.model_validate(devices or {}),
         matrix=matrix,
         schedule=schedule,
     )
     return {".".join(map(str, path)): fact for path, fact in found}
 
 
-def refusal(model: type[Queueing | DeviceChoice | Schedule | Matrix], /, **fields: object) -> str:
+def refusal(model: type[QueueFields | DeviceRequest | Schedule | Matrix], /, **fields: object) -> str:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(fields)
     return str(caught.value.errors()[0]["msg"])
 
 
 def test_defaults_are_those_of_an_ordinary_job() -> None:
-    assert (Queueing().priority_class, Queueing().after, Queueing().not_before) == ("normal", (), None)
-    assert (DeviceChoice().lent_as, DeviceChoice().least_capability) == (Kind.WHOLE, (0, 0))
+    assert (QueueFields().priority_class, QueueFields().after, QueueFields().not_before) == (
+        "normal",
+        (),
+        None,
+    )
+    assert (DeviceRequest().lent_as, DeviceRequest().least_capability) == (Kind.WHOLE, (0, 0))
     assert complaints() == {}
 
 
 def test_a_text_stands_for_a_job_that_must_succeed() -> None:
-    queueing = Queueing.model_validate({"after": ["prep", {"job": "eval", "condition": "any"}]})
+    queueing = QueueFields.model_validate({"after": ["prep", {"job": "eval", "condition": "any"}]})
     assert queueing.after == (Dependency(job="prep"), Dependency(job="eval", condition="any"))
     assert [after.wanted for after in queueing.after] == [Condition.OK, Condition.ANY]
 
 
 def test_a_moment_needs_an_offset() -> None:
-    assert Queueing(not_before="2030-01-01T18:00:00Z").not_before == datetime(2030, 1, 1, 18, tzinfo=UTC)
-    assert 'did you mean "2030-01-01T18:00:00Z"?' in refusal(Queueing, not_before="2030-01-01T18:00:00")
-    assert 'did you mean "2030-01-01T18:00:00Z"?' in refusal(Queueing, not_before=datetime(2030, 1, 1, 18))  # noqa: DTZ001  that is the point
-    assert "must be a time such as" in refusal(Queueing, not_before="tomorrow")
-    assert "not 5" in refusal(Queueing, not_before=5)
+    assert QueueFields(not_before="2030-01-01T18:00:00Z").not_before == datetime(2030, 1, 1, 18, tzinfo=UTC)
+    assert 'did you mean "2030-01-01T18:00:00Z"?' in refusal(QueueFields, not_before="2030-01-01T18:00:00")
+    assert 'did you mean "2030-01-01T18:00:00Z"?' in refusal(QueueFields, not_before=datetime(2030, 1, 1, 18))  # noqa: DTZ001  that is the point
+    assert "must be a time such as" in refusal(QueueFields, not_before="tomorrow")
+    assert "not 5" in refusal(QueueFields, not_before=5)
     for outside in ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "1999-12-31T23:59:59Z"):
-        assert "must be in the years 2000 to 9000, not" in refusal(Queueing, not_before=outside)
-    assert Queueing(not_before="9000-12-31T23:59:59Z").not_before is not None
+        assert "must be in the years 2000 to 9000, not" in refusal(QueueFields, not_before=outside)
+    assert QueueFields(not_before="9000-12-31T23:59:59Z").not_before is not None
 
 
 def test_devices_are_chosen_by_kind_model_memory_capability_and_links() -> None:
-    devices = DeviceChoice(kind="slice", model="1g.10gb", memory="10GiB", capability="8.0")
+    devices = DeviceRequest(kind="slice", model="1g.10gb", memory="10GiB", capability="8.0")
     assert (devices.lent_as, devices.model, devices.memory) == (Kind.SLICE, ("1g.10gb",), 10 * GIB)
     assert devices.least_capability == (8, 0)
-    assert DeviceChoice(model=("H100", "H200")).model == ("H100", "H200")
-    assert 'must be a compute capability such as "8.0"' in refusal(DeviceChoice, capability="eight")
+    assert DeviceRequest(model=("H100", "H200")).model == ("H100", "H200")
+    assert 'must be a compute capability such as "8.0"' in refusal(DeviceRequest, capability="eight")
 
 
 @pytest.mark.parametrize("cron", ["0 3 * * 1-5", "*/10 8,20 1 JAN MON", "@daily"])
@@ -122,8 +126,8 @@ def test_a_time_zone_that_does_not_exist_is_told_with_a_guess() -> None:
 
 
 def test_models_and_references_are_told_apart_from_what_is_none() -> None:
-    assert "must be part of a model's name" in refusal(DeviceChoice, model="H")
-    assert "must be the id or the name of a job" in refusal(Queueing, after=("a/b",))
+    assert "must be part of a model's name" in refusal(DeviceRequest, model="H")
+    assert "must be the id or the name of a job" in refusal(QueueFields, after=("a/b",))
     assert "is no field that can be varied" in refusal(Matrix, values={"a b": (1,)})
 
 
@@ -177,5 +181,5 @@ def test_the_same_dependency_twice_is_told_and_so_is_a_time_beside_a_schedule() 
     [(7, '7; put it in quotes: "7"'), (1.5, "1.5"), (True, "true"), (None, "nothing"), (["a"], "a list")],
 )
 def test_what_is_no_job_is_told_what_names_one(value: object, found: str) -> None:
-    said = refusal(Queueing, after=(value,))
+    said = refusal(QueueFields, after=(value,))
     assert said.endswith(f"must be the id or the name of a job, or a mapping with it, not {found}")

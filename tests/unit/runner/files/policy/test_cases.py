@@ -3,7 +3,7 @@ from textwrap import dedent
 
 import pytest
 
-from runner.base.textfile import SpecError
+from runner.base.textfile import FileError
 from runner.files.policy.cases import Case, load, read, run
 from runner.files.policy.load import named
 
@@ -99,7 +99,7 @@ def case(facts: str = "{}", expect: str = "{do: hold}", more: str = "") -> str:
     ],
 )
 def test_a_case_that_is_wrong_is_told_with_its_place(text: str, said: str) -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(FileError) as caught:
         cases(text)
     assert any(said in line for line in caught.value.lines), caught.value.lines
 

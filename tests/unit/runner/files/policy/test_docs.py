@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.textfile import SpecError
+from runner.base.textfile import FileError
 from runner.core.policy.catalog import TABLE
-from runner.core.policy.decision import Limit
+from runner.core.policy.decision import Guard
 from runner.core.policy.facts import Kind
-from runner.core.policy.model import TURNS, VERBS, Knob, Mode, Source, Spent, digest
+from runner.core.policy.model import TURNS, VERBS, Mode, OnExhausted, Setting, Source, digest
 from runner.files.policy import cases as policy_cases
 from runner.files.policy import reference
-from runner.files.policy.load import SHIPPED, Shelf, load, named
+from runner.files.policy.load import SHIPPED, PolicySource, load, named
 
 DOCS = Path(__file__).parents[5] / "docs"
 PAGE = (DOCS / "policy.md").read_text(encoding="utf-8")
@@ -60,13 +60,13 @@ def test_every_kind_of_value_is_put_into_words() -> None:
 
 def test_the_page_names_every_limit_verb_word_and_shipped_policy() -> None:
     words = [
-        *Limit,
+        *Guard,
         *(verb for verbs in VERBS.values() for verb in verbs),
-        *Spent,
-        *Knob,
+        *OnExhausted,
+        *Setting,
         *set(TURNS.values()),
     ]
-    words += [*Source, *Shelf().names()]
+    words += [*Source, *PolicySource().names()]
     assert [word for word in words if not re.search(rf"[`: {{]{re.escape(word)}[`: ,|)}}]", PAGE)] == []
     assert f"mode: {Mode.LOG}" in PAGE
 
@@ -107,7 +107,7 @@ def test_the_cases_of_the_how_to_are_as_expected() -> None:
 def test_the_mistake_of_the_how_to_is_told_as_it_says() -> None:
     (wrong,) = [block for block in blocks(HOWTO) if block.startswith("# mine.yaml, with a mistake")]
     said = re.findall(r"^mine\.yaml:\d.*$", HOWTO, re.MULTILINE)
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(FileError) as caught:
         load(wrong.encode(), Path("mine.yaml"))
     assert str(caught.value).splitlines() == said
 

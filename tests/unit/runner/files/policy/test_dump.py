@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.base.textfile import SpecError
+from runner.base.textfile import FileError
 from runner.core.policy.conditions import AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import Policy, Rule, Verb
 from runner.files.policy.dump import dump
-from runner.files.policy.load import Shelf, load, named
+from runner.files.policy.load import PolicySource, load, named
 from tests.unit.runner.core.policy.strategies import policies
 
 
-@pytest.mark.parametrize("name", Shelf().names())
+@pytest.mark.parametrize("name", PolicySource().names())
 def test_a_policy_written_out_is_the_same_policy(name: str) -> None:
     policy = named(name)
     assert load(dump(policy).encode(), Path("again.yaml")) == policy
@@ -47,17 +47,17 @@ def test_a_condition_takes_its_shortest_form(condition: Condition, text: str) ->
     assert f"  - {{name: a, when: {text}, do: hold}}\n" in dump(policy)
 
 
-@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize("moment", list(DecisionPoint))
 @settings(max_examples=25)
 @given(rest=st.data())
-def test_whatever_can_be_read_can_be_written(moment: Moment, rest: st.DataObject) -> None:
+def test_whatever_can_be_read_can_be_written(moment: DecisionPoint, rest: st.DataObject) -> None:
     """Not every arbitrary policy is a sensible one; those that the reader takes survive the round trip."""
     text = dump(rest.draw(policies(moment))) + (
-        "" if moment is Moment.EXIT else "on_exit: [{name: o, when: {}, do: hold}]\n"
+        "" if moment is DecisionPoint.EXIT else "on_exit: [{name: o, when: {}, do: hold}]\n"
     )
     try:
         once = load(text.encode(), Path("p.yaml"))
-    except SpecError as error:
+    except FileError as error:
         assert "not valid YAML" not in str(error)  # noqa: PT017 - one way of two
         return
     assert load(dump(once).encode(), Path("p.yaml")) == once

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.base.textfile import SpecError
+from runner.base.textfile import FileError
 from runner.core.policy.facts import Facts
 from runner.files.policy import journal as policy_journal
 from runner.files.policy.load import named
@@ -35,7 +35,7 @@ def test_every_line_is_a_record() -> None:
     ],
 )
 def test_what_is_no_record_is_told_with_its_line(line: str, said: str) -> None:
-    with pytest.raises(SpecError, match=r"journal\.jsonl:2:1: is no record of a decision: ") as caught:
+    with pytest.raises(FileError, match=r"journal\.jsonl:2:1: is no record of a decision: ") as caught:
         policy_journal.load(f"\n{line}\n", PATH)
     assert said in str(caught.value)
 
@@ -53,7 +53,7 @@ def test_what_is_no_record_is_told_with_its_line(line: str, said: str) -> None:
 )
 def test_a_record_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     kept = {**journal(POLICY, OOM)[0], **wrong}
-    with pytest.raises(SpecError, match=r"journal\.jsonl:1:1: is no record of a decision"):
+    with pytest.raises(FileError, match=r"journal\.jsonl:1:1: is no record of a decision"):
         policy_journal.load(json.dumps(kept), PATH)
 
 
@@ -66,7 +66,7 @@ def test_files_are_read_one_after_the_other(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"\xff\xfe")
     for name, said in (("none", "cannot be read: No such file"), ("latin", "is not UTF-8 text")):
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(FileError, match=said):
             policy_journal.read([tmp_path / name])
 
 

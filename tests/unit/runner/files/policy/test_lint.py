@@ -2,8 +2,8 @@ import pytest
 
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import Known
-from runner.core.policy.model import Mode, Rule, Spent, Verb
-from runner.files.policy.lint import contradiction, hidden
+from runner.core.policy.model import Mode, OnExhausted, Rule, Verb
+from runner.files.policy.lint import contradiction, unreachable_rules
 
 NAN = Comparison("nan", Operator.IS, operand=True)
 OOM = Comparison("oom.device", Operator.IS, operand=True)
@@ -13,7 +13,9 @@ def code(sign: Operator, operand: Known) -> Comparison:
     return Comparison("exit.code", sign, operand)
 
 
-def rule(name: str, when: Condition, *, mode: Mode = Mode.ACT, spent: Spent = Spent.GIVE_UP) -> Rule:
+def rule(
+    name: str, when: Condition, *, mode: Mode = Mode.ACT, spent: OnExhausted = OnExhausted.GIVE_UP
+) -> Rule:
     return Rule(name, Verb.RESUME, when, spent=spent, mode=mode)
 
 
@@ -35,16 +37,18 @@ def test_a_rule_behind_one_that_is_true_whenever_it_is_is_hidden(
     hides: bool,  # noqa: FBT001
 ) -> None:
     rules = (rule("a", first), rule("b", second))
-    assert [(one.name, other.name) for one, other in hidden(rules)] == ([("b", "a")] if hides else [])
+    assert [(one.name, other.name) for one, other in unreachable_rules(rules)] == (
+        [("b", "a")] if hides else []
+    )
 
 
 def test_a_rule_that_hands_over_or_only_speaks_hides_nothing() -> None:
-    assert list(hidden((rule("a", ALWAYS, spent=Spent.NEXT), rule("b", NAN)))) == []
-    assert list(hidden((rule("a", ALWAYS, mode=Mode.LOG), rule("b", NAN)))) == []
+    assert list(unreachable_rules((rule("a", ALWAYS, spent=OnExhausted.NEXT), rule("b", NAN)))) == []
+    assert list(unreachable_rules((rule("a", ALWAYS, mode=Mode.LOG), rule("b", NAN)))) == []
 
 
 def test_a_rule_that_only_speaks_is_heard_everywhere() -> None:
-    assert list(hidden((rule("a", ALWAYS), rule("b", NAN, mode=Mode.LOG)))) == []
+    assert list(unreachable_rules((rule("a", ALWAYS), rule("b", NAN, mode=Mode.LOG)))) == []
 
 
 @pytest.mark.parametrize(

@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.base.textfile import SpecError
+from runner.base.textfile import FileError
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import Moment
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import (
     Adjustment,
     Backoff,
     Ceilings,
     Economics,
-    Knob,
     Mode,
+    OnExhausted,
     Policy,
+    RestartRate,
     Rule,
+    Setting,
     Source,
-    Spent,
-    Start,
-    Storm,
+    StartPoint,
     Verb,
 )
 from runner.files.policy import load as policy_file
-from runner.files.policy.load import Shelf, load, named, read
+from runner.files.policy.load import PolicySource, load, named, read
 
 TAIL = "on_exit: [{name: other, when: {}, do: resume}]\n"
 FILE = Path("mine.yaml")
@@ -47,8 +47,8 @@ def when(text: str, section: str = "on_exit") -> Condition:
     return rule(f"{{name: a, when: {text}, do: {verb}}}", section).when
 
 
-def problems(text: str, shelf: Shelf | None = None, path: Path = FILE) -> list[str]:
-    with pytest.raises(SpecError) as caught:
+def problems(text: str, shelf: PolicySource | None = None, path: Path = FILE) -> list[str]:
+    with pytest.raises(FileError) as caught:
         load(dedent(text).encode(), path, shelf)
     return [line.removeprefix(f"{path}:") for line in caught.value.lines]
 
@@ -81,7 +81,7 @@ def test_every_setting_has_its_place() -> None:
             why: because
         """
     policy = load(dedent(text).encode(), FILE)
-    assert policy.ceilings == Ceilings(9, timedelta(hours=2), Storm(4, timedelta(minutes=10)), 2)
+    assert policy.ceilings == Ceilings(9, timedelta(hours=2), RestartRate(4, timedelta(minutes=10)), 2)
     assert policy.backoff == Backoff(timedelta(seconds=1), 3.0, timedelta(minutes=1), 0.0)
     assert policy.economics == Economics(1.5, 0, timedelta(minutes=1))
     assert policy.on_exit == (
@@ -89,16 +89,16 @@ def test_every_setting_has_its_place() -> None:
             "all",
             Verb.RESUME,
             Comparison("nan", Operator.IS, operand=True),
-            Start(Source.STEP, 40),
+            StartPoint(Source.STEP, 40),
             (
-                Adjustment(Knob.MICRO_BATCH, "halve"),
-                Adjustment(Knob.PRECISION, "safer"),
-                Adjustment(Knob.COMPILE, "off"),
-                Adjustment(Knob.PROFILE, "plain"),
+                Adjustment(Setting.MICRO_BATCH, "halve"),
+                Adjustment(Setting.PRECISION, "safer"),
+                Adjustment(Setting.COMPILE, "off"),
+                Adjustment(Setting.PROFILE, "plain"),
             ),
             charge=False,
             tries=2,
-            spent=Spent.NEXT,
+            spent=OnExhausted.NEXT,
             mode=Mode.LOG,
             why="because",
         ),
@@ -182,10 +182,10 @@ def test_all_problems_are_told_at_once_and_in_order() -> None:
 # --- What it extends
 
 
-def shelf_with(tmp_path: Path, **files: str) -> Shelf:
+def shelf_with(tmp_path: Path, **files: str) -> PolicySource:
     for name, text in files.items():
         (tmp_path / f"{name}.yaml").write_text(f"policy: 1\n{dedent(text)}")
-    return Shelf(tmp_path)
+    return PolicySource(tmp_path)
 
 
 PARENT = """\
@@ -220,7 +220,7 @@ def test_single_settings_are_taken_over(tmp_path: Path) -> None:
     shelf = shelf_with(tmp_path, parent=PARENT)
     text = "policy: 1\nextends: parent\nceilings: {attempts: 5}\nbackoff: {jitter: 0}\n"
     policy = load(text.encode(), tmp_path / "child.yaml", shelf)
-    assert policy.ceilings == Ceilings(5, timedelta(hours=2), Storm(4, timedelta(minutes=10)), 2)
+    assert policy.ceilings == Ceilings(5, timedelta(hours=2), RestartRate(4, timedelta(minutes=10)), 2)
     assert policy.backoff == Backoff(timedelta(seconds=1), 2.0, timedelta(minutes=1), 0.0)
 
 
@@ -272,7 +272,7 @@ def test_no_extension_is_looser_than_what_it_extends(
     text = f"policy: 1\nextends: default\nceilings: {{{said}}}\n"
     try:
         own = load(text.encode(), FILE).ceilings
-    except SpecError as error:
+    except FileError as error:
         assert "is looser" in str(error) or "never reached" in str(error)  # noqa: PT017 - one way of two
         return
     assert own.attempts <= parent.attempts
@@ -286,7 +286,7 @@ def test_no_extension_is_looser_than_what_it_extends(
 
 def test_what_extends_itself_is_refused(tmp_path: Path) -> None:
     shelf = shelf_with(tmp_path, a="extends: b\n", b="extends: c\n", c="extends: b\n")
-    with pytest.raises(SpecError, match="extends itself: a -> b -> c -> b"):
+    with pytest.raises(FileError, match="extends itself: a -> b -> c -> b"):
         read(tmp_path / "a.yaml", shelf)
 
 
@@ -308,7 +308,7 @@ def test_a_policy_may_lie_beside_the_one_that_extends_it(tmp_path: Path) -> None
 
 def test_whoever_reads_for_others_reads_no_paths(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(f"policy: 1\n{TAIL}")
-    lines = problems("policy: 1\nextends: base.yaml\n", Shelf(paths=False), tmp_path / "mine.yaml")
+    lines = problems("policy: 1\nextends: base.yaml\n", PolicySource(paths=False), tmp_path / "mine.yaml")
     assert 'extends: there is no policy "base.yaml"' in lines[0]
 
 
@@ -323,7 +323,7 @@ def test_what_is_wrong_with_the_parent_is_told_in_one_line(tmp_path: Path) -> No
 
 def test_a_name_must_be_text(tmp_path: Path) -> None:
     assert "2:10: extends: must be one line of text, at most 500 characters, not 7" in problems(
-        f"policy: 1\nextends: 7\n{TAIL}", Shelf(tmp_path)
+        f"policy: 1\nextends: 7\n{TAIL}", PolicySource(tmp_path)
     )
 
 
@@ -331,33 +331,33 @@ def test_a_name_must_be_text(tmp_path: Path) -> None:
 
 
 def test_every_shipped_policy_can_be_read_by_its_name() -> None:
-    names = Shelf().names()
+    names = PolicySource().names()
     assert names == ("default", "first-steps", "patient", "restart-if-epoch-only-checkpoints", "strict")
     assert [named(name).name for name in names] == list(names)
 
 
 def test_a_policy_of_an_unknown_name_is_guessed_at() -> None:
-    with pytest.raises(SpecError, match='defualt: there is no policy of this name; did you mean "default"'):
+    with pytest.raises(FileError, match='defualt: there is no policy of this name; did you mean "default"'):
         named("defualt")
 
 
 def test_a_file_that_does_not_exist_is_told_with_the_next_step(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match='no such file; "runner policy show" prints one to begin with'):
+    with pytest.raises(FileError, match='no such file; "runner policy show" prints one to begin with'):
         read(tmp_path / "none.yaml")
 
 
 def test_a_directory_is_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is a directory, not a policy"):
+    with pytest.raises(FileError, match="is a directory, not a policy"):
         policy_file.read(tmp_path)
 
 
 def test_every_moment_has_a_section() -> None:
-    assert set(policy_file.SECTIONS) == set(Moment)
+    assert set(policy_file.SECTIONS) == set(DecisionPoint)
 
 
 def test_a_ceiling_that_is_no_duration_is_not_told_to_be_looser_too() -> None:
     text = b"policy: 1\nextends: default\nceilings: {wall: 30 days}\n"
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(FileError) as caught:
         load(text, Path("mine.yaml"))
     (line,) = caught.value.lines
     assert line.startswith("mine.yaml:3:18: ceilings.wall: must be a duration")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.textfile import SpecError
+from runner.base.textfile import FileError
 from runner.core.policy.model import digest
-from runner.files.job.model import JobFile, load
+from runner.files.job.load import load
+from runner.files.job.model import JobFile
 from runner.files.policy import load as files
 from runner.files.policy import of_job
 
@@ -20,20 +21,20 @@ def job(more: str = "") -> JobFile:
 
 
 def complaint(found: JobFile, base: Path) -> str:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(FileError) as caught:
         of_job.find(found, base)
     return "\n".join(caught.value.lines)
 
 
-@pytest.mark.parametrize("name", files.Shelf().names())
+@pytest.mark.parametrize("name", files.PolicySource().names())
 def test_every_policy_that_comes_with_the_runner_survives_being_kept(name: str, tmp_path: Path) -> None:
     found = of_job.find(job(f"policy: {name}\n"), tmp_path)
     assert found == files.named(name)
-    assert of_job.unpinned(of_job.pinned(found)) == found
+    assert of_job.deserialized(of_job.serialized(found)) == found
 
 
 def test_a_job_of_an_older_runner_has_the_default_policy() -> None:
-    assert of_job.unpinned(None) == files.named("default")
+    assert of_job.deserialized(None) == files.named("default")
 
 
 def test_a_file_is_found_beside_the_job_file_and_so_is_what_it_extends(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_a_file_is_found_beside_the_job_file_and_so_is_what_it_extends(tmp_path:
     found = of_job.find(job("policy: ./mine.yaml\n"), tmp_path, reader)
     assert (found.name, found.ceilings.attempts) == ("mine", 2)
     assert seen == ["mine.yaml", "base.yaml"]  # what comes with the runner is the runner's own
-    kept = of_job.unpinned(of_job.pinned(found))
+    kept = of_job.deserialized(of_job.serialized(found))
     assert (kept.on_exit, kept.ceilings.attempts) == (found.on_exit, 2)
 
 
@@ -56,7 +57,7 @@ def test_waits_that_do_not_grow_survive_being_kept(tmp_path: Path) -> None:
     text = "policy: 1\nextends: default\nbackoff: {first: 1m, factor: 1}\n"
     (tmp_path / "mine.yaml").write_text(text)
     found = of_job.find(job("policy: ./mine.yaml\n"), tmp_path)
-    assert of_job.unpinned(of_job.pinned(found)).backoff == found.backoff
+    assert of_job.deserialized(of_job.serialized(found)).backoff == found.backoff
 
 
 def test_mistakes_have_their_place_in_the_file_where_they_are(tmp_path: Path) -> None:
@@ -92,10 +93,10 @@ def test_a_policy_has_one_digest_and_another_one_beside_it_where_the_job_file_ti
     text = "policy: 1\nextends: default\nbackoff: {factor: 1}\nceilings: {attempts: 2}\n"
     (tmp_path / "mine.yaml").write_text(text)
     mine = of_job.find(job("policy: mine.yaml\n"), tmp_path)
-    kept, own = of_job.pinned(mine), of_job.kept_digest(mine)
+    kept, own = of_job.serialized(mine), of_job.kept_digest(mine)
     free, tight = job(), job("retry: {max_attempts: 1}\n")
-    assert of_job.digests(kept, of_job.in_force(free, of_job.unpinned(kept))) == own
-    held = of_job.in_force(tight, of_job.unpinned(kept))
+    assert of_job.digests(kept, of_job.in_force(free, of_job.deserialized(kept))) == own
+    held = of_job.in_force(tight, of_job.deserialized(kept))
     assert of_job.digests(kept, held) == f"{own} + retry: {digest(held)}"
 
 
@@ -113,7 +114,7 @@ def test_a_remedy_that_names_no_profile_is_a_mistake(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["Default", "-", "a b", "~/mine.yaml", "$HOME/mine.yaml", "${X}.yaml"])
 def test_what_is_neither_a_name_nor_a_path_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="policy: "):
+    with pytest.raises(FileError, match="policy: "):
         job(f'policy: "{text}"\n')
 
 

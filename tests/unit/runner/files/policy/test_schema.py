@@ -5,7 +5,7 @@ import pytest
 
 from runner.base import yaml as yaml_tree
 from runner.files.policy.dump import dump
-from runner.files.policy.load import SHIPPED, Shelf, named
+from runner.files.policy.load import SHIPPED, PolicySource, named
 from runner.files.policy.schema import schema
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
@@ -33,7 +33,7 @@ def test_the_schema_is_one() -> None:
     assert [str(error) for error in of_schemas.iter_errors(schema())] == []
 
 
-@pytest.mark.parametrize("name", Shelf().names())
+@pytest.mark.parametrize("name", PolicySource().names())
 def test_the_schema_accepts_the_shipped_policies(name: str) -> None:
     assert complaints((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")) == []
     assert complaints(dump(named(name))) == []

@@ -2,13 +2,13 @@
 
 import pytest
 
-from runner.core.policy.conditions import conjuncts, weigh
-from runner.core.policy.facts import Moment
+from runner.core.policy.conditions import conjuncts, evaluate
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import Rule
 from runner.files.policy import cases as policy_cases
-from runner.files.policy.load import SHIPPED, Shelf, named
+from runner.files.policy.load import SHIPPED, PolicySource, named
 
-NAMES = Shelf().names()
+NAMES = PolicySource().names()
 SHIPPED_POLICIES = {name: named(name) for name in NAMES}
 CASES = {name: policy_cases.read(SHIPPED / f"{name}.cases.yaml") for name in NAMES}
 TEXTS = {name: (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8") for name in NAMES}
@@ -46,7 +46,7 @@ def test_every_rule_has_a_case_in_which_it_answers(name: str, rule: Rule) -> Non
 def test_every_rule_with_a_condition_has_a_case_that_misses_it_by_one_fact(name: str, rule: Rule) -> None:
     nearly = [case for case in CASES[name] if case.expected.get("nearly") == rule.name]
     parts = conjuncts(rule.when)
-    missing = [sum(weigh(part, case.now.facts).truth is not True for part in parts) for case in nearly]
+    missing = [sum(evaluate(part, case.now.facts).truth is not True for part in parts) for case in nearly]
     assert 1 in missing or not parts
 
 
@@ -75,4 +75,7 @@ def test_only_the_learned_stall_limit_stops_what_runs() -> None:
 def test_strict_changes_no_bits() -> None:
     turned = {str(each.knob) for rule in SHIPPED_POLICIES["strict"].on_exit for each in rule.adjust}
     assert turned == {"eval_batch", "workers"}
-    assert {rule.do for rule in SHIPPED_POLICIES["strict"].rules(Moment.CHANGE)[:2]} == {"keep", "restart"}
+    assert {rule.do for rule in SHIPPED_POLICIES["strict"].rules(DecisionPoint.CHANGE)[:2]} == {
+        "keep",
+        "restart",
+    }

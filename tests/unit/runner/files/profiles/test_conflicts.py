@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from jobs.contract import KINDS, SWITCHES, Profile, profiles_dir
-from runner.base.textfile import Position, SpecError
-from runner.files.job import model as jobfile
+from runner.base.textfile import FileError, Position
+from runner.files.job import conflicts, load
 from runner.files.profiles.conflicts import CONTRADICTIONS, ENVIRONMENT, USED_BY, Clash, clashes, unused
-from runner.files.profiles.load import ACCELERATORS, JOB_FILE, Accelerator, Said, named, profile_names
+from runner.files.profiles.load import (
+    ACCELERATORS,
+    JOB_FILE,
+    Accelerator,
+    ProfileSetting,
+    named,
+    profile_names,
+)
 
 WORKLOADS = Path(__file__).parents[5] / "jobs" / "workloads"
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
@@ -28,7 +35,7 @@ AGAINST: dict[str, Any] = {
 }
 
 
-def found(said: Mapping[str, Said], accelerator: Accelerator = "cuda") -> list[Clash]:
+def found(said: Mapping[str, ProfileSetting], accelerator: Accelerator = "cuda") -> list[Clash]:
     return list(clashes({**named("compat", profiles_dir()), **said}, accelerator))
 
 
@@ -42,12 +49,16 @@ def test_a_shipped_profile_is_free_of_contradictions_where_it_belongs(name: str)
 def test_every_contradiction_is_found_whichever_side_was_said_last(rule: Any) -> None:  # noqa: ANN401
     against = "host" if rule.one == "non_blocking" else AGAINST[rule.other]
     one, other = OFFENDING[rule.one], against
-    free = {"deterministic": Said(value=False), "precision": Said("auto"), "placement": Said("pinned")}
+    free = {
+        "deterministic": ProfileSetting(value=False),
+        "precision": ProfileSetting("auto"),
+        "placement": ProfileSetting("pinned"),
+    }
     for earlier, later in ((rule.one, rule.other), (rule.other, rule.one)):
         values = {rule.one: one, rule.other: other}
         said = {
-            earlier: Said(values[earlier], at=Position(3, 1), rank=JOB_FILE),
-            later: Said(values[later], at=Position(4, 1), rank=JOB_FILE),
+            earlier: ProfileSetting(values[earlier], at=Position(3, 1), rank=JOB_FILE),
+            later: ProfileSetting(values[later], at=Position(4, 1), rank=JOB_FILE),
         }
         (clash,) = found(free | said)
         assert (clash.switch, clash.other) == (later, earlier)
@@ -56,42 +67,42 @@ def test_every_contradiction_is_found_whichever_side_was_said_last(rule: Any) ->
 
 
 def test_the_job_file_is_to_blame_before_a_profile_and_a_profile_before_a_default() -> None:
-    mine = Said(value=True, at=Position(2, 1), rank=JOB_FILE)
-    profiles = Said(value=True, profile="fast", at=Position(9, 1), rank=2)
+    mine = ProfileSetting(value=True, at=Position(2, 1), rank=JOB_FILE)
+    profiles = ProfileSetting(value=True, profile="fast", at=Position(9, 1), rank=2)
     for one, other, blamed in (
         (mine, profiles, "cudnn_benchmark"),
         (profiles, mine, "deterministic"),
-        (profiles, Said(value=True), "cudnn_benchmark"),
+        (profiles, ProfileSetting(value=True), "cudnn_benchmark"),
     ):
         (clash,) = found({"cudnn_benchmark": one, "deterministic": other})
         assert clash.switch == blamed
 
 
 def test_a_side_that_a_profile_says_is_named_with_its_file_and_line() -> None:
-    benchmark = Said(value=True, profile="fast", at=Position(9, 1), rank=2)
-    (clash,) = found({"cudnn_benchmark": benchmark, "deterministic": Said(value=True)})
+    benchmark = ProfileSetting(value=True, profile="fast", at=Position(9, 1), rank=2)
+    (clash,) = found({"cudnn_benchmark": benchmark, "deterministic": ProfileSetting(value=True)})
     assert clash.fact.startswith(
         'true of profile "fast" (fast.yaml:9) contradicts deterministic: true, the default: '
     )
 
 
 def test_a_share_of_device_memory_is_impossible_on_a_cpu_alone() -> None:
-    share = Said(0.5, at=Position(4, 9), rank=JOB_FILE)
+    share = ProfileSetting(0.5, at=Position(4, 9), rank=JOB_FILE)
     assert [len(found({"memory_fraction": share}, each)) for each in ACCELERATORS] == [1, 0, 0]
 
 
 def test_where_the_accelerator_is_open_a_job_is_refused_for_what_is_wrong_on_each() -> None:
     gpu = WORKLOAD + "resources: {gpus: 1}\nprofile: {placement: device}\n"
-    with pytest.raises(SpecError, match=r"job.yaml:3:22: profile.placement: .* loader_workers: 2 of profile"):
-        jobfile.load(gpu.encode(), Path("job.yaml"))
+    with pytest.raises(FileError, match=r"job.yaml:3:22: profile.placement: .* loader_workers: 2 of profile"):
+        load.load(gpu.encode(), Path("job.yaml"))
 
 
 def test_what_is_wrong_on_one_accelerator_alone_is_told_when_the_job_gets_that() -> None:
-    job = jobfile.load(
+    job = load.load(
         (WORKLOAD + "resources: {gpus: 1}\nprofile: {precision: fp32}\n").encode(), Path("job.yaml")
     )
-    assert list(jobfile.clashes(job, "rocm")) == []
-    assert {problem.field for problem in jobfile.clashes(job, "cuda")} == {"profile.precision"}
+    assert list(conflicts.clashes(job, "rocm")) == []
+    assert {problem.field for problem in conflicts.clashes(job, "cuda")} == {"profile.precision"}
 
 
 def test_every_switch_that_some_workloads_use_names_workloads_that_exist() -> None:

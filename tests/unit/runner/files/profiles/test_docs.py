@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import KINDS, SWITCHES, profiles_dir
-from runner.files.job import model as jobfile
+from runner.files.job import load
 from runner.files.profiles.conflicts import CONTRADICTIONS, IMPOSSIBLE
 from runner.files.profiles.environment import environment
 from runner.files.profiles.load import ACCELERATORS, chain, profile_names, resolve
@@ -82,4 +82,4 @@ def test_every_promise_has_a_row_that_names_what_does_it_here() -> None:
 def test_every_piece_of_yaml_on_the_page_is_right(block: str) -> None:
     workload = "workload: {kind: causal_lm, data: stdlib}\n"
     gpu = "resources: {gpus: 1}\naccelerator: cuda\n" if "cuda" in block else ""
-    assert jobfile.load((workload + gpu + block).encode(), Path("job.yaml")).name == "job"
+    assert load.load((workload + gpu + block).encode(), Path("job.yaml")).name == "job"

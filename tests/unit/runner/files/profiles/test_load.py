@@ -6,13 +6,14 @@ import pytest
 from jobs.contract import SWITCHES, Profile, profiles_dir
 from runner.base.errors import UsageError
 from runner.base.textfile import Position
+from runner.files.job import load
 from runner.files.job import model as jobfile
 from runner.files.profiles.load import (
     ACCELERATORS,
     ProfileChoice,
-    Said,
+    ProfileSetting,
     chain,
-    introduction,
+    first_comment,
     named,
     profile_names,
     resolve,
@@ -31,7 +32,7 @@ WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 
 
 def profile(text: str) -> Profile:
-    return jobfile.resolve_profile(jobfile.load((WORKLOAD + text).encode(), Path("job.yaml")), "cpu")
+    return jobfile.resolve_profile(load.load((WORKLOAD + text).encode(), Path("job.yaml")), "cpu")
 
 
 @pytest.mark.timeout(10)
@@ -48,7 +49,7 @@ def write(directory: Path, **profiles: str) -> Path:
 
 
 def test_the_profile_of_an_ordinary_job_is_that_of_its_accelerator() -> None:
-    job = jobfile.load(WORKLOAD.encode(), Path("job.yaml"))
+    job = load.load(WORKLOAD.encode(), Path("job.yaml"))
     assert [jobfile.resolve_profile(job, accelerator).name for accelerator in ACCELERATORS] == [*ACCELERATORS]
 
 
@@ -146,12 +147,12 @@ def test_who_says_a_value_is_known_with_its_place_and_its_reason(tmp_path: Path)
     )
     profiles = write(tmp_path, a=below.replace("seed: 1\n", ""), b="# b\nextends: a\ncompile: off\n")
     found = named("b", profiles)
-    assert found["threads"] == Said(1, "a", Position(4, 1), "first and second", 1)
+    assert found["threads"] == ProfileSetting(1, "a", Position(4, 1), "first and second", 1)
     assert found["threads"].place == "a.yaml:4"
-    assert found["compile"] == Said("off", "b", Position(3, 1), "", 2)
-    assert found["precision"] == Said("fp32")
+    assert found["compile"] == ProfileSetting("off", "b", Position(3, 1), "", 2)
+    assert found["precision"] == ProfileSetting("fp32")
     assert found["precision"].place == ""
-    assert introduction(profiles / "a.yaml") == "What it is for, in two lines."
+    assert first_comment(profiles / "a.yaml") == "What it is for, in two lines."
 
 
 def test_the_baseline_has_every_waste_that_a_switch_can_bring_back() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.core.scheduler.config import Order, Quota, Rules
+from runner.core.scheduler.config import Order, Quota, SchedulerConfig
 from runner.core.scheduler.snapshot import Maintenance
 from runner.files.settings.model import Settings, load_settings
 from runner.files.settings.queue import QueueSettings
@@ -22,7 +22,7 @@ def read(tmp_path: Path, text: str) -> QueueSettings:
 
 def test_the_defaults_are_those_of_the_rules() -> None:
     queue = Settings().queue
-    assert queue.rules() == Rules()
+    assert queue.rules() == SchedulerConfig()
     assert queue.windows() == ()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.adapters.sqlite.devices import DeviceWords
+from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.control.inventory import Inventory
-from runner.core.ports.all import DeviceProcess
+from runner.core.ports.devices import DeviceProcess
 from runner.server.api import devices
 from tests.fakes.daemon.clock import FakeClock
 from tests.unit.runner.control.test_inventory import GIB, IDLE, Watch, Whose
@@ -28,9 +28,9 @@ class Site(Routes):
         service, clock = self.service, FakeClock()
         clock.forward(100)
         self.watch, self.whose = Watch(clock), Whose()
-        self.inventory = Inventory(self.watch, self.whose, DeviceWords(service.store, "boot"), clock)
+        self.inventory = Inventory(self.watch, self.whose, SqliteDeviceMarks(service.store, "boot"), clock)
         self.look()
-        service.daemon.world = replace(service.daemon.world, vitals=self.inventory)
+        service.daemon.context = replace(service.daemon.context, vitals=self.inventory)
         devices.attach(self.app)
 
     def look(self) -> None:
@@ -114,7 +114,7 @@ def test_what_is_in_service_cannot_be_resumed(site: Site) -> None:
 
 
 def test_a_daemon_that_looks_at_no_devices_says_so(site: Site) -> None:
-    site.service.daemon.world = replace(site.service.daemon.world, vitals=None)
+    site.service.daemon.context = replace(site.service.daemon.context, vitals=None)
     assert error(site.ask("GET", "/devices"))[:2] == (503, "unavailable")
 
 

@@ -17,17 +17,17 @@ import pytest
 from jobs.contract import Cause, FileDigest, Manifest, Phase, Result, Status, dump
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.sqlite.store import SqliteStore
-from runner.base.broadcast import Pulse
-from runner.base.keyed_executor import Lanes
+from runner.base.broadcast import ChangeBroadcast
+from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity
-from runner.control.context import World as Parts
-from runner.control.loop import Daemon
-from runner.core.ports.all import Device, Vitals
+from runner.control.context import Context as Parts
+from runner.control.loop import ControlLoop
+from runner.core.ports.devices import Device, Vitals
 from runner.files.settings.model import Settings
-from runner.server.api.jobs import MAX_BODY_BYTES, application
+from runner.server.api.application import MAX_BODY_BYTES, application
 from runner.server.api.peer import Peer, peer_of
-from runner.services.attempts.prepare import JobWorkshop, Shop
-from runner.services.jobs import Service
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.jobs import JobService
 from tests.fakes.engine.executor import FakeExecutor, Program, World
 from tests.fakes.engine.images import FakeImages
 
@@ -40,16 +40,16 @@ class Site:
     """A service, and somebody to talk to it."""
 
     directory: Path
-    world: World = field(default_factory=World)
+    context: World = field(default_factory=World)
     left: list[str] = field(default_factory=list)
     devices: tuple[Device, ...] = (Device("GPU-a", "nvidia", "H100"),)
     vitals: Vitals | None = None
 
     def __post_init__(self) -> None:
-        store, clock, pulse = SqliteStore(self.directory / "store.db"), SystemClock(), Pulse()
+        store, clock, broadcast = SqliteStore(self.directory / "store.db"), SystemClock(), ChangeBroadcast()
         images = FakeImages()
         images.offered["site/ours:1"] = "sha256:ours"
-        shop = Shop(
+        shop = AttemptConfig(
             instance=store.instance,
             jobs_dir=self.directory / "jobs",
             in_container=True,
@@ -59,21 +59,23 @@ class Site:
             log_quota_bytes=1024**2,
             clock=clock,
         )
-        workshop = JobWorkshop(shop)
+        attempt_service = AttemptService(shop)
         parts = Parts(
             store=store,
-            executor=FakeExecutor(store.instance, self.world),
-            workshop=workshop,
+            executor=FakeExecutor(store.instance, self.context),
+            attempt_service=attempt_service,
             clock=clock,
             capacity=Capacity(4.0, 16 * 1024**3, self.devices),
-            lanes=Lanes(2),
-            builds=Lanes(2),
+            work_queue=KeyedExecutor(2),
+            build_queue=KeyedExecutor(2),
             observe_every_s=0.05,
             vitals=self.vitals,
         )
-        daemon = Daemon(parts, changed=pulse.beat)
+        daemon = ControlLoop(parts, changed=broadcast.beat)
         settings, now = Settings(allowed_images={"ours": "site/ours:1"}), clock.now()
-        self.service = Service(daemon, store, workshop, settings, clock, pulse, self.directory, now)
+        self.service = JobService(
+            daemon, store, attempt_service, settings, clock, broadcast, self.directory, now
+        )
         self.app = application(self.service, lambda: self.left.append("left"))
         daemon.start()
 
@@ -102,8 +104,8 @@ class Site:
         return self.directory / "jobs" / job_id / "attempts" / str(attempt)
 
     def end(self, exit_code: int, job_id: str = "1") -> None:
-        [key] = [key for key in self.world.running if key.job_id == job_id]
-        self.world.end(key, exit_code)
+        [key] = [key for key in self.context.running if key.job_id == job_id]
+        self.context.end(key, exit_code)
 
     def complete(self, job_id: str = "1") -> None:
         result = Result(cause=Cause.COMPLETED, step=9, weights_sha256="a" * 64)
@@ -311,11 +313,11 @@ def test_a_job_that_is_not_there_is_not_found(site: Site) -> None:
 def test_signals_reach_the_attempt(site: Site) -> None:
     site.submit()
     site.until("running")
-    [key] = site.world.running
-    site.world.running[key] = Program(on_signal={10: None, 12: None})
+    [key] = site.context.running
+    site.context.running[key] = Program(on_signal={10: None, 12: None})
     assert site.ask("POST", "/jobs/1/signal", {"signal": "sigusr1"}).status_code == 200
     assert site.ask("POST", "/jobs/1/signal", {"signal": "12"}).status_code == 200
-    wait_until(lambda: [n for _, n in site.world.signals] == [10, 12] or None)
+    wait_until(lambda: [n for _, n in site.context.signals] == [10, 12] or None)
     assert error(site.ask("POST", "/jobs/1/signal", {"signal": "LUNCH"}))[0] == 422
 
 
@@ -327,7 +329,7 @@ def test_a_restart_begins_where_it_is_told_to(site: Site) -> None:
     save(site, 40)
     answer = site.ask("POST", "/jobs/1/restart", {"from": 40})
     assert (answer.status_code, answer.json()["begins"]) == (200, "from step 40")
-    wait_until(lambda: len(site.world.launches) == 2 or None)
+    wait_until(lambda: len(site.context.launches) == 2 or None)
     assert '"resume_step": 40' in (site.attempt_dir(attempt=2) / "spec.json").read_text()
     assert site.ask("POST", "/jobs/1/restart", {"from": "lunch"}).status_code == 422
 
@@ -384,8 +386,8 @@ def test_a_program_that_exits_with_0_when_it_is_told_to_stop_has_not_succeeded(
 ) -> None:
     site.submit("workload: {kind: program, command: [./train]}\n")
     site.until("running")
-    [key] = site.world.running
-    site.world.running[key] = Program(on_signal={15: 0})
+    [key] = site.context.running
+    site.context.running[key] = Program(on_signal={15: 0})
     site.ask("POST", f"/jobs/1/{verb}", {} if verb == "restart" else None)
     [(state, outcome)] = then.items()
     found = site.until(state)
@@ -398,7 +400,7 @@ def test_decisions_are_told_with_all_that_led_to_them(site: Site) -> None:
     site.until("running")
     assert site.ask("GET", "/jobs/1/decisions").json() == {"decisions": []}
     site.end(137)
-    wait_until(lambda: len(site.world.launches) == 2 or None)
+    wait_until(lambda: len(site.context.launches) == 2 or None)
     site.until("running")
     [kept] = site.ask("GET", "/jobs/1/decisions").json()["decisions"]
     assert (kept["attempt"], kept["moment"], kept["facts"]["exit.code"]) == (1, "exit", 137)
@@ -450,7 +452,7 @@ def test_a_question_that_waits_is_answered_with_what_there_is_when_the_daemon_le
 ) -> None:
     site.submit()
     site.until("running")
-    site.service.pulse.leave()
+    site.service.broadcast.leave()
     began = time.monotonic()
     answer = site.ask("GET", question)
     assert (answer.status_code, time.monotonic() - began < 10) == (200, True)
@@ -514,7 +516,7 @@ def test_the_build_has_a_log_of_its_own(site: Site) -> None:
 
 
 def test_a_job_without_attempts_has_an_empty_log(site: Site) -> None:
-    site.world.down = True
+    site.context.down = True
     site.submit(JOB + "resources: {cpus: 4}")
     site.submit()
     assert site.ask("GET", "/jobs/2/log").text == ""

@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from runner.base.errors import UsageError
 from runner.server.api import figures_port
 from runner.server.api import status as seeing
-from runner.server.api.figures_port import TcpFigures, over_tcp
-from runner.services.jobs import Service
+from runner.server.api.figures_port import MetricsPort, over_tcp
+from runner.services.jobs import JobService
 from tests.unit.runner.server.api.test_jobs import wait_until
 from tests.unit.runner.server.api.test_status import Watched, read
 
@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Iterator[Watched]:
 
 
 @contextmanager
-def started(place: Watched, listen: str) -> Iterator[TcpFigures]:
+def started(place: Watched, listen: str) -> Iterator[MetricsPort]:
     server = over_tcp(place.app.state.figures, listen, AGAIN_S)
     server.start()
     try:
@@ -50,14 +50,14 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{other.getsockname()[1]}"
 
 
-def listening(service: Service, listen: str) -> Service:
+def listening(service: JobService, listen: str) -> JobService:
     metrics = service.settings.metrics.model_copy(update={"listen": listen})
     return replace(
         service, settings=service.settings.model_copy(update={"metrics": metrics, "watch_every_s": 0.05})
     )
 
 
-def get(server: TcpFigures, path: str) -> tuple[int, str]:
+def get(server: MetricsPort, path: str) -> tuple[int, str]:
     assert server.address is not None
     return ask(server.address, path)
 
@@ -143,7 +143,7 @@ def test_an_address_that_cannot_be_had_now_is_said_once_and_had_as_soon_as_it_ca
     )
 
 
-def get_when_it_listens(server: TcpFigures) -> int:
+def get_when_it_listens(server: MetricsPort) -> int:
     return ask(wait_until(lambda: server.address), "/metrics")[0]
 
 
@@ -202,7 +202,7 @@ def test_everything_that_looks_starts_and_stops_together(place: Watched) -> None
     address = looks.tcp.address
     looks.start()
     deadline = time.monotonic() + 10
-    while len(looks.meter.lags) < 3:
+    while len(looks.monitor.lags) < 3:
         assert time.monotonic() < deadline
         assert ask(address, "/metrics")[0] == 200
     looks.stop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.contract import Phase, Status, dump
-from runner.core.ports.all import Device
+from runner.core.ports.devices import Device
 from runner.server.api import status as seeing
 from tests.fakes.gpu.vitals import FakeVitals
 from tests.unit.runner.server.api.test_jobs import JOB, Site

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from jobs.contract import Effective, FileDigest, Manifest, Phase, Status, dump
-from runner.core.job.model import Promise
+from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.policy.economics import Rate, Work
 from runner.server.api import rollouts as changes
-from runner.services.rollout.verify import Keeper, judged
+from runner.services.rollout.verify import RolloutVerifier, verify
 from tests.unit.runner.server.api.test_jobs import ME, Site, error, wait_until
 
 BASE = """\
@@ -35,7 +35,7 @@ class Place(Site):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.keeper: Keeper = changes.attach(self.app, self.service)
+        self.keeper: RolloutVerifier = changes.attach(self.app, self.service)
 
     def change(self, text: str, uid: int = ME, path: str = "/apply", **more: Any) -> httpx.Response:  # noqa: ANN401
         encoded = base64.b64encode(text.encode()).decode()
@@ -430,7 +430,7 @@ def test_a_canary_that_nobody_knows_measures_nothing(site: Place) -> None:
 # --- Holding a change to its promise
 
 
-PROMISE = Promise(back_to=1, rate=1.0, faster=4.0)
+PROMISE = ExpectedSpeedup(back_to=1, rate=1.0, faster=4.0)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_a_change_is_taken_back_only_if_it_disappoints_and_going_back_ends_soone
     back: bool,  # noqa: FBT001
     words: str,
 ) -> None:
-    found = judged(PROMISE, Rate(rate, 0.0, 30), Work(400, 200, saved))
+    found = verify(PROMISE, Rate(rate, 0.0, 30), Work(400, 200, saved))
     assert found.back is back
     assert words in found.text
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from runner.base.errors import Refused
-from runner.core.ports.all import Device as GpuDevice
-from runner.core.scheduler.config import Quota, Quotas, Rules
+from runner.core.ports.devices import Device as GpuDevice
+from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import Condition, Snapshot
-from runner.files.job.model import load
+from runner.files.job.load import load
 from runner.services.attempts.prepare import parse_revision
 from runner.services.jobs import Caller, NotFound, Submission
-from runner.services.rollout.canary import trial_of
+from runner.services.rollout.trial import trial_of
 from runner.services.submission.resolve import accelerator_of, team
-from runner.services.submission.revision import Resolved
+from runner.services.submission.revision import Revision
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
 from tests.unit.runner.server.api.test_rollouts import Place
 
@@ -31,7 +31,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.service.daemon.stop()
 
 
-def revision(site: Site, job_id: str) -> Resolved:
+def revision(site: Site, job_id: str) -> Revision:
     row = site.service.store.get(job_id)
     assert row is not None
     return parse_revision(row.revision)
@@ -51,7 +51,7 @@ def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None
     picture = type(site.service.daemon).picture
 
     def with_quotas(daemon: Any) -> Snapshot:  # noqa: ANN401  (the daemon)
-        return replace(picture(daemon), rules=Rules(quotas=quotas))
+        return replace(picture(daemon), rules=SchedulerConfig(quotas=quotas))
 
     monkeypatch.setattr(type(site.service.daemon), "picture", with_quotas)
 

@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.core.job.model import Finished, Job, Outcome, Queued, State
-from runner.core.ports.all import JobRow, Owner
+from runner.core.job.model import Job
+from runner.core.job.states import Finished, Outcome, Queued, State
+from runner.core.ports.store import JobRow
+from runner.core.ports.users import Owner
 from runner.server.api import views
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -6,9 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.job.model import CancelRequested, HoldRequested, Job, Preparing, Stopping, StopReason
-from runner.core.ports.all import JobRow
-from runner.core.scheduler.snapshot import GIB, Needs
+from runner.core.job.events import CancelRequested, HoldRequested
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing, Stopping, StopReason
+from runner.core.ports.store import JobRow
+from runner.core.scheduler.snapshot import GIB, ResourceRequest
 from runner.server.api.why import reason
 from tests.fakes.engine.executor import Program
 from tests.fakes.host.machine import ANN, Host, fresh_host
@@ -24,7 +26,7 @@ def host() -> Iterator[Host]:
 
 def hand_in(host: Host, gpus: int = 1, limit: timedelta | None = None, *, settle: bool = True) -> str:
     job_id, now = host.store.next_id(), host.clock.now()
-    host.workshop.needs_of[job_id] = Needs(0.5, GIB, gpus, "nvidia" if gpus else None)
+    host.attempt_service.needs_of[job_id] = ResourceRequest(0.5, GIB, gpus, "nvidia" if gpus else None)
     job = Job(job_id, Preparing(now), time_limit=limit)
     host.daemon.submit_all((JobRow(job, "train", ANN, now, 50, "{}"),), ("submitted",))
     if settle:
@@ -58,7 +60,7 @@ def test_a_job_that_can_never_start_says_so(host: Host) -> None:
 
 
 def test_a_job_whose_image_is_made_says_that_and_what_stands_against_it(host: Host) -> None:
-    host.workshop.engine_down = True
+    host.attempt_service.engine_down = True
     job_id = hand_in(host, settle=False)
     assert why(host, job_id) == "its image is being found or built"
     host.settle()
@@ -69,14 +71,14 @@ def test_a_job_that_runs_says_where_and_until_when(host: Host) -> None:
     limited, endless = hand_in(host, limit=HOUR), hand_in(host, gpus=0)
     assert why(host, limited) == "attempt 1 runs on GPU-a; its time limit ends it at 01:00 at the latest"
     assert why(host, endless) == "attempt 1 runs on cpu; nobody knows until when"
-    host.world.end(host.key(endless), 0)
+    host.context.end(host.key(endless), 0)
     host.settle()
     assert why(host, hand_in(host, gpus=0)) == "attempt 1 runs on cpu; probably until about 00:01"
     assert reason(host.daemon, host.row(limited))["until"] == "2030-01-01T01:00:00.000Z"
 
 
 def test_a_job_that_is_being_started_says_what_is_in_the_way(host: Host) -> None:
-    host.world.down = True
+    host.context.down = True
     job_id = hand_in(host, limit=HOUR)
     said = "attempt 1 is being started on GPU-a; probably until about 01:00: the engine does not answer"
     assert why(host, job_id) == said
@@ -84,7 +86,7 @@ def test_a_job_that_is_being_started_says_what_is_in_the_way(host: Host) -> None
 
 def test_a_job_that_leaves_says_who_asked_and_by_when_it_is_gone(host: Host) -> None:
     job_id = hand_in(host)
-    host.world.running[host.key(job_id)] = Program(on_signal={15: None})
+    host.context.running[host.key(job_id)] = Program(on_signal={15: None})
     host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     host.settle()
     assert why(host, job_id) == (
@@ -101,8 +103,8 @@ def test_a_job_that_leaves_says_who_asked_and_by_when_it_is_gone(host: Host) -> 
 
 def test_a_held_job_says_what_can_be_done(host: Host) -> None:
     job_id = hand_in(host)
-    host.workshop.facts[job_id] = {"cause": "disk_full"}
-    host.world.end(host.key(job_id), 1)
+    host.attempt_service.facts[job_id] = {"cause": "disk_full"}
+    host.context.end(host.key(job_id), 1)
     host.settle()
     assert why(host, job_id).startswith("held by its policy: ")
     assert why(host, job_id).endswith("; runner release lets it go on, runner cancel ends it")
@@ -113,7 +115,7 @@ def test_a_held_job_says_what_can_be_done(host: Host) -> None:
 
 def test_a_job_that_has_ended_says_how(host: Host) -> None:
     done, cancelled = hand_in(host), hand_in(host, gpus=3)
-    host.world.end(host.key(done), 0)
+    host.context.end(host.key(done), 0)
     host.settle()
     host.daemon.happen(host.row(cancelled), CancelRequested(host.clock.now(), "ann"))
     assert why(host, done) == "succeeded: completed"
@@ -124,7 +126,7 @@ def test_a_job_that_has_ended_says_how(host: Host) -> None:
 
 def test_what_brought_a_job_back_into_the_queue_is_said_too(host: Host) -> None:
     job_id = hand_in(host)
-    host.workshop.steps[job_id] = 40
-    host.world.end(host.key(job_id), 137)
+    host.attempt_service.steps[job_id] = 40
+    host.context.end(host.key(job_id), 137)
     host.settle()
     assert why(host, job_id).startswith("backoff, 5 s left (before that: resume from step 40: ")

@@ -25,20 +25,24 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from runner.control.context import Findings
-from runner.core.job.model import Allocation, Attempt, Job, Preparing, Stopping, StopReason
+from runner.core.job.attempt import Allocation, Attempt
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing, Stopping, StopReason
+from runner.core.policy.adjustments import Overrides
 from runner.core.policy.decision import Situation
 from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import Known, Moment
+from runner.core.policy.explain import OUT_OF_DEVICE_MEMORY
+from runner.core.policy.facts import DecisionPoint, Known
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.policy.turned import Turned
-from runner.core.policy.wording import OUT_OF_DEVICE_MEMORY
-from runner.core.ports.all import DecisionRow, Gone, JobRow, Key, Owner
-from runner.files.job.model import load
+from runner.core.ports.attempts import ExitFindings
+from runner.core.ports.executor import Gone, Key
+from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.ports.users import Owner
+from runner.files.job.load import load
 from runner.services.attempts import facts as exit_facts
-from runner.services.attempts.prepare import JobWorkshop, Shop
-from runner.services.submission.revision import Resolved
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.images import FakeImages
 
@@ -59,7 +63,7 @@ class Place:
 
     def __init__(self, path: Path, text: str = LM) -> None:
         job = load(text.encode(), path / "job.yaml")
-        revision = Resolved(
+        revision = Revision(
             job=job,
             path=str(path / "job.yaml"),
             accelerator="cpu",
@@ -69,7 +73,7 @@ class Place:
             user="ann",
         )
         self.row = JobRow(Job("1", Preparing(NOW)), "job", ME, NOW, 50, revision.model_dump_json())
-        shop = Shop(
+        shop = AttemptConfig(
             instance="i1",
             jobs_dir=path / "jobs",
             in_container=False,
@@ -79,7 +83,7 @@ class Place:
             log_quota_bytes=1024,
             clock=FakeClock(),
         )
-        self.workshop = JobWorkshop(shop)
+        self.attempt_service = AttemptService(shop)
         self.attempt = Attempt(1, 1)
         self.paths = RunPaths(path / "jobs" / "1", 1, 1)
         self.paths.attempt_dir.mkdir(parents=True)
@@ -126,8 +130,8 @@ class Place:
         (where / "manifest.json").write_text(dump(manifest))
         return where
 
-    def found(self, exit_code: int | None, *, oom: bool = False, error: str = "") -> Findings:
-        return self.workshop.examine(self.row, self.attempt, Gone(KEY, exit_code, oom, error))
+    def found(self, exit_code: int | None, *, oom: bool = False, error: str = "") -> ExitFindings:
+        return self.attempt_service.examine(self.row, self.attempt, Gone(KEY, exit_code, oom, error))
 
     def facts(self, exit_code: int | None, *, oom: bool = False) -> dict[str, Known]:
         return dict(self.found(exit_code, oom=oom).facts)
@@ -179,7 +183,7 @@ def test_a_program_that_ends_when_it_is_told_to_has_not_finished_unless_it_says_
 
     def cause(moment: datetime | None) -> str:
         gone = Gone(KEY, 0, at=moment)
-        found = place.workshop.examine(place.row, place.attempt, gone)
+        found = place.attempt_service.examine(place.row, place.attempt, gone)
         assert (found.facts["exit.class"] == "success") is found.ended.completed
         return found.ended.cause
 
@@ -204,9 +208,9 @@ def test_a_plain_program_has_no_knobs_and_is_told_its_own_limit(made: Made) -> N
     assert place.found(75).ended.message == "asked to be started again (exit 75)"
     place.checkpoint(50)
     assert place.found(75).ended.message == "stopped after saving"
-    place.attempt = replace(place.attempt, turned=Turned(loader_workers=1))
+    place.attempt = replace(place.attempt, turned=Overrides(loader_workers=1))
     assert place.facts(137)["turnable"] is True
-    place.attempt = replace(place.attempt, turned=Turned(avoid=("GPU-a",)))  # another device is no knob
+    place.attempt = replace(place.attempt, turned=Overrides(avoid=("GPU-a",)))  # another device is no knob
     assert place.facts(137)["turnable"] is False
     place.effective()
     assert place.facts(137)["turnable"] is True
@@ -217,7 +221,7 @@ def test_a_plain_program_that_ran_out_of_device_memory_fails_and_says_what_to_do
     place.paths.log.write_bytes(b"torch.OutOfMemoryError: CUDA out of memory. Tried\n")
     found = place.found(1)
     situation = Situation(found.facts, NOW, NOW, found.effective, "1")
-    verdict = decide(found.pinned.policy, Moment.EXIT, History(), situation).verdict
+    verdict = decide(found.pinned.policy, DecisionPoint.EXIT, History(), situation).verdict
     assert (verdict.verb, verdict.adjust, verdict.reason) == (Verb.GIVE_UP, (), OUT_OF_DEVICE_MEMORY)
 
 
@@ -271,7 +275,7 @@ def test_a_figure_that_is_not_finite_is_as_one_that_is_not_there(place: Place) -
     facts = place.facts(4)
     assert (facts["progress.step"], facts["cause"]) == (0, "exception")
     assert "progress.rate_recent" not in facts
-    directory = place.workshop.directory(place.row)
+    directory = place.attempt_service.directory(place.row)
     result, status = directory.result(place.paths), directory.status(place.paths)
     assert result is not None
     assert status is not None
@@ -416,7 +420,7 @@ def test_an_effective_file_that_leaves_things_out_says_as_much(place: Place) -> 
 
 
 def test_an_attempt_that_ended_before_it_could_say_had_what_it_was_asked_for(place: Place) -> None:
-    place.attempt = replace(place.attempt, turned=Turned(micro_batch=8, loader_workers=3))
+    place.attempt = replace(place.attempt, turned=Overrides(micro_batch=8, loader_workers=3))
     facts = place.facts(98)
     assert (facts["effective.micro_batch"], facts["effective.eval_batch"]) == (8, 8)
     assert facts["effective.workers"] == 3
@@ -435,9 +439,9 @@ def test_what_nobody_asked_for_is_not_known() -> None:
 
 def test_two_attempts_ran_alike_only_if_nothing_that_matters_differs(place: Place) -> None:
     first = place.found(137).effective
-    place.attempt = replace(place.attempt, number=1, turned=Turned(micro_batch=8))
+    place.attempt = replace(place.attempt, number=1, turned=Overrides(micro_batch=8))
     assert place.found(137).effective != first
-    place.attempt = replace(place.attempt, turned=Turned())
+    place.attempt = replace(place.attempt, turned=Overrides())
     assert place.found(1).effective == first
     place.effective()
     assert place.found(137).effective != first
@@ -458,6 +462,6 @@ def test_the_policy_of_a_job_comes_with_the_findings(made: Made) -> None:
 
 
 def test_a_decision_is_left_beside_the_attempt(place: Place) -> None:
-    place.workshop.keep(place.row, DecisionRow("1", 1, "exit", NOW, '{"record": 1}'))
+    place.attempt_service.keep(place.row, DecisionRow("1", 1, "exit", NOW, '{"record": 1}'))
     beside = place.paths.attempt_dir.with_name("1.exit.json")
     assert json.loads(beside.read_text()) == {"record": 1}

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.job.model import Job, Preparing
-from runner.core.ports.all import BuildFailed, JobRow, Owner
-from runner.files.job.model import load
-from runner.services.attempts.prepare import JobWorkshop, Shop
-from runner.services.submission.revision import Resolved
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
+from runner.core.ports.images import BuildFailed
+from runner.core.ports.store import JobRow
+from runner.core.ports.users import Owner
+from runner.files.job.load import load
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.images import FakeImages
 
@@ -20,42 +23,42 @@ ME = Owner(os.getuid(), os.getgid(), "me")
 
 def row(image: str) -> JobRow:
     job = load(f"workload: {{kind: causal_lm, data: stdlib}}\nimage: {image}\n".encode(), Path("/x/job.yaml"))
-    revision = Resolved(
+    revision = Revision(
         job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name
     )
     return JobRow(Job("1", Preparing(NOW)), "job", ME, NOW, 50, revision.model_dump_json())
 
 
-def workshop(path: Path, images: FakeImages, *, in_container: bool = True) -> JobWorkshop:
+def attempt_service(path: Path, images: FakeImages, *, in_container: bool = True) -> AttemptService:
     offered = {"ours": "site/ours:1"}
     quota, clock = 1024**2, FakeClock()
-    return JobWorkshop(Shop("i1", path, in_container, images, offered, None, quota, clock))
+    return AttemptService(AttemptConfig("i1", path, in_container, images, offered, None, quota, clock))
 
 
 def test_a_named_image_is_recorded_by_its_id_and_so_is_what_it_becomes(tmp_path: Path) -> None:
     images = FakeImages()
     images.offered["site/ours:1"] = "sha256:1"
-    assert workshop(tmp_path, images).prepare_image(row("ours")) == "sha256:1"
+    assert attempt_service(tmp_path, images).prepare_image(row("ours")) == "sha256:1"
     images.offered["site/ours:1"] = "sha256:2"
-    assert workshop(tmp_path, images).prepare_image(row("ours")) == "sha256:2"
+    assert attempt_service(tmp_path, images).prepare_image(row("ours")) == "sha256:2"
 
 
 def test_a_named_image_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:
     said = r"^image site/ours:1: is not in the engine; ask the operator \(allowed_images\)$"
     with pytest.raises(BuildFailed, match=said):
-        workshop(tmp_path, FakeImages()).prepare_image(row("ours"))
+        attempt_service(tmp_path, FakeImages()).prepare_image(row("ours"))
 
 
 def test_a_name_that_is_no_longer_offered_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="image 'theirs' is no longer offered; ask the operator"):
-        workshop(tmp_path, FakeImages()).prepare_image(row("theirs"))
+        attempt_service(tmp_path, FakeImages()).prepare_image(row("theirs"))
 
 
 def test_processes_need_no_image_and_no_engine_is_asked(tmp_path: Path) -> None:
-    assert workshop(tmp_path, FakeImages(), in_container=False).prepare_image(row("ours")) == "none"
+    assert attempt_service(tmp_path, FakeImages(), in_container=False).prepare_image(row("ours")) == "none"
 
 
 def test_a_job_that_has_ended_waits_for_no_image(tmp_path: Path) -> None:
     images = FakeImages()
-    workshop(tmp_path, images).retire(row("auto"))
+    attempt_service(tmp_path, images).retire(row("auto"))
     assert images.left == ["1"]

@@ -8,8 +8,9 @@ import pytest
 
 from jobs.attach import Told, told
 from jobs.contract import AttemptSpec, CausalLm, CheckpointPlan, Program, RunPaths
-from runner.adapters.launch import entry
-from runner.core.ports.all import Key, LaunchRequest, Limits, Owner
+from runner.adapters.launch import entry_script
+from runner.core.ports.executor import Key, LaunchRequest, Limits
+from runner.core.ports.users import Owner
 from runner.services.attempts.program import started, variables
 
 
@@ -101,7 +102,7 @@ def test_attach_understands_every_word() -> None:
 
 def test_the_log_is_open_before_anything_can_go_wrong(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    command = entry(tmp_path / "gone", log, ("true",))
+    command = entry_script(tmp_path / "gone", log, ("true",))
     assert subprocess.run(command, check=False).returncode == 126
     assert "gone" in log.read_text()
 

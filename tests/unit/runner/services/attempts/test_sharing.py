@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec
-from runner.core.job.model import Attempt
-from runner.core.ports.all import Device
-from runner.files.job.model import load
-from runner.services.attempts.sharing import within_part
-from runner.services.submission.revision import Resolved
+from runner.core.job.attempt import Attempt
+from runner.core.ports.devices import Device
+from runner.files.job.load import load
+from runner.services.attempts.prepare import within_part
+from runner.services.submission.revision import Revision
 
 GIB = 1024**3
 SHARED = Device("GPU-a", "nvidia", "L4", 24 * GIB, kind="shared")
@@ -17,7 +17,7 @@ def spec(profile: str = "{}") -> AttemptSpec:
     workload = "workload: {kind: causal_lm, data: stdlib}"
     text = f"{workload}\nprofile: {profile}\naccelerator: cuda\nresources: {{gpus: 1}}\n"
     job = load(text.encode(), Path("/x/job.yaml"))
-    revision = Resolved(job=job, path="/x", accelerator="cuda", uid=1, gid=1, groups=(), user="ann")
+    revision = Revision(job=job, path="/x", accelerator="cuda", uid=1, gid=1, groups=(), user="ann")
     return revision.spec("1", Attempt(1, 1), in_container=False)
 
 

@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.policy.change_class import Class, judged, rows
+from runner.core.policy.change_class import ChangeClass, judged, rows
 from runner.files.policy.load import named
 from runner.files.policy.of_job import kept_digest
-from runner.services.rollout.diff import compared, fields
-from runner.services.submission.revision import Resolved
+from runner.services.rollout.diff import compare_revisions, fields
+from runner.services.submission.revision import Revision
 from tests.unit.runner.services.submission.test_revision import resolved
 
 LM = "{kind: causal_lm, data: stdlib}"
 
 
-def names(before: Resolved, after: Resolved) -> list[str]:
-    return [change.name for change in compared(before, after).changes]
+def names(before: Revision, after: Revision) -> list[str]:
+    return [change.name for change in compare_revisions(before, after).changes]
 
 
-def side(base: Path, rest: str = "", workload: str = LM) -> Resolved:
+def side(base: Path, rest: str = "", workload: str = LM) -> Revision:
     return resolved(workload, base, rest)
 
 
@@ -43,7 +43,7 @@ def test_more_cpus_are_more_threads_unless_the_profile_says_how_many(tmp_path: P
     more = "resources: {cpus: 4}\n"
     assert names(side(tmp_path), side(tmp_path, more)) == ["profile.threads", "resources.cpus"]
     fixed = "profile: {threads: 1}\n"
-    found = compared(side(tmp_path, fixed), side(tmp_path, fixed + more))
+    found = compare_revisions(side(tmp_path, fixed), side(tmp_path, fixed + more))
     assert [change.name for change in found.changes] == ["resources.cpus"]
     assert found.same_bits
 
@@ -53,8 +53,8 @@ def test_data_are_those_that_a_path_leads_to(tmp_path: Path) -> None:
         (tmp_path / name / "texts").mkdir(parents=True)
     texts = "{kind: causal_lm, data: texts}"
     here, there = side(tmp_path / "a", workload=texts), side(tmp_path / "b", workload=texts)
-    [change] = compared(here, there).changes
-    assert (change.name, change.kind) == ("workload.data", Class.E)
+    [change] = compare_revisions(here, there).changes
+    assert (change.name, change.kind) == ("workload.data", ChangeClass.E)
     assert change.after == str(tmp_path / "b" / "texts")
     assert names(here, side(tmp_path, workload="{kind: causal_lm, data: a/texts}")) == []
 
@@ -65,7 +65,7 @@ def test_mounts_and_code_are_compared_by_where_they_lie(tmp_path: Path) -> None:
     here, there = (side(tmp_path / name, mounts, program) for name in ("a", "b"))
     assert names(here, there) == ["mounts", "workload.code"]
     assert names(here, side(tmp_path / "a", "", program)) == ["mounts"]
-    assert compared(here, there).kind is Class.C
+    assert compare_revisions(here, there).kind is ChangeClass.C
 
 
 def test_single_variables_secrets_and_labels_are_fields(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_policy_is_its_text_and_not_its_name(tmp_path: Path) -> None:
     text = "policy: 1\nname: default\non_exit: [{name: a, when: {}, do: hold}]\n"
     edited = one.model_copy(update={"policy": text})
     assert names(one, edited) == ["policy"]
-    assert compared(one, edited).kind is Class.A
+    assert compare_revisions(one, edited).kind is ChangeClass.A
     assert fields(one).values["policy"] == f"default ({kept_digest(named('default'))})"
 
 
@@ -118,7 +118,7 @@ def test_sizes_and_durations_are_shown_as_the_file_says_them(tmp_path: Path) -> 
         "resources: {memory: 256MiB, shm: 64MiB, time_limit: 90m}\nprofile: {stream_buffer_memory: 1GiB}\n"
         "stop_grace: 2m\ncheckpoint: {every: 45s}\n",
     )
-    said = {name: (old, new) for name, old, new, _, _ in rows(compared(before, after))}
+    said = {name: (old, new) for name, old, new, _, _ in rows(compare_revisions(before, after))}
     assert said == {
         "resources.memory": ("128MiB", "256MiB"),
         "resources.shm": ("32MiB", "64MiB"),

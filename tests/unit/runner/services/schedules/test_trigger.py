@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import Refused, Unavailable
-from runner.base.textfile import SpecError
-from runner.core.job.model import Finished
+from runner.base.textfile import FileError
+from runner.core.job.states import Finished
 from runner.services.jobs import Caller, Submission
 from runner.services.schedules.trigger import AT_ONCE, LABEL, LOOK_S, job_name
 from tests.fakes.daemon.schedules import Clockwork
@@ -303,7 +303,7 @@ def test_a_full_disk_stops_nothing(site: Clockwork, monkeypatch: pytest.MonkeyPa
 
     site.at("2030-01-01 13:00")
     with monkeypatch.context() as patched:
-        patched.setattr(site.books, "notice", full)
+        patched.setattr(site.books, "record_firing", full)
         site.tick()
         assert site.timetable.patience_s() > 1  # it does not spin
     site.tick()
@@ -357,14 +357,14 @@ def test_a_clock_that_was_wrong_for_a_while_keeps_no_schedule_silent(site: Clock
 def test_a_schedule_that_never_comes_is_refused_with_its_place(
     site: Clockwork, schedule: str, words: str
 ) -> None:
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(FileError) as refused:
         site.make(schedule)
     assert words in str(refused.value)
     assert "job.yaml:3:" in str(refused.value)
 
 
 def test_a_schedule_of_a_matrix_is_refused(site: Clockwork) -> None:
-    with pytest.raises(SpecError, match="matrix: "):
+    with pytest.raises(FileError, match="matrix: "):
         site.make(HOURLY, more="matrix: {values: {seed: [1, 2]}}\n")
 
 

@@ -30,7 +30,7 @@ def do(site: Clockwork, what: str, seconds: int) -> None:
         case "tick":
             site.tick()
         case "step":
-            site.lanes.step()
+            site.work_queue.step()
         case _:
             for job_id in site.books.unfinished(1):
                 site.end(job_id)

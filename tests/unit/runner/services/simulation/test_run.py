@@ -8,22 +8,22 @@ from runner.core.scheduler.simulator import Site
 from runner.services.simulation.run import (
     CONTESTANTS,
     DAY_S,
-    Contestant,
-    Recipe,
+    SchedulerVariant,
+    SyntheticTrace,
     as_json,
     compare,
-    hosts,
+    parse_hosts,
     refuse_unplayable,
     synthetic,
 )
 
-SMALL = Recipe(jobs=300, devices=16, days=3.0)
-SITE = Site(hosts("2x8"), tick_s=60.0)
+SMALL = SyntheticTrace(jobs=300, devices=16, days=3.0)
+SITE = Site(parse_hosts("2x8"), tick_s=60.0)
 
 
 @pytest.mark.parametrize("written", ["2x8", "2 X 8", "2\N{MULTIPLICATION SIGN}8", "2*8"])
 def test_hosts_have_a_short_form(written: str) -> None:
-    found = hosts(written)
+    found = parse_hosts(written)
     assert [len(host.devices) for host in found] == [8, 8]
     assert len({device.uuid for host in found for device in host.devices}) == 16
 
@@ -31,7 +31,7 @@ def test_hosts_have_a_short_form(written: str) -> None:
 @pytest.mark.parametrize("written", ["", "8", "0x8", "2x0", "two", "9999x9999", "-1x2"])
 def test_what_describes_no_hosts_is_refused(written: str) -> None:
     with pytest.raises(UsageError, match="is no number of hosts and devices; write 4x8"):
-        hosts(written)
+        parse_hosts(written)
 
 
 def test_the_same_seed_makes_the_same_trace() -> None:
@@ -39,7 +39,7 @@ def test_the_same_seed_makes_the_same_trace() -> None:
 
 
 def test_a_made_up_trace_is_as_it_was_asked_for() -> None:
-    recipe = Recipe(jobs=3000)
+    recipe = SyntheticTrace(jobs=3000)
     made = synthetic(1, recipe)
     assert len(made) == 3000
     assert len({job.owner for job in made}) == 20
@@ -55,14 +55,16 @@ def test_orders_are_compared_on_the_same_jobs() -> None:
     trace = synthetic(1, SMALL)
     found = dict(compare(CONTESTANTS, trace, SITE))
     assert {report.jobs for report in found.values()} == {300}
-    fair, fifo = found[Contestant(Order.FAIR)], found[Contestant(Order.FIFO)]
+    fair, fifo = found[SchedulerVariant(Order.FAIR)], found[SchedulerVariant(Order.FIFO)]
     assert fair.mean_wait_s < fifo.mean_wait_s
-    strict = found[Contestant(Order.FIFO, backfill=False)]
+    strict = found[SchedulerVariant(Order.FIFO, backfill=False)]
     assert fifo.mean_wait_s < strict.mean_wait_s
 
 
 def test_a_report_can_be_read_by_machines() -> None:
-    ((contestant, report),) = compare([Contestant(Order.SJF)], synthetic(1, replace(SMALL, jobs=20)), SITE)
+    ((contestant, report),) = compare(
+        [SchedulerVariant(Order.SJF)], synthetic(1, replace(SMALL, jobs=20)), SITE
+    )
     found = as_json(contestant, report)
     assert (found["order"], found["backfill"], found["jobs"]) == ("sjf", True, 20)
     assert found["users"]["user00"]["jobs"] >= 1
@@ -81,8 +83,8 @@ def test_jobs_that_no_host_could_hold_are_refused_before_anything_is_played() ->
 
 def test_fairness_and_waiting_are_better_than_first_come_first_served_over_two_weeks() -> None:
     """At equal utilisation; jobs of one class, so that classes do not blur what fair share does."""
-    site = Site(hosts("2x8"), tick_s=120.0)
-    made = synthetic(2, Recipe(jobs=700, devices=16, load=0.9))
+    site = Site(parse_hosts("2x8"), tick_s=120.0)
+    made = synthetic(2, SyntheticTrace(jobs=700, devices=16, load=0.9))
     trace = [replace(job, priority_class="normal") for job in made]
     (_, fair), (_, fifo) = compare(CONTESTANTS[:2], trace, site)
     assert fair.utilisation == pytest.approx(fifo.utilisation, rel=0.01)

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.base.textfile import MAX_LINES_BYTES, SpecError
-from runner.core.scheduler.snapshot import GIB, After, Sweep
-from runner.services.simulation.run import Recipe, synthetic
+from runner.base.textfile import MAX_LINES_BYTES, FileError
+from runner.core.scheduler.snapshot import GIB, Dependency, JobArray
+from runner.services.simulation.run import SyntheticTrace, synthetic
 from runner.services.simulation.trace import FIELDS, read, write
 
 HEAD = "user,submit_s,duration_s,gpus"
@@ -19,7 +19,7 @@ def trace(tmp_path: Path, text: str) -> Path:
 
 
 def problems(path: Path) -> list[str]:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(FileError) as caught:
         read(path)
     return [line.removeprefix(f"{path}:") for line in caught.value.lines]
 
@@ -55,7 +55,7 @@ def test_every_field_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
     _, job = read(path)
     assert (job.limit_s, job.group, job.priority_class, job.priority) == (90, "lab", "urgent", 70)
     assert (job.needs.cpus, job.needs.memory_bytes, job.needs.device_bytes) == (3.5, 8 * GIB, 40 * GIB)
-    assert (job.needs.linked, job.after, job.sweep) == (True, (After("a"),), Sweep("s", 2))
+    assert (job.needs.linked, job.after, job.sweep) == (True, (Dependency("a"),), JobArray("s", 2))
     write(path, read(path))
     assert read(path)[1] == job
 
@@ -112,7 +112,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_made_up_trace_survives_being_written(tmp_path: Path) -> None:
-    made = synthetic(3, Recipe(jobs=50))
+    made = synthetic(3, SyntheticTrace(jobs=50))
     write(tmp_path / "t.csv", made)
     assert read(tmp_path / "t.csv") == made
     with pytest.raises(UsageError, match="cannot be written"):

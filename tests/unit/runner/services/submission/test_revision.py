@@ -7,16 +7,17 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from jobs.contract import CausalLm, GraphForecast, Program
-from runner.base.textfile import SpecError
-from runner.core.job.model import Attempt
-from runner.core.policy.turned import Turned
-from runner.core.scheduler.snapshot import GIB, Needs
+from runner.base.textfile import FileError
+from runner.core.job.attempt import Attempt
+from runner.core.policy.adjustments import Overrides
+from runner.core.scheduler.snapshot import GIB, ResourceRequest
 from runner.files import datasets as catalogue
 from runner.files.job import paths
-from runner.files.job.model import JobFile, Retry, load
+from runner.files.job.load import load
+from runner.files.job.model import JobFile, Retry
 from runner.files.policy import load as files
 from runner.files.policy import of_job
-from runner.services.submission.revision import Data, Resolved, find_data
+from runner.services.submission.revision import DataReference, Revision, find_data
 
 ROOT = PurePosixPath("/job")
 SCRATCH = PurePosixPath("/tmp")
@@ -26,13 +27,13 @@ def job(workload: str, rest: str = "") -> JobFile:
     return load(f"workload: {workload}\n{rest}".encode(), Path("job.yaml"))
 
 
-def found(workload: str, base: Path, state: Path | None = None) -> Data | None:
+def found(workload: str, base: Path, state: Path | None = None) -> DataReference | None:
     return find_data(job(workload), base, state or base / "state", paths.problem_with)
 
 
-def resolved(workload: str, base: Path, rest: str = "", state: Path | None = None) -> Resolved:
+def resolved(workload: str, base: Path, rest: str = "", state: Path | None = None) -> Revision:
     asked = job(workload, rest)
-    return Resolved(
+    return Revision(
         job=asked,
         path=str(base / "job.yaml"),
         accelerator="cpu",
@@ -50,8 +51,8 @@ def test_a_profile_stays_what_it_was_when_the_job_was_submitted(tmp_path: Path) 
     then = now.profile().model_copy(update={"loader_workers": 7})
     pinned = now.model_copy(update={"settings": then})
     assert pinned.profile() == then
-    assert pinned.profile(Turned(micro_batch=2)).loader_workers == 7
-    assert pinned.profile(Turned(profile="baseline")) == now.profile(Turned(profile="baseline"))
+    assert pinned.profile(Overrides(micro_batch=2)).loader_workers == 7
+    assert pinned.profile(Overrides(profile="baseline")) == now.profile(Overrides(profile="baseline"))
 
 
 def test_needs_say_what_an_attempt_takes_and_on_which_devices_alone_it_can_run(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_needs_say_what_an_attempt_takes_and_on_which_devices_alone_it_can_run(t
     )
     on_cuda = resolved("{kind: causal_lm, data: stdlib}", tmp_path, rest)
     needs = on_cuda.model_copy(update={"accelerator": "cuda"}).needs()
-    assert needs == Needs(
+    assert needs == ResourceRequest(
         cpus=3.0,
         memory_bytes=8 * GIB,
         gpus=2,
@@ -71,7 +72,7 @@ def test_needs_say_what_an_attempt_takes_and_on_which_devices_alone_it_can_run(t
         capability=(8, 0),
         linked=True,
     )
-    assert resolved("{kind: causal_lm, data: stdlib}", tmp_path).needs() == Needs(1.0, 4 * GIB)
+    assert resolved("{kind: causal_lm, data: stdlib}", tmp_path).needs() == ResourceRequest(1.0, 4 * GIB)
 
 
 @pytest.mark.parametrize(("kind", "told"), [("shared", 8 * GIB), ("whole", None), ("slice", None)])
@@ -89,7 +90,7 @@ def prepared(state: Path, name: str) -> Path:
     return place
 
 
-def told(one: Resolved, *, in_container: bool) -> CausalLm | GraphForecast | Program:
+def told(one: Revision, *, in_container: bool) -> CausalLm | GraphForecast | Program:
     plan = one.spec("7", Attempt(1, 1), in_container=in_container).workload
     assert isinstance(plan, CausalLm | GraphForecast | Program)
     return plan
@@ -111,7 +112,7 @@ def test_what_comes_with_the_image_or_is_made_up_is_not_looked_for(tmp_path: Pat
 
 
 def test_a_set_that_is_not_prepared_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(FileError) as caught:
         found("{kind: graph_forecast, data: sp500-stocks}", tmp_path)
     fact = 'the data set "sp500-stocks" is not prepared; run: runner data prepare sp500-stocks'
     assert str(caught.value) == f"job.yaml:1:40: workload.data: {fact}"
@@ -121,8 +122,8 @@ def test_the_name_of_a_set_means_the_set_even_where_a_directory_is_called_like_i
     place = prepared(tmp_path / "state", "watch")
     (tmp_path / "watch").mkdir()
     named = found("{kind: imu_stream, data: watch}", tmp_path)
-    assert named == Data(path=str(place), prepared=True)
-    assert found("{kind: imu_stream, data: ./watch}", tmp_path) == Data(path=str(tmp_path / "watch"))
+    assert named == DataReference(path=str(place), prepared=True)
+    assert found("{kind: imu_stream, data: ./watch}", tmp_path) == DataReference(path=str(tmp_path / "watch"))
 
 
 def test_a_prepared_set_is_shown_as_a_directory_that_nobody_could_have_swapped(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_a_revision_survives_the_store(tmp_path: Path) -> None:
     prepared(tmp_path / "state", "watch")
     rest = "profile: {extends: baseline, compile: true, micro_batch: auto, stream_buffer_memory: 1GiB}\n"
     before = resolved("{kind: imu_stream, data: watch}", tmp_path, rest)
-    after = Resolved.model_validate_json(before.model_dump_json())
+    after = Revision.model_validate_json(before.model_dump_json())
     assert after == before
     assert after.profile() == before.profile()
     assert after.profile().stream_buffer_memory == 1024**3
@@ -206,22 +207,22 @@ def test_what_the_job_file_asks_for_in_vain_is_a_warning(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("turned", "expected", "name"),
     [
-        (Turned(), {"micro_batch": 8, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
-        (Turned(micro_batch=4), {"micro_batch": 4, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
+        (Overrides(), {"micro_batch": 8, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
+        (Overrides(micro_batch=4), {"micro_batch": 4, "loader_workers": 4}, "cpu+loader_workers+micro_batch"),
         (
-            Turned(loader_workers=0, precision="fp32"),
+            Overrides(loader_workers=0, precision="fp32"),
             {"micro_batch": 8, "loader_workers": 0, "precision": "fp32"},
             "cpu+loader_workers+micro_batch+precision",
         ),
         (
-            Turned(profile="compat"),
+            Overrides(profile="compat"),
             {"micro_batch": 8, "deterministic": True},
             "compat+loader_workers+micro_batch",
         ),
     ],
 )
 def test_what_remedies_have_turned_lies_over_the_profile(
-    turned: Turned, expected: dict[str, object], name: str, tmp_path: Path
+    turned: Overrides, expected: dict[str, object], name: str, tmp_path: Path
 ) -> None:
     said = "profile: {extends: cpu, micro_batch: 8, loader_workers: 4}\n"
     one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, said)
@@ -234,14 +235,14 @@ def test_what_remedies_have_turned_lies_over_the_profile(
 def test_the_environment_follows_what_was_turned(tmp_path: Path) -> None:
     one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "resources: {cpus: 4}\n")
     plain = one.environment(ROOT, SCRATCH)
-    turned = one.environment(ROOT, SCRATCH, Turned(loader_workers=3))
+    turned = one.environment(ROOT, SCRATCH, Overrides(loader_workers=3))
     assert (plain["OMP_NUM_THREADS"], turned["OMP_NUM_THREADS"]) == ("4", "1")
 
 
 def test_the_policy_is_kept_with_the_revision(tmp_path: Path) -> None:
     one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "retry: {max_attempts: 2}\n")
-    kept = one.model_copy(update={"policy": of_job.pinned(files.named("strict"))})
-    again = Resolved.model_validate_json(kept.model_dump_json())
+    kept = one.model_copy(update={"policy": of_job.serialized(files.named("strict"))})
+    again = Revision.model_validate_json(kept.model_dump_json())
     assert (again.policy_in_force().name, again.policy_in_force().ceilings.attempts) == ("strict", 2)
     assert one.policy_in_force().name == "default"
 

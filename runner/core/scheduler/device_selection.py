@@ -9,89 +9,91 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from runner.core.scheduler.calendar import HostBook, Slot
-from runner.core.scheduler.snapshot import Needs
+from runner.core.scheduler.calendar import HostCalendar, Slot
+from runner.core.scheduler.snapshot import ResourceRequest
 
 Score = tuple[int, int, tuple[int, int], bool, int, int]
 """Islands used, memory, capability, a whole island is broken, devices left over, place of the host."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """Devices of one host, and how good that is: lower scores are better."""
 
     score: Score
-    host: HostBook
+    host: HostCalendar
     devices: tuple[str, ...]
 
 
-def choose(needs: Needs, host: HostBook, free: Sequence[Slot]) -> Choice | None:
+def select_devices(needs: ResourceRequest, host: HostCalendar, free: Sequence[Slot]) -> Selection | None:
     """Return the best choice among the free devices of a host; None if they do not suffice."""
     if not needs.gpus:
-        return Choice((len(host.slots) and 1, 0, (0, 0), False, 0, host.number), host, ())
+        return Selection((len(host.slots) and 1, 0, (0, 0), False, 0, host.number), host, ())
     if len(free) < needs.gpus:
         return None
-    islands = _islands(free)
-    scored = [_on_one(needs.gpus, host, island) for island in islands if len(island) >= needs.gpus]
+    link_groups = _islands(free)
+    scored = [
+        _on_one(needs.gpus, host, link_group) for link_group in link_groups if len(link_group) >= needs.gpus
+    ]
     if scored:
         return min(scored, key=lambda choice: choice.score)
-    return None if needs.linked else _on_several(needs.gpus, host, islands)
+    return None if needs.linked else _on_several(needs.gpus, host, link_groups)
 
 
 def _islands(free: Iterable[Slot]) -> list[list[Slot]]:
     """Return devices by island; one without links is an island of its own."""
-    islands: dict[tuple[str, str, str], list[Slot]] = {}
+    link_groups: dict[tuple[str, str, str], list[Slot]] = {}
     for slot in free:
         device = slot.device
-        key = (device.vendor, device.model, device.island or f"alone {device.uuid}")
-        islands.setdefault(key, []).append(slot)
-    return list(islands.values())
+        key = (device.vendor, device.model, device.link_group or f"alone {device.uuid}")
+        link_groups.setdefault(key, []).append(slot)
+    return list(link_groups.values())
 
 
-def _on_one(count: int, host: HostBook, island: list[Slot]) -> Choice:
-    device = island[0].device
-    whole = device.island is not None and len(island) == host.islands[device.island] > 1
-    left = len(island) - count
+def _on_one(count: int, host: HostCalendar, link_group: list[Slot]) -> Selection:
+    device = link_group[0].device
+    whole = device.link_group is not None and len(link_group) == host.link_groups[device.link_group] > 1
+    left = len(link_group) - count
     score = (1, device.memory_bytes, device.capability, whole and left > 0, left, host.number)
-    return Choice(score, host, _near(island, count))
+    return Selection(score, host, _near(link_group, count))
 
 
-def _on_several(count: int, host: HostBook, islands: list[list[Slot]]) -> Choice | None:
+def _on_several(count: int, host: HostCalendar, link_groups: list[list[Slot]]) -> Selection | None:
     """Return devices of one vendor and as few islands as can be, of one model if that suffices."""
     kinds = dict.fromkeys(
-        (each[0].device.vendor, model) for each in islands for model in (each[0].device.model, None)
+        (each[0].device.vendor, model) for each in link_groups for model in (each[0].device.model, None)
     )
-    ways = [_gather(count, host, _of(islands, vendor, model)) for vendor, model in kinds]
+    ways = [_gather(count, host, _of(link_groups, vendor, model)) for vendor, model in kinds]
     found = [way for way in ways if way is not None]
     return min(found, key=lambda choice: choice.score) if found else None
 
 
-def _of(islands: list[list[Slot]], vendor: str, model: str | None) -> list[list[Slot]]:
-    return [each for each in islands
+def _of(link_groups: list[list[Slot]], vendor: str, model: str | None) -> list[list[Slot]]:
+    return [each for each in link_groups
             if each[0].device.vendor == vendor and model in {None, each[0].device.model}]  # fmt: skip
 
 
-def _gather(count: int, host: HostBook, islands: list[list[Slot]]) -> Choice | None:
+def _gather(count: int, host: HostCalendar, link_groups: list[list[Slot]]) -> Selection | None:
     taken: list[Slot] = []
     used = 0
-    for island in sorted(islands, key=len, reverse=True):
+    for link_group in sorted(link_groups, key=len, reverse=True):
         if len(taken) == count:
             break
-        taken += island[: count - len(taken)]
+        taken += link_group[: count - len(taken)]
         used += 1
     if len(taken) < count:
         return None
     mixed = len({slot.device.model for slot in taken}) > 1
     most = max(slot.device.memory_bytes for slot in taken)
     score = (used + 1000 * mixed, most, taken[0].device.capability, False, 0, host.number)
-    return Choice(score, host, tuple(slot.device.uuid for slot in sorted(taken, key=_number)))
+    return Selection(score, host, tuple(slot.device.uuid for slot in sorted(taken, key=_number)))
 
 
-def _near(island: list[Slot], count: int) -> tuple[str, ...]:
+def _near(link_group: list[Slot], count: int) -> tuple[str, ...]:
     """Return devices of an island, on one NUMA node if there are enough on one."""
-    if len(island) == count:
-        return tuple(slot.device.uuid for slot in island)
-    ordered = sorted(island, key=lambda slot: (slot.device.numa, slot.number))
+    if len(link_group) == count:
+        return tuple(slot.device.uuid for slot in link_group)
+    ordered = sorted(link_group, key=lambda slot: (slot.device.numa, slot.number))
     nodes = [list(node) for _, node in groupby(ordered, key=lambda slot: slot.device.numa)]
     nodes.sort(key=lambda node: (len(node) < count, len(node) if len(node) >= count else -len(node)))
     near = [slot for node in nodes for slot in node][:count]

@@ -1,0 +1,71 @@
+"""The messages on the queue of the control loop: what other threads report to it and ask of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from runner.core.job.events import Event
+from runner.core.policy.facts import Facts
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy
+from runner.core.ports.executor import Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look at the executor, with the time when it began (monotonic)."""
+
+    began: float
+    found: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventReceived:
+    job_id: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The end of an attempt has been looked into; what follows is for the policy to say."""
+
+    job_id: str
+    attempt: int
+    at: datetime
+    findings: ExitFindings
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRefusal:
+    """The executor has refused to start an attempt."""
+
+    job_id: str
+    attempt: int
+    at: datetime
+    why: str
+    pinned: PinnedPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A running attempt has been looked at; what follows is for the policy to say."""
+
+    job_id: str
+    attempt: int
+    at: datetime
+    facts: Facts
+    effective: str = ""
+    start_s: float | None = None  # from its launch to its first step, where that has been seen
+
+
+News: TypeAlias = EventReceived | Examined | LaunchRefusal
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call from another thread, to be answered on the loop's."""
+
+    work: Callable[[], None]
+
+
+Message: TypeAlias = Observed | Probed | News | Call

@@ -1,0 +1,76 @@
+"""An attempt of a job: where it starts, what it holds, how it ended, and what was decided about its end."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runner.core.policy.adjustments import Overrides
+from runner.core.policy.decision import Action
+from runner.core.policy.history import History
+
+
+class StartFrom(StrEnum):
+    """Where the next attempt begins."""
+
+    CHECKPOINT = "checkpoint"  # the newest valid one of the lineage, or step 0 when there is none
+    SCRATCH = "scratch"  # step 0 in a new lineage; the old one is kept
+    STEP = "step"  # the checkpoint of a given step
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an attempt begins; ``step`` is set for ``StartFrom.STEP`` alone."""
+
+    source: StartFrom = StartFrom.CHECKPOINT
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The devices lent to one attempt, by UUID: indices move between boots."""
+
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One container or process run of a job."""
+
+    number: int
+    lineage: int
+    start: Start = field(default_factory=Start)
+    turned: Overrides = field(default_factory=Overrides)
+    began: int | None = None  # newest valid checkpoint then: whoever has a newer one has advanced
+    boot: str | None = None  # of the machine, when it started; None: nobody knows
+    revision: int = 1  # of the job file
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """The evidence about the end of one attempt, gathered by the daemon."""
+
+    exit_code: int | None  # None: nobody knows (the container vanished)
+    cause: str  # one word, see docs/lifecycle.md
+    message: str = ""  # one line for people
+    oom_seen: bool = False  # the kernel killed a process of this attempt for memory
+    completed: bool = False  # exit 0, and the result says so where the workload writes one
+    checkpoint_step: int | None = None  # newest valid checkpoint of the lineage
+    checkpoints_rejected: tuple[str, ...] = ()  # present and not valid, with reasons
+
+
+@dataclass(frozen=True, slots=True)
+class ExitDecision:
+    """What the policy has said about an end, made concrete: nothing of it has to be looked up again."""
+
+    verdict: Action
+    history: History
+    start: Start = field(default_factory=Start)
+    turned: Overrides = field(default_factory=Overrides)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedSpeedup:
+    """What a change was made for; one that does not keep it is taken back, once."""
+
+    back_to: int  # the revision before
+    rate: float  # steps per second before
+    faster: float  # how many times faster it was measured to be, at the bounds against it

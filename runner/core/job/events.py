@@ -1,0 +1,167 @@
+"""Events: what has happened to a job, in the past tense."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+
+from runner.core.job.attempt import Allocation, AttemptEnd, ExitDecision, ExpectedSpeedup, Start
+from runner.core.policy.history import History
+from runner.core.policy.model import Verb
+
+
+@dataclass(frozen=True, slots=True)  # events: what happened, in the past tense
+class ImageReady:
+    at: datetime
+    image: str
+    kind: Literal["image_ready"] = "image_ready"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFailed:
+    at: datetime
+    why: str
+    kind: Literal["image_failed"] = "image_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMissing:
+    """The image was there when it was resolved and is gone now."""
+
+    at: datetime
+    kind: Literal["image_missing"] = "image_missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    at: datetime
+    allocation: Allocation
+    boot: str | None = None  # of the machine
+    kind: Literal["placed"] = "placed"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    at: datetime
+    boot: str | None = None
+    kind: Literal["launched"] = "launched"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The engine answered, and the answer was no; an engine that does not answer is no event."""
+
+    at: datetime
+    why: str
+    ruling: ExitDecision
+    kind: Literal["launch_failed"] = "launch_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    at: datetime
+    by: str
+    kind: Literal["cancel_requested"] = "cancel_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRequested:
+    at: datetime
+    by: str
+    start: Start
+    kind: Literal["restart_requested"] = "restart_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRequested:
+    at: datetime
+    by: str
+    kind: Literal["hold_requested"] = "hold_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequested:
+    at: datetime
+    by: str
+    kind: Literal["release_requested"] = "release_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionApplied:
+    """The job has another revision; the policy was asked what that means for what runs."""
+
+    at: datetime
+    by: str
+    number: int
+    text: str  # the revision, resolved
+    verb: Verb  # keep, resume or restart
+    why: str
+    history: History
+    grace: timedelta
+    time_limit: timedelta | None
+    attempts_max: int
+    start: Start = field(default_factory=Start)
+    lineage: int | None = None  # an earlier one, to go back to
+    saved: int | None = None  # newest valid checkpoint of that one
+    other_image: bool = False
+    promise: ExpectedSpeedup | None = None
+    kind: Literal["revision_applied"] = "revision_applied"
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptRequested:
+    at: datetime
+    for_job: str
+    why: str
+    kind: Literal["preempt_requested"] = "preempt_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessFailed:
+    """A rule of ``on_watch`` has said: stop; without a rule it is the ceiling on running time."""
+
+    at: datetime
+    attempt: int
+    rule: str
+    why: str
+    kind: Literal["condemned"] = "condemned"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    at: datetime
+    kind: Literal["deadline_passed"] = "deadline_passed"
+
+
+@dataclass(frozen=True, slots=True)
+class GracePassed:
+    at: datetime
+    kind: Literal["grace_passed"] = "grace_passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    at: datetime
+    attempt: int
+    ended: AttemptEnd
+    ruling: ExitDecision
+    kind: Literal["exited"] = "exited"
+
+
+Event: TypeAlias = (
+    ImageReady
+    | ImageFailed
+    | ImageMissing
+    | Placed
+    | Launched
+    | LaunchFailed
+    | CancelRequested
+    | RestartRequested
+    | HoldRequested
+    | ReleaseRequested
+    | RevisionApplied
+    | PreemptRequested
+    | LivenessFailed
+    | DeadlinePassed
+    | GracePassed
+    | Exited
+)

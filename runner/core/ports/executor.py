@@ -1,0 +1,136 @@
+"""Where attempts run: the port that Docker and plain processes implement.
+
+Every adapter passes the contract suite of this port; so does the fake beside it.  A batch system that can
+start, list, signal and forget an attempt can be an executor, too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Protocol, TypeAlias
+
+from runner.core.ports.devices import Device
+from runner.core.ports.users import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Names one attempt in all the world: the executor derives every name from it."""
+
+    instance: str  # of the store, so that two daemons never touch each other's containers
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host directory or file shown to the job."""
+
+    source: Path
+    target: Path
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one attempt may use."""
+
+    cpus: float
+    memory_bytes: int
+    shm_bytes: int = 64 * 1024**2
+    pids: int = 4096
+    tmp_bytes: int = 4 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Everything an executor may know about an attempt."""
+
+    key: Key
+    job_name: str
+    owner: Owner
+    image: str  # image id; the process executor ignores it
+    argv: tuple[str, ...]
+    run_dir: Path  # on the host; /job in a container
+    log: Path  # on the host, below run_dir; the attempt's output is appended to it
+    limits: Limits
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[Device, ...] = ()
+    network: str | None = None  # an operator's network; None: no network
+    directory: PurePosixPath | None = None  # where argv starts, as it sees it; None: the run directory
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The attempt exists and has not ended."""
+
+    key: Key
+    pid: int | None = None  # of its first process, on the host
+    container: str | None = field(default=None, compare=False)  # its whole id, which control groups carry
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The container exists and was never started."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The attempt has ended; what the executor knows about how."""
+
+    key: Key
+    exit_code: int | None  # None: unknown, for instance after a power cut
+    oom_seen: bool = False  # the kernel killed a process of it for memory; not derived from the code
+    error: str = ""  # the engine's own words, when it has any
+    at: datetime | None = None
+
+
+Observation: TypeAlias = Alive | Created | Gone
+
+
+class ImageGone(Exception):
+    """The image of a launch is not in the engine; it must be built again."""
+
+
+class LaunchRefused(Exception):
+    """The engine answered a launch with no; trying again unchanged would not help.  One line."""
+
+
+class Executor(Protocol):
+    """Where attempts run.  Every call may raise ``base.errors.Unavailable``, which is never evidence."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def launch(self, request: LaunchRequest) -> None:
+        """Create and start the attempt, or find that it was started already.
+
+        Idempotent: however often it is called for one key, the program starts at most once.
+
+        Raises:
+            ImageGone: the image must be prepared again.
+            LaunchRefused: the engine says no (bad mount, no such device).
+            Unavailable: the engine does not answer; nothing is known.
+        """
+
+    def signal(self, key: Key, signal: int) -> None:
+        """Send a signal to the attempt's program; no error if it is gone.  SIGKILL reaches all processes."""
+
+    def observe(self) -> tuple[Observation, ...]:
+        """Return every attempt of this instance that the executor knows, ended ones too."""
+
+    def remove(self, key: Key) -> None:
+        """Forget an attempt that has ended; no error if it is forgotten already."""
+
+    def plan(self, request: LaunchRequest) -> Mapping[str, object]:
+        """Return the exact arguments that ``launch`` would give to the engine, as JSON values."""
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` from another thread whenever something may have changed; return how to stop that.
+
+        Only a hint, to observe sooner: the truth is ``observe``.
+        """

@@ -1,0 +1,41 @@
+"""Images, as the control loop needs them."""
+
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
+
+
+class BuildFailed(Exception):
+    """An image build ended in an error; the text is the last lines of its log."""
+
+
+class Images(Protocol):
+    """Where images come from."""
+
+    def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        """Return the image id for an accelerator, building it if nothing in the store has its digest.
+
+        Blocks, possibly for minutes; the build's output is appended to ``log`` as it comes.
+
+        Raises:
+            BuildFailed: with the last lines of the log.
+            Unavailable: the engine does not answer, or all who waited have left.
+        """
+
+    def leave(self, job_id: str) -> None:
+        """Wait no longer for an image; a build that no job waits for is broken off.  Does not block."""
+
+    def close(self) -> None:
+        """Break off every build; does not block."""
+
+    def resolve(self, reference: str) -> str:
+        """Return the id of an image that is there under a tag or an id; a tag may move, an id cannot.
+
+        Raises:
+            BuildFailed: there is none.
+            Unavailable: the engine does not answer.
+        """
+
+    def digest(self, accelerator: Accelerator) -> str:
+        """Return the content address of what ``ensure`` would give."""

@@ -1,0 +1,148 @@
+"""What survives a crash: jobs, attempts, events, decisions, revisions and usage."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol, TypeAlias
+
+from runner.core.job.events import Event
+from runner.core.job.model import Job
+from runner.core.ports.users import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """What the store keeps of one attempt."""
+
+    job_id: str
+    number: int
+    lineage: int
+    image: str
+    placed_at: datetime
+    launched_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    cause: str | None = None
+    message: str | None = None
+    verdict: str | None = None
+    checkpoint_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job with what is not needed to decide about it."""
+
+    job: Job
+    name: str
+    owner: Owner
+    submitted_at: datetime
+    priority: int
+    revision: str  # the resolved job file, JSON
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    seq: int
+    job_id: str
+    at: datetime
+    kind: str
+    text: str  # one line for people
+    body: str  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """What a policy has decided about an attempt, with everything that led to it."""
+
+    job_id: str
+    attempt: int
+    moment: str
+    at: datetime
+    body: str  # JSON, see runner.core.policy.explain
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRow:
+    """One version of a job's file."""
+
+    number: int
+    at: datetime
+    by: str
+    why: str
+    text: str  # resolved, JSON
+    lineage: int | None = None  # of its last attempt, once another revision has taken its place
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """What one attempt held, and when."""
+
+    job_id: str
+    attempt: int
+    owner: str
+    team: str
+    gpus: int
+    cpus: float
+    devices: tuple[str, ...]
+    placed_at: datetime
+    ended_at: datetime | None = None  # None: it has it still
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTransition:
+    """A change to a job as it is written down: the event, and the state before and after it."""
+
+    before: Job
+    after: Job
+    event: Event
+    decision: DecisionRow | None = None  # from which the event follows
+    usage: UsageRecord | None = None  # what an attempt that is placed gets
+
+
+SimilarBy: TypeAlias = Literal["name", "matrix", "schedule"]
+"""What jobs have in common: a name, the first job of a matrix, the id of a schedule."""
+
+
+class UsageHistory(Protocol):
+    """What the queue remembers of earlier jobs."""
+
+    def since(self, at: datetime) -> Iterable[UsageRecord]:
+        """Return what was held at some time after ``at``."""
+
+    def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
+        """Return how long the latest jobs that are alike held what they had, those that succeeded."""
+
+
+class Store(Protocol):
+    """What survives a crash.  One thread at a time writes; each call is one transaction."""
+
+    @property
+    def instance(self) -> str: ...
+
+    def add(self, row: JobRow, text: str, token: str | None = None) -> None: ...
+
+    def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
+        """Write new jobs with the events of their submission, all in one transaction."""
+
+    def record_all(self, changes: Sequence[RecordedTransition]) -> None:
+        """Write changes to different jobs, and what they say about attempts, durably, or nothing of them."""
+
+    def decided(self, decision: DecisionRow) -> None:
+        """Write a decision that changes no state."""
+
+    def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
+        """Return what was decided about a job, the oldest first; about one attempt where it is given."""
+
+    def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
+        """Write something that users care about and that changes no state."""
+
+    def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
+        """Return the lines of one kind that were written about a job, the oldest first."""
+
+    def unfinished(self) -> tuple[JobRow, ...]: ...
+
+    def revision(self, job_id: str, number: int) -> str | None:
+        """Return one version of a job's file."""
+
+    def get(self, job_id: str) -> JobRow | None: ...

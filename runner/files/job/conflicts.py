@@ -1,0 +1,88 @@
+"""Fields of a job file that contradict each other, and profiles that do not fit the accelerator."""
+
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path, PurePosixPath
+
+from jobs import contract
+from runner.base import yaml as yaml_tree
+from runner.base.textfile import Problem, quoted
+from runner.base.units import format_duration, format_size
+from runner.files.job.model import JobFile
+from runner.files.job.queue import contradictions
+from runner.files.profiles import conflicts as switches
+from runner.files.profiles import load as spec_profiles
+from runner.files.profiles.load import Accelerator
+
+
+def conflicts(job: JobFile) -> Iterator[Problem]:
+    say = job.origin.problem
+    resources, retry = job.resources, job.retry
+    if job.accelerator == "cpu" and resources.gpus:
+        yield say(("resources", "gpus"), 'must be 0 where the accelerator is "cpu"')
+    if job.accelerator in ("cuda", "rocm") and not resources.gpus:
+        yield say(
+            ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
+        )
+    if resources.shm > resources.memory:
+        size, limit = format_size(resources.shm), format_size(resources.memory)
+        yield say(
+            ("resources", "shm"), f"{size} does not fit into the memory limit of {limit}, of which it is part"
+        )
+    if retry.backoff is not None and retry.backoff_max is not None and retry.backoff > retry.backoff_max:
+        longest = format_duration(retry.backoff_max)
+        yield say(
+            ("retry", "backoff"), f"{format_duration(retry.backoff)} is longer than backoff_max, {longest}"
+        )
+    if job.checkpoint.every is None and job.checkpoint.every_steps is None:
+        yield say(("checkpoint",), "would never save: give every, every_steps or both")
+    for path, fact in contradictions(
+        gpus=resources.gpus,
+        queueing=job.queue,
+        devices=job.devices,
+        matrix=job.matrix,
+        schedule=job.schedule,
+    ):
+        yield say(path, fact)
+    yield from _overlaps(job)
+
+
+def _overlaps(job: JobFile) -> Iterator[Problem]:
+    targets = [(i, PurePosixPath(mount.target)) for i, mount in enumerate(job.mounts)]
+    for (_, first), (i, second) in combinations(targets, 2):
+        if first.is_relative_to(second) or second.is_relative_to(first):
+            fact = f"{quoted(str(second))} and {quoted(str(first))} overlap; choose separate places"
+            yield job.origin.problem(("mounts", i, "target"), fact)
+
+
+def clashes_everywhere(job: JobFile, profiles: Path) -> Iterator[Problem]:
+    """Yield what is wrong with the profile on every accelerator that the job could still get."""
+    found = [list(_clashes(job, each, profiles)) for each in _accelerators(job)]
+    sides = [{(clash.switch, clash.other) for clash in each} for each in found]
+    for clash in found[0]:
+        if all((clash.switch, clash.other) in each for each in sides):
+            yield job.origin.problem(("profile", clash.switch), clash.fact)
+
+
+def _accelerators(job: JobFile) -> tuple[Accelerator, ...]:
+    if job.accelerator != "auto":
+        return (job.accelerator,)
+    return ("cuda", "rocm") if job.resources.gpus else ("cpu",)
+
+
+def clashes(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> Iterator[Problem]:
+    """Yield what is wrong with the job's profile on an accelerator: contradictory and impossible settings.
+
+    Raises:
+        UsageError: a profile is missing, extends itself or is not valid.
+    """
+    for clash in _clashes(job, accelerator, profiles or contract.profiles_dir()):
+        yield job.origin.problem(("profile", clash.switch), clash.fact)
+
+
+def _clashes(job: JobFile, accelerator: Accelerator, profiles: Path) -> Iterator[switches.Clash]:
+    tree = job.origin.tree
+    said = spec_profiles.chosen(job.profile, tree, profiles, accelerator)
+    decided_by = ("accelerator",) if job.accelerator != "auto" else ("resources", "gpus")
+    node = yaml_tree.at_path(tree, decided_by) if tree else None
+    return switches.clashes(said, accelerator, f" (line {node.at.line})" if node else "")

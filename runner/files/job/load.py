@@ -1,0 +1,122 @@
+"""From the text of a job file to its jobs, with every problem at its line and column at once."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from jobs import contract
+from runner.base import yaml as yaml_tree
+from runner.base.textfile import FileError, Problem, read_source
+from runner.files import validation as parsing
+from runner.files import validators as rules
+from runner.files.job import matrix as spec_matrix
+from runner.files.job import shorthand as forms
+from runner.files.job.conflicts import clashes_everywhere, conflicts
+from runner.files.job.model import JobFile, Origin
+from runner.files.job.queue import Matrix
+from runner.files.profiles import load as spec_profiles
+
+Checks: TypeAlias = Callable[[JobFile], Iterable[Problem]] | None  # what looks at paths and policies
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """What one file asks for: a job, or one for each combination of its matrix."""
+
+    jobs: tuple[JobFile, ...]
+    matrix: Matrix | None = None
+    values: tuple[spec_matrix.Combination, ...] = ({},)  # of the matrix, job by job
+
+
+def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
+    """Return the job that a YAML text describes, of a matrix the first one with the matrix in it.
+
+    ``path`` serves for messages and for the default name.
+
+    Raises:
+        SpecError: with every problem at once.
+    """
+    written = load_all(text, path, profiles)
+    return written.jobs[0].model_copy(update={"matrix": written.matrix})
+
+
+def load_all(
+    text: bytes, path: Path, profiles: Path | None = None, name: str | None = None, besides: Checks = None
+) -> LoadedFile:
+    """Return all the jobs that a YAML text describes; ``name`` is another one than the file gives them.
+
+    ``besides`` tells what is wrong with what a job names, where all its fields can be understood.
+
+    Raises:
+        SpecError: with every problem at once, each at its place; those of a matrix's value in the matrix.
+    """
+    profiles = profiles or contract.profiles_dir()
+    tree, problems = parsing.mapping(text, path)
+    matrix = spec_matrix.matrix_of(tree)
+    problems += (*forms.long_arguments(tree), *(() if name else forms.numbered(tree)))
+    problems += spec_matrix.problems(tree, matrix) if matrix else ()
+    variants: tuple[spec_matrix.Variant, ...] = (spec_matrix.Variant(tree, {}),)
+    if matrix:
+        variants = spec_matrix.variants(tree, matrix, name or _name(tree, path), {p.field for p in problems})
+    jobs = []
+    for variant in variants:
+        job, found = _read(variant, path, profiles)
+        problems += found
+        problems += besides(job) if job and besides else ()
+        jobs += [job] if job else []
+    if problems:
+        raise FileError(path, problems)
+    return LoadedFile(tuple(jobs), matrix, tuple(variant.values for variant in variants))
+
+
+def _name(tree: yaml_tree.MappingNode, path: Path) -> str:
+    written = tree.entries.get("name")
+    return written.text if isinstance(written, yaml_tree.ScalarNode) else rules.name_from(path.stem)
+
+
+def _read(variant: spec_matrix.Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
+    """Return the job that a tree describes, and every problem with it."""
+    tree = variant.tree
+    unknown = spec_profiles.unknown_profile(tree, profiles)
+    written = {"name": rules.name_from(path.stem), **_as_written(tree)}
+    if variant.values:  # a job of a matrix has none
+        del written["matrix"]
+    job, problems = parsing.validated(JobFile, written, tree)
+    if job is not None:
+        problems += conflicts(job.read_from(Origin(path, tree)))
+        problems += () if unknown else clashes_everywhere(job, profiles)
+    return job, [*unknown, *problems]
+
+
+def read(path: Path, profiles: Path | None = None) -> JobFile:
+    """Return the job in a file.
+
+    Raises:
+        SpecError: it cannot be read, is too large or is not right.
+    """
+    return load(read_source(path), path, profiles)
+
+
+def dump(job: JobFile) -> str:
+    """Return a job as JSON in which every default is written out; ``undump`` reads it back."""
+    return job.model_dump_json()
+
+
+def undump(text: str) -> JobFile:
+    return JobFile.model_validate_json(text)
+
+
+def _as_written(tree: yaml_tree.MappingNode) -> dict[str, yaml_tree.Plain]:
+    """Return the file as values, numbers in texts as they were typed: ``1.10`` stays ``1.10``."""
+    values = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
+    for section in ("environment", "labels"):
+        node = tree.entries.get(section)
+        if isinstance(node, yaml_tree.MappingNode):
+            values[section] = {key: _typed(value) for key, value in node.entries.items()}
+    return values
+
+
+def _typed(node: yaml_tree.Node) -> yaml_tree.Plain:
+    is_number = isinstance(node, yaml_tree.ScalarNode) and type(node.value) in (int, float)
+    return node.text if isinstance(node, yaml_tree.ScalarNode) and is_number else yaml_tree.plain(node)

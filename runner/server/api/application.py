@@ -1,0 +1,75 @@
+"""The HTTP application: its routes, its limits, and errors as answers with a status."""
+
+from collections.abc import Callable
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.telemetry import TelemetryConfig
+
+from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
+from runner.server.api import jobs
+from runner.services.jobs import MAX_JOB_FILE_BYTES, JobService, NotFound
+from runner.services.schedules.service import ScheduleService
+
+MAX_BODY_BYTES: Final = 2 * MAX_JOB_FILE_BYTES
+"""Of any request; the largest holds a job file, as base64."""
+
+
+NO_TELEMETRY: Final[TelemetryConfig] = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "auto_configure": False,
+}
+"""Nobody is told of requests, whatever the daemon's environment says: they hold names and paths of users."""
+
+
+STATUS: Final[dict[type[RunnerError], tuple[int, str]]] = {
+    NotFound: (404, "not_found"),
+    UsageError: (422, "usage"),
+    Refused: (403, "refused"),
+    Unavailable: (503, "unavailable"),
+}
+
+
+def _error(status: int, kind: str, message: str, exit_code: int) -> JSONResponse:
+    body = {
+        "kind": kind,
+        "message": message.partition("\n")[0],
+        "lines": message.splitlines(),
+        "exit_code": exit_code,
+    }
+    return JSONResponse({"error": body}, status_code=status)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, RunnerError)  # noqa: S101  (registered for it)
+    for kind, (status, name) in STATUS.items():
+        if isinstance(error, kind):
+            return _error(status, name, str(error), error.exit_code)
+    return _error(500, "internal", str(error), error.exit_code)
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for it)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return _error(422, "usage", f"{where}: {first['msg']}", UsageError.exit_code)
+
+
+def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
+    """Return the HTTP side of a service; ``leave`` ends the process."""
+    app = FastAPI(
+        title="runner", version="1", docs_url=None, redoc_url=None,
+        max_body_size=MAX_BODY_BYTES, telemetry=NO_TELEMETRY,
+    )  # fmt: skip
+    app.state.service, app.state.leave = service, leave
+    app.state.schedules = ScheduleService.of(service)
+    app.include_router(jobs.router)
+    app.add_exception_handler(RunnerError, _known)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    return app

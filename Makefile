@@ -14,7 +14,7 @@ OTHERS := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract tests/gpu
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart test check fix unit bench venv engine clean
+.PHONY: help demo demo-restart test check fix unit bench docs-reference venv engine clean
 
 help:
 	@echo "make demo   train, kill, resume and compare, in containers of this machine"
@@ -69,6 +69,10 @@ unit: venv
 
 bench: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m bench
+
+# The generated half of docs/cli.md, docs/jobfile-fields.md and docs/policy.md.
+docs-reference: venv
+	$(BIN)/python -m scripts.docs
 
 clean:
 	rm -rf $(VENV) .make .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -80,7 +80,7 @@ def facts(*, as_json: bool) -> None:
     In a pipe and on a terminal, between tabs: name, values, when it is known (E at the end of
     an attempt, W while it runs, C when a change is offered), meaning, source.
     """
-    from runner.files.policy.reference import rows  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy.fact_table import rows  # noqa: PLC0415  only this command pays for it
 
     for name, values, moments, meaning, source in rows():
         if as_json:

@@ -10,9 +10,10 @@ import pytest
 
 from jobs import contract
 from runner.files import validators as rules
-from runner.files.job import load, reference
+from runner.files.job import load
 from runner.files.job import model as jobfile
 from runner.files.job.schema import schema
+from scripts.docs import job_file
 
 DOCS = Path(__file__).parents[5] / "docs"
 TEXT = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("jobfile", "jobfile-queue"))
@@ -63,17 +64,13 @@ def test_the_page_lists_every_kind_of_workload() -> None:
     assert [kind for kind in jobfile.WORKLOADS if f"| `{kind}` |" not in TEXT] == []
 
 
-def test_the_page_of_fields_is_what_the_models_say() -> None:
-    assert reference.renewed(FIELDS) == FIELDS, "python -m runner.files.job.reference docs/jobfile-fields.md"
-
-
 @pytest.mark.parametrize("kind", jobfile.WORKLOADS)
 def test_the_page_of_fields_leaves_out_no_field_of_a_kind(kind: str) -> None:
     plan = dict(zip(contract.KINDS, contract.PLANS, strict=True))[kind]
     sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", FIELDS, re.MULTILINE | re.DOTALL))
     common = dict(ROW.findall(sections["Every training"])) if kind != "program" else {}
     told = common | dict(ROW.findall(sections[kind]))
-    wanted = {name: reference.default(info) for name, info in plan.model_fields.items()}
+    wanted = {name: job_file.default(info) for name, info in plan.model_fields.items()}
     assert told == {f"workload.{name}": shown for name, shown in wanted.items()} | {
         "workload.kind": "required"
     }

@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 
 from runner.base.textfile import FileError
-from runner.core.policy.catalog import TABLE
 from runner.core.policy.decision import Guard
-from runner.core.policy.facts import Kind
 from runner.core.policy.model import TURNS, VERBS, Mode, OnExhausted, Setting, Source, digest
 from runner.files.policy import cases as policy_cases
-from runner.files.policy import reference
 from runner.files.policy.load import SHIPPED, PolicySource, load, named
 
 DOCS = Path(__file__).parents[5] / "docs"
@@ -21,41 +18,6 @@ HOWTO = (DOCS / "howto" / "write-a-policy.md").read_text(encoding="utf-8")
 
 def blocks(text: str, kind: str = "yaml") -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
-
-
-def test_the_reference_is_made_from_the_fact_table() -> None:
-    assert reference.renewed(PAGE) == PAGE, (
-        "make it anew: python -m runner.files.policy.reference docs/policy.md"
-    )
-
-
-def test_the_reference_has_every_fact() -> None:
-    assert re.findall(r"^\| `([a-z_.]+)` \| .* \| [EWC]+ \|", PAGE, re.MULTILINE) == list(TABLE)
-
-
-def test_what_stands_above_the_marker_is_kept(tmp_path: Path) -> None:
-    page = tmp_path / "policy.md"
-    page.write_text(f"# by hand\n\n{reference.MARKER}\nold", encoding="utf-8")
-    reference.main(page)
-    assert page.read_text(encoding="utf-8") == f"# by hand\n\n{reference.reference()}"
-
-
-@pytest.mark.parametrize("name", ["exit.code", "phase", "device.util", "checkpoint.step", "root", "cause"])
-def test_the_values_of_a_fact_fit_into_a_few_words(name: str) -> None:
-    said = {
-        "exit.code": "whole 0-255",
-        "phase": "init, data, compile, train, eval, save, drain",
-        "device.util": "number 0-100 %",
-        "checkpoint.step": "whole ≥ 0",
-        "root": "text",
-        "cause": "a cause",
-    }
-    assert reference.values(TABLE[name]) == said[name]
-
-
-def test_every_kind_of_value_is_put_into_words() -> None:
-    assert all(reference.values(fact) for fact in TABLE.values())
-    assert {fact.kind for fact in TABLE.values()} == set(Kind)
 
 
 def test_the_page_names_every_limit_verb_word_and_shipped_policy() -> None:

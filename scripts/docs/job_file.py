@@ -1,14 +1,11 @@
-"""The fields of every workload and of the profile, from the models themselves.
+"""The generated part of ``docs/jobfile-fields.md``: the fields of every workload and of the profile.
 
-``python -m runner.files.job.reference docs/jobfile-fields.md``; what stands above the marker is
-written by hand and kept.  The models are the only place where a field is described.
+The models are the only place where a field is described.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel
@@ -16,12 +13,10 @@ from pydantic.fields import FieldInfo
 
 from jobs import contract
 from runner.base.units import format_duration
-from runner.files import validation as parsing
+from runner.files import validation
 from runner.files.profiles.load import ProfileChoice
 
-MARKER: Final = "<!-- made by python -m runner.files.job.reference: do not edit below -->"
-
-_SPECIAL: Final = {
+_DEFAULTS: Final = {
     "profile.name": "made from the changes",
     "profile.stream_buffer_memory": "`256MiB`",
     "workload.kind": "required",
@@ -30,40 +25,34 @@ _FORMS: Final = {"profile.stream_buffer_memory": "a size of at least `1MiB`"}
 
 
 def reference() -> str:
-    """Return everything below the marker: a table for each kind of workload, and one for the profile."""
+    """Return a table for each kind of workload, and one for the profile."""
     kinds = zip(contract.KINDS, contract.PLANS, strict=True)
     sections = [
         _section("Every training", contract.TrainingPlan, "workload", contract.TrainingPlan.model_fields),
         *(_section(kind, plan, "workload", own_fields(plan)) for kind, plan in kinds),
         _section("profile", ProfileChoice, "profile", ProfileChoice.model_fields),
     ]
-    return "\n".join([MARKER, "", *sections])
+    return "\n".join(sections)
 
 
 def own_fields(plan: type[BaseModel]) -> Mapping[str, FieldInfo]:
-    """Return the fields of a plan that are not simply those of every training."""
+    """Return the fields of a plan that differ from those of every training."""
     common = {name: default(info) for name, info in contract.TrainingPlan.model_fields.items()}
-    common["data"] = ""  # what it holds is the workload's own
+    common["data"] = ""  # each workload describes its own data
     trains = issubclass(plan, contract.TrainingPlan)
     fields = plan.model_fields.items()
     return {name: info for name, info in fields if not trains or common.get(name) != default(info)}
 
 
-def renewed(page: str) -> str:
-    """Return ``page`` with everything below its marker made anew."""
-    by_hand, _, _ = page.partition(MARKER)
-    return by_hand + reference()
-
-
 def rows(fields: Mapping[str, FieldInfo], section: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, default, form and meaning of fields, the required ones first."""
+    """Yield the path, the default, the form and the meaning of each field, the required ones first."""
     for name, info in sorted(
         fields.items(), key=lambda field: (field[0] != "kind", not field[1].is_required())
     ):
         path = f"{section}.{name}"
-        form = f"`{info.default}`" if name == "kind" else _FORMS.get(path) or parsing.wanted(info)
+        form = f"`{info.default}`" if name == "kind" else _FORMS.get(path) or validation.wanted(info)
         meaning = info.description or "Which workload this is."
-        yield path, _SPECIAL.get(path) or default(info), form, meaning
+        yield path, _DEFAULTS.get(path) or default(info), form, meaning
 
 
 def default(info: FieldInfo) -> str:
@@ -81,12 +70,3 @@ def _section(title: str, model: type[BaseModel], section: str, fields: Mapping[s
     table = ["| " + " | ".join((f"`{path}`", *cells)) + " |" for path, *cells in rows(fields, section)]
     head = ["| field | default | is | meaning |", "|---|---|---|---|"]
     return "\n".join([f"## {title}", "", introduction, "", *head, *table, ""])
-
-
-def main(path: Path) -> None:
-    """Renew one page."""
-    path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,0 +1,16 @@
+"""Write every generated page anew: ``python -m scripts.docs``."""
+
+from scripts.docs import cli, job_file, policy
+from scripts.docs.page import DOCS, regenerate
+
+PAGES = {"cli.md": cli.reference, "jobfile-fields.md": job_file.reference, "policy.md": policy.reference}
+
+
+def main() -> None:
+    for name, reference in PAGES.items():
+        path = DOCS / name
+        path.write_text(regenerate(path.read_text(encoding="utf-8"), reference()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,8 @@ from bench.support.process import Held, held_by_tree
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series
 from bench.support.scratch import Room
 from bench.support.stats import slope
-from jobs.contract import AttemptSpec, ImuStream, Profile, RunPaths
+from jobs.contract import AttemptSpec, Profile, RunPaths
+from jobs.contract.plans.imu_stream import ImuStream
 
 BENCH: Final = "loader-memory"
 AIM_PERCENT: Final = 1.0

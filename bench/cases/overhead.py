@@ -13,7 +13,8 @@ from bench.support import interleave as rounds
 from bench.support.lockstep import Ended, Lane, Missing, Setup, side_by_side
 from bench.support.result import Aim, Line, NotMeasured, Result, in_milliseconds
 from bench.support.scratch import Effort, Room
-from jobs.contract import STDLIB, AttemptSpec, CausalLm, Profile
+from jobs.contract import STDLIB, AttemptSpec, Profile
+from jobs.contract.plans.causal_lm import CausalLm
 
 BENCH: Final = "overhead"
 AIM_BY_HAND: Final = 1.02

@@ -13,7 +13,8 @@ from bench.support import interleave as rounds
 from bench.support.lockstep import Lane, Missing, Setup, Turn, side_by_side
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series, in_milliseconds
 from bench.support.scratch import Room
-from jobs.contract import STDLIB, AttemptSpec, CausalLm, CheckpointPlan, Profile
+from jobs.contract import STDLIB, AttemptSpec, CheckpointPlan, Profile
+from jobs.contract.plans.causal_lm import CausalLm
 
 BENCH: Final = "stall"
 AIM_PERCENT: Final = 2.0

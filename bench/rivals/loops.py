@@ -19,7 +19,8 @@ from bench.support.lockstep import Ended, Gate, Setup
 from jobs.checkpoint.directory import Stamp
 from jobs.checkpoint.manager import Checkpoints
 from jobs.checkpoint.state import Plain, weights_sha256
-from jobs.contract import CausalLm, RunPaths
+from jobs.contract import RunPaths
+from jobs.contract.plans.causal_lm import CausalLm
 from jobs.training.batches import Batch
 from jobs.training.device import Device, prepare
 from jobs.training.loop import train

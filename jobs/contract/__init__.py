@@ -9,104 +9,49 @@ What a container writes is a hint from an untrusted party: the reading side limi
 size, ignores keys that it does not know and lets it influence its own job only.
 """
 
-from jobs.contract.attempt import AttemptSpec, CheckpointPlan
-from jobs.contract.base import BILLION, CONTRACT_VERSION, Report, Spec
-from jobs.contract.exit import Cause, ExitCode, Phase
-from jobs.contract.paths import (
-    CHECKPOINT_NAME,
-    JOB_DIR,
-    MANIFEST,
-    RunPaths,
-    checkpoint_name,
-    profiles_dir,
-)
-from jobs.contract.plans import (
-    KINDS,
-    PLANS,
-    STDLIB,
-    TRAJECTORY,
-    BuiltIn,
-    CausalLm,
-    GraphForecast,
-    ImuStream,
-    PairClassifier,
-    Plan,
-    Program,
-    ResidentTransformer,
-    TrainingPlan,
-)
-from jobs.contract.profile import SWITCHES, Profile, thread_count
-from jobs.contract.reading import (
-    MAX_MANIFEST_BYTES,
-    MAX_REPORT_BYTES,
-    CheckpointInvalid,
-    checkpoints,
-    dump,
-    file_sha256,
-    first_problem,
-    open_regular,
-    read_limited,
-    read_manifest,
-    verify,
-)
-from jobs.contract.reports import (
-    Effective,
-    FileDigest,
-    Manifest,
-    Rejected,
-    Result,
-    Status,
-    Switch,
-)
-
-__all__ = [
-    "BILLION",
-    "CHECKPOINT_NAME",
-    "CONTRACT_VERSION",
-    "JOB_DIR",
-    "KINDS",
-    "MANIFEST",
-    "MAX_MANIFEST_BYTES",
-    "MAX_REPORT_BYTES",
-    "PLANS",
-    "STDLIB",
-    "SWITCHES",
-    "TRAJECTORY",
-    "AttemptSpec",
-    "BuiltIn",
-    "CausalLm",
-    "Cause",
-    "CheckpointInvalid",
-    "CheckpointPlan",
-    "Effective",
-    "ExitCode",
-    "FileDigest",
-    "GraphForecast",
-    "ImuStream",
-    "Manifest",
-    "PairClassifier",
-    "Phase",
-    "Plan",
-    "Profile",
-    "Program",
-    "Rejected",
-    "Report",
-    "ResidentTransformer",
-    "Result",
-    "RunPaths",
-    "Spec",
-    "Status",
-    "Switch",
-    "TrainingPlan",
-    "checkpoint_name",
-    "checkpoints",
-    "dump",
-    "file_sha256",
-    "first_problem",
-    "open_regular",
-    "profiles_dir",
-    "read_limited",
-    "read_manifest",
-    "thread_count",
-    "verify",
-]
+from jobs.contract.attempt import AttemptSpec as AttemptSpec
+from jobs.contract.attempt import CheckpointPlan as CheckpointPlan
+from jobs.contract.base import BILLION as BILLION
+from jobs.contract.base import CONTRACT_VERSION as CONTRACT_VERSION
+from jobs.contract.base import Report as Report
+from jobs.contract.base import Spec as Spec
+from jobs.contract.exit import Cause as Cause
+from jobs.contract.exit import ExitCode as ExitCode
+from jobs.contract.exit import Phase as Phase
+from jobs.contract.paths import CHECKPOINT_NAME as CHECKPOINT_NAME
+from jobs.contract.paths import JOB_DIR as JOB_DIR
+from jobs.contract.paths import MANIFEST as MANIFEST
+from jobs.contract.paths import RunPaths as RunPaths
+from jobs.contract.paths import checkpoint_name as checkpoint_name
+from jobs.contract.paths import profiles_dir as profiles_dir
+from jobs.contract.plans import KINDS as KINDS
+from jobs.contract.plans import PLANS as PLANS
+from jobs.contract.plans import STDLIB as STDLIB
+from jobs.contract.plans import TRAJECTORY as TRAJECTORY
+from jobs.contract.plans import WORKLOADS as WORKLOADS
+from jobs.contract.plans import CheckpointFields as CheckpointFields
+from jobs.contract.plans import Plan as Plan
+from jobs.contract.plans import Program as Program
+from jobs.contract.plans import TrainingPlan as TrainingPlan
+from jobs.contract.plans import kind_of as kind_of
+from jobs.contract.profile import SWITCHES as SWITCHES
+from jobs.contract.profile import Profile as Profile
+from jobs.contract.profile import thread_count as thread_count
+from jobs.contract.reading import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
+from jobs.contract.reading import MAX_REPORT_BYTES as MAX_REPORT_BYTES
+from jobs.contract.reading import CheckpointInvalid as CheckpointInvalid
+from jobs.contract.reading import checkpoints as checkpoints
+from jobs.contract.reading import dump as dump
+from jobs.contract.reading import file_sha256 as file_sha256
+from jobs.contract.reading import first_problem as first_problem
+from jobs.contract.reading import open_regular as open_regular
+from jobs.contract.reading import read_limited as read_limited
+from jobs.contract.reading import read_manifest as read_manifest
+from jobs.contract.reading import verify as verify
+from jobs.contract.reports import Effective as Effective
+from jobs.contract.reports import FileDigest as FileDigest
+from jobs.contract.reports import Manifest as Manifest
+from jobs.contract.reports import Rejected as Rejected
+from jobs.contract.reports import Result as Result
+from jobs.contract.reports import Status as Status
+from jobs.contract.reports import Switch as Switch

@@ -8,7 +8,8 @@ step is a pure function of the state (``jobs.training.step``), a checkpoint is c
 from jobs.checkpoint.directory import Stamp, locked
 from jobs.checkpoint.manager import Checkpoints, Found
 from jobs.checkpoint.signatures import differences
-from jobs.contract import AttemptSpec, BuiltIn, Phase, Program, RunPaths
+from jobs.contract import AttemptSpec, Phase, Program, RunPaths
+from jobs.contract.plans import TrainingPlan
 from jobs.training.device import out_of_memory_named, prepare
 from jobs.training.failures import InvalidSpec, Stopped
 from jobs.training.memory import MemoryLog
@@ -82,7 +83,7 @@ def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Req
         return Training(spec, plan, workload, device, switches)
 
 
-def _built_in(spec: AttemptSpec) -> BuiltIn:
+def _built_in(spec: AttemptSpec) -> TrainingPlan:
     if isinstance(spec.workload, Program):
         raise InvalidSpec("workload: a program is started by the runner itself, not by the trainer")
     return spec.workload

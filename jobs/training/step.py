@@ -15,7 +15,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from jobs.checkpoint.signatures import NUMERICS, OPTIMIZER, SEED, signature
 from jobs.checkpoint.state import Plain, clone
-from jobs.contract import AttemptSpec, BuiltIn, Effective
+from jobs.contract import AttemptSpec, Effective
+from jobs.contract.plans import TrainingPlan
 from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.device import Device, is_out_of_memory, versions
@@ -60,7 +61,7 @@ class Training:
     """The state that a step changes, and the step."""
 
     def __init__(
-        self, spec: AttemptSpec, plan: BuiltIn, workload: Workload, device: Device, switches: Switches
+        self, spec: AttemptSpec, plan: TrainingPlan, workload: Workload, device: Device, switches: Switches
     ) -> None:
         self.spec = spec
         self.plan = plan

@@ -6,13 +6,14 @@ state, no position in a data set and no schedule, so there is nothing of them to
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from jobs.contract import BuiltIn, CausalLm, GraphForecast, ImuStream, PairClassifier, ResidentTransformer
+from jobs.contract import TrainingPlan
 from jobs.training.batches import Batch
 from jobs.training.switches import Switches
 
@@ -51,7 +52,7 @@ class Workload(Protocol):
     """What the trainer needs to know about a training."""
 
     @property
-    def plan(self) -> BuiltIn:
+    def plan(self) -> TrainingPlan:
         """The workload's own fields of the spec."""
 
     @property
@@ -105,31 +106,14 @@ class Setting:
     cache_dir: Path | None = None  # survives from attempt to attempt of a job; None: there is none
 
 
-def build(plan: BuiltIn, setting: Setting) -> Workload:
+def build(plan: TrainingPlan, setting: Setting) -> Workload:
     """Return the workload of a spec, its weights initialised on the CPU.
+
+    Its module is imported when a job asks for it: each has readers and libraries of its own.
 
     Raises:
         InvalidSpec: what it is to learn from is missing, unreadable, wrong or too small.
     """
-    # A workload is imported when it is asked for: each has readers of its own.
-    match plan:
-        case CausalLm():
-            from jobs.workloads.causal_lm import CausalLanguageModel  # noqa: PLC0415
-
-            return CausalLanguageModel(plan, setting)
-        case ImuStream():
-            from jobs.workloads.imu_stream.workload import StreamedPoses  # noqa: PLC0415
-
-            return StreamedPoses(plan, setting)
-        case GraphForecast():
-            from jobs.workloads.graph_forecast.workload import GraphForecaster  # noqa: PLC0415
-
-            return GraphForecaster(plan, setting)
-        case ResidentTransformer():
-            from jobs.workloads.resident_transformer.workload import CandleTransformer  # noqa: PLC0415
-
-            return CandleTransformer(plan, setting)
-        case PairClassifier():
-            from jobs.workloads.pair_classifier import PairComparator  # noqa: PLC0415
-
-            return PairComparator(plan, setting)
+    module, _, name = plan.implementation.partition(":")
+    workload: Workload = getattr(import_module(module), name)(plan, setting)
+    return workload

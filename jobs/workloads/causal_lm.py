@@ -20,7 +20,8 @@ from torch.nn import functional as F  # noqa: N812 - the name under which everyb
 from torch.utils.checkpoint import checkpoint
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
-from jobs.contract import CausalLm, Profile
+from jobs.contract import Profile
+from jobs.contract.plans.causal_lm import CausalLm
 from jobs.data.text import Corpus, corpus_directory, read_corpus, unigram_nats, windows
 from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
-from jobs.contract import PairClassifier, Profile
+from jobs.contract import Profile
+from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.data.molecules import Molecules, read_molecules
 from jobs.training import batches
 from jobs.training.batches import Batch

@@ -1,45 +1,46 @@
-"""What each workload is told: one model per kind, a union discriminated by ``kind``."""
+"""What each workload is told: one plan per kind, a union discriminated by ``kind``.
 
-from typing import Annotated, TypeAlias
+``WORKLOADS`` is the one list of the built-in workloads.  Whatever else knows them derives it from here:
+the job file, the profiles' switches, the comparison of revisions, the trainer, ``runner bench``, and the
+tests that kill and resume every workload.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, Union
 
 from pydantic import Field
 
-from jobs.contract.plans.base import STDLIB, TRAJECTORY, TrainingPlan
-from jobs.contract.plans.causal_lm import CausalLm
-from jobs.contract.plans.graph_forecast import GraphForecast
-from jobs.contract.plans.imu_stream import ImuStream
-from jobs.contract.plans.pair_classifier import PairClassifier
-from jobs.contract.plans.program import Program
-from jobs.contract.plans.resident_transformer import ResidentTransformer
+from jobs.contract.plans.base import STDLIB as STDLIB
+from jobs.contract.plans.base import TRAJECTORY as TRAJECTORY
+from jobs.contract.plans.base import CheckpointFields as CheckpointFields
+from jobs.contract.plans.base import TrainingPlan as TrainingPlan
+from jobs.contract.plans.causal_lm import CausalLm as CausalLm
+from jobs.contract.plans.graph_forecast import GraphForecast as GraphForecast
+from jobs.contract.plans.imu_stream import ImuStream as ImuStream
+from jobs.contract.plans.pair_classifier import PairClassifier as PairClassifier
+from jobs.contract.plans.program import Program as Program
+from jobs.contract.plans.resident_transformer import ResidentTransformer as ResidentTransformer
 
-BuiltIn: TypeAlias = CausalLm | GraphForecast | ImuStream | PairClassifier | ResidentTransformer
-"""The plans that the trainer carries out."""
-
-Plan: TypeAlias = Annotated[BuiltIn | Program, Field(discriminator="kind")]
-
-PLANS: tuple[type[BuiltIn | Program], ...] = (
+WORKLOADS: Final[tuple[type[TrainingPlan], ...]] = (
     CausalLm,
     GraphForecast,
     ImuStream,
     PairClassifier,
     ResidentTransformer,
-    Program,
 )
+"""The built-in workloads: to add one, write its plan and its module, and add the plan here."""
 
-KINDS: tuple[str, ...] = tuple(plan.model_fields["kind"].default for plan in PLANS)
+PLANS: Final[tuple[type[TrainingPlan | Program], ...]] = (*WORKLOADS, Program)
 
-__all__ = [
-    "KINDS",
-    "PLANS",
-    "STDLIB",
-    "TRAJECTORY",
-    "BuiltIn",
-    "CausalLm",
-    "GraphForecast",
-    "ImuStream",
-    "PairClassifier",
-    "Plan",
-    "Program",
-    "ResidentTransformer",
-    "TrainingPlan",
-]
+if TYPE_CHECKING:
+    Plan: TypeAlias = TrainingPlan | Program
+else:
+    Plan = Annotated[Union[PLANS], Field(discriminator="kind")]  # noqa: UP007  (of a tuple)
+
+
+def kind_of(plan: type[TrainingPlan | Program]) -> str:
+    """Return the value of ``workload.kind`` that selects a plan."""
+    kind: str = plan.model_fields["kind"].default
+    return kind
+
+
+KINDS: Final = tuple(kind_of(plan) for plan in PLANS)

@@ -1,6 +1,8 @@
 """What every built-in workload is told, whatever it trains."""
 
-from typing import Final, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 from pydantic_core import PydanticCustomError
@@ -11,11 +13,35 @@ STDLIB: Final = "stdlib"
 """Instead of a directory of text: the library sources of the Python that runs the job."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointFields:
+    """What a change of each field of a plan does to a checkpoint; a field stands in exactly one of them."""
+
+    data: tuple[str, ...] = ()  # other data, or data that are read differently: no checkpoint fits
+    shape: tuple[str, ...] = ()  # parameters of another shape: no checkpoint fits
+    trajectory: tuple[str, ...] = ()  # a checkpoint fits, and training goes elsewhere from there
+
+
 class TrainingPlan(Spec):
     """One training: how long, in which portions, and along which learning rate.
 
     The *effective batch* is the unit of a step, however small the micro-batch.
+
+    A subclass is the one description of its workload: the class variables below are all that the job file,
+    the profiles, the policy's comparison of revisions, the trainer and the benchmarks know about it.
     """
+
+    implementation: ClassVar[str]
+    """``module:class`` of the workload; the trainer imports it when a job asks for it."""
+    checkpoint_fields: ClassVar[CheckpointFields]
+    """The fields that the workload adds to those below, each with its effect on a checkpoint."""
+    switches: ClassVar[frozenset[str]] = frozenset()
+    """Switches of a profile that not every workload knows and this one does."""
+    benchmark: ClassVar[Mapping[str, Any]]
+    """Fields of a job that ``runner bench KIND`` measures: at most two minutes on two cores."""
+
+    if TYPE_CHECKING:
+        kind: str  # a Literal in each plan, after the fields below: their order is that of stored revisions
 
     data: str = Field(
         description="Directory or file, relative to the job file; or the name of a prepared data set."

@@ -1,10 +1,11 @@
 """The plan of ``causal_lm``."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from jobs.contract.plans.base import TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, TrainingPlan
 
 
 class CausalLm(TrainingPlan):
@@ -12,6 +13,25 @@ class CausalLm(TrainingPlan):
 
     A row is one sequence of ``context`` tokens; one *item* is one token (a byte).
     """
+
+    implementation: ClassVar = "jobs.workloads.causal_lm:CausalLanguageModel"
+    checkpoint_fields: ClassVar = CheckpointFields(
+        data=("include",),
+        trajectory=("context",),
+        shape=("layers", "heads", "width"),
+    )
+    switches: ClassVar = frozenset({"attention"})
+    benchmark: ClassVar[Mapping[str, Any]] = {
+        "data": "stdlib",
+        "steps": 200,
+        "batch_size": 16,
+        "context": 64,
+        "layers": 2,
+        "heads": 4,
+        "width": 128,
+        "eval_every": 100,
+        "log_every": 10,
+    }
 
     kind: Literal["causal_lm"] = "causal_lm"
     data: str = Field(description="Directory of text files, relative to the job file; or stdlib.")

@@ -1,10 +1,11 @@
 """The plan of ``graph_forecast``."""
 
-from typing import Annotated, Final, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from jobs.contract.plans.base import TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, TrainingPlan
 
 SYNTHETIC_STOCKS: Final = "synthetic-stocks"
 """Instead of a table: made-up prices of as many assets and days as the plan says, and called so."""
@@ -18,6 +19,29 @@ class GraphForecast(TrainingPlan):
     A row is one trading day with all assets; one *item* is one node: an asset on a day.  Forecast are, for
     each horizon, how volatile the asset will be compared with its recent past, and its return.
     """
+
+    implementation: ClassVar = "jobs.workloads.graph_forecast.workload:GraphForecaster"
+    checkpoint_fields: ClassVar = CheckpointFields(
+        data=(
+            "window", "scales", "horizons", "held_out", "neighbours", "lookback", "half_life", "shrinkage",
+            "threshold", "synthetic_assets", "synthetic_days",
+        ),
+        trajectory=("return_weight",),
+        shape=("hidden", "heads", "layers"),
+    )  # fmt: skip
+    switches: ClassVar = frozenset({"conversion", "graph_cache"})
+    benchmark: ClassVar[Mapping[str, Any]] = {
+        "data": "sp500-stocks",
+        "steps": 200,
+        "batch_size": 8,
+        "hidden": 32,
+        "heads": 4,
+        "layers": 2,
+        "neighbours": 5,
+        "eval_every": 50,
+        "eval_batches": 32,
+        "log_every": 10,
+    }
 
     kind: Literal["graph_forecast"] = "graph_forecast"
     data: str = Field(

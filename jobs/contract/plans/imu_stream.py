@@ -1,10 +1,11 @@
 """The plan of ``imu_stream``."""
 
-from typing import Annotated, Final, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from jobs.contract.plans.base import TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, TrainingPlan
 
 Column: TypeAlias = Annotated[int, Field(ge=0, le=4095)]
 Axes: TypeAlias = tuple[Column, Column, Column]
@@ -27,6 +28,24 @@ class ImuStream(TrainingPlan):
     A row is one window of one recording seen through one *combo*, a choice of channels; so is one *item*.
     What is to be estimated is computed from all channels and does not depend on the combo.
     """
+
+    implementation: ClassVar = "jobs.workloads.imu_stream.workload:StreamedPoses"
+    checkpoint_fields: ClassVar = CheckpointFields(
+        data=("index", "group", "held_out", "accelerometer", "gyroscope", "gravity", "rate_hz"),
+        trajectory=("window", "stride", "combos", "noise", "shards", "shuffle_block"),
+        shape=("hidden", "layers", "bidirectional"),
+    )
+    switches: ClassVar = frozenset({"conversion", "shared_targets", "stream_buffer", "stream_buffer_memory"})
+    benchmark: ClassVar[Mapping[str, Any]] = {
+        "data": "watch",
+        "steps": 200,
+        "batch_size": 64,
+        "hidden": 32,
+        "layers": 2,
+        "eval_every": 100,
+        "eval_batches": 16,
+        "log_every": 10,
+    }
 
     kind: Literal["imu_stream"] = "imu_stream"
     data: str = Field(

@@ -1,10 +1,11 @@
 """The plan of ``pair_classifier``."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from jobs.contract.plans.base import TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, TrainingPlan
 
 
 class PairClassifier(TrainingPlan):
@@ -12,6 +13,28 @@ class PairClassifier(TrainingPlan):
 
     A row is a *group* of molecules, all of its pairs are judged, each in both orders; one *item* is one pair.
     """
+
+    implementation: ClassVar = "jobs.workloads.pair_classifier:PairComparator"
+    checkpoint_fields: ClassVar = CheckpointFields(
+        data=("value_column", "length"),
+        trajectory=(
+            "group", "threshold", "similar_weight", "swap_weight_start", "swap_weight_end", "masked",
+        ),
+        shape=("layers", "heads", "width"),
+    )  # fmt: skip
+    switches: ClassVar = frozenset({"conversion", "encode_once", "last_position_only"})
+    benchmark: ClassVar[Mapping[str, Any]] = {
+        "data": "solubility",
+        "steps": 100,
+        "batch_size": 16,
+        "group": 4,
+        "layers": 3,
+        "heads": 4,
+        "width": 64,
+        "eval_every": 50,
+        "eval_batches": 16,
+        "log_every": 5,
+    }
 
     kind: Literal["pair_classifier"] = "pair_classifier"
     data: str = Field(

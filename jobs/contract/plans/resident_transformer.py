@@ -1,10 +1,11 @@
 """The plan of ``resident_transformer``."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from jobs.contract.plans.base import TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, TrainingPlan
 
 
 class ResidentTransformer(TrainingPlan):
@@ -13,6 +14,24 @@ class ResidentTransformer(TrainingPlan):
     A row, and one *item*, is one annotation: a day, with the daily, weekly and monthly candles up to its
     close; what is learnt is the action that the days after it called for, and the next day's candle.
     """
+
+    implementation: ClassVar = "jobs.workloads.resident_transformer.workload:CandleTransformer"
+    checkpoint_fields: ClassVar = CheckpointFields(
+        trajectory=("every", "horizon", "threshold", "price_weight"),
+        shape=("days", "weeks", "months", "pool", "layers", "heads", "width"),
+    )
+    switches: ClassVar = frozenset({"conversion"})
+    benchmark: ClassVar[Mapping[str, Any]] = {
+        "data": "index-ohlcv",
+        "steps": 200,
+        "batch_size": 64,
+        "days": 64,
+        "weeks": 32,
+        "months": 16,
+        "eval_every": 100,
+        "eval_batches": 20,
+        "log_every": 10,
+    }
 
     kind: Literal["resident_transformer"] = "resident_transformer"
     data: str = Field(

@@ -23,7 +23,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from jobs.contract import GraphForecast
+from jobs.contract.plans.graph_forecast import GraphForecast
 from jobs.data.tables import Prices, read_prices
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec

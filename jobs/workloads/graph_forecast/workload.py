@@ -29,8 +29,7 @@ from torch.nn import functional as F  # noqa: N812 - the name under which everyb
 from torch.utils.checkpoint import checkpoint
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
-from jobs.contract import GraphForecast
-from jobs.contract.plans.graph_forecast import SYNTHETIC_STOCKS
+from jobs.contract.plans.graph_forecast import SYNTHETIC_STOCKS, GraphForecast
 from jobs.data.tables import Prices, find_table, read_prices
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jobs.contract import ImuStream
+from jobs.contract.plans.imu_stream import ImuStream
 from jobs.data.sequences import Recording, read
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature, signature
-from jobs.contract import ImuStream
+from jobs.contract.plans.imu_stream import ImuStream
 from jobs.data.sequences import Recording, survey
 from jobs.training.batches import Batch, rows
 from jobs.training.failures import InvalidSpec

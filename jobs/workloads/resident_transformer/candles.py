@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from jobs.contract import ResidentTransformer
+from jobs.contract.plans.resident_transformer import ResidentTransformer
 from jobs.data.tables import Ohlcv
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
-from jobs.contract import ResidentTransformer
+from jobs.contract.plans.resident_transformer import ResidentTransformer
 from jobs.data.tables import SUFFIXES, Ohlcv, read_ohlcv
 from jobs.training import batches
 from jobs.training.batches import Batch

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from jobs.contract import SWITCHES, Profile, profiles_dir
+from jobs.contract import SWITCHES, WORKLOADS, Profile, kind_of, profiles_dir
 from runner.base import yaml as yaml_tree
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted, read_source, shown
@@ -26,28 +26,7 @@ COMMON: Final[Mapping[str, Any]] = {
     "checkpoint": {"every": "2m"},  # the same for all arms, whatever a save costs each of them
 }
 
-SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
-    "causal_lm": {
-        "data": "stdlib", "steps": 200, "batch_size": 16, "context": 64, "layers": 2, "heads": 4,
-        "width": 128, "eval_every": 100, "log_every": 10,
-    },
-    "graph_forecast": {
-        "data": "sp500-stocks", "steps": 200, "batch_size": 8, "hidden": 32, "heads": 4, "layers": 2,
-        "neighbours": 5, "eval_every": 50, "eval_batches": 32, "log_every": 10,
-    },
-    "imu_stream": {
-        "data": "watch", "steps": 200, "batch_size": 64, "hidden": 32, "layers": 2, "eval_every": 100,
-        "eval_batches": 16, "log_every": 10,
-    },
-    "pair_classifier": {
-        "data": "solubility", "steps": 100, "batch_size": 16, "group": 4, "layers": 3, "heads": 4,
-        "width": 64, "eval_every": 50, "eval_batches": 16, "log_every": 5,
-    },
-    "resident_transformer": {
-        "data": "index-ohlcv", "steps": 200, "batch_size": 64, "days": 64, "weeks": 32, "months": 16,
-        "eval_every": 100, "eval_batches": 20, "log_every": 10,
-    },
-}  # fmt: skip
+SMALL: Final = {kind_of(plan): plan.benchmark for plan in WORKLOADS}
 """Small settings by workload, for a bare name: seconds to a minute or two on two cores."""
 
 

@@ -11,8 +11,8 @@ is E, and a test fails when a model gains one.  A checkpoint's signatures (``job
 the same from the other side: what must agree there is E here, what should agree is B or C.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -81,11 +81,12 @@ class RevisionChange:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A revision as its fields, dotted; ``kind`` and ``dropout`` decide about some of them."""
+    """A revision as its fields, dotted; ``kind``, ``dropout`` and ``workload`` decide about some of them."""
 
     values: Mapping[str, Plain]
     kind: str
     dropout: bool = False
+    workload: Mapping[str, FieldRule] = field(default_factory=dict)  # rules of the workload's own fields
 
 
 def classify_change(before: Fields, after: Fields) -> RevisionChange:
@@ -107,7 +108,7 @@ def _value(fields: Fields, name: str) -> Plain:
 
 def judged(name: str, fields: Fields) -> FieldRule:
     """Return the class of one field in a revision, with the reason."""
-    entry = _known(name, fields.kind)
+    entry = _known(name, fields)
     if entry is None:
         return FieldRule(ChangeClass.E, "nobody knows what this field does to a checkpoint")
     if name == "profile.micro_batch" and fields.dropout:
@@ -119,10 +120,11 @@ def judged(name: str, fields: Fields) -> FieldRule:
     return entry
 
 
-def _known(name: str, kind: str) -> FieldRule | None:
+def _known(name: str, fields: Fields) -> FieldRule | None:
     section, _, rest = name.partition(".")
     if section == "workload":
-        return WORKLOADS.get(kind, {}).get(rest) or TRAINING.get(rest)
+        own = PROGRAM_FIELDS if fields.kind == PROGRAM else fields.workload
+        return own.get(rest) or TRAINING.get(rest)
     return FIELDS.get(name) or FIELDS.get(f"{section}.*")
 
 
@@ -244,42 +246,19 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
 """What workloads have in common."""
 
 
-def _all(entry: FieldRule, *names: str) -> dict[str, FieldRule]:
-    return dict.fromkeys(names, entry)
+PROGRAM_FIELDS: Final[Mapping[str, FieldRule]] = {"command": _PROGRAM, "code": _PROGRAM}
+"""What a program has of its own."""
 
 
-WORKLOADS: Final[Mapping[str, Mapping[str, FieldRule]]] = {
-    "causal_lm": {
-        **_all(_CORPUS, "include"),
-        **_all(_PATH, "context"),
-        **_all(_SHAPE, "layers", "heads", "width"),
-    },
-    "graph_forecast": {
-        **_all(_CORPUS, "window", "scales", "horizons", "held_out"),
-        **_all(_CORPUS, "neighbours", "lookback", "half_life", "shrinkage", "threshold"),
-        **_all(_CORPUS, "synthetic_assets", "synthetic_days"),
-        **_all(_PATH, "return_weight"),
-        **_all(_SHAPE, "hidden", "heads", "layers"),
-    },
-    "imu_stream": {
-        **_all(_CORPUS, "index", "group", "held_out", "accelerometer", "gyroscope", "gravity", "rate_hz"),
-        **_all(_PATH, "window", "stride", "combos", "noise", "shards", "shuffle_block"),
-        **_all(_SHAPE, "hidden", "layers", "bidirectional"),
-    },
-    "pair_classifier": {
-        **_all(_CORPUS, "value_column", "length"),
-        **_all(
-            _PATH, "group", "threshold", "similar_weight", "swap_weight_start", "swap_weight_end", "masked"
-        ),
-        **_all(_SHAPE, "layers", "heads", "width"),
-    },
-    "resident_transformer": {
-        **_all(_PATH, "every", "horizon", "threshold", "price_weight"),
-        **_all(_SHAPE, "days", "weeks", "months", "pool", "layers", "heads", "width"),
-    },
-    PROGRAM: _all(_PROGRAM, "command", "code"),
-}
-"""What each kind has of its own, by what its checkpoints are signed with."""
+def workload_rules(
+    *, data: Iterable[str], shape: Iterable[str], trajectory: Iterable[str]
+) -> Mapping[str, FieldRule]:
+    """Return the rules of the fields that a workload adds to those of every training."""
+    return {
+        **dict.fromkeys(data, _CORPUS),
+        **dict.fromkeys(shape, _SHAPE),
+        **dict.fromkeys(trajectory, _PATH),
+    }
 
 
 SIZES: Final = frozenset(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from jobs.contract import STDLIB, CausalLm, Plan, Program
+from jobs.contract import STDLIB, Plan, Program
+from jobs.contract.plans.causal_lm import CausalLm
 from runner.base.textfile import Problem, one_line
 from runner.base.yaml import Part
 from runner.files.datasets import NAMES

@@ -112,19 +112,9 @@ def _particular(said: ProfileSetting) -> tuple[int, Position]:
 
 # --- Settings without effect --------------------------------------------------------------------------
 
-_STREAM: Final = frozenset({"imu_stream"})
-_PAIRS: Final = frozenset({"pair_classifier"})
-_RECORDS: Final = frozenset({"imu_stream", "graph_forecast", "resident_transformer", "pair_classifier"})
-
 USED_BY: Final[Mapping[str, frozenset[str]]] = {
-    "attention": frozenset({"causal_lm"}),
-    "conversion": _RECORDS,
-    "stream_buffer": _STREAM,
-    "stream_buffer_memory": _STREAM,
-    "shared_targets": _STREAM,
-    "graph_cache": frozenset({"graph_forecast"}),
-    "encode_once": _PAIRS,
-    "last_position_only": _PAIRS,
+    switch: frozenset(contract.kind_of(plan) for plan in contract.WORKLOADS if switch in plan.switches)
+    for switch in sorted(frozenset[str]().union(*(plan.switches for plan in contract.WORKLOADS)))
 }
 """Switches that only some workloads know; every built-in one knows the others."""
 

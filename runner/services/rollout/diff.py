@@ -5,12 +5,19 @@ choice comes to, paths are absolute, threads are counted.  So two files that say
 words do not differ, and a profile file that an operator has edited does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobs.contract import Program, thread_count
-from runner.core.policy.change_class import Fields, Plain, RevisionChange, classify_change
+from jobs.contract import Program, TrainingPlan, thread_count
+from runner.core.policy.change_class import (
+    FieldRule,
+    Fields,
+    Plain,
+    RevisionChange,
+    classify_change,
+    workload_rules,
+)
 from runner.core.policy.model import digest
 from runner.files.policy.of_job import deserialized
 from runner.services.submission.revision import Revision
@@ -31,7 +38,15 @@ def fields(revision: Revision) -> Fields:
     """Return everything that a revision says, dotted."""
     plan = revision.job.workload
     values = dict(_values(revision))
-    return Fields(values, plan.kind, dropout=getattr(plan, "dropout", 0) > 0)
+    return Fields(values, plan.kind, dropout=getattr(plan, "dropout", 0) > 0, workload=own_rules(type(plan)))
+
+
+def own_rules(plan: type[TrainingPlan | Program]) -> Mapping[str, FieldRule]:
+    """Return what a change of the fields of one kind of workload does to a checkpoint."""
+    if issubclass(plan, Program):
+        return {}  # those of a program are known without a plan
+    own = plan.checkpoint_fields
+    return workload_rules(data=own.data, shape=own.shape, trajectory=own.trajectory)
 
 
 def _values(revision: Revision) -> Iterator[tuple[str, Plain]]:

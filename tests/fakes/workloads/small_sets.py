@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from jobs.contract import WORKLOADS, kind_of
+
 _SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
     "causal_lm": {"batch_size": 3, "context": 16, "layers": 1, "heads": 2, "width": 16, "dropout": 0.2},
     "graph_forecast": {
@@ -54,7 +56,8 @@ _SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
-KINDS: Final = tuple(_SMALL)
+KINDS: Final = tuple(kind_of(plan) for plan in WORKLOADS)
+"""Every registered workload; one without a small set fails wherever workloads are killed and resumed."""
 
 
 def small_plan(kind: str, directory: Path) -> dict[str, Any]:

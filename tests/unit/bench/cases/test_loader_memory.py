@@ -7,7 +7,7 @@ from bench.cases.loader_memory import by_epoch, lines_of, record, spec_of
 from bench.support import chart
 from bench.support.process import Held
 from bench.support.result import CannotMeasure, NotMeasured, Result
-from jobs.contract import ImuStream
+from jobs.contract.plans.imu_stream import ImuStream
 from jobs.training.switches import Switches
 from jobs.workloads import Setting
 from jobs.workloads.imu_stream.workload import StreamedPoses

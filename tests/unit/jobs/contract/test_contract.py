@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from jobs.contract import (
     MAX_MANIFEST_BYTES,
     AttemptSpec,
-    CausalLm,
     CheckpointInvalid,
     CheckpointPlan,
     RunPaths,
@@ -22,6 +21,7 @@ from jobs.contract import (
     read_manifest,
     verify,
 )
+from jobs.contract.plans.causal_lm import CausalLm
 
 
 def save(lineage: Path, step: int = 7, **changes: object) -> Path:

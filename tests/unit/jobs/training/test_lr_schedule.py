@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from jobs.contract import CausalLm
+from jobs.contract.plans.causal_lm import CausalLm
 from jobs.training.lr_schedule import learning_rate
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jobs.contract import ImuStream, Profile
+from jobs.contract import Profile
+from jobs.contract.plans.imu_stream import ImuStream
 from jobs.training.switches import Switches
 from jobs.workloads import Setting
 from jobs.workloads.imu_stream.workload import StreamedPoses

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from jobs.contract import PairClassifier, Profile
+from jobs.contract import Profile
+from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
 from jobs.workloads import Setting, pair_classifier

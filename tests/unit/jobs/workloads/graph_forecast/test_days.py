@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jobs.contract import GraphForecast
+from jobs.contract.plans.graph_forecast import GraphForecast
 from jobs.data.tables import Prices
 from jobs.training.failures import InvalidSpec
 from jobs.workloads.graph_forecast.days import (

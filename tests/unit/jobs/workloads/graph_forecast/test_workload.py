@@ -12,7 +12,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from jobs.contract import GraphForecast, Profile
+from jobs.contract import Profile
+from jobs.contract.plans.graph_forecast import GraphForecast
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
 from jobs.workloads import Setting

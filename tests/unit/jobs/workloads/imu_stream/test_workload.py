@@ -8,7 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from jobs.contract import ImuStream, Profile, Switch
+from jobs.contract import Profile, Switch
+from jobs.contract.plans.imu_stream import ImuStream
 from jobs.training.batches import Batch, automatic_size, split
 from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all

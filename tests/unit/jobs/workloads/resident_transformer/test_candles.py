@@ -7,7 +7,7 @@ from datetime import date, timedelta
 import pytest
 import torch
 
-from jobs.contract import ResidentTransformer
+from jobs.contract.plans.resident_transformer import ResidentTransformer
 from jobs.data.tables import Ohlcv
 from jobs.training.failures import InvalidSpec
 from jobs.workloads.resident_transformer.candles import ACTIONS, annotate, convert, resample

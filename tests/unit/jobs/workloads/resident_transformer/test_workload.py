@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from jobs.contract import Profile, ResidentTransformer
+from jobs.contract import Profile
+from jobs.contract.plans.resident_transformer import ResidentTransformer
 from jobs.data.tables import Ohlcv
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec

@@ -5,18 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.contract import (
-    AttemptSpec,
-    CausalLm,
-    Cause,
-    FileDigest,
-    Manifest,
-    Phase,
-    Result,
-    Status,
-    dump,
-    file_sha256,
-)
+from jobs.contract import AttemptSpec, Cause, FileDigest, Manifest, Phase, Result, Status, dump, file_sha256
+from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.run_directory import RunDirectory, SavedCheckpoints, highest, read_report
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.users import Owner

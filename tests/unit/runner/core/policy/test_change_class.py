@@ -3,13 +3,13 @@
 import pytest
 from pydantic import BaseModel
 
-from jobs.contract import PLANS, SWITCHES, TRAJECTORY
+from jobs.contract import PLANS, SWITCHES, TRAJECTORY, kind_of
 from jobs.training.step import NUMERIC_SWITCHES
 from runner.core.policy.catalog import known
 from runner.core.policy.change_class import (
     FIELDS,
+    PROGRAM_FIELDS,
     TRAINING,
-    WORKLOADS,
     ChangeClass,
     FieldChange,
     Fields,
@@ -21,13 +21,15 @@ from runner.core.policy.change_class import (
 )
 from runner.core.policy.facts import DecisionPoint
 from runner.files.job.model import JobFile
+from runner.services.rollout.diff import own_rules
 
-WELL_KNOWN = Fields({}, "graph_forecast")
+RULES = {kind_of(plan): own_rules(plan) for plan in PLANS} | {"program": PROGRAM_FIELDS}
+WELL_KNOWN = Fields({}, "graph_forecast", workload=RULES["graph_forecast"])
 
 
 def change(name: str, before: object, after: object, kind: str = "causal_lm", **more: bool) -> FieldChange:
     """Return what becomes of one field that changes."""
-    sides = (Fields({name: value}, kind, **more) for value in (before, after))  # type: ignore[dict-item]
+    sides = (Fields({name: value}, kind, workload=RULES[kind], **more) for value in (before, after))  # type: ignore[dict-item]
     [found] = classify_change(*sides).changes
     return found
 
@@ -65,13 +67,12 @@ def test_every_switch_of_a_profile_has_a_class(name: str) -> None:
     [(plan.model_fields["kind"].default, name) for plan in PLANS for name in plan.model_fields],
 )
 def test_every_field_of_every_plan_has_a_class(kind: str, name: str) -> None:
-    assert name in WORKLOADS[kind] or name in TRAINING
+    assert name in RULES[kind] or name in TRAINING
 
 
 def test_the_table_names_nothing_that_no_model_has() -> None:
-    plans = {plan.model_fields["kind"].default: set(plan.model_fields) for plan in PLANS}
-    for kind, table in WORKLOADS.items():
-        assert set(table) <= plans[kind]
+    for plan in PLANS:
+        assert set(RULES[kind_of(plan)]) <= set(plan.model_fields)
     profile = {name.removeprefix("profile.") for name in FIELDS if name.startswith("profile.")}
     assert profile == set(SWITCHES)
     top = {name.partition(".")[0] for name in FIELDS}

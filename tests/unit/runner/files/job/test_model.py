@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.contract import CausalLm, CheckpointPlan
+from jobs.contract import CheckpointPlan
+from jobs.contract.plans.causal_lm import CausalLm
 from runner.base.textfile import FileError
 from runner.files.job import load
 from runner.files.job import model as jobfile

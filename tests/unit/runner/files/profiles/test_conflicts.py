@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from jobs.contract import KINDS, SWITCHES, Profile, profiles_dir
+from jobs.contract import (
+    KINDS,
+    SWITCHES,
+    WORKLOADS,
+    Profile,
+    TrainingPlan,
+    kind_of,
+    profiles_dir,
+)
 from runner.base.textfile import FileError, Position
 from runner.files.job import conflicts, load
 from runner.files.profiles.conflicts import CONTRADICTIONS, ENVIRONMENT, USED_BY, Clash, clashes, unused
@@ -20,7 +28,7 @@ from runner.files.profiles.load import (
     profile_names,
 )
 
-WORKLOADS = Path(__file__).parents[5] / "jobs" / "workloads"
+ROOT = Path(__file__).parents[5]
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 BELONGS: dict[str, tuple[Accelerator, ...]] = {"rocm": ("rocm",), "cuda": ("cuda",)}
 OFFENDING: dict[str, Any] = {
@@ -111,12 +119,12 @@ def test_every_switch_that_some_workloads_use_names_workloads_that_exist() -> No
     assert set(SWITCHES) > ENVIRONMENT
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if (WORKLOADS / f"{kind}.py").exists()])
-def test_a_workload_names_the_switches_that_it_is_said_to_use_and_no_others(kind: str) -> None:
-    text = (WORKLOADS / f"{kind}.py").read_text()
-    assert {switch for switch in USED_BY if f'"{switch}"' in text} == {
-        switch for switch, kinds in USED_BY.items() if kind in kinds
-    }
+@pytest.mark.parametrize("plan", WORKLOADS, ids=kind_of)
+def test_a_workload_names_the_switches_that_it_is_said_to_use_and_no_others(plan: type[TrainingPlan]) -> None:
+    module = ROOT / f"{plan.implementation.partition(':')[0].replace('.', '/')}.py"
+    sources = [module] if module.parent.name == "workloads" else sorted(module.parent.glob("*.py"))
+    text = "".join(source.read_text() for source in sources)
+    assert {switch for switch in USED_BY if f'"{switch}"' in text} == plan.switches
 
 
 @pytest.mark.parametrize(("kind", "accelerator"), list(product(KINDS, ACCELERATORS)))

@@ -10,7 +10,6 @@ import pytest
 
 from jobs.contract import (
     AttemptSpec,
-    CausalLm,
     Cause,
     Effective,
     FileDigest,
@@ -25,6 +24,7 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
+from jobs.contract.plans.causal_lm import CausalLm
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing, Stopping, StopReason

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobs.attach import Told, told
-from jobs.contract import AttemptSpec, CausalLm, CheckpointPlan, Program, RunPaths
+from jobs.contract import AttemptSpec, CheckpointPlan, Program, RunPaths
+from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.launch import entry_script
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner

@@ -6,7 +6,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from jobs.contract import CausalLm, GraphForecast, Program
+from jobs.contract import Program
+from jobs.contract.plans.causal_lm import CausalLm
+from jobs.contract.plans.graph_forecast import GraphForecast
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
 from runner.core.policy.adjustments import Overrides

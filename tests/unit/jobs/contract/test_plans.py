@@ -1,0 +1,62 @@
+"""A registered workload is complete: whatever is derived from the registry finds what it needs."""
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.contract import PLANS, SWITCHES, WORKLOADS, TrainingPlan, kind_of
+from tests.fakes.workloads import small_sets
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+each_workload = pytest.mark.parametrize("plan", WORKLOADS, ids=kind_of)
+
+
+def test_no_two_plans_have_the_same_kind() -> None:
+    assert len({kind_of(plan) for plan in PLANS}) == len(PLANS)
+
+
+@each_workload
+def test_the_module_of_a_workload_defines_its_class(plan: type[TrainingPlan]) -> None:
+    module, _, name = plan.implementation.partition(":")
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    tree = ast.parse(Path(found.origin).read_text())  # not imported: that would load torch
+    assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+@each_workload
+def test_each_field_of_a_workload_has_exactly_one_effect_on_a_checkpoint(plan: type[TrainingPlan]) -> None:
+    fields = plan.checkpoint_fields
+    own = [*fields.data, *fields.shape, *fields.trajectory]
+    assert sorted(own) == sorted(set(own))
+    common = {*TrainingPlan.model_fields, "kind", "dropout"}
+    assert set(own) == set(plan.model_fields) - common
+
+
+@each_workload
+def test_the_switches_of_a_workload_exist(plan: type[TrainingPlan]) -> None:
+    assert plan.switches <= set(SWITCHES)
+
+
+@each_workload
+def test_the_benchmark_of_a_workload_is_a_valid_plan(plan: type[TrainingPlan]) -> None:
+    measured = plan.model_validate(dict(plan.benchmark))
+    assert measured.steps <= 1000
+
+
+@each_workload
+def test_a_workload_has_an_example(plan: type[TrainingPlan]) -> None:
+    example = yaml.safe_load((EXAMPLES / f"{kind_of(plan)}.yaml").read_text())
+    assert example["workload"]["kind"] == kind_of(plan)
+
+
+@each_workload
+def test_a_workload_has_a_small_set_with_which_the_chaos_tests_kill_and_resume_it(
+    plan: type[TrainingPlan], tmp_path: Path
+) -> None:
+    fields = small_sets.small_plan(kind_of(plan), tmp_path / "data")
+    assert plan.model_validate(fields).steps

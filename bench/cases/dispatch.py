@@ -25,7 +25,9 @@ from bench.support import interleave as rounds
 from bench.support.history import OWNER
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series
 from bench.support.scratch import Room
+from runner.adapters.host import as_user
 from runner.adapters.host.clock import SystemClock
+from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.launch import attempt_name
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base import logging as logs
@@ -210,7 +212,8 @@ def site(directory: Path) -> Iterator[Site]:
     """Give a running daemon on a directory; afterwards it has left."""
     store, executor, clock = SqliteStore(directory / "store.db"), AtOnce(), SystemClock()
     config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=NoImages(),
-                           allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock)  # fmt: skip
+                           allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock,
+                           users=as_user, open_directory=HostRunDirectory)  # fmt: skip
     context = Context(store, executor, AttemptService(config), clock, Capacity(float(SLOTS), 1024**4),
                   work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES))  # fmt: skip
     daemon, ended = ControlLoop(context), Flag()

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from bench.rivals.container import Plan
 from jobs.contract import AttemptSpec
-from runner.adapters.host.run_directory import RunDirectory
+from runner.adapters.host.run_directory import HostRunDirectory
 from runner.core.ports.users import Owner
 
 
 def prepared(directory: Path, plan: Plan) -> Path:
     """Return the run directory, made below ``directory``, with all that the program reads."""
     uid, _, gid = str(plan.config["User"]).partition(":")
-    run = RunDirectory(directory / "job", Owner(int(uid), int(gid), "bench"))
+    run = HostRunDirectory(directory / "job", Owner(int(uid), int(gid), "bench"))
     run.create()
     run.prepare(AttemptSpec.model_validate_json(plan.spec), {})
     return run.root

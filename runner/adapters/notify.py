@@ -7,18 +7,16 @@ worth trying again.  All have limits of time; what they print is thrown away.
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from email.message import EmailMessage
-from enum import Enum
 from http import HTTPStatus
 from http.client import HTTPException, HTTPMessage
-from typing import IO, Final, TypeAlias
+from typing import IO, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from runner.base.textfile import one_line
 from runner.core.notification import Notification
+from runner.core.ports.notifications import Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import SENDMAIL, NotificationRule
 
 LIMIT_S: Final = 10.0
@@ -26,32 +24,6 @@ LIMIT_S: Final = 10.0
 
 PROGRAM_LIMIT_S: Final = 30.0
 """How long sendmail or a command may run; then it is killed with all that it has started."""
-
-Send: TypeAlias = Callable[[Notification], None]
-
-
-class RetryLater(Enum):
-    """Whether a notice is worth another try."""
-
-    NEVER = "never"  # it was refused as it is
-    SOME = "some"  # the other side answers, and is not well
-    LONG = "long"  # nobody is there
-
-
-class Undelivered(Exception):
-    """A notice has not arrived, as far as one can know."""
-
-    def __init__(self, why: str, again: RetryLater) -> None:
-        super().__init__(one_line(why)[:300])
-        self.again = again
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where notices come from: what receivers of several servers tell them apart by."""
-
-    instance: str
-    host: str
 
 
 def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMAIL) -> Send:

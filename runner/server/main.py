@@ -25,18 +25,22 @@ import uvicorn
 
 from images.settings import ImageSettings
 from images.store import ImageStore
+from runner.adapters import notify
 from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.docker.images import DockerImages
 from runner.adapters.gpu import amd, nvidia
 from runner.adapters.gpu.health import DeviceHealthMonitor
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
+from runner.adapters.host import as_user
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.mounts import PinnedMounts
-from runner.adapters.host.run_directory import highest
+from runner.adapters.host.run_directory import HostRunDirectory, highest
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.accounting import SqliteUsageHistory, SqliteUsageReport
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
+from runner.adapters.sqlite.notifications import SqliteNotificationFeed
+from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base import logging as logs
 from runner.base.broadcast import ChangeBroadcast
@@ -166,6 +170,8 @@ def build(directory: Path, settings: Settings) -> JobService:
         network=settings.network,
         log_quota_bytes=settings.log_quota_bytes,
         clock=clock,
+        users=as_user,
+        open_directory=HostRunDirectory,
         mean_between_s=lambda: mean_between_s(*store.interruptions()),
         pins=PinnedMounts(directory / "pins") if _may_pin(settings, executor) else None,
     )
@@ -193,7 +199,20 @@ def build(directory: Path, settings: Settings) -> JobService:
         lambda now: inventory.tick(now, [daemon.entries[i].row for i in daemon.queue.running])
     )
     inventory.changed = daemon.wake
-    return JobService(daemon, store, attempt_service, settings, clock, broadcast, directory, clock.now())
+    return JobService(
+        daemon=daemon,
+        store=store,
+        schedules=SqliteSchedules(store),
+        usage_report=SqliteUsageReport(store),
+        notification_feed=SqliteNotificationFeed(store),
+        users=as_user,
+        attempt_service=attempt_service,
+        settings=settings,
+        clock=clock,
+        broadcast=broadcast,
+        state_dir=directory,
+        started_at=clock.now(),
+    )
 
 
 def _site(settings: Settings) -> SiteConfig:
@@ -377,7 +396,11 @@ def _serve(service: JobService, path: Path, leaving: Callable[[], None]) -> None
     asked: list[int] = []  # while it starts; the server raises what it has heard once more when it has left
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: asked.append(number))
-    keeper, timetable, notifications = changes.attach(app, service), schedules.attach(app), notifier(service)
+    keeper, timetable, notifications = (
+        changes.attach(app, service),
+        schedules.attach(app),
+        notifier(service, notify.sender_for),
+    )
     devices.attach(app)
     cancelling.attach(app)
     screens = seeing.attach(

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.contract import Result, Status
-from runner.adapters.host import as_user
-from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, RunnerError
 from runner.base.textfile import FileError, one_line
@@ -20,17 +18,19 @@ from runner.core.job.describe import ADVISED, SIGNALLED, about
 from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Preparing, Running, Stopping
-from runner.core.ports import users
 from runner.core.ports.clock import Clock
-from runner.core.ports.store import AttemptRow, DecisionRow, JobRow
-from runner.core.ports.users import Owner
+from runner.core.ports.notifications import NotificationFeed
+from runner.core.ports.schedules import Schedules
+from runner.core.ports.store import AttemptRow, DecisionRow, JobRow, JobStore
+from runner.core.ports.usage import UsageReport
+from runner.core.ports.users import Owner, User, Users
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import AttemptService, parse_revision
+from runner.services.attempts.prepare import AttemptService
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import queue_full, refusal
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import Resolution, RevisionResolver
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import Revision, parse_revision
 
 __all__ = ["MAX_JOB_FILE_BYTES", "Caller", "JobService", "NotFound", "Submission"]
 
@@ -56,7 +56,11 @@ class JobService:
     """The daemon with what is needed to answer questions about it."""
 
     daemon: ControlLoop
-    store: SqliteStore
+    store: JobStore
+    schedules: Schedules
+    usage_report: UsageReport
+    notification_feed: NotificationFeed
+    users: Users
     attempt_service: AttemptService
     settings: Settings
     clock: Clock
@@ -78,7 +82,7 @@ class JobService:
             UsageError: it asks for more than there is.
             Refused: the caller may not.
         """
-        who = as_user.find_user(caller.uid, caller.gid)
+        who = self.user(caller)
         owner = self._owner(who)
         found = self._resolved(who, owner, submission)
         predecessors.refuse_hopeless(submission, found.revisions, owner.name, self.store)
@@ -99,18 +103,18 @@ class JobService:
 
     def resolve_all(self, caller: Caller, submission: Submission) -> Resolution:
         """Return the revisions that a job file stands for: one, or one for each job of its matrix."""
-        who = as_user.find_user(caller.uid, caller.gid)
+        who = self.user(caller)
         return self._resolved(who, self._owner(who), submission)
 
-    def _resolved(self, who: users.User, owner: Owner, submission: Submission) -> Resolution:
-        resolver = RevisionResolver(self.daemon, self.store, self.settings, self.state_dir)
+    def _resolved(self, who: User, owner: Owner, submission: Submission) -> Resolution:
+        resolver = RevisionResolver(self.daemon, self.store, self.users, self.settings, self.state_dir)
         return resolver.all_of(who, owner, submission)
 
     def owner(self, caller: Caller) -> Owner:
         """Return as whom the jobs of a caller run."""
-        return self._owner(as_user.find_user(caller.uid, caller.gid))
+        return self._owner(self.user(caller))
 
-    def _owner(self, who: users.User) -> Owner:
+    def _owner(self, who: User) -> Owner:
         if os.geteuid() != 0:
             return Owner(os.getuid(), os.getgid(), who.name)
         if who.uid == 0:
@@ -167,7 +171,7 @@ class JobService:
 
         Of a matrix it is the first job, and the names and values of all.
         """
-        who = as_user.find_user(caller.uid, caller.gid)
+        who = self.user(caller)
         owner = self._owner(who)
         found = self._resolved(who, owner, submission)
         predecessors.refuse_hopeless(submission, found.revisions, owner.name, self.store)
@@ -283,9 +287,12 @@ class JobService:
         """Return whether a caller may steer a job, read its output and its job file."""
         return caller.uid in {0, os.geteuid(), parse_revision(row.revision).uid}
 
-    @staticmethod
-    def _name(caller: Caller) -> str:
-        return as_user.find_user(caller.uid, caller.gid).name
+    def user(self, caller: Caller) -> User:
+        """Return the user of the host that a caller is."""
+        return self.users.find_user(caller.uid, caller.gid)
+
+    def _name(self, caller: Caller) -> str:
+        return self.user(caller).name
 
     # --- looking
 
@@ -298,7 +305,9 @@ class JobService:
         """
         row = self.store.find(reference, None if caller is None else self._name(caller))
         if row is None:
-            fact = caller and predecessors.named_else(reference, self._name(caller), caller.uid, self.store)
+            fact = caller and predecessors.named_else(
+                reference, self._name(caller), caller.uid, self.store, self.schedules
+            )
             none = "there is no job of that id or name; runner list --all"
             raise NotFound(f"{one_line(reference)}: {fact or none}")
         return row

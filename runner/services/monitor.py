@@ -18,7 +18,6 @@ from typing import Final
 import structlog
 
 from jobs.contract import Status
-from runner.adapters.sqlite.accounting import SqliteUsageReport
 from runner.base.errors import Unavailable
 from runner.control.transitions import ANSWER_S
 from runner.core.devices.bottleneck import (
@@ -73,17 +72,17 @@ class LoadCounts:
         """Count what is new; from then on, when it is asked for the first time."""
         store = service.store
         if self._event is None or self._ruling is None:
-            self._event, self._ruling = store.last_seq(), int(store.rows("last_ruling")[0][0])
-        while rows := store.rows("attempts_ended_after", after=self._event, limit=MOST_ROWS):
-            self._event = rows[-1]["seq"]
-            self.ended.update(row["cause"] for row in rows if row["kind"] == "exited")
-            self.ended.update("launch_failed" for row in rows if row["kind"] == "launch_failed")
-        while rows := store.rows("rulings_after", after=self._ruling, limit=MOST_ROWS):
-            self._ruling = rows[-1]["seq"]
-            self.rulings.update((row["moment"], self._rule(row["rule"])) for row in rows)
+            self._event, self._ruling = store.last_seq(), store.last_decision()
+        while ends := store.attempt_ends(self._event, MOST_ROWS):
+            self._event = ends[-1].seq
+            self.ended.update(str(row.cause) for row in ends if row.kind == "exited")
+            self.ended.update("launch_failed" for row in ends if row.kind == "launch_failed")
+        while uses := store.rule_uses(self._ruling, MOST_ROWS):
+            self._ruling = uses[-1].seq
+            self.rulings.update((row.moment, self._rule(row.rule)) for row in uses)
 
     @staticmethod
-    def _rule(name: str | None) -> str:
+    def _rule(name: str) -> str:
         """Return the name of a rule that comes with the runner; all others are one."""
         return "none" if not name else name if name in _shipped_rules() else UNHEARD_OF
 
@@ -240,9 +239,8 @@ class UtilizationMonitor:
         busy, self._busy = self._busy, {}
         if not busy:
             return
-        used = SqliteUsageReport(self.service.store)
         try:
-            self.service.daemon.ask(lambda: used.add(busy))
+            self.service.daemon.ask(lambda: self.service.usage_report.add(busy))
         except (Unavailable, TimeoutError) as error:
             log.warning("meter.not_written", problem=str(error))
             self._busy = busy

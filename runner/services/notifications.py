@@ -18,11 +18,10 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.notify import Origin, RetryLater, Send, Undelivered, sender_for
-from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.base.errors import RunnerError
 from runner.core.notification import Notification
 from runner.core.ports.clock import Clock
+from runner.core.ports.notifications import NotificationFeed, Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import NotificationRule
 from runner.services.jobs import JobService
 
@@ -53,7 +52,7 @@ class Sender:
 
     rule: NotificationRule
     send: Send
-    feed: SqliteNotificationFeed
+    feed: NotificationFeed
     clock: Clock
     write: Callable[[str, int], None]  # how far it has got, durably
     pause: Callable[[float], bool]  # wait; true when it is time to leave
@@ -158,9 +157,9 @@ class Notifications:
         return tuple((each.rule.way, each.delivered, each.dropped) for each in self.couriers)
 
 
-def notifier(service: JobService) -> Notifications:
+def notifier(service: JobService, sender_for: Callable[[NotificationRule, Origin], Send]) -> Notifications:
     """Return what tells people about the jobs of a service; it has not begun yet."""
-    feed, stop = SqliteNotificationFeed(service.store), Flag()
+    feed, stop = service.notification_feed, Flag()
     origin = Origin(service.store.instance, os.uname().nodename)
 
     def write(key: str, seq: int) -> None:

@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 from jobs.contract import open_regular
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
-from runner.core.ports.users import User
+from runner.core.ports.users import PathKind, User
 from runner.files.job import paths
-from runner.files.job.paths import MAX_SECRET_BYTES, Kind
+from runner.files.job.paths import MAX_SECRET_BYTES
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def find_user(uid: int, gid: int) -> User:
     return User(uid, entry.pw_gid, groups, entry.pw_name)
 
 
-def path_problem(who: User, path: Path, kind: Kind) -> str | None:
+def path_problem(who: User, path: Path, kind: PathKind) -> str | None:
     """Return what stands against using ``path`` as somebody; None when nothing does."""
     return run_as_user(who, lambda: paths.problem_with(path, kind))
 

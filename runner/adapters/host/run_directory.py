@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -34,7 +33,9 @@ from jobs.contract import (
     read_manifest,
     verify,
 )
+from runner.adapters.host import log_quota
 from runner.base.errors import Refused, Unavailable
+from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.users import Owner
 
 R = TypeVar("R", bound=Report)
@@ -43,20 +44,6 @@ SURE: Final = 2
 """Newest checkpoints whose content is compared with the manifest; of older ones the sizes are."""
 
 METRICS_TAIL_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SavedCheckpoints:
-    """The checkpoints of one lineage."""
-
-    steps: tuple[int, ...] = ()  # of the valid ones, the newest first
-    rejected: tuple[str, ...] = ()  # the others, and what is wrong with them
-    changed: datetime | None = None  # when the newest valid one was put there
-    attempt: int | None = None  # that made it, as its manifest says
-
-    @property
-    def newest(self) -> int | None:
-        return next(iter(self.steps), None)
 
 
 def highest(jobs: Path) -> int:
@@ -68,7 +55,7 @@ def highest(jobs: Path) -> int:
         return 0
 
 
-class RunDirectory:
+class HostRunDirectory:
     """``<state>/jobs/<id>`` of one job."""
 
     def __init__(self, root: Path, owner: Owner) -> None:
@@ -208,6 +195,16 @@ class RunDirectory:
             _changed(newest[1]) if newest else None,
             newest[0].attempt if newest else None,
         )
+
+    @staticmethod
+    def tail(path: Path, limit: int) -> bytes:
+        """Return the end of a file that the job may have written; nothing if it cannot be read."""
+        return tail(path, limit)
+
+    @staticmethod
+    def limit_log(paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
+        """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""
+        return log_quota.enforce(paths.log, quota_bytes, keep_head, keep_tail)
 
     def keep(self, attempt: int, name: str, text: str) -> None:
         """Leave a text beside an attempt, where its owner can read it and it cannot be changed by the job.

@@ -5,14 +5,15 @@ Rows are written with the events that they follow from, by the store; here they 
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final
 
 from runner.adapters.sqlite.store import SQL, SqliteStore
 from runner.core.accounting.usage import UsageSpan
 from runner.core.ports.store import SimilarBy, UsageRecord
+from runner.core.ports.usage import BusyTimes
 
 
 class SqliteUsageHistory:
@@ -53,10 +54,6 @@ def _lending(row: sqlite3.Row) -> UsageRecord:
 
 
 COMPLETED: Final = "completed"
-
-
-BusyTimes: TypeAlias = Mapping[tuple[str, int], tuple[float, float]]
-"""By job and attempt: device-seconds that were looked at, and those of them in which a device was busy."""
 
 
 @dataclass(frozen=True, slots=True)

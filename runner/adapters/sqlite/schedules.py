@@ -6,46 +6,13 @@ moment at which it is noticed until its job is in the store, and a daemon that b
 
 import json
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Final
 
 from runner.adapters.sqlite.store import SQL, SqliteStore
-
-ScheduleState = Literal["active", "paused", "over", "removed"]
-OccasionState = Literal["due", "submitted", "refused", "left_out"]
+from runner.core.ports.schedules import FiringRow, FiringState, ScheduleRow, ScheduleState
 
 SHOWN: Final = 20  # occasions of one schedule that are told
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """A job file that is submitted again and again, and whose."""
-
-    id: int
-    name: str
-    uid: int  # of whoever handed it in
-    gid: int
-    owner: str
-    path: str
-    text: str  # the job file as it was handed in
-    terms: Mapping[str, Any]  # its section ``schedule``
-    made_at: datetime
-    looked_at: datetime
-    state: ScheduleState = "active"
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FiringRow:
-    """One time of a schedule, and what became of it."""
-
-    schedule: int
-    at: datetime
-    state: OccasionState
-    job_id: str | None
-    text: str
 
 
 class SqliteSchedules:
@@ -76,7 +43,7 @@ class SqliteSchedules:
             connection.execute(SQL["move_schedule"], values)
 
     def record_firing(
-        self, row: ScheduleRow, at: datetime, now: datetime, state: OccasionState, text: str
+        self, row: ScheduleRow, at: datetime, now: datetime, state: FiringState, text: str
     ) -> bool:
         """Write down an occasion, and that everything before ``now`` is settled.
 
@@ -88,7 +55,7 @@ class SqliteSchedules:
             connection.execute(SQL["look_at_schedule"], {"id": row.id, "looked_at": now.isoformat()})
         return new
 
-    def settle(self, occasion: FiringRow, state: OccasionState, text: str, job_id: str | None = None) -> None:
+    def settle(self, occasion: FiringRow, state: FiringState, text: str, job_id: str | None = None) -> None:
         """Write what became of an occasion that was due."""
         values = {
             "schedule": occasion.schedule,

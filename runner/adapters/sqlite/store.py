@@ -21,7 +21,16 @@ from typing import Final
 from runner.adapters.sqlite import rows as store_rows
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
-from runner.core.ports.store import AttemptRow, DecisionRow, EventRow, JobRow, RecordedTransition, RevisionRow
+from runner.core.ports.store import (
+    AttemptEndRow,
+    AttemptRow,
+    DecisionRow,
+    EventRow,
+    JobRow,
+    RecordedTransition,
+    RevisionRow,
+    RuleUseRow,
+)
 
 VERSION: Final = 4
 _HEADER_BYTES: Final = 100
@@ -349,6 +358,20 @@ class SqliteStore:
 
     def last_seq(self) -> int:
         return int(str(self._value("last_seq")))
+
+    def last_decision(self) -> int:
+        """Return the ``seq`` of the newest decision."""
+        return int(str(self._value("last_ruling")))
+
+    def attempt_ends(self, after: int, limit: int) -> tuple[AttemptEndRow, ...]:
+        """Return the events behind ``after``, in order of ``seq``."""
+        rows = self.rows("attempts_ended_after", after=after, limit=limit)
+        return tuple(AttemptEndRow(row["seq"], row["kind"], row["cause"]) for row in rows)
+
+    def rule_uses(self, after: int, limit: int) -> tuple[RuleUseRow, ...]:
+        """Return the decisions behind ``after``, in order of ``seq``."""
+        rows = self.rows("rulings_after", after=after, limit=limit)
+        return tuple(RuleUseRow(row["seq"], row["moment"], row["rule"] or "") for row in rows)
 
     def count_states(self) -> dict[str, int]:
         return {str(row[0]): int(row[1]) for row in self.rows("count_states")}

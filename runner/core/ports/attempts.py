@@ -95,3 +95,17 @@ class Attempts(Protocol):
 
     def close(self) -> None:
         """End what may take minutes: the daemon leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoints:
+    """The checkpoints of one lineage."""
+
+    steps: tuple[int, ...] = ()  # of the valid ones, the newest first
+    rejected: tuple[str, ...] = ()  # the others, and what is wrong with them
+    changed: datetime | None = None  # when the newest valid one was put there
+    attempt: int | None = None  # that made it, as its manifest says
+
+    @property
+    def newest(self) -> int | None:
+        return next(iter(self.steps), None)

@@ -146,3 +146,79 @@ class Store(Protocol):
         """Return one version of a job's file."""
 
     def get(self, job_id: str) -> JobRow | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEndRow:
+    """An event, as far as counting the ends of attempts needs it."""
+
+    seq: int
+    kind: str
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleUseRow:
+    """A decision, as far as counting the uses of policy rules needs it."""
+
+    seq: int
+    moment: str
+    rule: str
+
+
+class JobStore(Store, Protocol):
+    """The store as the services read it; any thread may read."""
+
+    def next_id(self) -> str:
+        """Return the id of the next job."""
+
+    def find(self, reference: str, owner: str | None = None) -> JobRow | None:
+        """Return a job by its id or its name; of several with a name the owner's newest.
+
+        Raises:
+            Refused: several users have jobs of that name, and the owner is none of them.
+        """
+
+    def newest_of(self, owner: str, name: str) -> JobRow | None:
+        """Return the newest job of a user with a name."""
+
+    def following(self, first: str, count: int) -> tuple[JobRow, ...]:
+        """Return ``count`` jobs from one on, in the order of their ids."""
+
+    def submitted_as(self, token: str) -> JobRow | None:
+        """Return the job that was submitted with a token."""
+
+    def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
+        """Return unfinished jobs and those that ended after ``since``, the newest first."""
+
+    def labelled(
+        self, since: datetime, uid: int | None, limit: int, key: str, value: str | None
+    ) -> tuple[JobRow, ...]:
+        """Return the jobs of ``recent`` that have a label; a value of None matches every value."""
+
+    def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
+        """Return the attempts of a job."""
+
+    def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
+        """Return the events behind ``after``, each with the name of its job, in order of ``seq``."""
+
+    def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
+        """Return every version of a job's file, the first one first."""
+
+    def interruptions(self) -> tuple[float, int]:
+        """Return for how many seconds the latest attempts ran, and how many of them were interrupted."""
+
+    def last_seq(self) -> int:
+        """Return the ``seq`` of the newest event."""
+
+    def last_decision(self) -> int:
+        """Return the ``seq`` of the newest decision."""
+
+    def attempt_ends(self, after: int, limit: int) -> tuple[AttemptEndRow, ...]:
+        """Return the events behind ``after``, in order of ``seq``."""
+
+    def rule_uses(self, after: int, limit: int) -> tuple[RuleUseRow, ...]:
+        """Return the decisions behind ``after``, in order of ``seq``."""
+
+    def count_states(self) -> dict[str, int]:
+        """Return the number of jobs by state."""

@@ -1,11 +1,16 @@
-"""Users of the host: who owns a job, and who asks."""
+"""Users of the host: who owns a job, who asks, and how files are read with a user's rights."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+PathKind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
+"""What a path is needed as."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who asked for a job, and as whom it runs: both numbers, always."""
+    """The owner of a job, and the user that it runs as: both numbers, always."""
 
     uid: int
     gid: int
@@ -14,9 +19,44 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whoever asked: uid, primary gid and supplementary groups, from the host's own records."""
+    """A caller: uid, primary gid and supplementary groups, from the host's own records."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
     name: str
+
+
+class Users(Protocol):
+    """Looks up users, and reads files with their rights and never with the daemon's."""
+
+    def find_user(self, uid: int, gid: int) -> User:
+        """Return the user of a uid; the host's records outrank the gid of the connection."""
+
+    def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
+        """Return why a user cannot use a path, or None."""
+
+    def read_as_user(self, who: User, path: Path) -> bytes:
+        """Return the content of a small file, read with the rights of a user.
+
+        Raises:
+            UsageError: the user may not read it, or it is too large for a secret.
+        """
+
+
+class MountPins(Protocol):
+    """Mount sources that stay what they were when they were checked, even if the path is swapped."""
+
+    def pin(self, who: User, path: Path, name: str) -> Path:
+        """Return a path that leads to what ``path`` leads to now, for as long as it is pinned.
+
+        Raises:
+            UsageError: its owner may not read it, or it belongs to the system.
+            Unavailable: the kernel does not attach it.
+        """
+
+    def release(self, name: str) -> None:
+        """Unpin everything that was pinned below ``name``; running containers keep it."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the first parts of the names of all pins."""

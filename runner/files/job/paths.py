@@ -8,18 +8,18 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from jobs.contract import STDLIB, Plan, Program
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.base.textfile import Problem, one_line
 from runner.base.yaml import Part
+from runner.core.ports.users import PathKind
 from runner.files.datasets import NAMES
 from runner.files.job.model import JobFile
 from runner.files.validation import did_you_mean
 
-Kind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
-Look: TypeAlias = Callable[[Path, Kind], str | None]
+Look: TypeAlias = Callable[[Path, PathKind], str | None]
 
 SYSTEM: Final = tuple(
     Path(root) for root in ("/proc", "/sys", "/dev", "/boot", "/etc", "/run", "/root", "/var/lib")
@@ -46,7 +46,7 @@ def data_path(plan: Plan) -> str | None:
     return None if made_up else plan.data
 
 
-def paths(job: JobFile) -> Iterator[tuple[tuple[Part, ...], str, Kind]]:
+def paths(job: JobFile) -> Iterator[tuple[tuple[Part, ...], str, PathKind]]:
     """Yield field, path as written and what it must be, for every path of a job."""
     plan = job.workload
     if (data := data_path(plan)) is not None:
@@ -75,7 +75,7 @@ def _meant(field: tuple[Part, ...], written: str) -> str:
     return did_you_mean(written, (STDLIB, *NAMES)) if is_name else ""
 
 
-def problem_with(path: Path, kind: Kind) -> str | None:
+def problem_with(path: Path, kind: PathKind) -> str | None:
     """Return what is wrong with one path on the host for the current user, None if nothing is."""
     shown = one_line(str(path))
     try:
@@ -103,7 +103,7 @@ def _of_the_system(shown: str, real: Path) -> str | None:
     return f"{shown}: {leads}belongs to the system and is never shown to a job"
 
 
-def _wrong_kind(shown: str, mode: int, kind: Kind) -> str | None:
+def _wrong_kind(shown: str, mode: int, kind: PathKind) -> str | None:
     is_directory, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
     if kind == "directory" and not is_directory:
         return f"{shown}: is not a directory"
@@ -114,7 +114,7 @@ def _wrong_kind(shown: str, mode: int, kind: Kind) -> str | None:
     return None
 
 
-def _no_access(shown: str, real: Path, mode: int, kind: Kind) -> str | None:
+def _no_access(shown: str, real: Path, mode: int, kind: PathKind) -> str | None:
     wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)
     if not os.access(real, wanted, effective_ids=True):
         return f"{shown}: you may not read it"
@@ -123,7 +123,7 @@ def _no_access(shown: str, real: Path, mode: int, kind: Kind) -> str | None:
     return None
 
 
-def _too_large(shown: str, size: int, kind: Kind) -> str | None:
+def _too_large(shown: str, size: int, kind: PathKind) -> str | None:
     if kind != "secret" or size <= MAX_SECRET_BYTES:
         return None
     return (

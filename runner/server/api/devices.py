@@ -8,7 +8,6 @@ from fastapi import APIRouter, FastAPI
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from runner.adapters.host import as_user
 from runner.base.errors import Refused, Unavailable
 from runner.control.inventory import Inventory
 from runner.control.inventory_types import DeviceView
@@ -80,7 +79,7 @@ def _said(service: JobService, caller: Caller, say: Callable[[Inventory, str], D
     """Return a device after an operator said something about it; with the turn, for it is written down."""
     if caller.uid not in {0, os.geteuid()}:
         raise Refused("devices: only root and the daemon's own user may drain and resume them")
-    inventory, by = inventory_of(service), as_user.find_user(caller.uid, caller.gid).name
+    inventory, by = inventory_of(service), service.user(caller).name
     shown = service.daemon.ask(lambda: say(inventory, by))
     return {"device": facts(shown, _rows(service))}
 

@@ -24,9 +24,9 @@ from runner.server.api import schedules as schedule_views
 from runner.server.api import views
 from runner.server.api.deps import LONGEST_WAIT_S, Body, C, Number, S, decoded
 from runner.server.api.why import reason
-from runner.services.attempts.prepare import parse_revision
 from runner.services.jobs import MAX_JOB_FILE_BYTES, Caller, JobService, Submission
 from runner.services.schedules.service import ScheduleService
+from runner.services.submission.revision import parse_revision
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from runner.adapters.sqlite.schedules import FiringRow, ScheduleRow
+from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.server.api.deps import C
 from runner.server.api.views import Json, moment
 from runner.services.schedules.service import MOST, ScheduleService

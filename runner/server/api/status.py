@@ -8,7 +8,6 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from runner.adapters.sqlite.accounting import SqliteUsageReport
 from runner.core.accounting.usage import GroupBy, total, usage
 from runner.server.api.deps import LONGEST_WAIT_S, S
 from runner.server.api.exposition import CONTENT_TYPE
@@ -48,7 +47,7 @@ def used(
 
 
 def _used(service: JobService, since: datetime, until: datetime, by: GroupBy) -> dict[str, Any]:
-    usage_records = SqliteUsageReport(service.store).between(since, until)
+    usage_records = service.usage_report.between(since, until)
     span, capacity = (since.timestamp(), until.timestamp()), service.daemon.context.capacity
     return {
         "since": moment(since),

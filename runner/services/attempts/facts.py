@@ -14,12 +14,12 @@ from datetime import datetime
 from typing import Final
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Effective, ExitCode, Phase, Result, Status
-from runner.adapters.host.run_directory import SavedCheckpoints
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, completed
 from runner.core.policy.facts import Known
 from runner.core.policy.heartbeat import Sign
 from runner.core.policy.history import fingerprint
+from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.executor import Gone
 
 OUT_OF_MEMORY: Final = re.compile(

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
-from runner.adapters.host import as_user, log_quota
-from runner.adapters.host.mounts import PinnedMounts
-from runner.adapters.host.run_directory import RunDirectory, SavedCheckpoints, tail
 from runner.base.errors import UsageError
 from runner.base.units import format_size
 from runner.core.job.attempt import Attempt, AttemptEnd
@@ -26,19 +23,20 @@ from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import known
 from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.facts import DecisionPoint, Known
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms, SavedCheckpoints
 from runner.core.ports.clock import Clock
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.store import DecisionRow, JobRow
-from runner.core.ports.users import Owner
+from runner.core.ports.users import MountPins, Owner, Users
 from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
 from runner.files.job.model import Retry, checkpoint_plan
 from runner.files.policy import of_job
 from runner.services.attempts import facts as exit_facts
 from runner.services.attempts import program as programs
-from runner.services.submission.revision import Revision
+from runner.services.attempts.run_directory import OpenRunDirectory, RunDirectory
+from runner.services.submission.revision import Revision, parse_revision
 
 SECRETS_DIR: Final = Path("/run/secrets")
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
@@ -57,14 +55,10 @@ class AttemptConfig:
     network: str | None
     log_quota_bytes: int
     clock: Clock
+    users: Users
+    open_directory: OpenRunDirectory
     mean_between_s: Callable[[], float] = lambda: PRIOR_S  # how long this host leaves an attempt alone
-    pins: PinnedMounts | None = None  # None: the daemon has no rights that its users lack
-
-
-@lru_cache(maxsize=512)
-def parse_revision(text: str) -> Revision:
-    """Return the revision that the store keeps as JSON; the same few are asked for again and again."""
-    return Revision.model_validate_json(text)
+    pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
 @lru_cache(maxsize=512)
@@ -96,9 +90,9 @@ def _terms(text: str) -> QueueTerms:
 
 
 @lru_cache(maxsize=512)
-def _directory(jobs_dir: Path, job_id: str, owner: Owner) -> RunDirectory:
+def _directory(open_directory: OpenRunDirectory, root: Path, owner: Owner) -> RunDirectory:
     """Return the directory of a job, which is the same all its life."""
-    return RunDirectory(jobs_dir / job_id, owner)
+    return open_directory(root, owner)
 
 
 def _policy(text: str) -> PinnedPolicy:
@@ -120,7 +114,17 @@ class AttemptService:
         self._shop = shop
 
     def directory(self, row: JobRow) -> RunDirectory:
-        return _directory(self._shop.jobs_dir, row.job.id, row.owner)
+        """Return the run directory of a job."""
+        return _directory(self._shop.open_directory, self._shop.jobs_dir / row.job.id, row.owner)
+
+    def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
+        """Return a run directory at a path of its own, for a job that has no id yet."""
+        return self._shop.open_directory(root, owner)
+
+    def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
+        """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
+        directory = self.directory(row)
+        return directory.tail(directory.paths(attempt, lineage).metrics, limit)
 
     def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
         return self.directory(row).paths(attempt, lineage)
@@ -168,7 +172,7 @@ class AttemptService:
         spec = within_part(spec, revision.job.devices.memory, devices)
         directory = self.directory(row)
         secrets = {
-            n: as_user.read_as_user(revision.person, revision.base / p)
+            n: self._shop.users.read_as_user(revision.person, revision.base / p)
             for n, p in revision.job.secrets.items()
         }
         paths = directory.prepare(spec, secrets)
@@ -240,7 +244,7 @@ class AttemptService:
         """Return what to mount for ``path``: something that its owner may read and can no longer swap."""
         if self._shop.pins:
             return self._shop.pins.pin(revision.person, path, f"{name}/{number}")
-        problem = as_user.path_problem(revision.person, path, "either")
+        problem = self._shop.users.path_problem(revision.person, path, "either")
         if problem:
             raise UsageError(problem)
         return path.resolve()
@@ -310,7 +314,7 @@ class AttemptService:
             directory.result(paths) if paths.RESULT in there else None,
             directory.effective(paths) if paths.EFFECTIVE in there else None,
             directory.rates(paths) if paths.METRICS in there else (),
-            tail(paths.log, exit_facts.LOG_TAIL_BYTES),
+            directory.tail(paths.log, exit_facts.LOG_TAIL_BYTES),
         )
 
     def keep(self, row: JobRow, decision: DecisionRow) -> None:
@@ -320,8 +324,9 @@ class AttemptService:
     def tend(self, row: JobRow, attempt: Attempt) -> None:
         """Keep the log of an attempt within its quota: now and then while it runs, and once it has ended."""
         quota = self._shop.log_quota_bytes
-        log = self.paths(row, attempt.number, attempt.lineage).log
-        log_quota.enforce(log, quota, quota // LOG_HEAD_SHARE, quota // 2)
+        directory = self.directory(row)
+        paths = directory.paths(attempt.number, attempt.lineage)
+        directory.limit_log(paths, quota, quota // LOG_HEAD_SHARE, quota // 2)
 
     def retire(self, row: JobRow) -> None:
         """Take back what a job must not keep once it has ended: its place before an image, its secrets."""

@@ -26,21 +26,18 @@ from jobs.contract import (
     MANIFEST,
     CheckpointInvalid,
     Program,
-    RunPaths,
     checkpoint_name,
     open_regular,
     verify,
 )
-from runner.adapters.host.metrics_log import lines, measure_pace
-from runner.adapters.host.run_directory import RunDirectory, tail
 from runner.base.errors import Refused, RunnerError, Unavailable
 from runner.core.job.events import CancelRequested, HoldRequested, ReleaseRequested
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Running
 from runner.core.policy.change_class import ChangeClass
 from runner.core.ports.store import JobRow
-from runner.services.attempts.prepare import parse_revision
 from runner.services.jobs import Caller, JobService
+from runner.services.rollout.throughput import MetricsLine, measure_throughput, parse_metrics
 from runner.services.rollout.trial import (
     LEAST_STEPS,
     LIMIT,
@@ -50,7 +47,7 @@ from runner.services.rollout.trial import (
     saves_on_stop,
     trial_of,
 )
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import Revision, parse_revision
 
 log = structlog.get_logger()
 
@@ -118,10 +115,9 @@ class CanaryService:
         if not isinstance(parse_revision(row.revision).job.workload, Program):
             return
         attempts = range(max(row.job.attempts, 1), 0, -1)
-        metrics = (
-            self.service.attempt_service.paths(row, number, row.job.lineage).metrics for number in attempts
-        )
-        if not any(lines(tail(each, REPORT_BYTES)) for each in metrics):
+        service, lineage = self.service.attempt_service, row.job.lineage
+        metrics = (service.metrics(row, number, lineage, REPORT_BYTES) for number in attempts)
+        if not any(map(parse_metrics, metrics)):
             raise Refused(
                 f"job {row.job.id}: has never reported a step, so a canary cannot be compared with it; "
                 "let the program report steps (job.report), or apply without --canary"
@@ -189,11 +185,12 @@ class CanaryService:
     def _staged(self, staged: Path, row: JobRow) -> int:
         """Copy the newest valid checkpoint to where the canary will find it; return its step, 0 for none."""
         lineage = row.job.lineage
-        source = self.service.attempt_service.directory(row).paths(row.job.attempts, lineage)
-        newest = RunDirectory.saved(source).newest
+        own = self.service.attempt_service.directory(row)
+        source = own.paths(row.job.attempts, lineage)
+        newest = own.saved(source).newest
         if newest is None:
             return 0
-        directory = RunDirectory(staged, row.owner)
+        directory = self.service.attempt_service.open_directory(staged, row.owner)
         directory.create()
         try:
             directory.seed(1, partial(_copy, source.lineage_dir / checkpoint_name(newest)))
@@ -236,8 +233,8 @@ class CanaryService:
         stop_s = 0.0 if ended else self.service.clock.monotonic() - stopped
         if pointless:
             return TrialMeasurement(None, 0.0, stop_s, trial.done, f"{pointless}, so its canary was ended")
-        written = lines(tail(self._paths(trial.job_id).metrics, METRICS_BYTES))
-        seen = measure_pace(written)
+        written = self._metrics(trial.job_id)
+        seen = measure_throughput(written)
         if seen is None:
             return TrialMeasurement(None, 0.0, stop_s, trial.done, self._why(trial))
         started = written[0].time - trial.began.timestamp() - 1 / seen.steps.mean
@@ -245,7 +242,7 @@ class CanaryService:
 
     def _advanced(self, trial: Trial) -> bool:
         """Return whether a canary has taken its steps, or ended."""
-        written = lines(tail(self._paths(trial.job_id).metrics, METRICS_BYTES))
+        written = self._metrics(trial.job_id)
         trial.done = max((line.step for line in written), default=trial.first) - trial.first
         return trial.done >= trial.steps or isinstance(self._job(trial.job_id).state, Finished | Held)
 
@@ -272,8 +269,10 @@ class CanaryService:
     def _job(self, job_id: str) -> Job:
         return self.service.find(job_id).job
 
-    def _paths(self, job_id: str) -> RunPaths:
-        return self.service.attempt_service.paths(self.service.find(job_id), 1, 1)
+    def _metrics(self, job_id: str) -> tuple[MetricsLine, ...]:
+        """Return the metrics that a canary has written."""
+        row = self.service.find(job_id)
+        return parse_metrics(self.service.attempt_service.metrics(row, 1, 1, METRICS_BYTES))
 
     def _cancel(self, job_id: str) -> None:
         event = CancelRequested(self.service.clock.now(), "its canary's end")

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
-from runner.adapters.host.metrics_log import NEVER, MetricsLine, Pace, lines, measure_pace, slowdown
-from runner.adapters.host.run_directory import tail
 from runner.control.decisions import decision_row
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
@@ -29,6 +27,14 @@ from runner.services.attempts import facts as exit_facts
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import METRICS_BYTES
 from runner.services.rollout.cost_benefit import CostBenefit, explain
+from runner.services.rollout.throughput import (
+    NEVER,
+    MetricsLine,
+    Throughput,
+    measure_throughput,
+    parse_metrics,
+    slowdown,
+)
 from runner.services.rollout.trial import Trial, TrialMeasurement, saves_on_stop
 from runner.services.submission.revision import Revision
 
@@ -254,7 +260,7 @@ class RolloutEvaluator:
         new = self._rate(new_pace, self.after, now_pace)
         return CostBenefit(case, rate, new, self._slowed(now_pace), self._runs, self._other())
 
-    def _slowed(self, alone: Pace | None) -> float:
+    def _slowed(self, alone: Throughput | None) -> float:
         """Return how much the job itself felt of its canary."""
         if alone is None or self.trial is None or self.trial.over is None or self.trial.parked is not None:
             return 1.0
@@ -273,10 +279,10 @@ class RolloutEvaluator:
 
     def _written(self) -> tuple[MetricsLine, ...]:
         attempt = _attempt(self.row.job)
-        paths = self.service.attempt_service.paths(self.row, attempt.number, attempt.lineage)
-        return lines(tail(paths.metrics, METRICS_BYTES))
+        service = self.service.attempt_service
+        return parse_metrics(service.metrics(self.row, attempt.number, attempt.lineage, METRICS_BYTES))
 
-    def _pace_now(self, now: datetime) -> Pace | None:
+    def _pace_now(self, now: datetime) -> Throughput | None:
         """Return how fast it is as it is: lately, and while no canary runs beside it."""
         if not self._runs:
             return None
@@ -284,8 +290,8 @@ class RolloutEvaluator:
         written, without = self._written(), NEVER
         if self.trial is not None:
             without = (self.trial.began.timestamp(), (self.trial.over or now).timestamp())
-        recent = measure_pace(written, ((now - window).timestamp(), now.timestamp()), without)
-        return recent or measure_pace(written, without=without)
+        recent = measure_throughput(written, ((now - window).timestamp(), now.timestamp()), without)
+        return recent or measure_throughput(written, without=without)
 
     def _work(self) -> Work:
         """Return the work in steps, as it is now."""
@@ -311,7 +317,7 @@ class RolloutEvaluator:
         return (now - self.trial.parked).total_seconds() + back
 
     @staticmethod
-    def _rate(seen: Pace | None, revision: Revision, other: Pace | None = None) -> Rate | None:
+    def _rate(seen: Throughput | None, revision: Revision, other: Throughput | None = None) -> Rate | None:
         if seen is None:
             return None
         every = getattr(revision.job.workload, "eval_every", None)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.adapters.host.run_directory import SavedCheckpoints
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import FileError, one_line
 from runner.core.job.attempt import ExpectedSpeedup, Start, StartFrom
@@ -19,15 +18,15 @@ from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Starting, Stopping
 from runner.core.policy.change_class import ChangeClass
 from runner.core.policy.model import STARTS, Verb
+from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.store import DecisionRow, JobRow, RevisionRow
-from runner.services.attempts.prepare import parse_revision
 from runner.services.jobs import Caller, JobService, Submission
 from runner.services.rollout.canary import CanaryService
 from runner.services.rollout.diff import compare_revisions
 from runner.services.rollout.evaluate import Evaluation, RolloutEvaluator, finished_by, steps
 from runner.services.rollout.trial import Trial, saves_on_stop
 from runner.services.submission import dependencies as predecessors
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import Revision, parse_revision
 
 
 @dataclass(frozen=True, slots=True)

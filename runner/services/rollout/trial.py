@@ -8,10 +8,10 @@ from typing import Any, Final
 from jobs.contract import (
     Program,
 )
-from runner.adapters.host.metrics_log import Pace
 from runner.core.job.model import Job
 from runner.core.ports.store import JobRow
 from runner.files.job.model import Retry
+from runner.services.rollout.throughput import Throughput
 from runner.services.submission.revision import Revision
 
 LABEL: Final = "canary-of"
@@ -30,7 +30,7 @@ LEAST_STEPS: Final = 25
 class TrialMeasurement:
     """What a canary has shown."""
 
-    pace: Pace | None
+    pace: Throughput | None
     start_s: float  # from the request to the first step
     stop_s: float
     steps: int

@@ -12,16 +12,15 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.host.metrics_log import lines, measure_pace
-from runner.adapters.host.run_directory import tail
 from runner.base.errors import RunnerError
 from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
 from runner.core.policy.economics import Rate, Work, disappoints
 from runner.core.ports.store import JobRow
-from runner.services.attempts.prepare import parse_revision
 from runner.services.rollout.canary import METRICS_BYTES
 from runner.services.rollout.service import RolloutService
+from runner.services.rollout.throughput import measure_throughput, parse_metrics
+from runner.services.submission.revision import parse_revision
 
 log = structlog.get_logger()
 
@@ -85,8 +84,9 @@ class RolloutVerifier:
         state, service = row.job.state, self.applying.service
         if not isinstance(state, Running) or state.attempt.revision != row.job.revision:
             return
-        paths = service.attempt_service.paths(row, state.attempt.number, state.attempt.lineage)
-        seen = measure_pace(lines(tail(paths.metrics, METRICS_BYTES)))
+        attempt = state.attempt
+        written = service.attempt_service.metrics(row, attempt.number, attempt.lineage, METRICS_BYTES)
+        seen = measure_throughput(parse_metrics(written))
         status = service.progress(row)
         if seen is None or status is None:
             return

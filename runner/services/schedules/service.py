@@ -8,11 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.host import as_user
-from runner.adapters.sqlite.schedules import FiringRow, ScheduleRow, ScheduleState, SqliteSchedules
 from runner.base.errors import Refused, UsageError
 from runner.base.keyed_executor import KeyedExecutor
 from runner.base.textfile import FileError, Problem, one_line, quoted
+from runner.core.ports.schedules import FiringRow, ScheduleRow, Schedules, ScheduleState
 from runner.core.schedule import upcoming
 from runner.files.job.cron import cron, zone_of
 from runner.files.job.load import load
@@ -39,14 +38,14 @@ class ScheduleService:
     """The schedules of a daemon, for those who may ask."""
 
     service: JobService
-    books: SqliteSchedules
+    books: Schedules
     timetable: ScheduleTrigger
 
     @classmethod
     def of(cls, service: JobService) -> "ScheduleService":
         """Return the schedules of a service; their timetable has not begun yet."""
-        books = SqliteSchedules(service.store)
-        return cls(service, books, ScheduleTrigger(service, books, KeyedExecutor(LANES)))
+        trigger = ScheduleTrigger(service, service.schedules, KeyedExecutor(LANES))
+        return cls(service, service.schedules, trigger)
 
     # --- making one
 
@@ -74,7 +73,7 @@ class ScheduleService:
             raise FileError(job.origin.path, problems)
         text = submission.text.decode("utf-8-sig")
         terms = job.schedule.model_dump(mode="json")
-        who = as_user.find_user(caller.uid, caller.gid)
+        who = self.service.user(caller)
         return ScheduleRow(0, job.name, who.uid, who.gid, who.name, submission.path, text, terms, now, now)
 
     def make(self, caller: Caller, submission: Submission) -> ScheduleRow:
@@ -108,7 +107,7 @@ class ScheduleService:
 
     def pause(self, caller: Caller, reference: str) -> ScheduleRow:
         """Let no job be submitted until ``resume``; pausing twice is no error."""
-        return self._move(caller, reference, "paused", f"paused by {_name(caller)}")
+        return self._move(caller, reference, "paused", f"paused by {self.service.user(caller).name}")
 
     def resume(self, caller: Caller, reference: str) -> ScheduleRow:
         """Go on with the next time; what passed meanwhile is left out."""
@@ -116,7 +115,7 @@ class ScheduleService:
 
     def remove(self, caller: Caller, reference: str) -> ScheduleRow:
         """Let nothing be submitted any more; jobs that were go on, and the list of them stays."""
-        return self._move(caller, reference, "removed", f"removed by {_name(caller)}")
+        return self._move(caller, reference, "removed", f"removed by {self.service.user(caller).name}")
 
     def _move(self, caller: Caller, reference: str, state: ScheduleState, note: str) -> ScheduleRow:
         number = self.find(caller, reference).id
@@ -201,7 +200,3 @@ def _zone(row: ScheduleRow) -> tzinfo:
 
 def _may(caller: Caller, row: ScheduleRow) -> bool:
     return caller.uid in {0, os.geteuid(), row.uid}
-
-
-def _name(caller: Caller) -> str:
-    return as_user.find_user(caller.uid, caller.gid).name

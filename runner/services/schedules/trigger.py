@@ -17,13 +17,13 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.sqlite.schedules import FiringRow, OccasionState, ScheduleRow, SqliteSchedules
 from runner.base.errors import RunnerError, Unavailable
 from runner.base.retry import describe_error
 from runner.control.context import Instant, KeyedWork
 from runner.control.estimates import SCHEDULE
 from runner.core.job.events import CancelRequested
 from runner.core.job.states import Stopping, StopReason
+from runner.core.ports.schedules import FiringRow, FiringState, ScheduleRow, Schedules
 from runner.core.ports.store import JobRow
 from runner.core.schedule import FiringTerms, Missed, Occasion, Overlap, Skip, Submit, next_firing, upcoming
 from runner.files.job.cron import Cron, cron
@@ -78,7 +78,7 @@ class ScheduleTrigger:
     """The next times of all schedules, and what is done about them."""
 
     service: JobService
-    books: SqliteSchedules
+    books: Schedules
     work_queue: KeyedWork
     _next: dict[int, tuple[datetime, ScheduleRow]] | None = None  # None: to be read again
     _seen: datetime | None = None
@@ -187,7 +187,7 @@ class ScheduleTrigger:
         """Write down what follows from times that have come, and let a lane submit."""
         found = self._occasion(row, now.at)
         if found is not None:
-            state: OccasionState = "due" if isinstance(found, Submit) else "left_out"
+            state: FiringState = "due" if isinstance(found, Submit) else "left_out"
             new = self.books.record_firing(row, found.at, now.at, state, found.why)
             log.info("schedule.came", schedule=row.id, at=found.at.isoformat(), state=state, new=new)
             if new and isinstance(found, Submit):

@@ -6,24 +6,22 @@ An id may be anybody's: to wait for a job tells nothing that a list does not.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from runner.adapters.sqlite.schedules import SqliteSchedules
-from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.job.states import Finished, Outcome
-from runner.core.ports.store import JobRow
+from runner.core.ports.schedules import Schedules
+from runner.core.ports.store import JobRow, JobStore
 from runner.core.scheduler.dependencies import CircularDependency, Readiness, refuse_cycles, satisfied
 from runner.core.scheduler.snapshot import Condition, Dependency, EndedJob
 from runner.files.job.model import JobFile
-from runner.services.attempts.prepare import parse_revision
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import Revision, parse_revision
 
 After = tuple[tuple[str, Condition], ...]
 
 
 def resolved(
-    submission: Submission, job: JobFile, owner: str, store: SqliteStore
+    submission: Submission, job: JobFile, owner: str, store: JobStore
 ) -> tuple[After, tuple[Problem, ...]]:
     """Return the ids of the jobs that a job waits for, with how they must have ended; and who is missing."""
     problems, found = [], []
@@ -37,7 +35,7 @@ def resolved(
 
 
 def refuse_hopeless(
-    submission: Submission, revisions: Iterable[Revision], owner: str, store: SqliteStore
+    submission: Submission, revisions: Iterable[Revision], owner: str, store: JobStore
 ) -> None:
     """Return if the jobs that new ones wait for can still end as they must.
 
@@ -50,7 +48,7 @@ def refuse_hopeless(
         raise FileError(next(iter(jobs.values())).origin.path, problems)
 
 
-def _hopeless(submission: Submission, job: JobFile, owner: str, store: SqliteStore) -> Iterator[Problem]:
+def _hopeless(submission: Submission, job: JobFile, owner: str, store: JobStore) -> Iterator[Problem]:
     for number, after in enumerate(job.queue.after):
         for row in filter(None, map(store.get, jobs_named(after.job, owner, store))):
             state = row.job.state
@@ -65,7 +63,7 @@ def _hopeless(submission: Submission, job: JobFile, owner: str, store: SqliteSto
                 yield submission.problem(job, ("queue", "after", number, "job"), f"{fact} {hint}")
 
 
-def jobs_named(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
+def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:
     """Yield the ids that a reference means: one, of a matrix all, or none."""
     row = store.get(reference) or store.newest_of(owner, reference)
     first = None if row else store.newest_of(owner, f"{reference}-1")
@@ -75,10 +73,10 @@ def jobs_named(reference: str, owner: str, store: SqliteStore) -> Iterator[str]:
         yield from (each.job.id for each in members(first, store))
 
 
-def named_else(reference: str, owner: str, uid: int, store: SqliteStore) -> str | None:
+def named_else(reference: str, owner: str, uid: int, store: JobStore, schedules: Schedules) -> str | None:
     """Return what somebody has of a name that none of their jobs has, and where it is shown."""
     name = one_line(reference)
-    if SqliteSchedules(store).named(reference, uid):
+    if schedules.named(reference, uid):
         return f"is a schedule, and no job has that name; runner schedule show {name}"
     first = store.newest_of(owner, f"{reference}-1")
     if first is not None and (jobs := members(first, store)):
@@ -86,7 +84,7 @@ def named_else(reference: str, owner: str, uid: int, store: SqliteStore) -> str 
     return None
 
 
-def members(row: JobRow, store: SqliteStore) -> tuple[JobRow, ...]:
+def members(row: JobRow, store: JobStore) -> tuple[JobRow, ...]:
     """Return all jobs of the matrix that a job is of, in order; none if it is of none."""
     sweep = parse_revision(row.revision).sweep
     return () if sweep is None else store.following(sweep.id, sweep.count)
@@ -95,7 +93,7 @@ def members(row: JobRow, store: SqliteStore) -> tuple[JobRow, ...]:
 class DependencyGraph(Mapping[str, tuple[str, ...]]):
     """What each job waits for, looked up when it is asked for: only what can be reached is read."""
 
-    def __init__(self, job_id: str, after: After, store: SqliteStore) -> None:
+    def __init__(self, job_id: str, after: After, store: JobStore) -> None:
         self._start, self._after, self._store = job_id, after, store
 
     def __getitem__(self, job_id: str) -> tuple[str, ...]:
@@ -111,7 +109,7 @@ class DependencyGraph(Mapping[str, tuple[str, ...]]):
         return 1
 
 
-def refuse_cycle(job_id: str, revision: Revision, store: SqliteStore) -> None:
+def refuse_cycle(job_id: str, revision: Revision, store: JobStore) -> None:
     """Return if a job that exists can wait for those of a new revision.
 
     Raises:

@@ -11,14 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from runner.adapters.host import as_user
-from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import FileError, Problem, one_line
 from runner.control.loop import ControlLoop
-from runner.core.ports import users
 from runner.core.ports.devices import Device
-from runner.core.ports.users import Owner
+from runner.core.ports.store import JobStore
+from runner.core.ports.users import Owner, User, Users
 from runner.files.job.conflicts import clashes
 from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
@@ -43,11 +41,12 @@ class RevisionResolver:
     """What is looked at to find out what a job file stands for."""
 
     daemon: ControlLoop
-    store: SqliteStore
+    store: JobStore
+    users: Users
     settings: Settings
     state_dir: Path
 
-    def all_of(self, who: users.User, owner: Owner, submission: Submission) -> Resolution:
+    def all_of(self, who: User, owner: Owner, submission: Submission) -> Resolution:
         """Return the revisions that a submission stands for; the id of a matrix is not known yet.
 
         Raises:
@@ -55,7 +54,7 @@ class RevisionResolver:
             UsageError: what was given besides it is.
             Refused: the owner has too much already.
         """
-        look, reader = partial(as_user.path_problem, who), partial(_read_policy, who)
+        look, reader = partial(self.users.path_problem, who), partial(_read_policy, self.users, who)
         named = of_job.PolicyReference(submission.place.parent, look, reader)
         written = submission.read(named.problems)
         snapshot = self.daemon.exclusive.peek(self.daemon.picture)
@@ -98,7 +97,7 @@ class _Reading:
     """The jobs of one submission, looked at one after the other; what they share is looked at once."""
 
     resolver: RevisionResolver
-    who: users.User
+    who: User
     owner: Owner
     submission: Submission
     gate: Admission
@@ -178,14 +177,14 @@ def team(gid: int) -> str:
         return str(gid)
 
 
-def _read_policy(who: users.User, path: Path) -> bytes:
+def _read_policy(users: Users, who: User, path: Path) -> bytes:
     """Return the text of a policy file, read as the person who submits.
 
     Raises:
         SpecError: it cannot be read.
     """
     try:
-        return as_user.read_as_user(who, path)
+        return users.read_as_user(who, path)
     except UsageError as error:
         raise FileError(
             path, [Problem(None, "", str(error).removeprefix(f"{one_line(str(path))}: "))]

@@ -6,6 +6,7 @@ JSON of this, and every attempt is derived from it and from nothing else.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Final, Literal
 
@@ -234,3 +235,9 @@ class Revision(BaseModel):
         if (code := self._code()) is not None:
             changes["code"] = str(CODE_TARGET) if in_container else str(code)
         return self.job.workload.model_copy(update=changes)
+
+
+@lru_cache(maxsize=512)
+def parse_revision(text: str) -> Revision:
+    """Return the revision that the store keeps as JSON; the same few are asked for again and again."""
+    return Revision.model_validate_json(text)

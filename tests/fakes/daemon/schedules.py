@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from runner.adapters.sqlite.schedules import FiringRow, ScheduleRow, SqliteSchedules
+from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
 from runner.control.context import Capacity
@@ -16,13 +16,15 @@ from runner.control.loop import ControlLoop
 from runner.control.transitions import call_on_loop
 from runner.core.job.events import CancelRequested
 from runner.core.ports.devices import Device
+from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.core.ports.store import JobRow
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
-from runner.services.jobs import Caller, JobService, Submission
+from runner.services.attempts.prepare import AttemptService
+from runner.services.jobs import Caller, Submission
 from runner.services.schedules.service import ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, World
 from tests.fakes.engine.images import FakeImages
 from tests.fakes.engine.keyed_executor import ManualLanes
@@ -53,17 +55,8 @@ class Clockwork:
     def boot(self) -> None:
         """Begin with what is in the store; whatever was under way is lost, as after a kill."""
         self.store = SqliteStore(self.directory / "store.db")
-        shop = AttemptConfig(
-            instance=self.store.instance,
-            jobs_dir=self.directory / "jobs",
-            in_container=True,
-            images=FakeImages(),
-            allowed_images={},
-            network=None,
-            log_quota_bytes=1024**2,
-            clock=self.clock,
-        )
-        attempt_service = AttemptService(shop)
+        config = attempt_config(self.directory / "jobs", FakeImages(), self.clock, self.store.instance)
+        attempt_service = AttemptService(config)
         parts = Parts(
             store=self.store,
             executor=FakeExecutor(self.store.instance, World()),
@@ -75,16 +68,8 @@ class Clockwork:
         )
         daemon = OneThread(parts)
         daemon.adopt()
-        now = self.clock.now()
-        self.service = JobService(
-            daemon,
-            self.store,
-            attempt_service,
-            Settings(),
-            self.clock,
-            ChangeBroadcast(),
-            self.directory,
-            now,
+        self.service = job_service(
+            daemon, self.store, attempt_service, Settings(), self.clock, ChangeBroadcast(), self.directory
         )
         self.books, self.work_queue = SqliteSchedules(self.store), ManualLanes()
         self.timetable = ScheduleTrigger(self.service, self.books, self.work_queue)

@@ -15,9 +15,10 @@ from typing import cast
 
 import pytest
 
-from runner.adapters.notify import Origin, RetryLater, Undelivered, post_webhook, run_command, sender_for
+from runner.adapters.notify import post_webhook, run_command, sender_for
 from runner.base.errors import UsageError
 from runner.core.notification import Notification
+from runner.core.ports.notifications import Origin, RetryLater, Undelivered
 from runner.files.settings.model import load_settings
 from runner.files.settings.notify import NotificationRule
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.adapters.sqlite.accounting import SqliteUsageHistory
-from runner.adapters.sqlite.schedules import ScheduleRow, SqliteSchedules
+from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.base.errors import Refused, Unavailable
 from runner.control.context import SiteConfig
 from runner.control.messages import Probed
@@ -22,6 +22,7 @@ from runner.core.job.events import CancelRequested, Event, HoldRequested, Restar
 from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Stopping
 from runner.core.ports.attempts import QueueTerms
+from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
 from runner.core.scheduler.backfill import Plan, plan

@@ -14,9 +14,10 @@ from runner.core.policy.heartbeat import Sign
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import load
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.attempts.prepare import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages
 
 ME = Owner(os.getuid(), os.getgid(), "me")
@@ -30,8 +31,8 @@ class Site:
 
     def __init__(self, root: Path, text: str) -> None:
         clock = FakeClock()
-        shop = AttemptConfig("i1", root, False, FakeImages(), {}, None, 1024**2, clock)  # noqa: FBT003
-        self.shop = AttemptService(replace(shop, mean_between_s=lambda: 1234.5))
+        config = attempt_config(root, FakeImages(), clock)
+        self.shop = AttemptService(replace(config, in_container=False, mean_between_s=lambda: 1234.5))
         job = load(text.encode(), Path("/x/job.yaml"))
         revision = Revision(
             job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name

@@ -46,7 +46,7 @@ class Looked(Place):
 
     def busy(self) -> tuple[float, float] | None:
         """Return what is written about the first attempt."""
-        found = self.service.store.rows("utilisation_of", job_id=1, attempt=1)
+        found = self.store.rows("utilisation_of", job_id=1, attempt=1)
         return (found[0]["device_s"], found[0]["busy_s"]) if found else None
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.notify import RetryLater, Undelivered
+from runner.adapters.notify import sender_for
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.core.job.events import HoldRequested, ReleaseRequested
 from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, WORDS, Notification
+from runner.core.ports.notifications import RetryLater, Undelivered
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import NotificationRule
 from runner.services.jobs import Caller, Submission
@@ -316,7 +317,7 @@ def configured(post: Post, **rule: object) -> None:
 def test_each_rule_has_a_thread_that_ends(post: Post) -> None:
     told = post.site.directory / "told"
     configured(post, on="cancelled", command=["/usr/bin/tee", "-a", str(told)])
-    found = notifier(post.site.service)
+    found = notifier(post.site.service, sender_for)
     [courier] = found.couriers
     courier.look()
     post.cancel(post.submit())

@@ -10,8 +10,8 @@ import pytest
 
 from runner.adapters.host import as_user
 from runner.base.errors import Unavailable, UsageError
-from runner.core.ports.users import User
-from runner.files.job.paths import MAX_SECRET_BYTES, Kind
+from runner.core.ports.users import PathKind, User
+from runner.files.job.paths import MAX_SECRET_BYTES
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")
@@ -49,7 +49,7 @@ LOOKS = [
 )
 @pytest.mark.parametrize(("kind", "name", "problem"), LOOKS)
 def test_what_stands_against_a_path(
-    open_path: Path, who: User, kind: Kind, name: str, problem: str | None
+    open_path: Path, who: User, kind: PathKind, name: str, problem: str | None
 ) -> None:
     (open_path / "file").write_text("")
     (open_path / "file").chmod(0o666)

@@ -7,8 +7,9 @@ import pytest
 
 from jobs.contract import AttemptSpec, Cause, FileDigest, Manifest, Phase, Result, Status, dump, file_sha256
 from jobs.contract.plans.causal_lm import CausalLm
-from runner.adapters.host.run_directory import RunDirectory, SavedCheckpoints, highest, read_report
+from runner.adapters.host.run_directory import HostRunDirectory, highest, read_report
 from runner.base.errors import Refused, Unavailable
+from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.users import Owner
 
 ROOT = os.geteuid() == 0
@@ -17,13 +18,13 @@ SPEC = AttemptSpec(job_id="1", attempt=1, lineage=1, workload=CausalLm(data="/da
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    directory = RunDirectory(tmp_path / "jobs" / "1", OWNER)
+def directory(tmp_path: Path) -> HostRunDirectory:
+    directory = HostRunDirectory(tmp_path / "jobs" / "1", OWNER)
     directory.create()
     return directory
 
 
-def test_leaves_belong_to_the_job_and_parents_do_not(directory: RunDirectory) -> None:
+def test_leaves_belong_to_the_job_and_parents_do_not(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     for leaf in (paths.attempt_dir, paths.lineage_dir, directory.root / "home"):
         found = leaf.stat()
@@ -32,13 +33,13 @@ def test_leaves_belong_to_the_job_and_parents_do_not(directory: RunDirectory) ->
         assert (parent.stat().st_uid, parent.stat().st_mode & 0o022) == (os.geteuid(), 0)
 
 
-def test_the_spec_is_there_before_the_directory_is(directory: RunDirectory) -> None:
+def test_the_spec_is_there_before_the_directory_is(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     assert AttemptSpec.model_validate_json(paths.spec.read_bytes()) == SPEC
     assert paths.log.read_bytes() == b""
 
 
-def test_preparing_twice_changes_nothing_that_the_job_has_written(directory: RunDirectory) -> None:
+def test_preparing_twice_changes_nothing_that_the_job_has_written(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     paths.log.write_text("step 1\n")
     directory.prepare(SPEC, {})
@@ -46,10 +47,10 @@ def test_preparing_twice_changes_nothing_that_the_job_has_written(directory: Run
 
 
 @pytest.mark.skipif(not ROOT, reason="only root gives directories to somebody else")
-def test_what_belongs_to_somebody_else_is_refused(directory: RunDirectory) -> None:
+def test_what_belongs_to_somebody_else_is_refused(directory: HostRunDirectory) -> None:
     """As where an older store was put back, and an id is given out twice."""
     directory.prepare(SPEC, {})
-    bob = RunDirectory(directory.root, Owner(60001, 60001, "bob"))
+    bob = HostRunDirectory(directory.root, Owner(60001, 60001, "bob"))
     with pytest.raises(Refused, match=f"belongs to uid {OWNER.uid}, not to bob; move it away"):
         bob.create()
     with pytest.raises(Refused, match="lineages/1: belongs to uid"):
@@ -63,14 +64,14 @@ def test_the_highest_id_is_told_by_the_directories(tmp_path: Path) -> None:
     assert highest(tmp_path / "jobs") == 12
 
 
-def test_a_draft_left_by_a_crash_is_no_obstacle(directory: RunDirectory) -> None:
+def test_a_draft_left_by_a_crash_is_no_obstacle(directory: HostRunDirectory) -> None:
     (directory.root / "attempts" / ".1.draft").mkdir()
     (directory.root / "attempts" / ".1.draft" / "spec.json").write_text("torn")
     paths = directory.prepare(SPEC, {})
     assert AttemptSpec.model_validate_json(paths.spec.read_bytes()) == SPEC
 
 
-def test_secrets_are_the_jobs_alone_and_are_forgotten_at_the_end(directory: RunDirectory) -> None:
+def test_secrets_are_the_jobs_alone_and_are_forgotten_at_the_end(directory: HostRunDirectory) -> None:
     for _ in range(2):
         directory.prepare(SPEC, {"token": b"s3cret"})
     found = directory.secret("token").stat()
@@ -83,10 +84,10 @@ def test_secrets_are_the_jobs_alone_and_are_forgotten_at_the_end(directory: RunD
 def test_a_file_system_that_says_no_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("in the way")
     with pytest.raises(Unavailable, match="jobs/1"):
-        RunDirectory(tmp_path / "jobs" / "1", OWNER).create()
+        HostRunDirectory(tmp_path / "jobs" / "1", OWNER).create()
 
 
-def test_reports_are_read(directory: RunDirectory) -> None:
+def test_reports_are_read(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     paths.status.write_text(dump(Status(phase=Phase.TRAIN, time=1.0, step=7)))
     paths.result.write_text(dump(Result(cause=Cause.COMPLETED, step=9)))
@@ -96,7 +97,7 @@ def test_reports_are_read(directory: RunDirectory) -> None:
     assert (status.step, result.cause) == (7, Cause.COMPLETED)
 
 
-def test_which_reports_there_are_is_asked_by_their_names(directory: RunDirectory) -> None:
+def test_which_reports_there_are_is_asked_by_their_names(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     assert directory.there(paths) == frozenset()
     paths.status.write_text("{}")
@@ -106,7 +107,7 @@ def test_which_reports_there_are_is_asked_by_their_names(directory: RunDirectory
 
 
 @pytest.mark.parametrize("trick", ["missing", "garbage", "huge", "link", "pipe", "directory", "wrong"])
-def test_a_hostile_report_is_no_report(directory: RunDirectory, tmp_path: Path, trick: str) -> None:
+def test_a_hostile_report_is_no_report(directory: HostRunDirectory, tmp_path: Path, trick: str) -> None:
     path = directory.prepare(SPEC, {}).status
     (tmp_path / "secret").write_text(dump(Status(phase=Phase.TRAIN, time=1.0)))
     match trick:
@@ -147,7 +148,7 @@ def checkpoint(lineage: Path, step: int, content: bytes = b"weights") -> Path:
 
 
 def test_the_newest_valid_checkpoint_is_found_and_what_is_wrong_with_newer_ones(
-    directory: RunDirectory,
+    directory: HostRunDirectory,
 ) -> None:
     paths = directory.prepare(SPEC, {})
     checkpoint(paths.lineage_dir, 10)
@@ -163,12 +164,12 @@ def test_the_newest_valid_checkpoint_is_found_and_what_is_wrong_with_newer_ones(
     assert saved.changed is not None
 
 
-def test_without_checkpoints_there_is_none(directory: RunDirectory) -> None:
+def test_without_checkpoints_there_is_none(directory: HostRunDirectory) -> None:
     assert directory.saved(directory.prepare(SPEC, {})) == SavedCheckpoints()
 
 
 def test_the_content_of_the_two_newest_is_compared_and_the_size_of_the_others(
-    directory: RunDirectory,
+    directory: HostRunDirectory,
 ) -> None:
     paths = directory.prepare(SPEC, {})
     where = {step: checkpoint(paths.lineage_dir, step) for step in (10, 20, 30, 40, 50)}
@@ -181,7 +182,7 @@ def test_the_content_of_the_two_newest_is_compared_and_the_size_of_the_others(
     assert [words.partition(":")[0] for words in saved.rejected] == ["step-00000050", "step-00000010"]
 
 
-def test_a_decision_lies_where_the_job_cannot_change_it(directory: RunDirectory) -> None:
+def test_a_decision_lies_where_the_job_cannot_change_it(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     for text in ("first", "second"):
         directory.keep(1, "exit.json", text)
@@ -190,7 +191,7 @@ def test_a_decision_lies_where_the_job_cannot_change_it(directory: RunDirectory)
     assert path.parent.stat().st_uid == os.geteuid()
 
 
-def test_rates_are_read_from_the_end_of_what_the_program_wrote(directory: RunDirectory) -> None:
+def test_rates_are_read_from_the_end_of_what_the_program_wrote(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     assert directory.rates(paths) == ()
     lines = [
@@ -205,7 +206,7 @@ def test_rates_are_read_from_the_end_of_what_the_program_wrote(directory: RunDir
     assert directory.rates(paths) == (5.0, 7.5)
 
 
-def test_a_lineage_that_is_seeded_belongs_to_the_job_once_it_is_complete(directory: RunDirectory) -> None:
+def test_a_lineage_that_is_seeded_belongs_to_the_job_once_it_is_complete(directory: HostRunDirectory) -> None:
     seen = []
 
     def fill(draft: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.ports.users import PathKind
 from runner.files.job import load, paths
-from runner.files.job.paths import Kind, problem_with
+from runner.files.job.paths import problem_with
 
 NOBODY = 65534
 
@@ -36,7 +37,7 @@ def place(tmp_path: Path) -> Path:
         ("folder", "writable"),
     ],
 )
-def test_a_path_of_the_right_kind_is_no_problem(place: Path, name: str, kind: Kind) -> None:
+def test_a_path_of_the_right_kind_is_no_problem(place: Path, name: str, kind: PathKind) -> None:
     assert problem_with(place / name, kind) is None
 
 
@@ -56,7 +57,9 @@ def test_a_path_of_the_right_kind_is_no_problem(place: Path, name: str, kind: Ki
         ("password", "file", "leads to /etc/passwd, which belongs to the system and is never shown to a job"),
     ],
 )
-def test_a_path_that_will_not_do_is_told_in_one_line(place: Path, name: str, kind: Kind, fact: str) -> None:
+def test_a_path_that_will_not_do_is_told_in_one_line(
+    place: Path, name: str, kind: PathKind, fact: str
+) -> None:
     assert problem_with(place / name, kind) == f"{place / name}: {fact}"
 
 
@@ -80,7 +83,7 @@ def open_to_all(directory: Path) -> None:
         each.chmod(0o755)
 
 
-def as_nobody(path: Path, kind: Kind) -> str | None:
+def as_nobody(path: Path, kind: PathKind) -> str | None:
     """Return what ``problem_with`` says to a user who may do nothing."""
     os.setegid(NOBODY)
     os.seteuid(NOBODY)
@@ -100,7 +103,7 @@ def as_nobody(path: Path, kind: Kind) -> str | None:
         (0o755, "writable", "you may not write to it; add read_only: true"),
     ],
 )
-def test_rights_are_those_of_the_current_user(tmp_path: Path, mode: int, kind: Kind, fact: str) -> None:
+def test_rights_are_those_of_the_current_user(tmp_path: Path, mode: int, kind: PathKind, fact: str) -> None:
     open_to_all(tmp_path)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -128,9 +131,9 @@ def test_every_path_of_a_job_is_asked_about_and_told_with_its_place(tmp_path: Pa
         "mounts:\n  - {source: /a b, target: /data/a}\n  - {source: c, target: /data/c, read_only: false}\n"
         "secrets: {key: d}\n"
     )
-    asked: list[tuple[Path, Kind]] = []
+    asked: list[tuple[Path, PathKind]] = []
 
-    def look(path: Path, kind: Kind) -> str:
+    def look(path: Path, kind: PathKind) -> str:
         asked.append((path, kind))
         return "no"
 

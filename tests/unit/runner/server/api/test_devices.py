@@ -28,7 +28,7 @@ class Site(Routes):
         service, clock = self.service, FakeClock()
         clock.forward(100)
         self.watch, self.whose = Watch(clock), Whose()
-        self.inventory = Inventory(self.watch, self.whose, SqliteDeviceMarks(service.store, "boot"), clock)
+        self.inventory = Inventory(self.watch, self.whose, SqliteDeviceMarks(self.store, "boot"), clock)
         self.look()
         service.daemon.context = replace(service.daemon.context, vitals=self.inventory)
         devices.attach(self.app)

@@ -26,8 +26,8 @@ from runner.core.ports.devices import Device, Vitals
 from runner.files.settings.model import Settings
 from runner.server.api.application import MAX_BODY_BYTES, application
 from runner.server.api.peer import Peer, peer_of
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
-from runner.services.jobs import JobService
+from runner.services.attempts.prepare import AttemptService
+from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, Program, World
 from tests.fakes.engine.images import FakeImages
 
@@ -46,20 +46,12 @@ class Site:
     vitals: Vitals | None = None
 
     def __post_init__(self) -> None:
-        store, clock, broadcast = SqliteStore(self.directory / "store.db"), SystemClock(), ChangeBroadcast()
+        self.store = store = SqliteStore(self.directory / "store.db")
+        clock, broadcast = SystemClock(), ChangeBroadcast()
         images = FakeImages()
         images.offered["site/ours:1"] = "sha256:ours"
-        shop = AttemptConfig(
-            instance=store.instance,
-            jobs_dir=self.directory / "jobs",
-            in_container=True,
-            images=images,
-            allowed_images={"ours": "site/ours:1"},
-            network=None,
-            log_quota_bytes=1024**2,
-            clock=clock,
-        )
-        attempt_service = AttemptService(shop)
+        config = attempt_config(self.directory / "jobs", images, clock, store.instance)
+        attempt_service = AttemptService(config)
         parts = Parts(
             store=store,
             executor=FakeExecutor(store.instance, self.context),
@@ -72,10 +64,8 @@ class Site:
             vitals=self.vitals,
         )
         daemon = ControlLoop(parts, changed=broadcast.beat)
-        settings, now = Settings(allowed_images={"ours": "site/ours:1"}), clock.now()
-        self.service = JobService(
-            daemon, store, attempt_service, settings, clock, broadcast, self.directory, now
-        )
+        settings = Settings(allowed_images={"ours": "site/ours:1"})
+        self.service = job_service(daemon, store, attempt_service, settings, clock, broadcast, self.directory)
         self.app = application(self.service, lambda: self.left.append("left"))
         daemon.start()
 

@@ -32,7 +32,7 @@ class Watched(Place):
 
     def lends(self) -> None:
         """Write what the daemon would about an attempt of an hour on two devices."""
-        with self.service.store.transaction() as connection:
+        with self.store.transaction() as connection:
             connection.execute("DELETE FROM lendings")  # what the daemon itself has written
             connection.execute(
                 "INSERT INTO lendings"

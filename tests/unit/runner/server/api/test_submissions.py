@@ -13,11 +13,10 @@ from runner.core.ports.devices import Device as GpuDevice
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import Condition, Snapshot
 from runner.files.job.load import load
-from runner.services.attempts.prepare import parse_revision
 from runner.services.jobs import Caller, NotFound, Submission
 from runner.services.rollout.trial import trial_of
 from runner.services.submission.resolve import accelerator_of, team
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import Revision, parse_revision
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
 from tests.unit.runner.server.api.test_rollouts import Place
 

@@ -41,9 +41,10 @@ from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import load
 from runner.services.attempts import facts as exit_facts
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.attempts.prepare import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -73,17 +74,8 @@ class Place:
             user="ann",
         )
         self.row = JobRow(Job("1", Preparing(NOW)), "job", ME, NOW, 50, revision.model_dump_json())
-        shop = AttemptConfig(
-            instance="i1",
-            jobs_dir=path / "jobs",
-            in_container=False,
-            images=FakeImages(),
-            allowed_images={},
-            network=None,
-            log_quota_bytes=1024,
-            clock=FakeClock(),
-        )
-        self.attempt_service = AttemptService(shop)
+        config = replace(attempt_config(path / "jobs", FakeImages(), FakeClock()), in_container=False)
+        self.attempt_service = AttemptService(config)
         self.attempt = Attempt(1, 1)
         self.paths = RunPaths(path / "jobs" / "1", 1, 1)
         self.paths.attempt_dir.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Which image a job gets; the rest of the workshop is met through the routes and with real attempts."""
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import load
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.attempts.prepare import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -30,9 +32,7 @@ def row(image: str) -> JobRow:
 
 
 def attempt_service(path: Path, images: FakeImages, *, in_container: bool = True) -> AttemptService:
-    offered = {"ours": "site/ours:1"}
-    quota, clock = 1024**2, FakeClock()
-    return AttemptService(AttemptConfig("i1", path, in_container, images, offered, None, quota, clock))
+    return AttemptService(replace(attempt_config(path, images, FakeClock()), in_container=in_container))
 
 
 def test_a_named_image_is_recorded_by_its_id_and_so_is_what_it_becomes(tmp_path: Path) -> None:

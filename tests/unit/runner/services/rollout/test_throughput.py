@@ -5,8 +5,14 @@ import math
 
 import pytest
 
-from runner.adapters.host.metrics_log import MetricsLine, Pace, lines, measure_pace, slowdown
 from runner.core.policy.economics import Rate
+from runner.services.rollout.throughput import (
+    MetricsLine,
+    Throughput,
+    measure_throughput,
+    parse_metrics,
+    slowdown,
+)
 
 
 def steady(count: int, seconds: float, *, every: int = 1, began: float = 1000.0) -> list[MetricsLine]:
@@ -14,7 +20,7 @@ def steady(count: int, seconds: float, *, every: int = 1, began: float = 1000.0)
 
 
 def test_a_steady_job_has_the_rate_that_it_keeps_and_no_spread() -> None:
-    found = measure_pace(steady(31, 0.5))
+    found = measure_throughput(steady(31, 0.5))
     assert found is not None
     assert found.steps.mean == pytest.approx(2.0)
     assert found.steps.deviation == pytest.approx(0.0, abs=1e-9)
@@ -22,19 +28,19 @@ def test_a_steady_job_has_the_rate_that_it_keeps_and_no_spread() -> None:
 
 
 def test_lines_every_ten_steps_give_the_same_rate() -> None:
-    found = measure_pace(steady(25, 5.0, every=10))
+    found = measure_throughput(steady(25, 5.0, every=10))
     assert found is not None
     assert found.steps.mean == pytest.approx(2.0)
 
 
 def test_too_few_lines_are_no_rate() -> None:
-    assert measure_pace(steady(20, 0.5)) is None
-    assert measure_pace(steady(21, 0.5)) is not None
-    assert measure_pace([]) is None
+    assert measure_throughput(steady(20, 0.5)) is None
+    assert measure_throughput(steady(21, 0.5)) is not None
+    assert measure_throughput([]) is None
 
 
 def test_many_lines_become_a_few_dozen_windows() -> None:
-    found = measure_pace(steady(1001, 0.5))
+    found = measure_throughput(steady(1001, 0.5))
     assert found is not None
     assert 30 <= found.steps.count <= 32
 
@@ -43,8 +49,8 @@ def test_only_what_lies_between_two_moments_counts() -> None:
     slow, fast = steady(30, 1.0), steady(30, 0.1, began=2000.0)
     fast = [MetricsLine(line.time, line.step + 30, trained=True) for line in fast]
     early, late = (
-        measure_pace([*slow, *fast], (0.0, 1500.0)),
-        measure_pace([*slow, *fast], (2000.0, math.inf)),
+        measure_throughput([*slow, *fast], (0.0, 1500.0)),
+        measure_throughput([*slow, *fast], (2000.0, math.inf)),
     )
     assert early is not None
     assert late is not None
@@ -56,7 +62,7 @@ def test_a_time_that_does_not_count_is_left_out_with_the_stretches_that_reach_in
     alone = steady(30, 1.0)
     beside = [MetricsLine(1029.0 + 3.0 * i, 30 + i, trained=True) for i in range(1, 11)]
     after = [MetricsLine(1059.0 + i, 40 + i, trained=True) for i in range(1, 11)]
-    found = measure_pace([*alone, *beside, *after], without=(1029.5, 1058.5))
+    found = measure_throughput([*alone, *beside, *after], without=(1029.5, 1058.5))
     assert found is not None
     assert found.steps.mean == pytest.approx(1.0)
     assert found.steps.count == 39
@@ -75,7 +81,7 @@ def test_the_rate_is_steps_by_time_and_not_the_mean_of_rates() -> None:
     times = [0.0]
     for i in range(40):
         times.append(times[-1] + (0.5 if i % 2 else 1.5))
-    found = measure_pace([MetricsLine(time, i + 1, trained=True) for i, time in enumerate(times)])
+    found = measure_throughput([MetricsLine(time, i + 1, trained=True) for i, time in enumerate(times)])
     assert found is not None
     assert found.steps.mean == pytest.approx(1.0)
     assert found.steps.deviation == pytest.approx(0.5, rel=0.02)
@@ -85,25 +91,25 @@ def test_an_evaluation_is_counted_by_itself() -> None:
     before = steady(30, 1.0)
     looked = MetricsLine(before[-1].time + 4.0, 30, trained=False)
     after = [MetricsLine(looked.time + 1.0 + i, 31 + i, trained=True) for i in range(20)]
-    found = measure_pace([*before, looked, *after])
+    found = measure_throughput([*before, looked, *after])
     assert found is not None
     assert found.steps.mean == pytest.approx(1.0)
     assert found.eval_s == pytest.approx(4.0)
 
 
 def test_evaluations_are_spread_over_the_steps_between_them() -> None:
-    seen = Pace(Rate(2.0, 0.1, 25), eval_s=5.0)
+    seen = Throughput(Rate(2.0, 0.1, 25), eval_s=5.0)
     overall = seen.overall(10)  # half a second for a step, and half a second of evaluation
     assert overall.mean == pytest.approx(1.0)
     assert overall.deviation == pytest.approx(0.025)
     assert seen.overall(None) == seen.steps
-    assert Pace(seen.steps).overall(10, eval_s=5.0) == overall
-    assert Pace(seen.steps).overall(10) == seen.steps
+    assert Throughput(seen.steps).overall(10, eval_s=5.0) == overall
+    assert Throughput(seen.steps).overall(10) == seen.steps
 
 
 def test_a_step_that_is_reported_twice_takes_no_time() -> None:
     twice = [line for each in steady(31, 0.5) for line in (each, each)]
-    found = measure_pace(twice)
+    found = measure_throughput(twice)
     assert found is not None
     assert found.steps.mean == pytest.approx(2.0)
 
@@ -126,8 +132,8 @@ def test_a_step_that_is_reported_twice_takes_no_time() -> None:
 )
 def test_a_line_that_makes_no_sense_is_left_out(foolish: bytes) -> None:
     good = json.dumps({"time": 1.5, "step": 3, "loss": 0.1}).encode()
-    assert lines(foolish + b"\n" + good) == (MetricsLine(1.5, 3, trained=True),)
+    assert parse_metrics(foolish + b"\n" + good) == (MetricsLine(1.5, 3, trained=True),)
 
 
 def test_a_line_without_a_loss_is_about_an_evaluation() -> None:
-    assert lines(b'{"time": 1, "step": 2, "eval_loss": 3}') == (MetricsLine(1.0, 2, trained=False),)
+    assert parse_metrics(b'{"time": 1, "step": 2, "eval_loss": 3}') == (MetricsLine(1.0, 2, trained=False),)

@@ -26,7 +26,7 @@ MOST_SLOWED: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throughput:
     """Steps per second while it trains, and seconds that one evaluation takes; None: none was seen."""
 
     steps: Rate
@@ -51,7 +51,7 @@ class MetricsLine:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Interval:
     """Time between two lines about steps."""
 
     steps: int
@@ -64,7 +64,7 @@ class _Stretch:
         return self.since + self.seconds
 
 
-def lines(raw: bytes) -> tuple[MetricsLine, ...]:
+def parse_metrics(raw: bytes) -> tuple[MetricsLine, ...]:
     """Return what can be read of a report that the job wrote: a torn or foolish line is left out."""
     return tuple(found for each in raw.splitlines() if (found := _line(each)) is not None)
 
@@ -85,14 +85,16 @@ ALWAYS: Final[Span] = (-math.inf, math.inf)
 NEVER: Final[Span] = (math.inf, -math.inf)
 
 
-def measure_pace(written: Sequence[MetricsLine], within: Span = ALWAYS, without: Span = NEVER) -> Pace | None:
+def measure_throughput(
+    written: Sequence[MetricsLine], within: Span = ALWAYS, without: Span = NEVER
+) -> Throughput | None:
     """Return how fast it was within a time, less another one; None while there are too few lines."""
     stretches = [each for each in _stretches(written) if _counts(each, within, without)]
     trained = [each for each in stretches if not each.evaluated]
     if len(trained) < MIN_MEASUREMENTS:
         return None
     rate = _rate([each.seconds / each.steps for each in _windows(trained)])
-    return Pace(rate, _evaluation_s(stretches, rate))
+    return Throughput(rate, _evaluation_s(stretches, rate))
 
 
 def slowdown(written: Sequence[MetricsLine], beside: Span, alone: Rate) -> float:
@@ -104,7 +106,7 @@ def slowdown(written: Sequence[MetricsLine], beside: Span, alone: Rate) -> float
     return min(max(alone.mean / rate, 1.0), MOST_SLOWED)
 
 
-def _counts(stretch: _Stretch, within: Span, without: Span) -> bool:
+def _counts(stretch: _Interval, within: Span, without: Span) -> bool:
     """Return whether a stretch lies within a time, and outside of another one."""
     apart = stretch.until <= without[0] or stretch.since >= without[1]
     return within[0] <= stretch.since and stretch.until <= within[1] and apart
@@ -122,7 +124,7 @@ def _rate(seconds_per_step: Sequence[float]) -> Rate:
     return Rate(1 / mean, math.sqrt(variance) / mean**2, count)
 
 
-def _stretches(written: Iterable[MetricsLine]) -> Iterator[_Stretch]:
+def _stretches(written: Iterable[MetricsLine]) -> Iterator[_Interval]:
     """Yield the time between each two lines about steps; the lines of a repeated step are no time at all."""
     evaluated, last = False, None
     for line in written:
@@ -130,20 +132,20 @@ def _stretches(written: Iterable[MetricsLine]) -> Iterator[_Stretch]:
             evaluated = True
             continue
         if last is not None and line.step > last.step and line.time > last.time:
-            yield _Stretch(line.step - last.step, line.time - last.time, last.time, evaluated)
+            yield _Interval(line.step - last.step, line.time - last.time, last.time, evaluated)
         last, evaluated = line, False
 
 
-def _windows(stretches: Sequence[_Stretch]) -> Iterator[_Stretch]:
+def _windows(stretches: Sequence[_Interval]) -> Iterator[_Interval]:
     """Yield about ``WINDOWS`` groups of stretches, at least as many as are needed."""
     size = max(1, len(stretches) // WINDOWS)
     for start in range(0, len(stretches) - size + 1, size):
         group = stretches[start : start + size]
         seconds = math.fsum(each.seconds for each in group)
-        yield _Stretch(sum(each.steps for each in group), seconds, group[0].since)
+        yield _Interval(sum(each.steps for each in group), seconds, group[0].since)
 
 
-def _evaluation_s(stretches: Iterable[_Stretch], rate: Rate) -> float | None:
+def _evaluation_s(stretches: Iterable[_Interval], rate: Rate) -> float | None:
     """Return the mean time of an evaluation: what a stretch with one took longer than its steps."""
     extra = [max(each.seconds - each.steps / rate.mean, 0.0) for each in stretches if each.evaluated]
     return math.fsum(extra) / len(extra) if extra else None

@@ -1,0 +1,52 @@
+"""How notifications are delivered, and how far each rule has got."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+from runner.base.textfile import one_line
+from runner.core.notification import Notification
+
+Send: TypeAlias = Callable[[Notification], None]
+"""Delivers one notification, or raises ``Undelivered``."""
+
+
+class RetryLater(Enum):
+    """Whether a notification is worth another try."""
+
+    NEVER = "never"  # the receiver refused it
+    SOME = "some"  # the receiver answers, but has a problem
+    LONG = "long"  # the receiver does not answer
+
+
+class Undelivered(Exception):
+    """A notification has not been delivered, as far as is known."""
+
+    def __init__(self, why: str, again: RetryLater) -> None:
+        super().__init__(one_line(why)[:300])
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The server that notifications come from; receivers of several servers tell them apart by it."""
+
+    instance: str
+    host: str
+
+
+class NotificationFeed(Protocol):
+    """The events of the store as notifications, in order of ``seq``."""
+
+    def after(self, seq: int, limit: int) -> tuple[Notification, ...]:
+        """Return the notifications after ``seq``, the oldest first."""
+
+    def newest(self) -> int:
+        """Return the ``seq`` of the newest event."""
+
+    def told(self, key: str) -> int | None:
+        """Return the last ``seq`` that a rule is done with; None if the rule is new."""
+
+    def remember(self, key: str, seq: int) -> None:
+        """Write the last ``seq`` that a rule is done with; only the store's writer may call this."""

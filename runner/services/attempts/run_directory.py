@@ -1,0 +1,70 @@
+"""The port to the run directory of a job.
+
+It stands here and not in ``runner.core.ports`` because its values are those of ``jobs.contract``, which core
+does not know.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
+from runner.core.ports.attempts import SavedCheckpoints
+from runner.core.ports.users import Owner
+
+
+class RunDirectory(Protocol):
+    """``<state>/jobs/<id>`` of one job.  What the job wrote there is hostile, and is read with limits."""
+
+    @property
+    def root(self) -> Path:
+        """Return the path of the directory on the host."""
+
+    def paths(self, attempt: int, lineage: int) -> RunPaths:
+        """Return the paths of one attempt."""
+
+    def create(self) -> None:
+        """Make the directory of the job; may raise Refused, Unavailable."""
+
+    def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes]) -> RunPaths:
+        """Make the directories of one attempt, with its spec in place; may raise Refused, Unavailable."""
+
+    def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
+        """Publish a lineage with what ``fill`` writes into a directory that the job cannot reach yet."""
+
+    def secret(self, name: str) -> Path:
+        """Return the path of the copy of a secret."""
+
+    def forget_secrets(self) -> None:
+        """Remove the copies of the job's secrets."""
+
+    def there(self, paths: RunPaths) -> frozenset[str]:
+        """Return the names of the reports that an attempt has written."""
+
+    def status(self, paths: RunPaths) -> Status | None:
+        """Return the last heartbeat, or None if none can be read."""
+
+    def result(self, paths: RunPaths) -> Result | None:
+        """Return the result, or None if none can be read."""
+
+    def effective(self, paths: RunPaths) -> Effective | None:
+        """Return the settings that took effect, as far as the attempt has reported them."""
+
+    def rates(self, paths: RunPaths) -> tuple[float, ...]:
+        """Return the rates that an attempt has measured, in items per second, the latest last."""
+
+    def saved(self, paths: RunPaths, sure: int = ...) -> SavedCheckpoints:
+        """Return the checkpoints of a lineage; the content of the ``sure`` newest ones is verified."""
+
+    def tail(self, path: Path, limit: int) -> bytes:
+        """Return the end of a file that the job may have written; nothing if it cannot be read."""
+
+    def limit_log(self, paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
+        """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""
+
+    def keep(self, attempt: int, name: str, text: str) -> None:
+        """Write a text beside an attempt, where the job cannot change it; may raise Unavailable."""
+
+
+OpenRunDirectory: TypeAlias = Callable[[Path, Owner], RunDirectory]
+"""Returns the run directory at a path, whose leaves belong to an owner."""

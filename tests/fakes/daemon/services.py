@@ -1,0 +1,59 @@
+"""The services of a test, on the real adapters of the host and of SQLite."""
+
+from pathlib import Path
+
+from runner.adapters.host import as_user
+from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.sqlite.accounting import SqliteUsageReport
+from runner.adapters.sqlite.notifications import SqliteNotificationFeed
+from runner.adapters.sqlite.schedules import SqliteSchedules
+from runner.adapters.sqlite.store import SqliteStore
+from runner.base.broadcast import ChangeBroadcast
+from runner.control.loop import ControlLoop
+from runner.core.ports.clock import Clock
+from runner.core.ports.images import Images
+from runner.files.settings.model import Settings
+from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.jobs import JobService
+
+
+def attempt_config(jobs_dir: Path, images: Images, clock: Clock, instance: str = "i1") -> AttemptConfig:
+    """Return what an attempt service of a test is given; it launches containers."""
+    return AttemptConfig(
+        instance=instance,
+        jobs_dir=jobs_dir,
+        in_container=True,
+        images=images,
+        allowed_images={"ours": "site/ours:1"},
+        network=None,
+        log_quota_bytes=1024**2,
+        clock=clock,
+        users=as_user,
+        open_directory=HostRunDirectory,
+    )
+
+
+def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
+    daemon: ControlLoop,
+    store: SqliteStore,
+    attempt_service: AttemptService,
+    settings: Settings,
+    clock: Clock,
+    broadcast: ChangeBroadcast,
+    directory: Path,
+) -> JobService:
+    """Return the services of a daemon that a test has made."""
+    return JobService(
+        daemon=daemon,
+        store=store,
+        schedules=SqliteSchedules(store),
+        usage_report=SqliteUsageReport(store),
+        notification_feed=SqliteNotificationFeed(store),
+        users=as_user,
+        attempt_service=attempt_service,
+        settings=settings,
+        clock=clock,
+        broadcast=broadcast,
+        state_dir=directory,
+        started_at=clock.now(),
+    )

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Final, TypeAlias
 
+from runner.base.threads import run_guarded
+
 Work: TypeAlias = Callable[[], None]
 
 IN_A_ROW: Final = 4
@@ -88,14 +90,8 @@ class KeyedExecutor:
     def _work(self) -> None:
         """Wait until there is need of another thread, then do what there is to do."""
         self._stand_by()
-        try:
-            while key := self._next():
-                self._drain(key)
-        except BaseException:  # of work that does not look after its own mistakes
-            with self._lock:
-                self._threads -= 1
-                self._hire()
-            raise
+        while key := self._next():
+            self._drain(key)
 
     def _stand_by(self) -> None:
         while True:
@@ -129,11 +125,8 @@ class KeyedExecutor:
         """Do the first piece of a lane and return whether there are more."""
         with self._lock:
             work = self._waiting[key][0]
-        try:
-            work()
-        finally:
-            more = self._done(key)
-        return more
+        run_guarded("keyed work", work, key=key)
+        return self._done(key)
 
     def _done(self, key: str) -> bool:
         with self._lock:

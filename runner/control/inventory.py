@@ -9,13 +9,13 @@ loop alone, in ``tick``.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from threading import Event as Flag
-from threading import Lock, Thread
+from threading import Lock
 from typing import Final
 
 import structlog
 
 from runner.base.errors import Refused, Unavailable, UsageError
+from runner.base.threads import PeriodicThread
 from runner.control.context import Instant
 from runner.control.inventory_types import (
     AdminMarks,
@@ -85,35 +85,14 @@ class Inventory:
     _intruded: dict[str, tuple[DeviceOccupant, ...]] = field(default_factory=dict)
     _pictures: tuple[snapshot.Device, ...] = ()
     _stepped: float = float("-inf")
-    _woken: Flag = field(default_factory=Flag)
-    _stop: Flag = field(default_factory=Flag)
+    thread: PeriodicThread = field(init=False)
 
     def __post_init__(self) -> None:
+        self.thread = PeriodicThread("inventory", self.rules.care.stale_s, self.take_in)
         self._said, self._kept = dict(self.words.all()), dict(self.words.kept())
         self._step()
 
     # --- on a thread of its own
-
-    def start(self) -> None:
-        """Begin to take in what the drivers' threads find."""
-        Thread(target=self._run, name="inventory", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._woken.set()
-
-    def looked(self) -> None:
-        """Take in a look soon; called by whoever has looked."""
-        self._woken.set()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._woken.wait(self.rules.care.stale_s)
-            self._woken.clear()
-            try:
-                self.take_in()
-            except Exception:  # the outermost frame of this thread: what it would have seen is unknown
-                log.exception("inventory.failed")
 
     def take_in(self) -> None:
         """Take in the last looks, and wake the loop if something is otherwise than before."""

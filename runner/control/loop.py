@@ -9,14 +9,13 @@ at any instruction loses nothing.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Event as Flag
-from threading import Thread
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from runner.base.errors import Refused, Unavailable
 from runner.base.retry import PLAN_WITHIN_S, RetryTable, delay_s, describe_error
+from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.commands import execute
 from runner.control.context import Context, Instant, KeyedWork, TrackedJob
 from runner.control.decisions import decide_exit, examine_exit
@@ -56,6 +55,9 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+STOP_S: Final = 10.0
+"""Longest wait for each thread when the daemon leaves."""
+
 
 @dataclass(slots=True, repr=False)  # a traceback that shows it should not show the whole world
 class ControlLoop:
@@ -66,15 +68,14 @@ class ControlLoop:
     changed: Callable[[], None] = lambda: None
     ticks: list[Callable[[Instant], None]] = field(default_factory=list)  # what else time brings about
     _news: Inbox = field(default_factory=Inbox)
-    _stop: Flag = field(default_factory=Flag)
     _deferred: list[News] = field(default_factory=list)
-    _threads: list[Thread] = field(default_factory=list)
     _retries: RetryTable = field(default_factory=RetryTable)
     _plan_by_s: float = 0.0
     queue: Scheduler = field(init=False)
     exclusive: ExclusiveSection = field(init=False)
     _observer: Observer = field(init=False)
     _watcher: Watchdog = field(init=False)
+    _thread: PeriodicThread = field(init=False)
 
     def __post_init__(self) -> None:
         self.queue = Scheduler(self.context, self.entries)
@@ -82,14 +83,13 @@ class ControlLoop:
         held, news = self.queue.running, self._news
         self._observer = Observer(self.context, self.entries, held, news.put, news.calm)
         self._watcher = Watchdog(self.context, self.entries, self._news.put)
+        self._thread = PeriodicThread("control-loop", 0.0, self._turn, begin_at_once=True)
 
     def start(self) -> None:
         """Adopt what is unfinished and begin to look."""
         self.adopt()
-        for target in (self._loop, self._observer.run, self._watcher.run):
-            thread = Thread(target=target, name=target.__name__, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        for part in (self._thread, self._observer, self._watcher.thread):
+            part.start()
 
     def adopt(self) -> None:
         """Take over every unfinished job, and give again the commands that its state implies."""
@@ -107,14 +107,14 @@ class ControlLoop:
 
     def stop(self) -> None:
         """Leave; attempts go on, and the next daemon adopts them."""
-        self._stop.set()
-        self._observer.stop()
-        self._watcher.stop()
+        parts = (self._thread, self._observer, self._watcher.thread)
+        for part in parts:
+            part.stop()
         self.wake()
-        for thread in self._threads:
-            thread.join(timeout=10)
-        for part in (self.context.work_queue, self.context.build_queue, self.context.attempt_service):
-            part.close()
+        for part in parts:
+            part.join(STOP_S)
+        for user in (self.context.work_queue, self.context.build_queue, self.context.attempt_service):
+            user.close()
 
     def ask(self, work: Callable[[], T]) -> T:
         """Do ``work`` between two turns of the loop and return what it returns or raises."""
@@ -166,13 +166,8 @@ class ControlLoop:
         return entry.why or self.queue.why(entry) if entry else ""
 
     # --- the loop
-    def _loop(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self.turn(self._patience_s())
-            except Exception:  # the outermost frame of the loop, which must outlive any single mistake
-                log.exception("daemon.turn_failed")
-                self._stop.wait(1)
+    def _turn(self) -> None:
+        self.turn(self._patience_s())
 
     def _patience_s(self) -> float:
         """Return how long nothing has to be done if nothing happens."""
@@ -190,23 +185,28 @@ class ControlLoop:
 
     def _taken_together(self, run: list[Message]) -> bool:
         """Take in news of several jobs in one transaction; if anything stands against that, none of it."""
-        try:
-            changes = list(filter(None, map(self._change, run)))
-            record_transitions(self.context.store, changes)
-        except Exception as error:  # noqa: BLE001  (each is taken in alone then, and whoever is at fault shows)
-            log.info("daemon.taken_one_by_one", messages=len(run), problem=describe_error(error))
-            return False
-        for each in changes:
+        changes = run_guarded("batch", partial(self._record_together, run), messages=len(run))
+        for each in changes or ():
             self._follow(each)
-        return True
+        return changes is not None
+
+    def _record_together(self, run: list[Message]) -> list[Transition] | None:
+        changes = list(filter(None, map(self._change, run)))
+        try:
+            record_transitions(self.context.store, changes)
+        except Unavailable as error:
+            log.info("loop.batch_split", messages=len(run), problem=str(error))
+            return None
+        return changes
 
     def _taken(self, message: Message) -> None:
-        try:
-            self._take(message)
-        except Exception as error:  # a mistake about one message must not lose those behind it
-            log.exception("daemon.message_failed", message_kind=type(message).__name__)
+        """Take in one message; an error about it must not lose those behind it."""
+
+        def failed(error: Exception) -> None:
             if isinstance(message, Examined | LaunchRefusal):
                 self._mistaken(message.job_id, describe_error(error))  # an end is looked into again
+
+        run_guarded("message", partial(self._take, message), failed, message_kind=type(message).__name__)
 
     def _take(self, message: Message) -> None:
         match message:
@@ -306,17 +306,20 @@ class ControlLoop:
     def _put(self, job_id: str, work: Callable[[], None], work_queue: KeyedWork | None = None) -> None:
         """Queue work for another thread; whatever it raises, the loop hears of it."""
 
-        def guarded() -> None:
+        def answered() -> None:
             try:
                 work()
             except Unavailable as error:
                 self._news.put(Call(partial(self._unanswered, job_id, str(error))))
-            except Exception as error:  # the outermost frame of a lane's thread
-                log.exception("daemon.work_failed", job_id=job_id)
-                self._news.put(Call(partial(self._mistaken, job_id, describe_error(error))))
-            else:
-                if job_id in self._retries:
-                    self._news.put(Call(partial(self._worked, job_id)))
+                return
+            if job_id in self._retries:
+                self._news.put(Call(partial(self._worked, job_id)))
+
+        def failed(error: Exception) -> None:
+            self._news.put(Call(partial(self._mistaken, job_id, describe_error(error))))
+
+        def guarded() -> None:
+            run_guarded("command", answered, failed, job_id=job_id)
 
         (work_queue or self.context.work_queue).put(
             job_id, guarded if work_queue else self._news.awaiting(guarded)

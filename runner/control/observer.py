@@ -7,13 +7,13 @@ Comparing happens on the loop's, and answers with findings: what they lead to is
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from threading import Event as Flag
 from typing import Final, TypeAlias
 
 import structlog
 
 from runner.base.errors import Unavailable
 from runner.base.retry import RETRY_S, delay_s
+from runner.base.threads import PeriodicThread
 from runner.control.context import Context, TrackedJob
 from runner.control.messages import Observed
 from runner.core.job.attempt import Attempt
@@ -75,41 +75,60 @@ class Observer:
     holding: Collection[str]  # the ids of those that hold anything, the daemon's own, too
     report: Callable[[Observed], None]
     calm: Callable[[], None] = lambda: None  # waits a moment until nobody is about to change what is there
-    _stop: Flag = field(default_factory=Flag)
-    _hint: Flag = field(default_factory=Flag)
+    _thread: PeriodicThread = field(init=False)
+    _close_watch: Callable[[], None] = lambda: None
     _strays: dict[Key, int] = field(default_factory=dict)
     _sweep: bool = True  # something may be left over even when no job is unfinished
     _tended_s: float = -inf  # when the directories of what runs were looked after last
-    _mistakes: int = 0  # looks in a row that failed in a way that nobody expected
 
-    # --- looking, on a thread of its own
+    def __post_init__(self) -> None:
+        self._thread = PeriodicThread(
+            "observer", self._period_s, self._round, settle=self._settle, retry_s=delay_s
+        )
 
-    def run(self) -> None:
-        """Look at the executor until told to stop: soon after a hint, and every now and then without one."""
-        close = self.context.executor.watch(self._hint.set)
-        while not self._stop.is_set():
-            self._hint.wait(self.context.observe_every_s if self._needed() else IDLE_S)
-            self._stop.wait(BREATH_S)
-            self.calm()
-            self._hint.clear()
-            if self._needed() and not self._stop.is_set():
-                self._sweep = False
-                self._round()
-        close()
+    # --- the thread
+
+    def start(self) -> None:
+        """Look at the executor from now on: soon after a hint, and every now and then without one."""
+        self._close_watch = self.context.executor.watch(self._thread.wake)
+        self._thread.start()
+
+    def hint(self) -> None:
+        """Look soon: something has probably changed."""
+        self._thread.wake()
+
+    def sweep(self) -> None:
+        """Look once more even if no job is unfinished: something may be left over."""
+        self._sweep = True
+
+    def stop(self) -> None:
+        self._thread.stop()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended, and no longer listen to the executor."""
+        self._thread.join(timeout_s)
+        self._close_watch()
+
+    def _period_s(self) -> float:
+        return self.context.observe_every_s if self._needed() else IDLE_S
+
+    def _settle(self) -> None:
+        self._thread.pause(BREATH_S)
+        self.calm()
 
     def _round(self) -> None:
-        """Look and tend once; after a bad look wait a while, and be sure to look again."""
+        """Look and tend once if there is need; after a bad look wait a while, and be sure to look again."""
+        if not self._needed():
+            return
+        self._sweep = complete = False
         try:
-            pause_s = 0.0 if self.look() else RETRY_S
+            answered = self.look()
             self._tend()
-            self._mistakes = 0
-        except Exception:  # the outermost frame of this thread: without it the daemon would be blind for ever
-            self._mistakes += 1
-            pause_s = delay_s(self._mistakes)
-            log.exception("daemon.look_failed", again_in_s=pause_s)
-        if pause_s:
-            self._sweep = True
-            self._stop.wait(pause_s)
+            complete = answered
+        finally:
+            self._sweep = self._sweep or not complete
+        if not answered:
+            self._thread.pause(RETRY_S)
 
     def look(self) -> bool:
         """Observe once, report what was seen, and return whether the executor answered."""
@@ -138,20 +157,6 @@ class Observer:
     def _lent(self) -> list[TrackedJob]:
         """Return the jobs that hold anything; from any thread."""
         return [entry for job_id in list(self.holding) if (entry := self.entries.get(job_id)) is not None]
-
-    # --- what others may ask for
-
-    def hint(self) -> None:
-        """Look soon: something has probably changed."""
-        self._hint.set()
-
-    def sweep(self) -> None:
-        """Look once more even if no job is unfinished: something may be left over."""
-        self._sweep = True
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._hint.set()
 
     # --- comparing, with the turn
 

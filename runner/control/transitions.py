@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from runner.base.errors import Refused
+from runner.base.threads import run_to_future
 from runner.control.context import TrackedJob
 from runner.control.messages import Call, EventReceived, Examined, LaunchRefusal, Message
 from runner.core.job.commands import Command
@@ -79,14 +80,7 @@ def record_transitions(store: Store, changes: Sequence[Transition]) -> None:
 def call_on_loop(work: Callable[[], T]) -> tuple[Call, Future[T]]:
     """Return a message that has the loop do ``work``, and where what it returns or raises will be."""
     answer: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(work())
-        except Exception as error:  # noqa: BLE001  (handed to whoever asked, whatever it is)
-            answer.set_exception(error)
-
-    return Call(run), answer
+    return Call(lambda: run_to_future(answer, work)), answer
 
 
 def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:

@@ -9,12 +9,13 @@ out, so what cannot be looked at is left alone.
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from threading import Event as Flag
+from functools import partial
 from typing import TypeAlias
 
 import structlog
 
 from runner.base.errors import Unavailable
+from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import Context, TrackedJob
 from runner.control.decisions import decision_row
 from runner.control.messages import Probed
@@ -44,29 +45,23 @@ class Watchdog:
     entries: Mapping[str, TrackedJob]  # the daemon's own; it alone changes them
     report: Callable[[Probed], None]
     _hearts: dict[_Key, Heartbeat] = field(default_factory=dict)
-    _stop: Flag = field(default_factory=Flag)
+    thread: PeriodicThread = field(init=False)
 
-    # --- on a thread of its own
-
-    def run(self) -> None:
-        """Look until told to stop."""
-        while not self._stop.wait(self.context.watch_every_s):
-            self.look()
-
-    def stop(self) -> None:
-        self._stop.set()
+    def __post_init__(self) -> None:
+        self.thread = PeriodicThread("watchdog", self.context.watch_every_s, self.look)
 
     def look(self) -> None:
         """Look at every running attempt once; one that cannot be looked at costs only itself."""
         running = dict(self._running())
         self._hearts = {key: heart for key, heart in self._hearts.items() if key in running}
         for key, (row, state) in running.items():
-            try:
-                self.report(self._look_at(key, row, state))
-            except Unavailable as error:
-                log.info("watching.unavailable", job_id=row.job.id, problem=str(error))
-            except Exception:  # the outermost frame for this attempt: the others are looked at all the same
-                log.exception("watching.failed", job_id=row.job.id)
+            run_guarded("probe", partial(self._probe, key, row, state), job_id=row.job.id)
+
+    def _probe(self, key: _Key, row: JobRow, state: Running) -> None:
+        try:
+            self.report(self._look_at(key, row, state))
+        except Unavailable as error:
+            log.info("watchdog.attempt_unavailable", job_id=row.job.id, problem=str(error))
 
     def _running(self) -> Iterator[tuple[_Key, tuple[JobRow, Running]]]:
         for entry in list(self.entries.values()):

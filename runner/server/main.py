@@ -297,9 +297,9 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
     inventory = Inventory(
         watch, DeviceProcesses(executor.observe), SqliteDeviceMarks(store, boot_id()), clock, rules
     )
-    watch.looked = inventory.looked
+    watch.looked = inventory.thread.wake
     inventory.take_in()
-    inventory.start()
+    inventory.thread.start()
     return inventory
 
 

@@ -11,14 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from threading import Event as Flag
-from threading import Thread
 from typing import Final
 
 import structlog
 
 from jobs.contract import Status
 from runner.base.errors import Unavailable
+from runner.base.threads import PeriodicThread
 from runner.control.transitions import ANSWER_S
 from runner.core.devices.bottleneck import (
     IdleAlarm,
@@ -116,27 +115,20 @@ class UtilizationMonitor:
     _held: dict[_Key, _Held] = field(default_factory=dict)
     _busy: dict[_Key, tuple[float, float]] = field(default_factory=dict)  # not written yet
     _written: float | None = None
-    _stop: Flag = field(default_factory=Flag)
-    _thread: Thread | None = None
+    _thread: PeriodicThread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = PeriodicThread("utilization-monitor", self.service.settings.watch_every_s, self.look)
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread = Thread(target=self._run, name="utilization-monitor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Look no more; what was seen last is written."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(STOP_S)
+        self._thread.stop()
+        self._thread.join(STOP_S)
         self._write()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.service.settings.watch_every_s):
-            try:
-                self.look()
-            except Exception:  # the outermost frame of this thread
-                log.exception("meter.failed")
 
     # --- one look
 

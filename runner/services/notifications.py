@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from threading import Event as Flag
-from threading import Thread
 from typing import Final
 
 import structlog
 
 from runner.base.errors import RunnerError
+from runner.base.threads import PeriodicThread
 from runner.core.notification import Notification
 from runner.core.ports.clock import Clock
 from runner.core.ports.notifications import NotificationFeed, Origin, RetryLater, Send, Undelivered
@@ -60,21 +60,21 @@ class Sender:
     dropped: int = 0
     _seq: int | None = None
     _written: int = 0
+    _more: bool = False
 
     @property
     def key(self) -> str:
         """Name of the rule in the store: one that says something else is another."""
         return "notified:" + hashlib.sha256(self.rule.model_dump_json().encode()).hexdigest()[:16]
 
-    def run(self) -> None:
-        while not self.pause(0):
-            try:
-                more = self.look()
-            except Exception:  # the outermost frame of this thread
-                log.exception("notify.failed", way=self.rule.way)
-                more = self.pause(WAIT_MAX_S)
-            if not more:
-                self.pause(LOOK_S)
+    def next_look_s(self) -> float:
+        """Return the wait before the next look: none while there may be more at once."""
+        return 0.0 if self._more else LOOK_S
+
+    def look_once(self) -> None:
+        """Take what is there."""
+        self._more = False
+        self._more = self.look()
 
     def look(self) -> bool:
         """Take what is there; return whether there may be more at once."""
@@ -143,14 +143,29 @@ class Notifications:
 
     couriers: tuple[Sender, ...]
     _stop: Flag = field(default_factory=Flag)
+    _threads: tuple[PeriodicThread, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._threads = tuple(
+            PeriodicThread(
+                f"notify-{number}",
+                courier.next_look_s,
+                courier.look_once,
+                begin_at_once=True,
+                retry_s=lambda _failures: WAIT_MAX_S,
+            )
+            for number, courier in enumerate(self.couriers)
+        )
 
     def start(self) -> None:
-        for number, courier in enumerate(self.couriers):
-            Thread(target=courier.run, name=f"notify-{number}", daemon=True).start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Leave; what is not told yet is told by the next daemon."""
         self._stop.set()
+        for thread in self._threads:
+            thread.stop()
 
     def counts(self) -> tuple[tuple[str, int, int], ...]:
         """Return (way, delivered, dropped) of each rule since the daemon began."""

@@ -31,7 +31,7 @@ PATIENCE_S = 240.0
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
-MISTAKES = ("turn_failed", "message_failed", "work_failed", "look_failed", "inventory.failed", "Traceback")
+MISTAKES = ("thread.failed", "work.failed", "Traceback")
 """Words in the log of a daemon that has made a mistake."""
 
 

@@ -37,6 +37,7 @@ from runner.adapters.docker.hardening import (
 )
 from runner.adapters.launch import OOM_WORD, attempt_name
 from runner.base.errors import Unavailable
+from runner.base.threads import PeriodicThread
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -56,6 +57,9 @@ UNREACHABLE: Final = frozenset({502, 503, 504})
 
 SHELL_FAILED: Final = frozenset({2, 126, 127})
 """Exit codes after which the container's own output may say why the program never began."""
+
+FIRST_RECONNECT_S: Final = 0.1
+"""Pause before the event stream is opened again; it doubles while the engine does not answer."""
 
 log = structlog.get_logger(__name__)
 
@@ -286,38 +290,37 @@ class _Watch:
         self._connect = connect
         self._settings = settings
         self._wake = wake
-        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._stream: Any = None
-        self._thread = threading.Thread(target=self._listen_for_ever, name="engine-events", daemon=True)
+        self._pause_s = FIRST_RECONNECT_S
+        self._thread = PeriodicThread(
+            "engine-events", lambda: self._pause_s, self._listen_once, begin_at_once=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._thread.stop()
         with self._lock, suppress(AttributeError, OSError):  # the SDK's, for a stream that ends just now
             if self._stream is not None:
                 self._stream.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(self._settings.timeout_s)
+        self._thread.join(self._settings.timeout_s)
 
-    def _listen_for_ever(self) -> None:
-        pause = 0.1
-        while not self._stopped.is_set():
-            try:
-                with _engine("listen to events"):
-                    self._listen()
-                pause = 0.1
-            except Unavailable as error:
-                log.debug("engine.events_lost", why=str(error))
-                pause = min(pause * 2, self._settings.reconnect_max_s)
-            self._stopped.wait(pause)
+    def _listen_once(self) -> None:
+        """Listen until the stream ends; the next connection waits longer after each failure."""
+        try:
+            with _engine("listen to events"):
+                self._listen()
+            self._pause_s = FIRST_RECONNECT_S
+        except Unavailable as error:
+            log.debug("engine.events_lost", why=str(error))
+            self._pause_s = min(self._pause_s * 2, self._settings.reconnect_max_s)
 
     def _listen(self) -> None:
         client = self._connect()
         try:
             stream = client.events(filters=self._filters(), decode=True)
             with self._lock:
-                if self._stopped.is_set():
+                if self._thread.stopped:
                     stream.close()
                     return
                 self._stream = stream

@@ -8,13 +8,14 @@ behind.  What is too old is unknown, and the unknown neither kills nor withholds
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from threading import Event as Flag
-from threading import Thread
 from typing import Final
 
 import structlog
 
 from runner.adapters.gpu.xid import LOST, RECOVERY, KernelLog, Xid
+from runner.base.threads import PeriodicThread
 from runner.core.ports.clock import Clock
 from runner.core.ports.devices import Device, DeviceHealth, DeviceProbe, Health
 
@@ -80,15 +81,20 @@ class DeviceHealthMonitor:
     looked: Callable[[], None] = lambda: None  # called after each look, on the thread that looked
     _past: dict[str, _Past] = field(default_factory=dict)
     _xids: tuple[Xid, ...] | None = None
-    _stop: Flag = field(default_factory=Flag)
-    _hints: dict[str, Flag] = field(default_factory=dict)
+    _threads: dict[str, PeriodicThread] = field(default_factory=dict)  # by vendor
     _found: dict[str, tuple[Device, ...]] = field(default_factory=dict)
     _counted: dict[str, float] = field(default_factory=dict)
     _first: dict[str, Flag] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for vendor in sorted({device.vendor for device in self.devices} | self.counts.keys()):
-            self._hints[vendor], self._first[vendor] = Flag(), Flag()
+            self._threads[vendor] = PeriodicThread(
+                f"devices-{vendor}",
+                partial(self._period_s, vendor),
+                partial(self.look, vendor),
+                begin_at_once=True,
+            )
+            self._first[vendor] = Flag()
             self._found[vendor] = tuple(d for d in self.devices if d.vendor == vendor)
 
     # --- looking, on threads of their own
@@ -96,31 +102,25 @@ class DeviceHealthMonitor:
     def start(self) -> None:
         """Begin to look; a machine that can have no devices is not looked at."""
         for vendor in sorted(self._found.keys() & self.probes.keys()):
-            Thread(target=self._run, args=(vendor,), name=f"devices-{vendor}", daemon=True).start()
+            self._threads[vendor].start()
 
     def stop(self) -> None:
         """Look no more; a thread that the driver holds is left to it."""
-        self._stop.set()
-        self.hint()
+        for thread in self._threads.values():
+            thread.stop()
 
     def hint(self) -> None:
         """Let the next look come at once."""
-        for flag in self._hints.values():
-            flag.set()
+        for thread in self._threads.values():
+            thread.wake()
 
     def await_first(self, patience_s: float) -> bool:
         """Return whether every driver has been looked at once within a while; one may never answer."""
         until = self.clock.monotonic() + patience_s
         return all(flag.wait(max(until - self.clock.monotonic(), 0.0)) for flag in self._first.values())
 
-    def _run(self, vendor: str) -> None:
-        while not self._stop.is_set():
-            self._hints[vendor].clear()
-            try:
-                self.look(vendor)
-            except Exception:  # the outermost frame of this thread: what it would have seen is unknown
-                log.exception("devices.look_failed", vendor=vendor)
-            self._hints[vendor].wait(self.every_s if self._found[vendor] else COUNT_EVERY_S)
+    def _period_s(self, vendor: str) -> float:
+        return self.every_s if self._found[vendor] else COUNT_EVERY_S
 
     def look(self, vendor: str) -> None:
         """Look at the devices of one vendor once, and remember it."""

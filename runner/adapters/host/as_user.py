@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from jobs.contract import open_regular
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
+from runner.base.threads import run_to_future
 from runner.core.ports.users import PathKind, User
 from runner.files.job import paths
 from runner.files.job.paths import MAX_SECRET_BYTES
@@ -91,14 +92,11 @@ def run_as_user(who: User, look: Callable[[], T]) -> T:
         return look()
     answer: Future[T] = Future()
 
-    def work() -> None:
-        try:
-            _become(who)
-            answer.set_result(look())
-        except BaseException as error:  # noqa: BLE001  (handed to whoever asked, whatever it is)
-            answer.set_exception(error)
+    def work() -> T:
+        _become(who)
+        return look()
 
-    Thread(target=work, name=f"seeing-as-{who.uid}", daemon=True).start()
+    Thread(target=run_to_future, args=(answer, work), name=f"as-user-{who.uid}", daemon=True).start()
     try:
         return answer.result(timeout=LIMIT_S)
     except Late as error:

@@ -30,6 +30,7 @@ from typing import Final
 from runner.adapters.launch import attempt_environment, attempt_name, entry_script, launch_script
 from runner.adapters.process.records import ProcessRecords
 from runner.base.errors import Unavailable
+from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, Observation
 
 SHIM: Final = Path(__file__).with_name("shim.sh")
@@ -137,15 +138,18 @@ class ProcessExecutor:
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Wait for the end of every shim on a thread of its own."""
         heard, bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        stopped = threading.Event()
-        thread = threading.Thread(
-            target=self._wait_for_ever, args=(wake, heard, stopped), name="attempts", daemon=True
-        )
+        before: set[Key] = set()
+
+        def wait_once() -> None:
+            nonlocal before
+            before = self._wait_for_change(before, wake, heard, lambda: thread.stopped)
+
+        thread = PeriodicThread("process-ends", 0.0, wait_once, begin_at_once=True)
 
         def stop() -> None:
-            stopped.set()
+            thread.stop()
             self._ring()
-            thread.join()
+            thread.join(None)
             with self._lock:
                 self._bells.discard(bell)
             os.close(bell)
@@ -234,18 +238,19 @@ class ProcessExecutor:
                 with suppress(BlockingIOError):
                     os.write(bell, b"!")
 
-    def _wait_for_ever(self, wake: Callable[[], None], heard: int, stopped: threading.Event) -> None:
-        before: set[Key] = set()
-        while not stopped.is_set():
-            shims = dict(self._open_shims())
-            ready = _readable((heard, *shims.values()), RESCAN_S)
-            for descriptor in shims.values():
-                os.close(descriptor)
-            if heard in ready:
-                os.read(heard, 4096)
-            if (ready or before != shims.keys()) and not stopped.is_set():
-                wake()
-            before = set(shims)
+    def _wait_for_change(
+        self, before: set[Key], wake: Callable[[], None], heard: int, stopped: Callable[[], bool]
+    ) -> set[Key]:
+        """Wait until a shim ends or begins, say so, and return whose shims were alive."""
+        shims = dict(self._open_shims())
+        ready = _readable((heard, *shims.values()), RESCAN_S)
+        for descriptor in shims.values():
+            os.close(descriptor)
+        if heard in ready:
+            os.read(heard, 4096)
+        if (ready or before != shims.keys()) and not stopped():
+            wake()
+        return set(shims)
 
     def _open_shims(self) -> Iterator[tuple[Key, int]]:
         """Yield a descriptor for each living shim of ours; it becomes readable when the shim ends."""

@@ -120,14 +120,10 @@ class SqliteStore:
         """Bring a store of an earlier version up to the present one: all of it, or nothing."""
         connection = self._connection()
         steps = "".join(SQL[f"version_{number}"] for number in range(version + 1, VERSION + 1))
-        try:
+        with connection:  # it commits, and rolls back whatever is raised
             connection.executescript(f"BEGIN IMMEDIATE;{steps}")
             if version == 1:
                 self._rewrite_jobs(connection)
-            connection.commit()
-        except BaseException:
-            connection.rollback()
-            raise
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @staticmethod
@@ -182,12 +178,8 @@ class SqliteStore:
                 yield connection
                 return
             connection.execute("BEGIN IMMEDIATE")
-            try:
+            with connection:  # it commits, and rolls back whatever is raised
                 yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
 
     def rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
         """Return what a named statement finds; from any thread."""

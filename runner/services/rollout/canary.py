@@ -12,6 +12,7 @@ time for which it stood still is counted as the cost of the trial.
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -31,6 +32,7 @@ from jobs.contract import (
     verify,
 )
 from runner.base.errors import Refused, RunnerError, Unavailable
+from runner.base.threads import run_guarded
 from runner.core.job.events import CancelRequested, HoldRequested, ReleaseRequested
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Running
@@ -131,12 +133,11 @@ class CanaryService:
         """
         began = self.service.clock.now()
         parked = self._room(row, offered)
-        try:
-            trial = self._submitted(caller, row, trial_of(offered, row.job), steps, kind, began)
-        except BaseException:
+        with ExitStack() as on_failure:
             if parked:
-                self._release(row.job.id)
-            raise
+                on_failure.callback(self._release, row.job.id)
+            trial = self._submitted(caller, row, trial_of(offered, row.job), steps, kind, began)
+            on_failure.pop_all()
         trial.parked = parked
         self._trials[trial.job_id] = trial
         Thread(target=self._see_through, args=(trial,), name="canary", daemon=True).start()
@@ -203,16 +204,19 @@ class CanaryService:
     # --- seeing it through, on a thread of its own
 
     def _see_through(self, trial: Trial) -> None:
+        def failed(error: Exception) -> None:
+            trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, f"{type(error).__name__}: {error}")
+
+        run_guarded("canary", partial(self._measured, trial), failed, job_id=trial.job_id)
+        trial.over = self.service.clock.now()
+        if trial.parked and not trial.decided.wait(PATIENCE_S) and not self._left.is_set():
+            self._release(trial.parent)
+
+    def _measured(self, trial: Trial) -> None:
         try:
             trial.found = self._measure(trial)
         except RunnerError as error:
             trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, str(error))
-        except Exception as error:  # the outermost frame of this thread
-            log.exception("canary.failed", job_id=trial.job_id)
-            trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, f"{type(error).__name__}: {error}")
-        trial.over = self.service.clock.now()
-        if trial.parked and not trial.decided.wait(PATIENCE_S) and not self._left.is_set():
-            self._release(trial.parent)
 
     def leave(self) -> None:
         """Wait no longer for any canary: the daemon leaves, and the next one takes them away."""

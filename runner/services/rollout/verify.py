@@ -6,13 +6,12 @@ revision before.  The promise goes with the change, so nothing swings to and fro
 """
 
 from dataclasses import dataclass, field
-from threading import Event as Flag
-from threading import Thread
 from typing import Final
 
 import structlog
 
 from runner.base.errors import RunnerError
+from runner.base.threads import PeriodicThread
 from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
 from runner.core.policy.economics import Rate, Work, disappoints
@@ -57,21 +56,17 @@ class RolloutVerifier:
 
     applying: RolloutService
     _settled: set[tuple[str, int]] = field(default_factory=set)
-    _stop: Flag = field(default_factory=Flag)
+    _thread: PeriodicThread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = PeriodicThread("rollout-verifier", LOOK_S, self.look)
 
     def start(self) -> None:
-        Thread(target=self._run, name="keeper", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._thread.stop()
         self.applying.canaries.leave()
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_S):
-            try:
-                self.look()
-            except Exception:  # the outermost frame of this thread
-                log.exception("keeper.failed")
 
     def look(self) -> None:
         """Look once at every job that has a promise to keep."""

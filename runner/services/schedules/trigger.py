@@ -11,14 +11,13 @@ from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from threading import Event as Flag
-from threading import Thread
 from typing import Final
 
 import structlog
 
 from runner.base.errors import RunnerError, Unavailable
 from runner.base.retry import describe_error
+from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import Instant, KeyedWork
 from runner.control.estimates import SCHEDULE
 from runner.core.job.events import CancelRequested
@@ -86,29 +85,23 @@ class ScheduleTrigger:
     _again: dict[tuple[int, datetime], float] = field(default_factory=dict)  # monotonic
     _recovered: bool = False
     _failed: bool = False
-    _stop: Flag = field(default_factory=Flag)
-    _wake: Flag = field(default_factory=Flag)
+    _thread: PeriodicThread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = PeriodicThread("schedule-trigger", self.patience_s, self._round, begin_at_once=True)
 
     # --- a thread that knows when to look
 
     def start(self) -> None:
-        Thread(target=self._run, name="timetable", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._wake.set()
+        self._thread.stop()
         self.work_queue.close()
 
-    def _run(self) -> None:
-        context = self.service.daemon.context
-        while not self._stop.is_set():
-            try:
-                self.service.daemon.ask(lambda: self.tick(context.moment()))
-            except Exception:  # the outermost frame of this thread
-                self._failed = True
-                log.exception("timetable.failed")
-            self._wake.wait(self.patience_s())
-            self._wake.clear()
+    def _round(self) -> None:
+        self._failed = True  # until the tick has ended: the loop may not answer at all
+        self.service.daemon.ask(lambda: self.tick(self.service.daemon.context.moment()))
 
     def patience_s(self) -> float:
         """Return in how many seconds the next look is worth it."""
@@ -124,7 +117,7 @@ class ScheduleTrigger:
     def changed(self) -> None:
         """Read the schedules again: one was made, or is another now."""
         self._next = None
-        self._wake.set()
+        self._thread.wake()
 
     def tick(self, now: Instant) -> None:
         """Do what the time has brought about."""
@@ -225,17 +218,20 @@ class ScheduleTrigger:
 
     def _attempt(self, row: ScheduleRow, due: FiringRow) -> None:
         """Submit the job of an occasion; whatever stands against it is written down."""
-        ask = self.service.daemon.ask
+
+        def failed(error: Exception) -> None:
+            self._tell(partial(self._refused, due, describe_error(error)))
+
+        run_guarded("scheduled submission", partial(self._try, row, due), failed, schedule=row.id)
+
+    def _try(self, row: ScheduleRow, due: FiringRow) -> None:
         try:
             job = self._drafted(row, due)
-            ask(partial(self._accepted, row, due, job))
+            self.service.daemon.ask(partial(self._accepted, row, due, job))
         except (Unavailable, Late) as error:
             self._tell(partial(self._later, due, describe_error(error)))
         except RunnerError as error:
             self._tell(partial(self._refused, due, str(error)))
-        except Exception as error:  # the outermost frame of a lane
-            log.exception("timetable.mistake", schedule=row.id)
-            self._tell(partial(self._refused, due, describe_error(error)))
 
     def _tell(self, work: Callable[[], None]) -> None:
         """Let the loop know; a daemon that leaves meanwhile finds the occasion due when it is back."""

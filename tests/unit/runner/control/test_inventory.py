@@ -7,7 +7,6 @@ from pathlib import Path
 from threading import Event as Flag
 
 import pytest
-from structlog.testing import capture_logs
 
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
@@ -433,27 +432,14 @@ def test_who_holds_what_is_read_from_the_jobs() -> None:
     assert holders_of([*rows, queued]) == {"a": "1", "b": "1,2"}
 
 
-def test_the_thread_takes_looks_in_and_survives_a_mistake(site: Site) -> None:
-    tried, woken = Flag(), Flag()
-
-    def whose(processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
-        tried.set()
-        raise ZeroDivisionError(processes)
-
-    site.use("GPU-aa", 5)
-    site.whose.of = whose  # type: ignore[method-assign]
+def test_the_thread_takes_looks_in_when_it_is_woken(site: Site) -> None:
+    woken = Flag()
     site.inventory.changed = woken.set
     site.watch.look()
-    with capture_logs() as lines:
-        site.inventory.start()
-        site.inventory.looked()
-        assert tried.wait(10)
-        site.watch.healths.clear()
-        site.watch.look()
-        site.inventory.looked()
-        assert woken.wait(10)
-        site.inventory.stop()
-    assert [line["event"] for line in lines] == ["inventory.failed"]
+    site.inventory.thread.start()
+    site.inventory.thread.wake()
+    assert woken.wait(10)
+    site.inventory.thread.stop()
 
 
 def test_a_word_keeps_its_time(site: Site) -> None:

@@ -299,16 +299,3 @@ def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:
     host.attempt_service.policies[site.job] = replace(steady(), on_watch=(Rule("all", Verb.STOP, ALWAYS),))
     site.works()
     assert site.state == "running"
-
-
-def test_watching_goes_on_until_it_is_told_to_stop(host: Host) -> None:
-    watcher = host.daemon._watcher
-    Site(host)
-    watcher.context = replace(watcher.context, watch_every_s=0.001)
-
-    def seen(_: Probed) -> None:
-        watcher.stop()
-
-    watcher.report = seen
-    watcher.run()
-    assert watcher._stop.is_set()

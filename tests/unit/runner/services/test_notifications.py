@@ -330,7 +330,7 @@ def test_each_rule_has_a_thread_that_ends(post: Post) -> None:
     assert courier.pause(0)
 
 
-def test_a_thread_outlives_a_mistake(post: Post) -> None:
+def test_what_could_not_be_told_for_an_unexpected_error_is_told_at_the_next_look(post: Post) -> None:
     courier = post.courier()
     post.cancel(post.submit())
     mistakes = [ZeroDivisionError("division by zero")]
@@ -342,5 +342,7 @@ def test_a_thread_outlives_a_mistake(post: Post) -> None:
         post.leaves = True
 
     courier.send = wrong
-    courier.run()
+    with pytest.raises(ZeroDivisionError):
+        courier.look_once()
+    courier.look_once()
     assert post.receiver.kinds == ["cancel_requested"]

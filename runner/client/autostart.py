@@ -176,13 +176,17 @@ def _turn(place: Endpoint, tell: Tell) -> Iterator[int | None]:
 
 def _await_turn(place: Endpoint, descriptor: int, tell: Tell) -> bool:
     """Return True when the lock is ours, False when a daemon answers; each new starter has its full time."""
-    from threading import Event  # noqa: PLC0415  only a start pays for this import
+    from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
+    from threading import Event  # noqa: PLC0415
 
-    if _lock(descriptor):
+    from runner.base.locks import try_lock  # noqa: PLC0415
+
+    path = Path(place.state_dir or "", "starting")
+    if try_lock(descriptor, path):
         return True
     never, slow_at = Event(), time.monotonic() + SLOW_START_S
     starter, deadline = b"", 0.0
-    while not _lock(descriptor):
+    while not try_lock(descriptor, path):
         now, holder = time.monotonic(), _read(descriptor)
         if holder != starter or not deadline:
             starter, deadline = holder, now + START_LIMIT_S + LOCKED_PAUSE_S
@@ -202,16 +206,6 @@ def _await_turn(place: Endpoint, descriptor: int, tell: Tell) -> bool:
     return True
 
 
-def _lock(descriptor: int) -> bool:
-    from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415  only a start pays for this import
-
-    try:
-        flock(descriptor, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _read(descriptor: int) -> bytes:
     return os.pread(descriptor, MAX_LAST_WORDS, 0)
 
@@ -224,20 +218,11 @@ def _write(descriptor: int, text: str) -> None:
 
 def is_locked(directory: str) -> bool:
     """Return whether a daemon holds the state directory, for a refusal can have other reasons."""
-    from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415  only a start pays for this import
+    from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
 
-    try:
-        descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        flock(descriptor, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
+    from runner.base import locks  # noqa: PLC0415
+
+    return locks.is_locked(Path(directory, "lock"))
 
 
 def wait_until_gone(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:

@@ -5,7 +5,6 @@ two daemons on one state would be two schedulers lending the same devices.
 """
 
 import asyncio
-import fcntl
 import gc
 import io
 import os
@@ -15,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import IO, TYPE_CHECKING, Final
@@ -46,6 +44,7 @@ from runner.base import logging as logs
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, Unavailable
 from runner.base.keyed_executor import KeyedExecutor
+from runner.base.locks import open_lock, try_lock
 from runner.client.autostart import LEAVE_LIMIT_S, SYSTEM_SOCKET
 from runner.client.autostart import state_dir as default_state_dir
 from runner.control.context import Capacity, Context, SiteConfig
@@ -308,7 +307,7 @@ def _locked(directory: Path, pause: Pause = _NEVER.wait) -> Iterator[IO[bytes]]:
     """Hold the state directory: the lock goes with the process, whatever ends it."""
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = os.fdopen(os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
+        file = os.fdopen(open_lock(directory / "lock"), "r+b")
     except OSError as error:
         raise Unavailable(f"{directory}: {error.strerror}; choose another with RUNNER_STATE_DIR") from error
     with file:
@@ -323,18 +322,15 @@ def _take(file: IO[bytes], directory: Path, pause: Pause) -> None:
     Raises:
         Refused: another daemon has it.
     """
-    for look in count():
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            pid, *leaves = os.pread(file.fileno(), 64, 0).decode(errors="replace").split() or ["unknown"]
-            if look * LOCK_POLL_S < (LEAVE_LIMIT_S if leaves else GLANCE_S):
-                pause(LOCK_POLL_S)
-                continue
+    waited_s = 0.0
+    while not try_lock(file.fileno(), directory / "lock"):
+        pid, *leaves = os.pread(file.fileno(), 64, 0).decode(errors="replace").split() or ["unknown"]
+        if waited_s >= (LEAVE_LIMIT_S if leaves else GLANCE_S):
             facts = f"the daemon that leaves (pid {pid}) still has this state; see its log, or kill it"
             stays = f"another daemon (pid {pid}) has this state; runner stop ends it"
-            raise Refused(f"{directory}: {facts if leaves else stays}") from error
-        return
+            raise Refused(f"{directory}: {facts if leaves else stays}")
+        pause(LOCK_POLL_S)
+        waited_s += LOCK_POLL_S
 
 
 def _sign(file: IO[bytes], word: str = "") -> None:

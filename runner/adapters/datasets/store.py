@@ -6,7 +6,6 @@ installed or executed.  A data set is made beside its place, synced and renamed,
 lock; whatever interrupts that, the place holds a whole data set or none.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 from runner.adapters.datasets.convert import FORMS
 from runner.base.errors import Refused, Unavailable
+from runner.base.locks import lock, open_lock
 from runner.files.datasets import MANIFEST, DataSet, Member, location, root
 
 PLATFORMS: Final = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
@@ -222,8 +222,7 @@ def _lock(folder: Path, command: str) -> Iterator[Path]:
         folder.parent.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)  # jobs look in here as somebody else, whatever the umask says
-        file = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "w")
-        os.fchmod(file.fileno(), 0o600)  # whoever can open it for reading can hold the lock
+        file = os.fdopen(open_lock(folder / ".lock"), "w")
     except PermissionError as error:
         raise Refused(
             f"{folder}: belongs to the daemon of all users; ask the administrator to type: {command}"
@@ -231,7 +230,7 @@ def _lock(folder: Path, command: str) -> Iterator[Path]:
     except OSError as error:
         raise Unavailable(f"{folder}: {error.strerror}") from error
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno(), folder / ".lock")
         for left in folder.glob(f"{_PARTIAL}*"):
             shutil.rmtree(left, ignore_errors=True)
         yield folder

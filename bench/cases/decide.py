@@ -20,7 +20,7 @@ from bench.support.scratch import Room
 from bench.support.stats import percentile
 from runner.core.policy.decision import Situation
 from runner.core.policy.evaluate import decide
-from runner.core.policy.explain import About, record
+from runner.core.policy.explain import DecisionSubject, make_record
 from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import Policy
@@ -109,5 +109,5 @@ def _one(policy: Policy, known: Facts, *, with_record: bool) -> float:
     began = time.thread_time()
     decision = decide(policy, DecisionPoint.EXIT, History(), situation)
     if with_record:
-        record(About("job", 1, "digest"), policy, situation, decision)
+        make_record(DecisionSubject("job", 1, "digest"), policy, situation, decision)
     return time.thread_time() - began

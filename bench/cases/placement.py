@@ -18,11 +18,11 @@ from runner.core.scheduler.backfill import plan
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import (
     GIB,
-    Device,
     Host,
     PendingJob,
     ResourceRequest,
     RunningJob,
+    SchedulableDevice,
     Snapshot,
 )
 
@@ -86,7 +86,7 @@ def snapshot(waiting: int, lent: float) -> Snapshot:
 
 def _host(number: int) -> Host:
     devices = tuple(
-        Device(f"{number}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
+        SchedulableDevice(f"{number}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
                capability=(9, 0), link_group="nvlink", numa=i // 4)
         for i in range(8)
     )  # fmt: skip

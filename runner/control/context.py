@@ -67,7 +67,7 @@ class SiteConfig:
 class InventoryView(Protocol):
     """The devices as the queue sees them."""
 
-    def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
+    def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
         """Return all devices with their states; ``lent`` says which jobs hold which."""
 
 

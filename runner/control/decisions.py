@@ -14,17 +14,17 @@ from runner.control.context import Context
 from runner.control.messages import Examined, LaunchRefusal
 from runner.control.schedulable import as_started, fit_devices
 from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, Start, StartFrom
-from runner.core.job.describe import SIGNALLED, about
+from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import Exited, LaunchFailed
 from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Running, Stopping, StopReason
 from runner.core.policy import explain as records
-from runner.core.policy.adjustments import Overrides, override
-from runner.core.policy.catalog import at, known
+from runner.core.policy.adjustments import Overrides, apply_adjustments
+from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.decision import Action, Guard, PolicyDecision, Situation
-from runner.core.policy.evaluate import decide, overruled
+from runner.core.policy.evaluate import decide, mark_overruled
 from runner.core.policy.explain import format_span
-from runner.core.policy.facts import DecisionPoint, Known
+from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.policy.history import History, fingerprint
 from runner.core.policy.model import Source, Verb
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy
@@ -68,7 +68,7 @@ def _with_sender(context: Context, job_id: str, attempt: Attempt, ended: Attempt
     """Return an end with who has asked for the signal that may have brought it about, where somebody has."""
     if ended.cause != "stopped" and "SIG" not in ended.message:
         return ended  # most have ended by themselves, and need no look into the store
-    prefix = about(attempt.number)
+    prefix = attempt_prefix(attempt.number)
     for note in reversed(context.store.noted(job_id, SIGNALLED)):
         sent = note.removeprefix(prefix)
         if note.startswith(prefix) and (sent.split()[0] in ended.message or ended.cause == "stopped"):
@@ -82,7 +82,7 @@ def decide_exit(context: Context, row: JobRow, news: Examined | LaunchRefusal) -
     if not isinstance(state, Allocated) or state.attempt.number != news.attempt:
         return None
     findings = news.findings if isinstance(news, Examined) else _not_started(news)
-    facts = known({**findings.facts, **_told(context, row, state)}, DecisionPoint.EXIT)
+    facts = validate_facts({**findings.facts, **_told(context, row, state)}, DecisionPoint.EXIT)
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
     situation = Situation(facts, news.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:
@@ -92,7 +92,7 @@ def decide_exit(context: Context, row: JobRow, news: Examined | LaunchRefusal) -
     decision = _as_asked(decision, row.job, state, situation)
     decision, start = _begun(decision, state.attempt, findings)
     devices = state.allocation.devices
-    turned = override(row.job.turned, decision.verdict.adjust, decision.facts, devices)
+    turned = apply_adjustments(row.job.turned, decision.verdict.adjust, decision.facts, devices)
     ruling = ExitDecision(decision.verdict, decision.history, start, turned)
     kept = decision_row(row, state.attempt, findings.pinned, situation, decision, _next(ruling))
     if isinstance(news, LaunchRefusal):
@@ -109,8 +109,8 @@ def decision_row(  # noqa: PLR0913, PLR0917  (a record is about all of these)
     following: Mapping[str, Any] | None = None,
 ) -> DecisionRow:
     """Return a decision as the store keeps it."""
-    about = records.About(row.job.id, attempt.number, pinned.digest)
-    body = records.record(about, pinned.policy, situation, decision)
+    about = records.DecisionSubject(row.job.id, attempt.number, pinned.digest)
+    body = records.make_record(about, pinned.policy, situation, decision)
     if following is not None:
         body["next"] = following
     moment = str(decision.moment)
@@ -150,7 +150,7 @@ def _of_devices(context: Context, state: Allocated) -> dict[str, object]:
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
     if context.vitals is None or started is None:
         return {}
-    found, askable = context.vitals.facts(state.allocation.devices, started), at(DecisionPoint.EXIT)
+    found, askable = context.vitals.facts(state.allocation.devices, started), facts_at(DecisionPoint.EXIT)
     return {name: value for name, value in found.items() if name in askable}
 
 
@@ -166,7 +166,7 @@ def _others(context: Context, row: JobRow, state: Allocated) -> int:
 
 def _not_started(news: LaunchRefusal) -> ExitFindings:
     """Return what is known of an attempt that the executor refused: it did not run, so it saved nothing."""
-    facts: dict[str, Known] = {
+    facts: dict[str, FactValue] = {
         "exit.class": "no_start",
         "cause": "launch_failed",
         "root": fingerprint("launch_failed", news.why),
@@ -191,7 +191,7 @@ def _as_asked(decision: PolicyDecision, job: Job, state: Allocated, situation: S
     verdict = Action(verb, "", _wish(state), charged=False, limit=Guard.OPERATOR)
     if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
         verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_spent(job, state), limit=Guard.WALL)
-    return overruled(replace(decision, verdict=verdict, history=history))
+    return mark_overruled(replace(decision, verdict=verdict, history=history))
 
 
 def _spent(job: Job, state: Stopping) -> str:

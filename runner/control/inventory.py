@@ -31,12 +31,12 @@ from runner.control.inventory_types import (
 from runner.core.devices import state as core
 from runner.core.devices.state import (
     AdminMark,
-    DeviceCase,
     DeviceNow,
-    DeviceOccupant,
     DeviceStatus,
+    ProcessOnDevice,
     Reading,
     Remembered,
+    StatusInput,
     next_status,
 )
 from runner.core.ports.clock import Clock
@@ -82,8 +82,8 @@ class Inventory:
     _standings: dict[str, DeviceStatus] = field(default_factory=dict)
     _devices: dict[str, Device] = field(default_factory=dict)
     _labels: dict[str, str] = field(default_factory=dict)
-    _intruded: dict[str, tuple[DeviceOccupant, ...]] = field(default_factory=dict)
-    _pictures: tuple[snapshot.Device, ...] = ()
+    _intruded: dict[str, tuple[ProcessOnDevice, ...]] = field(default_factory=dict)
+    _pictures: tuple[snapshot.SchedulableDevice, ...] = ()
     _stepped: float = float("-inf")
     thread: PeriodicThread = field(init=False)
 
@@ -107,12 +107,12 @@ class Inventory:
         if news:
             self.changed()
 
-    def _whose(self, healths: Iterable[Health]) -> Mapping[int, DeviceOccupant]:
+    def _whose(self, healths: Iterable[Health]) -> Mapping[int, ProcessOnDevice]:
         """Return whose all processes are; asked for together, for what is not asked for is forgotten."""
         processes = [process for health in healths for process in health.processes or ()]
         return self.whose.of(processes) if processes else {}
 
-    def _look(self, sample: LoadSample, whose: Mapping[int, DeviceOccupant]) -> Reading | None:
+    def _look(self, sample: LoadSample, whose: Mapping[int, ProcessOnDevice]) -> Reading | None:
         """Return what a look found, with whose the processes are; None if the driver said nothing at all."""
         health = sample.health
         if health.lost is None:
@@ -131,8 +131,8 @@ class Inventory:
         )
 
     def _occupants(
-        self, health: Health, whose: Mapping[int, DeviceOccupant]
-    ) -> tuple[DeviceOccupant, ...] | None:
+        self, health: Health, whose: Mapping[int, ProcessOnDevice]
+    ) -> tuple[ProcessOnDevice, ...] | None:
         if health.processes is None:
             return None
         found = ((replace(whose[p.pid], used_bytes=p.used_bytes), p.draws) for p in health.processes)
@@ -148,7 +148,7 @@ class Inventory:
         """Bring every device up to this moment."""
         present = {device.uuid: device for device in self.watch.devices}
         missed = {uuid: d for uuid, d in self._devices.items() if uuid not in present and uuid in self._lent}
-        self._labels = core.labels(self._labels, count_states(present.values()))
+        self._labels = core.assign_labels(self._labels, count_states(present.values()))
         self._devices = {
             uuid: self.rules.lent_as(replace(device, label=self._labels[uuid]))
             for uuid, device in (present | missed).items()
@@ -156,7 +156,7 @@ class Inventory:
         now = DeviceNow(self.clock.now(), self.clock.monotonic())
         self._standings = {uuid: self._stand(uuid, now, missed=uuid in missed) for uuid in self._devices}
         self._intruded = {
-            uuid: core.intruders(standing, self._fresh(uuid, now.monotonic))
+            uuid: core.foreign_processes(standing, self._fresh(uuid, now.monotonic))
             for uuid, standing in self._standings.items()
         }
         self._raise_alarms()
@@ -178,8 +178,8 @@ class Inventory:
         word = self._said.get(uuid)
         care, before = self.rules.care, self._standings.get(uuid)
         if before is None and uuid in self._kept:
-            before = core.remembered(self._kept[uuid], now, care)
-        standing = next_status(DeviceCase(before, look, holders, word, now, care, self.watched))
+            before = core.restore_status(self._kept[uuid], now, care)
+        standing = next_status(StatusInput(before, look, holders, word, now, care, self.watched))
         if standing.state is DeviceState.QUARANTINED and word is None:
             self._said[uuid] = self._unsaid[uuid] = AdminMark(
                 standing.state, standing.reason, DAEMON, standing.since
@@ -202,7 +202,7 @@ class Inventory:
 
     # --- with the turn
 
-    def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
+    def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
         """Return the devices as the scheduler sees them, given who holds what.
 
         ``lent`` is job ids by UUID; of a shared device one may do, for ``tick`` knows the others.
@@ -242,7 +242,7 @@ class Inventory:
     def _keep(self, monotonic: float) -> None:
         """Write down what has been found out about devices and is not in the store yet."""
         with self._lock:
-            all_ = {uuid: core.kept(each, monotonic) for uuid, each in self._standings.items()}
+            all_ = {uuid: core.remember_status(each, monotonic) for uuid, each in self._standings.items()}
         news = {uuid: each for uuid, each in all_.items() if each != self._kept.get(uuid, Remembered())}
         if news:
             self.words.keep(news)
@@ -295,7 +295,7 @@ class Inventory:
             else:
                 self._said.pop(uuid, None)
                 standing, look = self._standings[uuid], self._looks.get(uuid)
-                self._standings[uuid] = core.cleared_mark(standing, look, self.clock.monotonic())
+                self._standings[uuid] = core.clear_status(standing, look, self.clock.monotonic())
             self._step()
         return next(each for each in self.shown() if each.device.uuid == uuid)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, overload
 
-from runner.core.devices.state import AdminMark, CleanupRules, DeviceOccupant, DeviceStatus, Remembered
+from runner.core.devices.state import AdminMark, CleanupRules, DeviceStatus, ProcessOnDevice, Remembered
 from runner.core.job.states import Allocated
 from runner.core.ports.devices import Device, DeviceProcess, Health
 from runner.core.ports.store import JobRow
@@ -57,7 +57,7 @@ class AdminMarks(Protocol):
 class ProcessOwners(Protocol):
     """Finds out whose processes are; may block."""
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]: ...
+    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class DeviceView:
     device: Device
     standing: DeviceStatus
     health: Health
-    occupants: tuple[DeviceOccupant, ...] | None
+    occupants: tuple[ProcessOnDevice, ...] | None
 
 
 class PresentDevices(Sequence[Device]):
@@ -123,10 +123,10 @@ def holders_of(rows: Iterable[JobRow]) -> dict[str, str]:
     return {uuid: ",".join(jobs) for uuid, jobs in found.items()}
 
 
-def device_views(device: Device, standing: DeviceStatus) -> snapshot.Device:
+def device_views(device: Device, standing: DeviceStatus) -> snapshot.SchedulableDevice:
     """Return a device as the scheduler sees it."""
     memory = device.memory_bytes or 0
-    return snapshot.Device(
+    return snapshot.SchedulableDevice(
         uuid=device.uuid,
         name=device.label or device.uuid,
         vendor=device.vendor,
@@ -135,7 +135,7 @@ def device_views(device: Device, standing: DeviceStatus) -> snapshot.Device:
         capability=device.capability or (0, 0),
         link_group=device.link_group,
         numa=device.numa or 0,
-        kind=snapshot.Kind(device.kind),
+        kind=snapshot.DeviceKind(device.kind),
         state=standing.state,
         reason=standing.reason,
         shareable_bytes=max(memory - (standing.baseline or 0), 0) if device.kind == "shared" else 0,

@@ -17,7 +17,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.backfill import plan
-from runner.core.scheduler.priority import Number, number
+from runner.core.scheduler.priority import NumericId, numeric_id
 from runner.core.scheduler.snapshot import DeviceState, Maintenance, PendingJob, Snapshot
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ def fit_devices(context: Context) -> tuple[Device, ...]:
     return tuple(device for device in context.capacity.devices if device.uuid not in unfit)
 
 
-def schedulable_devices(context: Context, lent: Mapping[str, str]) -> tuple[snapshot.Device, ...]:
+def schedulable_devices(context: Context, lent: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
     """Return the devices with their states; ``lent`` is all that jobs hold, for an inventory remembers it.
 
     Without an inventory a device is fit or it is not: a lost one, or one that must be reset.
@@ -41,7 +41,7 @@ def schedulable_devices(context: Context, lent: Mapping[str, str]) -> tuple[snap
         return context.inventory.pictured(lent)
     unfit = context.vitals.unfit() if context.vitals else {}
     return tuple(
-        snapshot.Device(
+        snapshot.SchedulableDevice(
             uuid=device.uuid,
             name=f"GPU-{number}",
             vendor=device.vendor,
@@ -60,7 +60,7 @@ def _state(uuid: str, unfit: Mapping[str, str], lent: Mapping[str, str]) -> Devi
     return DeviceState.LENT if uuid in lent else DeviceState.FREE
 
 
-def by_uuid(window: Maintenance, devices: Iterable[snapshot.Device]) -> Maintenance:
+def by_uuid(window: Maintenance, devices: Iterable[snapshot.SchedulableDevice]) -> Maintenance:
     """Return a maintenance with its devices by UUID; an operator may have named them as they are shown."""
     uuids = {each.name: each.uuid for each in devices}
     return replace(window, devices=frozenset(uuids.get(each, each) for each in window.devices))
@@ -71,14 +71,14 @@ def ordered(picture: Snapshot, preparing: Iterable[PendingJob]) -> Snapshot:
 
     Images are found side by side; who is found first by a moment must not start first.
     """
-    first: dict[str, Number] = {}
+    first: dict[str, NumericId] = {}
     for job in preparing:
         if job.sweep is not None and picture.now_s - job.submitted_s < SOON_S:
-            first[job.sweep.id] = min(number(job), first.get(job.sweep.id, number(job)))
+            first[job.sweep.id] = min(numeric_id(job), first.get(job.sweep.id, numeric_id(job)))
     if not first:
         return picture
     ready = (job for job in picture.waiting if job.sweep is None
-             or job.sweep.id not in first or number(job) < first[job.sweep.id])  # fmt: skip
+             or job.sweep.id not in first or numeric_id(job) < first[job.sweep.id])  # fmt: skip
     return replace(picture, waiting=tuple(ready))
 
 
@@ -87,7 +87,7 @@ def before(job: PendingJob | None, preparing: Iterable[PendingJob]) -> str:
     if job is None or job.sweep is None:
         return ""
     theirs = [each for each in preparing if each.sweep is not None and each.sweep.id == job.sweep.id]
-    ahead = min((each for each in theirs if number(each) < number(job)), key=number, default=None)
+    ahead = min((each for each in theirs if numeric_id(each) < numeric_id(job)), key=numeric_id, default=None)
     return "" if ahead is None else f"waits for job {ahead.job_id} of its matrix, which has no image yet"
 
 

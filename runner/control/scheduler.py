@@ -41,9 +41,16 @@ from runner.core.ports.attempts import QueueTerms
 from runner.core.ports.store import JobRow, UsageRecord
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.backfill import Plan, plan
-from runner.core.scheduler.fairshare import billed
+from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.pending import PendingReason
-from runner.core.scheduler.snapshot import Device, EndedJob, Host, PendingJob, ResourceRequest, Snapshot
+from runner.core.scheduler.snapshot import (
+    EndedJob,
+    Host,
+    PendingJob,
+    ResourceRequest,
+    SchedulableDevice,
+    Snapshot,
+)
 
 log = structlog.get_logger()
 
@@ -69,7 +76,7 @@ class Scheduler:
     _needs: dict[ResourceRequest, ResourceRequest] = field(default_factory=dict)  # equal needs are one object
     _usage: UsageTracker = field(init=False)
     _learned: RunTimeEstimates = field(init=False)
-    _devices: tuple[Device, ...] = ()
+    _devices: tuple[SchedulableDevice, ...] = ()
     _names: Names = field(default_factory=Names)
     _drift_s: float = 0.0  # of the time of day against the clock that only goes on
     _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
@@ -138,7 +145,7 @@ class Scheduler:
         """Charge for what a job holds, as long as it does."""
         now_s, held = self.context.clock.monotonic(), self.running.get(job_id)
         if held is not None:
-            devices = billed(held.needs, self.context.site.rules)
+            devices = billed_devices(held.needs, self.context.site.rules)
             self._usage.lend(job_id, (held.owner, held.group, devices), now_s)
             return
         self._usage.returned(job_id, now_s)
@@ -259,7 +266,7 @@ class Scheduler:
             utc_offset_s=site.utc_offset_s(now.at),
         )
 
-    def _pictured(self) -> tuple[Device, ...]:
+    def _pictured(self) -> tuple[SchedulableDevice, ...]:
         held: dict[str, str] = {}
         for job in self.running.values():
             for uuid in job.devices:

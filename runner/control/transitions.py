@@ -14,7 +14,7 @@ from runner.base.threads import run_to_future
 from runner.control.context import TrackedJob
 from runner.control.messages import Call, EventReceived, Examined, LaunchRefusal, Message
 from runner.core.job.commands import Command
-from runner.core.job.describe import refusal
+from runner.core.job.describe import describe_refusal
 from runner.core.job.events import Event
 from runner.core.job.lifecycle import IllegalTransition, advance
 from runner.core.job.model import Job
@@ -58,7 +58,7 @@ def requested_transition(entry: TrackedJob, event: Event, decision: DecisionRow 
     try:
         return transition(entry, event, decision)
     except IllegalTransition as error:
-        raise Refused(f"job {entry.row.job.id}: {refusal(entry.row.job, event)}") from error
+        raise Refused(f"job {entry.row.job.id}: {describe_refusal(entry.row.job, event)}") from error
 
 
 def record_transitions(store: Store, changes: Sequence[Transition]) -> None:

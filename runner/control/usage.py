@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from runner.core.ports.store import UsageRecord
-from runner.core.scheduler.fairshare import accrued, charged, decayed
+from runner.core.scheduler.fairshare import accrue_usage, charge_usage, decay_usage
 
 HORIZON: Final = 10
 """Half-lives after which what was used counts for nothing: less than a thousandth is left."""
@@ -29,7 +29,7 @@ class UsageLedger:
     def advance(self, elapsed_s: float, half_life_s: float) -> None:
         for name in self.used.keys() | self.rates.keys():
             rate = self.rates.get(name, 0.0)
-            self.used[name] = charged(self.used.get(name, 0.0), rate, elapsed_s, half_life_s)
+            self.used[name] = charge_usage(self.used.get(name, 0.0), rate, elapsed_s, half_life_s)
 
     def add(self, name: str, devices: float) -> None:
         """Let a name have so many devices more from now on, or fewer."""
@@ -65,7 +65,7 @@ class UsageTracker:
             devices = each.gpus + self.cpu_weight * each.cpus
             ago_s = max((now - (each.ended_at or now)).total_seconds(), 0.0)
             lasted_s = max((now - each.placed_at).total_seconds() - ago_s, 0.0)
-            counts = decayed(accrued(devices, lasted_s, self.half_life_s), ago_s, self.half_life_s)
+            counts = decay_usage(accrue_usage(devices, lasted_s, self.half_life_s), ago_s, self.half_life_s)
             self.users.used[each.owner] = self.users.used.get(each.owner, 0.0) + counts
             self.groups.used[each.team] = self.groups.used.get(each.team, 0.0) + counts
 

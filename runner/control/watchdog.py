@@ -20,11 +20,11 @@ from runner.control.context import Context, TrackedJob
 from runner.control.decisions import decision_row
 from runner.control.messages import Probed
 from runner.control.schedulable import as_started
-from runner.core.job.describe import ADVISED, about
+from runner.core.job.describe import ADVISED, attempt_prefix
 from runner.core.job.events import Event, LivenessFailed
 from runner.core.job.lifecycle import IllegalTransition
 from runner.core.job.states import Running
-from runner.core.policy.catalog import at, known
+from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.decision import Advice, Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import DecisionPoint
@@ -83,8 +83,8 @@ class Watchdog:
         facts = {**glance.facts, **heartbeat_facts(heart, context.silence_floor_s), **devices}
         if state.deadline is not None:
             facts["deadline.slack_s"] = (state.deadline - now.at).total_seconds()
-        askable = at(DecisionPoint.WATCH)
-        checked = known(
+        askable = facts_at(DecisionPoint.WATCH)
+        checked = validate_facts(
             {name: value for name, value in facts.items() if name in askable}, DecisionPoint.WATCH
         )
         return Probed(row.job.id, state.attempt.number, now.at, checked, glance.effective, heart.start_s)
@@ -168,7 +168,7 @@ def _carry_out(context: Context, entry: TrackedJob, found: Finding, happen: Happ
     if found.event is None:
         context.store.decided(found.decision)
     for each in found.advice:
-        context.store.note(row.job.id, found.decision.at, ADVISED, f"{about(attempt)}{each.text}")
+        context.store.note(row.job.id, found.decision.at, ADVISED, f"{attempt_prefix(attempt)}{each.text}")
     entry.advised = attempt, _said(context, entry, attempt) | {each.rule for each in found.advice}
     if found.event is not None:
         happen(entry, found.event, found.decision)

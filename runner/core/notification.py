@@ -36,7 +36,7 @@ def _kinds(union: object) -> frozenset[str]:
 
 EVENTS: Final = _kinds(Event) | NOTED
 STATES: Final = _kinds(State)
-WORDS: Final = EVENTS | STATES | {*OUTCOMES, "decision", "alarm"}
+TOPICS: Final = EVENTS | STATES | {*OUTCOMES, "decision", "alarm"}
 """Everything that can be asked for."""
 
 

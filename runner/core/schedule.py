@@ -15,13 +15,13 @@ from typing import Final, TypeAlias
 ON_TIME: Final = timedelta(minutes=1)
 """An occasion that is noticed so much later still counts as on time: a daemon that was restarted over it."""
 
-COUNTED: Final = 100
+MAX_COUNTED: Final = 100
 """Missed occasions are counted so far; a downtime of a year must not cost the loop a second."""
 
 _PRECISION: Final = timedelta(seconds=30)
 """Half of what two times of a cron expression are apart at least."""
 
-After: TypeAlias = Callable[[datetime], datetime | None]
+NextTime: TypeAlias = Callable[[datetime], datetime | None]
 """Returns the first time after a moment; None: there is none any more."""
 
 
@@ -50,7 +50,7 @@ class FiringTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class SubmitFiring:
     """An occasion at which a job is to be submitted."""
 
     at: datetime
@@ -59,17 +59,17 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class SkipFiring:
     """An occasion at which nothing is submitted."""
 
     at: datetime
     why: str
 
 
-Occasion: TypeAlias = Submit | Skip
+FiringDecision: TypeAlias = SubmitFiring | SkipFiring
 
 
-def upcoming(since: datetime, terms: FiringTerms, after: After) -> Iterator[datetime]:
+def upcoming(since: datetime, terms: FiringTerms, after: NextTime) -> Iterator[datetime]:
     """Yield the times of a schedule after a moment, up to its end."""
     at = after(since)
     while at is not None and (terms.until is None or at <= terms.until):
@@ -78,8 +78,8 @@ def upcoming(since: datetime, terms: FiringTerms, after: After) -> Iterator[date
 
 
 def next_firing(
-    since: datetime, now: datetime, terms: FiringTerms, after: After, unfinished: Sequence[str]
-) -> Occasion | None:
+    since: datetime, now: datetime, terms: FiringTerms, after: NextTime, unfinished: Sequence[str]
+) -> FiringDecision | None:
     """Return what follows from the times in (``since``, ``now``]; None if there are none.
 
     However many there are, one job at most follows: of the newest.  ``unfinished`` are the jobs of
@@ -91,14 +91,14 @@ def next_firing(
         return None
     missed = _missed(since, newest, after)
     if now - newest > ON_TIME and terms.missed is Missed.SKIP:
-        return Skip(newest, f"nobody was there; {_times(missed + 1)} left out")
+        return SkipFiring(newest, f"nobody was there; {_times(missed + 1)} left out")
     if unfinished and terms.overlap is Overlap.SKIP:
-        return Skip(newest, f"{_jobs(unfinished)} not finished")
+        return SkipFiring(newest, f"{_jobs(unfinished)} not finished")
     replaces = tuple(unfinished) if terms.overlap is Overlap.REPLACE else ()
-    return Submit(newest, replaces, f"{_times(missed)} before it left out" if missed else "")
+    return SubmitFiring(newest, replaces, f"{_times(missed)} before it left out" if missed else "")
 
 
-def _newest(since: datetime, end: datetime, after: After) -> datetime | None:
+def _newest(since: datetime, end: datetime, after: NextTime) -> datetime | None:
     """Return the last time in (``since``, ``end``], found by halving and not by walking."""
     newest = after(since)
     if newest is None or newest > end:
@@ -114,15 +114,15 @@ def _newest(since: datetime, end: datetime, after: After) -> datetime | None:
     return newest
 
 
-def _missed(since: datetime, newest: datetime, after: After) -> int:
-    """Return how many times there are in (``since``, ``newest``), ``COUNTED`` at most."""
+def _missed(since: datetime, newest: datetime, after: NextTime) -> int:
+    """Return how many times there are in (``since``, ``newest``), ``MAX_COUNTED`` at most."""
     every = upcoming(since, FiringTerms(until=newest - _PRECISION), after)
-    return sum(1 for _ in islice(every, COUNTED))
+    return sum(1 for _ in islice(every, MAX_COUNTED))
 
 
 def _times(count: int) -> str:
-    if count >= COUNTED:
-        return f"{COUNTED} times or more"
+    if count >= MAX_COUNTED:
+        return f"{MAX_COUNTED} times or more"
     return "1 time" if count == 1 else f"{count} times"
 
 

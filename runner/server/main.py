@@ -52,7 +52,7 @@ from runner.control.inventory import Inventory
 from runner.control.inventory_types import InventoryRules, PresentDevices
 from runner.control.loop import ControlLoop
 from runner.core.devices.state import CleanupRules
-from runner.core.policy.economics import mean_between_s
+from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
 from runner.core.ports.executor import Executor
 from runner.files.settings.model import Settings, load_settings
@@ -171,7 +171,7 @@ def build(directory: Path, settings: Settings) -> JobService:
         clock=clock,
         users=as_user,
         open_directory=HostRunDirectory,
-        mean_between_s=lambda: mean_between_s(*store.interruptions()),
+        mean_between_s=lambda: estimate_mtbf_s(*store.interruptions()),
         pins=PinnedMounts(directory / "pins") if _may_pin(settings, executor) else None,
     )
     attempt_service = AttemptService(shop)

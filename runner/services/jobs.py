@@ -14,7 +14,7 @@ from runner.base.errors import Refused, RunnerError
 from runner.base.textfile import FileError, one_line
 from runner.control.loop import ControlLoop
 from runner.core.job.attempt import Attempt, Start
-from runner.core.job.describe import ADVISED, SIGNALLED, about
+from runner.core.job.describe import ADVISED, SIGNALLED, attempt_prefix
 from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Preparing, Running, Stopping
@@ -265,7 +265,7 @@ class JobService:
     def _signal(self, job_id: str, number: int, text: str) -> JobRow:
         row = self.now(job_id)
         self.daemon.signal(row, number)
-        self.store.note(job_id, self.clock.now(), SIGNALLED, about(row.job.attempts) + text)
+        self.store.note(job_id, self.clock.now(), SIGNALLED, attempt_prefix(row.job.attempts) + text)
         return row
 
     def _happen(self, job_id: str, event: Event) -> JobRow:
@@ -370,7 +370,9 @@ class JobService:
     def advice(self, row: JobRow) -> list[str]:
         """Return what its policy has advised about the newest attempt of a job."""
         return [
-            text for text in self.store.noted(row.job.id, ADVISED) if text.startswith(about(row.job.attempts))
+            text
+            for text in self.store.noted(row.job.id, ADVISED)
+            if text.startswith(attempt_prefix(row.job.attempts))
         ]
 
     @staticmethod

@@ -21,15 +21,15 @@ from runner.base.threads import PeriodicThread
 from runner.control.transitions import ANSWER_S
 from runner.core.devices.bottleneck import (
     IdleAlarm,
-    IdleSpell,
     LoaderSetup,
+    SampleWindow,
     UtilizationSample,
+    alarm_kind,
     idle_alarm,
-    kind_of,
 )
-from runner.core.job.describe import about
+from runner.core.job.describe import attempt_prefix
 from runner.core.job.states import Running
-from runner.core.policy.facts import Known
+from runner.core.policy.facts import FactValue
 from runner.core.ports.store import JobRow
 from runner.files.policy.load import PolicySource, named
 from runner.services.jobs import JobService
@@ -99,7 +99,7 @@ class _Held:
     """What is remembered of one attempt between looks."""
 
     at: float
-    spell: IdleSpell = field(default_factory=IdleSpell)
+    spell: SampleWindow = field(default_factory=SampleWindow)
     spoke: tuple[float, float] = (0.0, 0.0)  # what its last report says of its time, and when that was new
     said: set[str | None] | None = None  # kinds of alarms that its owner has heard; None: not looked up yet
 
@@ -206,14 +206,14 @@ class UtilizationMonitor:
         self.alarms[row.job.id] = found.text
         if held.said is None:
             noted = self.service.store.noted(row.job.id, ALARM)
-            held.said = {kind_of(text) for text in noted if text.startswith(about(key[1]))}
+            held.said = {alarm_kind(text) for text in noted if text.startswith(attempt_prefix(key[1]))}
         if found.kind not in held.said:
             service, at = self.service, self.service.clock.now()
-            text = f"{about(key[1])}{found.text}"
+            text = f"{attempt_prefix(key[1])}{found.text}"
             service.daemon.ask(lambda: service.store.note(row.job.id, at, ALARM, text))
             held.said.add(found.kind)
 
-    def _alarm(self, row: JobRow, state: Running, spell: IdleSpell) -> IdleAlarm | None:
+    def _alarm(self, row: JobRow, state: Running, spell: SampleWindow) -> IdleAlarm | None:
         settings, on_devices = self.service.settings.alarm, bool(state.allocation.devices)
         highest = max(settings.below_percent, *settings.profiles.values(), 0.0) / 100
         if idle_alarm(spell, LoaderSetup(), highest, settings.window_s, on_devices=on_devices) is None:
@@ -238,7 +238,7 @@ class UtilizationMonitor:
             self._busy = busy
 
 
-def _setup(facts: Mapping[str, Known], parts: Mapping[str, float]) -> LoaderSetup:
+def _setup(facts: Mapping[str, FactValue], parts: Mapping[str, float]) -> LoaderSetup:
     """Return how an attempt is set up, of what is known about it.
 
     What a program of its owner's own makes of the profile nobody knows; such a one does not save on demand.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.ports.devices import Device
-from runner.core.scheduler.backfill import Start, plan
+from runner.core.scheduler.backfill import StartJob, plan
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DeviceState, Maintenance, Snapshot
 from tests.fakes.days import invariants as day_rules
@@ -83,11 +83,11 @@ def test_the_rule_about_overdue_jobs_can_be_broken() -> None:
     site = Snapshot(NOW_S, (host(2),), (late, early), (running("r", ["h-0"], hours=1),))
     good = plan(site)
     assert not good.starts
-    greedy = replace(good, starts=(Start("early", "h", ("h-1",)),))
+    greedy = replace(good, starts=(StartJob("early", "h", ("h-1",)),))
     with pytest.raises(AssertionError, match="overdue job late: 28800"):
         day_rules.nobody_is_passed_over(site, greedy)
     with pytest.raises(AssertionError, match="gets h-0 too"):
-        day_rules.only_what_is_free_is_lent(site, replace(good, starts=(Start("early", "h", ("h-0",)),)))
+        day_rules.only_what_is_free_is_lent(site, replace(good, starts=(StartJob("early", "h", ("h-0",)),)))
     idle = replace(site, running=())
     with pytest.raises(AssertionError, match="could start"):
         day_rules.nobody_is_passed_over(idle, greedy)
@@ -102,8 +102,8 @@ def test_the_rule_about_maintenance_can_be_broken() -> None:
     )
     nothing = replace(plan(site), starts=())
     for job in jobs:
-        one = replace(nothing, starts=(Start(job.job_id, "h", ("h-1",)),))
-        beside = replace(nothing, starts=(Start(job.job_id, "h", ("h-0",)),))
+        one = replace(nothing, starts=(StartJob(job.job_id, "h", ("h-1",)),))
+        beside = replace(nothing, starts=(StartJob(job.job_id, "h", ("h-0",)),))
         with pytest.raises(AssertionError, match=f"job {job.job_id} starts 7200 s before new fan"):
             day_rules.maintenance_is_kept(site, one)
         assert day_rules.maintenance_is_kept(site, beside) == 0

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from runner.base.errors import Unavailable
-from runner.core.devices.state import DeviceOccupant
+from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.devices import DeviceProcess
 from runner.core.ports.executor import Alive, Created, Observation
 
@@ -46,9 +46,9 @@ class DeviceProcesses:
 
     observe: Callable[[], tuple[Observation, ...]]  # of the executor; may block, may raise Unavailable
     proc: Path = Path("/proc")
-    _known: dict[_Name, DeviceOccupant] = field(default_factory=dict)
+    _known: dict[_Name, ProcessOnDevice] = field(default_factory=dict)
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
+    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]:
         """Return whose each process is; the executor is asked only when one was not seen before."""
         asked = {each.pid for each in processes}
         seen = {pid: self._seen(pid) for pid in asked}
@@ -58,11 +58,11 @@ class DeviceProcesses:
         if fresh:
             self._known |= dict(self._identified(fresh))
         return {
-            pid: self._known.get((pid, each.start), _described(pid, each)) if each else DeviceOccupant(pid)
+            pid: self._known.get((pid, each.start), _described(pid, each)) if each else ProcessOnDevice(pid)
             for pid, each in seen.items()
         }
 
-    def _identified(self, fresh: Mapping[int, _Seen]) -> Iterator[tuple[_Name, DeviceOccupant]]:
+    def _identified(self, fresh: Mapping[int, _Seen]) -> Iterator[tuple[_Name, ProcessOnDevice]]:
         """Yield whose processes are; nothing where the executor does not answer, or not yet.
 
         An engine calls a container created for a moment after its program has begun, so as long as
@@ -116,8 +116,8 @@ class DeviceProcesses:
             return None
 
 
-def _described(pid: int, seen: _Seen) -> DeviceOccupant:
-    return DeviceOccupant(pid, uid=seen.uid, user=_user(seen.uid), program=seen.program)
+def _described(pid: int, seen: _Seen) -> ProcessOnDevice:
+    return ProcessOnDevice(pid, uid=seen.uid, user=_user(seen.uid), program=seen.program)
 
 
 def _user(uid: int) -> str:

@@ -70,7 +70,7 @@ class UsageRow:
     utilisation: float | None = None
 
 
-def usage(
+def usage_by(
     usage_records: Iterable[UsageSpan], since_s: float, until_s: float, by: GroupBy
 ) -> tuple[UsageRow, ...]:
     """Return the use of everybody who used something, most first."""
@@ -83,7 +83,7 @@ def usage(
     return tuple(sorted(uses, key=lambda use: (-use.device_s, -use.cpu_s, use.who)))
 
 
-def total(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
+def total_usage(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
     """Return the use of all together."""
     found = [each for each in usage_records if each.within(since_s, until_s) > 0]
     return _use("", found, _sums(found, since_s, until_s), since_s, until_s)

@@ -14,10 +14,10 @@ from runner.core.policy.explain import format_span
 LONG_PHASES: Final = frozenset({"init", "data", "compile", "drain"})
 """In these a device may idle for as long as they take."""
 
-IDLE: Final = 0.01
+IDLE_SHARE: Final = 0.01
 """Below this the devices of an attempt that has never said anything are idle: of it nothing else is known."""
 
-MOST: Final = 0.3
+BOTTLENECK_SHARE: Final = 0.3
 """The share of step time from which a part of it is a bottleneck."""
 
 
@@ -33,19 +33,19 @@ class UtilizationSample:
 
 
 @dataclass(frozen=True, slots=True)
-class IdleSpell:
+class SampleWindow:
     """What was seen of an attempt over a while."""
 
     looks: tuple[UtilizationSample, ...] = ()
 
-    def seen(self, look: UtilizationSample, window_s: float) -> "IdleSpell":
+    def seen(self, look: UtilizationSample, window_s: float) -> "SampleWindow":
         """Return the spell after another look; of those before, as many as make up the window."""
         if look.phase in LONG_PHASES or (look.phase is None and not look.mute):
-            return IdleSpell()
+            return SampleWindow()
         kept = (*(self.looks if self.mute == look.mute else ()), look)
         while len(kept) > 1 and kept[1].at <= look.at - window_s:
             kept = kept[1:]
-        return IdleSpell(kept)
+        return SampleWindow(kept)
 
     @property
     def mute(self) -> bool:
@@ -92,7 +92,7 @@ class IdleAlarm:
 
 
 def idle_alarm(
-    spell: IdleSpell, setup: LoaderSetup, below: float, window_s: float, *, on_devices: bool
+    spell: SampleWindow, setup: LoaderSetup, below: float, window_s: float, *, on_devices: bool
 ) -> IdleAlarm | None:
     """Return what is wrong with an attempt that uses less than ``below`` (a share) of what it has.
 
@@ -102,11 +102,11 @@ def idle_alarm(
     used = spell.util if on_devices else _not(wait)
     if used is None or used >= below or not spell.covers(window_s):
         return None
-    if spell.mute and (not on_devices or used >= IDLE):
+    if spell.mute and (not on_devices or used >= IDLE_SHARE):
         return None
     what, lately = "devices" if on_devices else "steps", format_span(timedelta(seconds=window_s))
     kind, why = ("mute", _WORDS["mute"]) if spell.mute else _diagnosis(wait, setup, on_devices=on_devices)
-    below = min(below, IDLE) if spell.mute else below
+    below = min(below, IDLE_SHARE) if spell.mute else below
     return IdleAlarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")
 
 
@@ -114,7 +114,7 @@ def _not(share: float | None) -> float | None:
     return None if share is None else 1.0 - share
 
 
-def kind_of(text: str) -> str | None:
+def alarm_kind(text: str) -> str | None:
     """Return the kind of an alarm that was made earlier; None: it is about something else."""
     return next((kind for kind, words in _WORDS.items() if words in text), None)
 
@@ -125,9 +125,11 @@ def _diagnosis(wait: float | None, setup: LoaderSetup, *, on_devices: bool) -> t
 
 
 def _bottleneck(wait: float | None, setup: LoaderSetup, *, on_devices: bool) -> tuple[str, str]:
-    if wait is not None and (wait >= MOST or not on_devices):
+    if wait is not None and (wait >= BOTTLENECK_SHARE or not on_devices):
         return "input", f": {wait:.0%} of step time waits for data{_workers(setup)}"
-    parts = {name: share for name, share in setup.parts.items() if name in _PARTS and share >= MOST}
+    parts = {
+        name: share for name, share in setup.parts.items() if name in _PARTS and share >= BOTTLENECK_SHARE
+    }
     if parts:
         name = max(parts, key=lambda each: parts[each])
         return name, f": {parts[name]:.0%} of step time {_PARTS[name]}"

@@ -13,16 +13,16 @@ from datetime import datetime, timedelta
 from runner.core.scheduler.snapshot import GIB, DeviceState
 
 MIB = 1024**2
-SLOW_S = 5.0
+SLOW_CLEANUP_S = 5.0
 """A device that is not clean after so long may not become so: when it came back is worth keeping."""
 
-PLENTY_BYTES = 2 * GIB
-PLENTY_SHARE = 0.03
+SUSPICIOUS_BYTES = 2 * GIB
+SUSPICIOUS_SHARE = 0.03
 """More than both of these in use by nobody, at the first look, is not what a driver keeps for itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceOccupant:
+class ProcessOnDevice:
     """One process that uses a device, and whose it is as far as anybody could find out."""
 
     pid: int
@@ -52,7 +52,7 @@ class Reading:
     recovery: str | None = None
     used_bytes: int | None = None  # without what the host's own programs use
     total_bytes: int | None = None
-    occupants: tuple[DeviceOccupant, ...] | None = None
+    occupants: tuple[ProcessOnDevice, ...] | None = None
 
     @property
     def tells(self) -> bool:
@@ -110,7 +110,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceCase:
+class StatusInput:
     """All that the next standing of a device follows from."""
 
     before: DeviceStatus | None
@@ -128,7 +128,7 @@ class DeviceCase:
         return None if old else self.look
 
 
-def next_status(case: DeviceCase) -> DeviceStatus:
+def next_status(case: StatusInput) -> DeviceStatus:
     """Return where a device stands now."""
     before, now = case.before, case.now
     gone = before.holders - case.holders if before else frozenset[str]()
@@ -146,12 +146,12 @@ def next_status(case: DeviceCase) -> DeviceStatus:
 
 
 def _verdict(
-    case: DeviceCase, left: frozenset[str], returned: float | None, unclean: str | None, baseline: int | None
+    case: StatusInput, left: frozenset[str], returned: float | None, unclean: str | None, baseline: int | None
 ) -> tuple[DeviceState, str]:
     """Return state and reason; what stands against lending comes before who has it."""
     if case.word is not None:
         return case.word.state, case.word.reason
-    broken = broken_by(case.fresh)
+    broken = driver_fault(case.fresh)
     if broken:
         return DeviceState.QUARANTINED, broken
     if unclean is not None and returned is not None:
@@ -165,7 +165,7 @@ def _verdict(
     return _unheld(case, baseline)
 
 
-def _unheld(case: DeviceCase, baseline: int | None) -> tuple[DeviceState, str]:
+def _unheld(case: StatusInput, baseline: int | None) -> tuple[DeviceState, str]:
     """Return the state of a device that nobody has and that nothing was said about."""
     look = case.fresh
     if not case.watched:
@@ -174,12 +174,12 @@ def _unheld(case: DeviceCase, baseline: int | None) -> tuple[DeviceState, str]:
         return DeviceState.DIRTY, _unseen(case)
     foreign = [each for each in look.occupants or () if each.foreign]
     if foreign:
-        return DeviceState.FOREIGN, listed(foreign)
+        return DeviceState.FOREIGN, format_processes(foreign)
     unclean = _occupied(look, baseline, case.care)
     return (DeviceState.DIRTY, unclean) if unclean else (DeviceState.FREE, "")
 
 
-def broken_by(look: Reading | None) -> str | None:
+def driver_fault(look: Reading | None) -> str | None:
     """Return what its driver says that keeps a device from being used at all."""
     if look is None:
         return None
@@ -188,7 +188,7 @@ def broken_by(look: Reading | None) -> str | None:
     return f"its driver asks for {look.recovery}" if look.recovery not in {None, "none"} else None
 
 
-def intruders(standing: DeviceStatus, look: Reading | None) -> tuple[DeviceOccupant, ...]:
+def foreign_processes(standing: DeviceStatus, look: Reading | None) -> tuple[ProcessOnDevice, ...]:
     """Return the processes on a lent device that are known not to be its holders'."""
     if not standing.holders or look is None:
         return ()
@@ -196,7 +196,7 @@ def intruders(standing: DeviceStatus, look: Reading | None) -> tuple[DeviceOccup
     return tuple(each for each in look.occupants or () if each.foreign or (each.job and each.job not in fine))
 
 
-def listed(occupants: Iterable[DeviceOccupant]) -> str:
+def format_processes(occupants: Iterable[ProcessOnDevice]) -> str:
     """Return some processes in words: two by name, and how many more."""
     first, *others = list(occupants)
     shown = [str(first), *(str(each) for each in others[:1])]
@@ -205,7 +205,7 @@ def listed(occupants: Iterable[DeviceOccupant]) -> str:
 
 
 def _unclean(
-    case: DeviceCase, left: frozenset[str], returned: float | None, baseline: int | None
+    case: StatusInput, left: frozenset[str], returned: float | None, baseline: int | None
 ) -> str | None:
     """Return why a device that was given back is not proven clean; None: it is."""
     look = case.fresh
@@ -217,7 +217,7 @@ def _unclean(
         return "not looked at since"
     if case.holders:  # others share it, so its memory proves nothing
         theirs = [each for each in look.occupants or () if each.job in left]
-        return f"still used by {listed(theirs)}" if theirs else None
+        return f"still used by {format_processes(theirs)}" if theirs else None
     return _occupied(look, baseline, case.care)
 
 
@@ -226,7 +226,7 @@ def _occupied(look: Reading, baseline: int | None, care: CleanupRules) -> str | 
     if look.unusable:
         return look.unusable
     if look.occupants:
-        return f"used by {listed(look.occupants)}"
+        return f"used by {format_processes(look.occupants)}"
     normal = _normal(look, baseline, care)
     if look.used_bytes is None or normal is None or look.used_bytes <= normal:
         return None
@@ -240,7 +240,7 @@ def _normal(look: Reading, baseline: int | None, care: CleanupRules) -> int | No
         return baseline + care.spare_bytes
     if look.total_bytes is None:
         return None
-    return max(PLENTY_BYTES, int(PLENTY_SHARE * look.total_bytes))
+    return max(SUSPICIOUS_BYTES, int(SUSPICIOUS_SHARE * look.total_bytes))
 
 
 def _lower(baseline: int | None, look: Reading | None) -> int | None:
@@ -249,7 +249,7 @@ def _lower(baseline: int | None, look: Reading | None) -> int | None:
     return min((each for each in (baseline, used) if each is not None), default=None)
 
 
-def _unseen(case: DeviceCase) -> str:
+def _unseen(case: StatusInput) -> str:
     if case.look is None:
         return "not looked at yet"
     return f"its driver has not answered for {case.now.monotonic - case.look.at:.0f} s"
@@ -259,7 +259,7 @@ def _jobs(jobs: frozenset[str]) -> str:
     return ", ".join(f"job {job}" for job in sorted(jobs, key=lambda job: (len(job), job)))
 
 
-def cleared_mark(before: DeviceStatus, look: Reading | None, monotonic: float) -> DeviceStatus:
+def clear_status(before: DeviceStatus, look: Reading | None, monotonic: float) -> DeviceStatus:
     """Return a standing after a person has looked: what is in use now, by nobody, is normal from now on.
 
     One that no look of ours has seen since it was given back waits for that look anew.
@@ -271,9 +271,9 @@ def cleared_mark(before: DeviceStatus, look: Reading | None, monotonic: float) -
     return replace(before, left=frozenset(), returned=None, baseline=baseline)
 
 
-def kept(standing: DeviceStatus, monotonic: float) -> Remembered:
+def remember_status(standing: DeviceStatus, monotonic: float) -> Remembered:
     """Return what to keep of a standing; most devices are clean at the next look, and cost no writing."""
-    slow = standing.returned is not None and monotonic - standing.returned >= SLOW_S
+    slow = standing.returned is not None and monotonic - standing.returned >= SLOW_CLEANUP_S
     return (
         Remembered(standing.baseline, standing.left, standing.returned)
         if slow
@@ -281,7 +281,7 @@ def kept(standing: DeviceStatus, monotonic: float) -> Remembered:
     )
 
 
-def remembered(kept: Remembered, now: DeviceNow, care: CleanupRules) -> DeviceStatus:
+def restore_status(kept: Remembered, now: DeviceNow, care: CleanupRules) -> DeviceStatus:
     """Return where a device stood for a daemon that begins.
 
     While there was none, nobody looked: however long that was, there is time for a look.
@@ -297,7 +297,7 @@ def remembered(kept: Remembered, now: DeviceNow, care: CleanupRules) -> DeviceSt
 # --- Names for people -------------------------------------------------------------------------------------
 
 
-def labels(known: dict[str, str], found: Iterable[tuple[str, str]]) -> dict[str, str]:
+def assign_labels(known: dict[str, str], found: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return a name for every UUID: one that was given stays, and no two devices have the same.
 
     ``found`` is what the drivers count; they count anew when a card is gone.

@@ -104,7 +104,7 @@ def _newest(after: Job) -> str:
     return "with no valid checkpoint to begin from" if earlier else "from the beginning"
 
 
-def refusal(job: Job, event: Event) -> str:
+def describe_refusal(job: Job, event: Event) -> str:
     """Return why something cannot be asked of a job as it stands, and what can."""
     what = _WISHES.get(event.kind, f"take {event.kind.replace('_', ' ')}")
     match job.state:
@@ -160,6 +160,6 @@ SIGNALLED: Final = "signal_requested"
 """Somebody has sent a signal to the program of an attempt."""
 
 
-def about(attempt: int) -> str:
+def attempt_prefix(attempt: int) -> str:
     """Return how a line begins that is about one attempt of a job."""
     return f"attempt {attempt}: "

@@ -46,7 +46,9 @@ BY_CODE: Final = {
 }
 
 
-SENT: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
+SENT_SIGNALS: Final = frozenset(
+    {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+)
 """Signals that somebody sends; no kernel that wants memory, and no program that lost a child to one."""
 
 
@@ -60,7 +62,7 @@ def explain_exit(evidence: Evidence) -> tuple[str, str]:
 
 def _speaks(code: int | None) -> bool:
     """Return whether an exit code tells another story than a kill for memory, whatever the kernel did."""
-    return code is not None and (code in BY_CODE or code - 128 in SENT)
+    return code is not None and (code in BY_CODE or code - 128 in SENT_SIGNALS)
 
 
 def _explain(evidence: Evidence) -> tuple[str, str]:
@@ -79,7 +81,9 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             return cause, evidence.result_message or (message if known else f"{message} (exit code {code})")
         case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:
             return BY_SIGNAL[code - 128]
-        case Evidence(exit_code=int(code), result_cause=None, result_message="") if code - 128 in SENT:
+        case Evidence(exit_code=int(code), result_cause=None, result_message="") if (
+            code - 128 in SENT_SIGNALS
+        ):
             return "exception", f"exit code {code} ({signal.Signals(code - 128).name})"
         case _:
             said = evidence.result_cause if evidence.result_cause != "completed" else None
@@ -94,14 +98,14 @@ def _starved(evidence: Evidence) -> str:
     return f"the kernel killed a process; raise resources.memory ({evidence.memory})"
 
 
-def completed(evidence: Evidence) -> bool:
+def is_complete(evidence: Evidence) -> bool:
     """Return whether the attempt really finished its work."""
     alone = not evidence.reports and not evidence.asked
     return evidence.exit_code == 0 and (alone or evidence.result_cause == "completed")
 
 
 def _zero(evidence: Evidence) -> tuple[str, str]:
-    if not completed(evidence):
+    if not is_complete(evidence):
         if evidence.asked and not evidence.reports and evidence.result_cause is None:
             return "stopped", "exit 0 when it was told to stop: nothing says that its work is done"
         return "no_result", "exit 0 without a result that says completed"

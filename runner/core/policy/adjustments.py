@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from runner.core.policy.catalog_environment import PRECISIONS
-from runner.core.policy.conditions import describe
-from runner.core.policy.facts import Facts, Known
+from runner.core.policy.conditions import format_value
+from runner.core.policy.facts import Facts, FactValue
 from runner.core.policy.model import Adjustment, Setting
 
 _FACT: Final[Mapping[Setting, str]] = {
@@ -19,7 +19,7 @@ _FACT: Final[Mapping[Setting, str]] = {
     Setting.PROFILE: "effective.profile",
 }
 
-_END: Final[Mapping[Setting, Known]] = {
+_END: Final[Mapping[Setting, FactValue]] = {
     Setting.MICRO_BATCH: 1,
     Setting.EVAL_BATCH: 1,
     Setting.WORKERS: 0,
@@ -32,10 +32,10 @@ _END: Final[Mapping[Setting, Known]] = {
 _HALVED: Final = frozenset({Setting.MICRO_BATCH, Setting.EVAL_BATCH, Setting.WORKERS})
 
 
-NO_REMEDY: Final = "a plain program has no knob for it"
+NO_SETTING: Final = "a plain program has no knob for it"
 
 
-def possible(adjustment: Adjustment, facts: Facts) -> bool:
+def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
     """Return whether a knob can still be turned; one whose position nobody knows can be tried.
 
     Not so of a plain program: half of a number that it never had would be the same again.
@@ -46,11 +46,11 @@ def possible(adjustment: Adjustment, facts: Facts) -> bool:
     return now != _END.get(adjustment.knob, adjustment.turn)
 
 
-def is_exhausted(adjustments: Iterable[Adjustment], facts: Facts) -> str:
+def describe_exhausted(adjustments: Iterable[Adjustment], facts: Facts) -> str:
     """Return why none of the adjustments can be made any more: without the knobs, there never were any."""
     turnable = facts.get("turnable") is not False
-    knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or keeps_value(each)]
-    return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_REMEDY
+    knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or keeps_settings(each)]
+    return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_SETTING
 
 
 def describe_change(adjustment: Adjustment, facts: Facts) -> str:
@@ -64,15 +64,15 @@ def describe_change(adjustment: Adjustment, facts: Facts) -> str:
             return "without compilation"
         case _:
             after = _after(adjustment, now)
-            return f"{name} {adjustment.turn}" if now is None else f"{name} {describe(now)} → {after}"
+            return f"{name} {adjustment.turn}" if now is None else f"{name} {format_value(now)} → {after}"
 
 
-def keeps_value(adjustment: Adjustment) -> bool:
+def keeps_settings(adjustment: Adjustment) -> bool:
     """Return whether the effective spec is the same after an adjustment: only the place is another."""
     return adjustment.knob is Setting.DEVICE
 
 
-def _after(adjustment: Adjustment, now: Known | None) -> str:
+def _after(adjustment: Adjustment, now: FactValue | None) -> str:
     if adjustment.knob is Setting.PRECISION:
         place = PRECISIONS.index(str(now)) if now in PRECISIONS else -1
         return PRECISIONS[min(place + 1, len(PRECISIONS) - 1)]
@@ -100,7 +100,7 @@ class Overrides:
 _SWITCHES: Final = ("micro_batch", "eval_batch", "loader_workers", "precision", "compile")
 
 
-def override(
+def apply_adjustments(
     before: Overrides, adjust: tuple[Adjustment, ...], facts: Facts, devices: tuple[str, ...]
 ) -> Overrides:
     """Return the settings after some adjustments; ``devices`` are those that the attempt had.

@@ -14,7 +14,7 @@ from runner.core.policy.catalog_environment import (
     EFFECTIVE_FACTS,
     REQUEST_FACTS,
 )
-from runner.core.policy.facts import DecisionPoint, Fact, Known
+from runner.core.policy.facts import DecisionPoint, Fact, FactValue
 
 SECTIONS: Final = (
     ("The end", EXIT_FACTS),
@@ -27,23 +27,23 @@ SECTIONS: Final = (
     ("A change", CHANGE_FACTS),
 )
 
-TABLE: Final[Mapping[str, Fact]] = {fact.name: fact for _, facts in SECTIONS for fact in facts}
+FACTS: Final[Mapping[str, Fact]] = {fact.name: fact for _, facts in SECTIONS for fact in facts}
 
 
-def at(moment: DecisionPoint) -> dict[str, Fact]:
+def facts_at(moment: DecisionPoint) -> dict[str, Fact]:
     """Return the facts that a rule of this moment may ask about."""
-    return {name: fact for name, fact in TABLE.items() if moment in fact.moments}
+    return {name: fact for name, fact in FACTS.items() if moment in fact.moments}
 
 
-def known(given: Mapping[str, object], moment: DecisionPoint) -> dict[str, Known]:
+def validate_facts(given: Mapping[str, object], moment: DecisionPoint) -> dict[str, FactValue]:
     """Return the facts that are known; None stands for unknown, and so does a hint that makes no sense.
 
     Raises:
         ValueError: a name that does not exist at this moment, or a value that the runner itself got wrong.
     """
-    facts: dict[str, Known] = {}
+    facts: dict[str, FactValue] = {}
     for name, value in given.items():
-        fact = TABLE.get(name)
+        fact = FACTS.get(name)
         if fact is None or moment not in fact.moments:
             raise ValueError(f"there is no fact {name!r} on {moment}")
         kept = None if value is None else fact.read(value)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from runner.core.policy.facts import DecisionPoint, Fact, Kind
+from runner.core.policy.facts import DecisionPoint, Fact, FactKind
 
 _EXIT: Final = (DecisionPoint.EXIT,)
 _WATCH: Final = (DecisionPoint.WATCH,)
@@ -20,7 +20,7 @@ CAUSES: Final = (
 EXIT_FACTS: Final = (
     Fact(
         "exit.class",
-        Kind.WORD,
+        FactKind.WORD,
         _EXIT,
         "how it ended: its work done, exit 0 without the result that it owes, an exit code of its own, "
         "a signal, never started, gone without a trace",
@@ -30,7 +30,7 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "exit.code",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _EXIT,
         "exit code; 128 + n usually means signal n",
         "executor's end of the attempt",
@@ -40,7 +40,7 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "exit.signal",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _EXIT,
         "signal that ended its first process, where the executor sees signals apart from exit codes",
         "executor's end of the attempt",
@@ -50,7 +50,7 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "killed_by",
-        Kind.WORD,
+        FactKind.WORD,
         _EXIT,
         "who of us ended it, if anybody: `deadline` is the time limit, `change` a new revision, "
         "`watch/NAME` a rule of on_watch",
@@ -59,7 +59,7 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "cause",
-        Kind.WORD,
+        FactKind.WORD,
         _EXIT,
         "why it ended, in the house's words (see the life of a job)",
         "runner.core.job.exit_cause over all the evidence",
@@ -68,7 +68,7 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "root",
-        Kind.TEXT,
+        FactKind.TEXT,
         _EXIT,
         "fingerprint of the root cause; tries and the no-progress ceiling are counted by it",
         "runner.core.policy.roots over cause and message; the cause alone where nothing else is known",
@@ -76,14 +76,14 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "oom.host",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _EXIT,
         "the kernel killed a process of it for memory",
         "oom_kill as the container's cgroup counted it, or the engine's OOMKilled",
     ),
     Fact(
         "oom.device",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _EXIT,
         "a device had no memory left",
         "exit 98 or cause device_out_of_memory in result.json; for other programs a pattern in the log",
@@ -91,7 +91,7 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "nan",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _EXIT,
         "loss or gradient was not finite; weights were not updated",
         "exit 97 or cause non_finite in result.json",
@@ -99,7 +99,7 @@ EXIT_FACTS: Final = (
     ),
     Fact(
         "host.rebooted",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _EXIT,
         "the machine was started anew while it ran",
         "boot id at launch beside the boot id now",
@@ -107,10 +107,10 @@ EXIT_FACTS: Final = (
 )
 
 PROGRESS_FACTS: Final = (
-    Fact("phase", Kind.WORD, _ALWAYS, "what it is, or was last, doing", "status.json", PHASES, hint=True),
+    Fact("phase", FactKind.WORD, _ALWAYS, "what it is, or was last, doing", "status.json", PHASES, hint=True),
     Fact(
         "heartbeat.age_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _WATCH,
         "time since its last report",
         "the runner's clock, since status.json last changed",
@@ -119,7 +119,7 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "heartbeat.limit_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _WATCH,
         "how long it may be silent in this phase: a floor, or five times the longest silence seen in it",
         "learned by the runner for each phase; unknown in the first five steps, "
@@ -129,14 +129,14 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "heartbeat.age_over_limit",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _WATCH,
         "it is silent for longer than that",
         "the two above; unknown while the limit is",
     ),
     Fact(
         "data_wait",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "share of step time in which it waited for the next batch",
         "status.json",
@@ -144,10 +144,10 @@ PROGRESS_FACTS: Final = (
         most=1,
         hint=True,
     ),
-    Fact("progress.step", Kind.WHOLE, _ALWAYS, "last completed step", "status.json", least=0, hint=True),
+    Fact("progress.step", FactKind.WHOLE, _ALWAYS, "last completed step", "status.json", least=0, hint=True),
     Fact(
         "progress.total",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _ALWAYS,
         "steps of the whole job",
         "status.json total_steps",
@@ -156,7 +156,7 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "progress.epoch_fraction",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "share of the present epoch that is done",
         "status.json step and the steps of an epoch",
@@ -166,7 +166,7 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "progress.total_fraction",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "share of the whole job that is done",
         "status.json step / total_steps",
@@ -176,7 +176,7 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "progress.rate",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "mean rate of the attempt since its first step",
         "items in status.json, as the runner sees them pass; at the end metrics.jsonl",
@@ -186,7 +186,7 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "progress.rate_recent",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "mean rate over economics.rate_window",
         "the same; at the end items_per_s in status.json",
@@ -196,7 +196,7 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "progress.idle_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _WATCH,
         "time since the step last grew, whatever the heartbeat says",
         "the runner's clock, since the step in status.json last grew",
@@ -205,7 +205,7 @@ PROGRESS_FACTS: Final = (
     ),
     Fact(
         "progress.advanced",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _ALWAYS,
         "its newest valid checkpoint is newer than the one that the attempt began with",
         "manifests, verified by the runner at launch and now",
@@ -215,42 +215,47 @@ PROGRESS_FACTS: Final = (
 CHECKPOINT_FACTS: Final = (
     Fact(
         "checkpoint.present",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _ALWAYS,
         "the lineage holds a checkpoint, valid or not",
         "the lineage's directory",
     ),
     Fact(
         "checkpoint.valid",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _ALWAYS,
         "at least one of them is complete and undamaged",
         "manifests: sizes and sha256, checked by the runner",
     ),
     Fact(
         "checkpoint.compatible",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _ALWAYS,
         "the newest valid one fits what would run next",
         "manifest signatures beside those of the next spec",
     ),
-    Fact("checkpoint.step", Kind.WHOLE, _ALWAYS, "step of the newest valid one", "its manifest", least=0),
+    Fact("checkpoint.step", FactKind.WHOLE, _ALWAYS, "step of the newest valid one", "its manifest", least=0),
     Fact(
         "checkpoint.age_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "time between its creation and the end of the attempt, or now",
         "its directory's time, not what the manifest says",
         least=0,
         unit="s",
     ),
-    Fact("checkpoint.count", Kind.WHOLE, _ALWAYS, "how many valid ones there are", "manifests", least=0),
+    Fact("checkpoint.count", FactKind.WHOLE, _ALWAYS, "how many valid ones there are", "manifests", least=0),
     Fact(
-        "checkpoint.rejected", Kind.WHOLE, _ALWAYS, "how many are present and not valid", "manifests", least=0
+        "checkpoint.rejected",
+        FactKind.WHOLE,
+        _ALWAYS,
+        "how many are present and not valid",
+        "manifests",
+        least=0,
     ),
     Fact(
         "checkpoint.on_demand",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _RUNNING,
         "it saves when it is asked to stop",
         "the workload: true for those that speak the contract",

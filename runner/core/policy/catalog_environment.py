@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from runner.core.policy.facts import DecisionPoint, Fact, Kind
+from runner.core.policy.facts import DecisionPoint, Fact, FactKind
 
 _EXIT: Final = (DecisionPoint.EXIT,)
 _WATCH: Final = (DecisionPoint.WATCH,)
@@ -16,14 +16,14 @@ PRECISIONS: Final = ("fp16", "bf16", "tf32", "fp32")
 DEVICE_FACTS: Final = (
     Fact(
         "device.lost",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _ALWAYS,
         "one of its devices no longer answers",
         "NVML: it is lost, or no longer known; Xid 79; AMD: its render node has gone",
     ),
     Fact(
         "device.recovery",
-        Kind.WORD,
+        FactKind.WORD,
         _ALWAYS,
         "what the driver says must be done before a device can be used again",
         "NVML GPU_RECOVERY_ACTION (driver 570 or newer), RESET_REQUIRED, or Xid 154",
@@ -31,7 +31,7 @@ DEVICE_FACTS: Final = (
     ),
     Fact(
         "device.xid",
-        Kind.WHOLES,
+        FactKind.WHOLES,
         _ALWAYS,
         "error codes that the driver reported for its devices during the attempt",
         "kernel log, or NVML events where they were listened to from its start",
@@ -40,7 +40,7 @@ DEVICE_FACTS: Final = (
     ),
     Fact(
         "device.util",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _RUNNING,
         "share of samples in which some kernel was running; says nothing about efficiency",
         "NVML or AMD sysfs, mean over device.window_s, the least busy of its devices",
@@ -50,7 +50,7 @@ DEVICE_FACTS: Final = (
     ),
     Fact(
         "device.window_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _RUNNING,
         "how long device.util has been looked at",
         "the runner's samples",
@@ -59,7 +59,7 @@ DEVICE_FACTS: Final = (
     ),
     Fact(
         "device.memory",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _RUNNING,
         "share of the memory of its fullest device in use",
         "NVML or AMD sysfs",
@@ -68,14 +68,14 @@ DEVICE_FACTS: Final = (
     ),
     Fact(
         "device.intruder",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _WATCH,
         "a process that is not the job's uses one of its devices",
         "process lists of the driver; /proc, which says whose a process is; unknown where either is silent",
     ),
     Fact(
         "device.others",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _EXIT,
         "other healthy devices that the job may be given",
         "inventory, within what the job was granted",
@@ -86,7 +86,7 @@ DEVICE_FACTS: Final = (
 EFFECTIVE_FACTS: Final = (
     Fact(
         "effective.micro_batch",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _ALWAYS,
         "rows in one forward pass",
         "effective.json micro_batch",
@@ -95,7 +95,7 @@ EFFECTIVE_FACTS: Final = (
     ),
     Fact(
         "effective.eval_batch",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _ALWAYS,
         "rows in one evaluation pass",
         "effective.json, switch eval_batch",
@@ -104,7 +104,7 @@ EFFECTIVE_FACTS: Final = (
     ),
     Fact(
         "effective.workers",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _ALWAYS,
         "DataLoader workers",
         "effective.json, switch loader_workers",
@@ -113,7 +113,7 @@ EFFECTIVE_FACTS: Final = (
     ),
     Fact(
         "effective.precision",
-        Kind.WORD,
+        FactKind.WORD,
         _ALWAYS,
         "arithmetic of the forward pass",
         "effective.json precision",
@@ -122,7 +122,7 @@ EFFECTIVE_FACTS: Final = (
     ),
     Fact(
         "effective.compile",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _ALWAYS,
         "torch.compile took effect",
         "effective.json compile_graphs > 0",
@@ -130,14 +130,14 @@ EFFECTIVE_FACTS: Final = (
     ),
     Fact(
         "effective.profile",
-        Kind.TEXT,
+        FactKind.TEXT,
         _ALWAYS,
         "name of the profile that it runs with",
         "the resolved spec of the attempt",
     ),
     Fact(
         "turnable",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _EXIT,
         "it has settings that remedies turn; not so a program of your own that has never told of any",
         "kind of the workload; effective.json",
@@ -147,11 +147,17 @@ EFFECTIVE_FACTS: Final = (
 
 ATTEMPT_FACTS: Final = (
     Fact(
-        "attempt.n", Kind.WHOLE, _ALWAYS, "number of the attempt", "history of the job", least=1, derived=True
+        "attempt.n",
+        FactKind.WHOLE,
+        _ALWAYS,
+        "number of the attempt",
+        "history of the job",
+        least=1,
+        derived=True,
     ),
     Fact(
         "attempt.charged",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _ALWAYS,
         "attempts before this one that were charged",
         "history of the job",
@@ -160,7 +166,7 @@ ATTEMPT_FACTS: Final = (
     ),
     Fact(
         "attempt.same_root",
-        Kind.WHOLE,
+        FactKind.WHOLE,
         _EXIT,
         "charged attempts before it, since the last progress, with the same root and effective spec",
         "history of the job",
@@ -169,7 +175,7 @@ ATTEMPT_FACTS: Final = (
     ),
     Fact(
         "attempt.uptime_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "running time of this attempt",
         "launch and end, or now",
@@ -179,7 +185,7 @@ ATTEMPT_FACTS: Final = (
     ),
     Fact(
         "attempt.wall_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "running time of all attempts together",
         "history of the job",
@@ -192,14 +198,14 @@ ATTEMPT_FACTS: Final = (
 REQUEST_FACTS: Final = (
     Fact(
         "preempted",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _ALWAYS,
         "its devices were, or will be, taken away from outside",
         "scheduler; notice of the host",
     ),
     Fact(
         "deadline.slack_s",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _ALWAYS,
         "running time that the time limit leaves; negative when it is passed",
         "resources.time_limit minus the running time",
@@ -207,7 +213,7 @@ REQUEST_FACTS: Final = (
     ),
     Fact(
         "operator.request",
-        Kind.WORD,
+        FactKind.WORD,
         _ALWAYS,
         "what a person has asked for",
         "the daemon's API",
@@ -215,7 +221,7 @@ REQUEST_FACTS: Final = (
     ),
     Fact(
         "operator.approved",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _CHANGE,
         "a person has agreed that this change may cost work",
         "`runner apply --approve`, or an answer to its question",
@@ -225,24 +231,24 @@ REQUEST_FACTS: Final = (
 CHANGE_FACTS: Final = (
     Fact(
         "diff.class",
-        Kind.WORD,
+        FactKind.WORD,
         _CHANGE,
         "what the change does to a checkpoint: A same bits, B other rounding, C other trajectory, "
         "D weights only, E incompatible",
         "fields and signatures of both revisions; a field that nobody knows is E",
         ("A", "B", "C", "D", "E"),
     ),
-    Fact("diff.fields", Kind.WORDS, _CHANGE, "fields that differ, dotted", "both revisions, resolved"),
+    Fact("diff.fields", FactKind.WORDS, _CHANGE, "fields that differ, dotted", "both revisions, resolved"),
     Fact(
         "diff.allowed",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _CHANGE,
         "the job file allows training to change (class C)",
         "allow: changed_training in the new revision",
     ),
     Fact(
         "econ.resume_gain",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _CHANGE,
         "time to the end as things are, over the time after resuming with the change; at the bounds that "
         "speak against it",
@@ -252,7 +258,7 @@ CHANGE_FACTS: Final = (
     ),
     Fact(
         "econ.restart_gain",
-        Kind.NUMBER,
+        FactKind.NUMBER,
         _CHANGE,
         "the same for starting again at step 0",
         "the same",
@@ -260,7 +266,7 @@ CHANGE_FACTS: Final = (
     ),
     Fact(
         "econ.resume_pays",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _CHANGE,
         "econ.resume_gain reaches economics.hurdle",
         "the policy",
@@ -268,7 +274,7 @@ CHANGE_FACTS: Final = (
     ),
     Fact(
         "econ.restart_pays",
-        Kind.TRUTH,
+        FactKind.TRUTH,
         _CHANGE,
         "econ.restart_gain reaches economics.hurdle",
         "the policy",
@@ -276,7 +282,7 @@ CHANGE_FACTS: Final = (
     ),
     Fact(
         "econ.best",
-        Kind.WORD,
+        FactKind.WORD,
         _CHANGE,
         "which of the three is expected to end first",
         "runner.core.policy.economics",

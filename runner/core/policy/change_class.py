@@ -17,9 +17,9 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from runner.base.units import format_size
-from runner.core.policy.facts import Known
+from runner.core.policy.facts import FactValue
 
-Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
+JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
 """What a field holds, as JSON does."""
 
 PROGRAM: Final = "program"
@@ -50,8 +50,8 @@ class FieldChange:
     """One field that differs."""
 
     name: str
-    before: Plain
-    after: Plain
+    before: JsonValue
+    after: JsonValue
     kind: ChangeClass
     why: str
     bits: bool = False
@@ -73,23 +73,23 @@ class RevisionChange:
         """Return whether what is computed stays the same to the last bit."""
         return all(change.bits for change in self.changes)
 
-    def facts(self, *, allowed: bool) -> dict[str, Known]:
+    def facts(self, *, allowed: bool) -> dict[str, FactValue]:
         """Return what a policy may ask about."""
         names = tuple(change.name for change in self.changes)
         return {"diff.class": str(self.kind), "diff.fields": names, "diff.allowed": allowed}
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class RevisionFields:
     """A revision as its fields, dotted; ``kind``, ``dropout`` and ``workload`` decide about some of them."""
 
-    values: Mapping[str, Plain]
+    values: Mapping[str, JsonValue]
     kind: str
     dropout: bool = False
     workload: Mapping[str, FieldRule] = field(default_factory=dict)  # rules of the workload's own fields
 
 
-def classify_change(before: Fields, after: Fields) -> RevisionChange:
+def classify_change(before: RevisionFields, after: RevisionFields) -> RevisionChange:
     """Return what differs between two revisions, with classes."""
     names = sorted(before.values.keys() | after.values.keys())
     differing = [name for name in names if _value(before, name) != _value(after, name)]
@@ -97,16 +97,16 @@ def classify_change(before: Fields, after: Fields) -> RevisionChange:
     return RevisionChange(tuple(sorted(changes, key=lambda change: (-ord(change.kind), change.name))))
 
 
-def _change(name: str, before: Fields, after: Fields) -> FieldChange:
-    entry = judged(name, after)
+def _change(name: str, before: RevisionFields, after: RevisionFields) -> FieldChange:
+    entry = classify_field(name, after)
     return FieldChange(name, _value(before, name), _value(after, name), entry.kind, entry.why, entry.bits)
 
 
-def _value(fields: Fields, name: str) -> Plain:
+def _value(fields: RevisionFields, name: str) -> JsonValue:
     return fields.values.get(name)
 
 
-def judged(name: str, fields: Fields) -> FieldRule:
+def classify_field(name: str, fields: RevisionFields) -> FieldRule:
     """Return the class of one field in a revision, with the reason."""
     entry = _known(name, fields)
     if entry is None:
@@ -120,7 +120,7 @@ def judged(name: str, fields: Fields) -> FieldRule:
     return entry
 
 
-def _known(name: str, fields: Fields) -> FieldRule | None:
+def _known(name: str, fields: RevisionFields) -> FieldRule | None:
     section, _, rest = name.partition(".")
     if section == "workload":
         own = PROGRAM_FIELDS if fields.kind == PROGRAM else fields.workload
@@ -266,17 +266,17 @@ SIZES: Final = frozenset(
 )
 """Fields that hold bytes."""
 
-LONGEST: Final = 60
+MAX_SHOWN: Final = 60
 """Characters of a value that are shown."""
 
 
-def shown(value: Plain) -> str:
+def format_field(value: JsonValue) -> str:
     """Return a value in short, as a job file would say it."""
     text = _written(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
-def _written(value: Plain) -> str:
+def _written(value: JsonValue) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -288,13 +288,13 @@ def _written(value: Plain) -> str:
     return str(value)
 
 
-def rows(found: RevisionChange) -> Iterator[tuple[str, str, str, str, str]]:
+def change_rows(found: RevisionChange) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield (field, before, after, class, reason), the worst first."""
     for change in found.changes:
-        before, after = (shown(_sized(change.name, value)) for value in (change.before, change.after))
+        before, after = (format_field(_sized(change.name, value)) for value in (change.before, change.after))
         yield change.name, before, after, str(change.kind), change.why
 
 
-def _sized(name: str, value: Plain) -> Plain:
+def _sized(name: str, value: JsonValue) -> JsonValue:
     """Return a value, a size as a job file would say it."""
     return format_size(value) if name in SIZES and isinstance(value, int) else value

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from runner.core.policy.facts import Facts, Known, Value
+from runner.core.policy.facts import Facts, FactValue, Scalar
 
 Truth: TypeAlias = bool | None
 """None is unknown."""
@@ -54,12 +54,12 @@ class Comparison:
 
     fact: str
     operator: Operator
-    operand: Known
+    operand: FactValue
     wanted: str = field(init=False, repr=False, compare=False)
     """What would make it true, in words."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "wanted", SIGNS[self.operator] + describe(self.operand))
+        object.__setattr__(self, "wanted", SIGNS[self.operator] + format_value(self.operand))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ class FactUse(NamedTuple):
     """A fact that decided: what was wanted, and what it was.  A tuple, for each decision makes dozens."""
 
     test: Comparison
-    value: Known | None
+    value: FactValue | None
     negated: bool = False
 
     @property
     def words(self) -> str:
         """Return ``phase = eval (wanted: train)``."""
-        found = "is unknown" if self.value is None else f"= {describe(self.value)}"
+        found = "is unknown" if self.value is None else f"= {format_value(self.value)}"
         return f"{self.test.fact} {found} (wanted: {'not ' if self.negated else ''}{self.test.wanted})"
 
 
@@ -140,7 +140,7 @@ def _join(parts: tuple[Condition, ...], facts: Facts, *, decisive: bool) -> Cond
     return unknown or ConditionResult(not decisive, tuple(settled))
 
 
-def _compare(test: Comparison, value: Known | None) -> Truth:
+def _compare(test: Comparison, value: FactValue | None) -> Truth:
     if value is None:
         return None
     if isinstance(value, tuple):
@@ -165,21 +165,21 @@ def comparisons(condition: Condition) -> Iterator[Comparison]:
             yield from comparisons(part)
 
 
-def conjuncts(condition: Condition) -> frozenset[Condition]:
+def split_conjuncts(condition: Condition) -> frozenset[Condition]:
     """Return what must all be true for a condition to be; nested ``all`` taken apart."""
     if not isinstance(condition, AllOf):
         return frozenset({condition})
-    return frozenset().union(*map(conjuncts, condition.parts))
+    return frozenset().union(*map(split_conjuncts, condition.parts))
 
 
-def describe(value: Known) -> str:
+def format_value(value: FactValue) -> str:
     """Return a value as a policy file would write it."""
     if isinstance(value, tuple):
         return ", ".join(map(_word, value)) or "nothing"
     return _word(value)
 
 
-def _word(value: Value) -> str:
+def _word(value: Scalar) -> str:
     match value:
         case bool():
             return str(value).lower()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from runner.core.policy.facts import Known
+from runner.core.policy.facts import FactValue
 
 MIN_MEASUREMENTS: Final = 20
 """Steps, or groups of steps, below which a mean says nothing."""
@@ -44,7 +44,7 @@ class Rate:
         return 2 * self.deviation / math.sqrt(self.count)
 
 
-def measured_rate(rates: Sequence[float]) -> Rate | None:
+def measure_rate(rates: Sequence[float]) -> Rate | None:
     """Return the rate that measurements come to; None while there are too few of them.
 
     Measurements should be means over groups of steps: single steps follow each other too closely to
@@ -135,14 +135,14 @@ class Alternatives:
             return "keep"
         return "restart" if self.soonest_change_s != self.resume_s else "resume"
 
-    def facts(self) -> dict[str, Known]:
+    def facts(self) -> dict[str, FactValue]:
         """Return what a policy may ask about."""
-        told: dict[str, Known] = {"econ.restart_gain": self.restart_gain, "econ.best": self.best}
+        told: dict[str, FactValue] = {"econ.restart_gain": self.restart_gain, "econ.best": self.best}
         return told if self.resume_gain is None else {**told, "econ.resume_gain": self.resume_gain}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ChangeCosts:
     """Everything that a comparison needs, but the rates."""
 
     work: Work
@@ -151,7 +151,7 @@ class Case:
     trial_s: float = 0.0
 
 
-def compare_alternatives(case: Case, now: Rate | None, new: Rate | None) -> Alternatives | None:
+def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) -> Alternatives | None:
     """Return the three alternatives; None while a rate is unknown, may be nothing, or no work is left."""
     work, costs = case.work, case.costs
     if now is None or new is None or new.low <= 0 or work.done >= work.total:
@@ -168,12 +168,12 @@ def worth_trying(expected: Alternatives, trial_s: float) -> bool:
     return trial_s < TRIAL_SHARE * (expected.keep_s - expected.soonest_change_s)
 
 
-def disappoints(promised: float, delivered: float) -> bool:
+def misses_expectation(promised: float, delivered: float) -> bool:
     """Return whether a change brought less than half of what its gain had promised: then go back, once."""
     return delivered - 1 < (promised - 1) / 2
 
 
-def break_even(work: Work, rate: float, overhead_s: float = 0.0) -> float:
+def break_even_speedup(work: Work, rate: float, overhead_s: float = 0.0) -> float:
     """Return how many times faster a restart from step 0 must be to end first; infinite if it never can.
 
     ``W / (W - D - rate * overhead)``; without overheads ``1 / (1 - share done)``.
@@ -185,18 +185,18 @@ def break_even(work: Work, rate: float, overhead_s: float = 0.0) -> float:
 # --- Interruptions ------------------------------------------------------------------------------------
 
 
-def _expected(case: Case, compute_s: float) -> float:
+def _expected(case: ChangeCosts, compute_s: float) -> float:
     """Return the expected time for so much computing that begins from something safe."""
     mean_s, interval_s = case.risk.mean_between_s, case.risk.interval_s
     if mean_s is None:
         return compute_s
     recovery_s = case.costs.recovery_s
     if interval_s is None:
-        return unsaved_s(compute_s, mean_s, recovery_s)
-    return compute_s * inflation(interval_s, case.costs.save_s, mean_s, recovery_s)
+        return expected_unsaved_s(compute_s, mean_s, recovery_s)
+    return compute_s * interruption_factor(interval_s, case.costs.save_s, mean_s, recovery_s)
 
 
-def _kept_going(case: Case, rate: float) -> float:
+def _kept_going(case: ChangeCosts, rate: float) -> float:
     """Return the expected time to the end of an attempt that goes on.
 
     One that saves nothing also stands to lose what it has: with the chance that an interruption comes
@@ -207,11 +207,11 @@ def _kept_going(case: Case, rate: float) -> float:
     if mean_s is None or case.risk.interval_s is not None:
         return _expected(case, left_s)
     recovery_s = case.costs.recovery_s
-    again_s = unsaved_s((work.total - work.saved) / rate, mean_s, recovery_s)
+    again_s = expected_unsaved_s((work.total - work.saved) / rate, mean_s, recovery_s)
     return -math.expm1(-left_s / mean_s) * (mean_s + recovery_s + again_s)
 
 
-def inflation(interval_s: float, save_s: float, mean_s: float, recovery_s: float) -> float:
+def interruption_factor(interval_s: float, save_s: float, mean_s: float, recovery_s: float) -> float:
     """Return the factor by which interruptions and saving lengthen computing (Daly 2006).
 
     ``(M / τ) · exp(R / M) · (exp((τ + δ) / M) - 1)``, about ``1 + δ/τ + (τ/2 + R)/M``.
@@ -219,7 +219,7 @@ def inflation(interval_s: float, save_s: float, mean_s: float, recovery_s: float
     return mean_s / interval_s * _exp(recovery_s / mean_s) * _expm1((interval_s + save_s) / mean_s)
 
 
-def unsaved_s(compute_s: float, mean_s: float, recovery_s: float) -> float:
+def expected_unsaved_s(compute_s: float, mean_s: float, recovery_s: float) -> float:
     """Return the expected time when every interruption throws back to where this began."""
     return (mean_s + recovery_s) * _expm1(compute_s / mean_s)
 
@@ -243,7 +243,7 @@ PRIOR_S: Final = 12 * 3600.0
 """Before anything is known: one interruption in twelve hours."""
 
 
-def mean_between_s(observed_s: float, interruptions: int) -> float:
+def estimate_mtbf_s(observed_s: float, interruptions: int) -> float:
     """Return the estimated seconds between two interruptions of a host.
 
     ``(prior + observed) / (1 + interruptions)``: the inverse of the posterior mean of the rate.  Count

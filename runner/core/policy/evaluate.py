@@ -11,7 +11,7 @@ from typing import Final
 
 from runner.core.policy import adjustments as remedies
 from runner.core.policy import guards as limits
-from runner.core.policy.adjustments import NO_REMEDY, possible
+from runner.core.policy.adjustments import NO_SETTING, can_adjust
 from runner.core.policy.conditions import ConditionResult, evaluate
 from runner.core.policy.decision import Action, Advice, Guard, PolicyDecision, RuleResult, Situation
 from runner.core.policy.explain import (
@@ -22,7 +22,7 @@ from runner.core.policy.explain import (
     format_span,
     with_reason,
 )
-from runner.core.policy.facts import DecisionPoint, Facts, Known
+from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import DISTURBS, STARTS, Adjustment, OnExhausted, Policy, Rule, Verb
 
@@ -32,7 +32,7 @@ ASKED_FIRST: Final = "would answer; what was asked for comes first"
 
 def decide(policy: Policy, moment: DecisionPoint, history: History, situation: Situation) -> PolicyDecision:
     """Return what a policy says at one moment of a job's life."""
-    facts = {**situation.facts, **derived(policy, moment, history, situation)}
+    facts = {**situation.facts, **derive_facts(policy, moment, history, situation)}
     situation = replace(situation, facts=facts)
     match moment:
         case DecisionPoint.EXIT:
@@ -43,11 +43,11 @@ def decide(policy: Policy, moment: DecisionPoint, history: History, situation: S
             return _offered(policy, history, situation)
 
 
-def derived(
+def derive_facts(
     policy: Policy, moment: DecisionPoint, history: History, situation: Situation
-) -> dict[str, Known]:
+) -> dict[str, FactValue]:
     """Return the facts that nobody has to gather: they follow from the history and the policy."""
-    facts: dict[str, Known] = {
+    facts: dict[str, FactValue] = {
         "attempt.n": history.attempts + 1,
         "attempt.charged": history.charged,
         "attempt.wall_s": (history.ran + situation.uptime).total_seconds(),
@@ -55,7 +55,9 @@ def derived(
     if situation.started:
         facts["attempt.uptime_s"] = situation.uptime.total_seconds()
     if moment is DecisionPoint.EXIT:
-        facts["attempt.same_root"] = history.times_stuck(root_of(situation.facts), situation.effective)
+        facts["attempt.same_root"] = history.times_stuck(
+            failure_fingerprint(situation.facts), situation.effective
+        )
     if moment is DecisionPoint.CHANGE:
         for verb in STARTS:
             gain = situation.facts.get(f"econ.{verb}_gain")
@@ -64,7 +66,7 @@ def derived(
     return facts
 
 
-def root_of(facts: Facts) -> str:
+def failure_fingerprint(facts: Facts) -> str:
     """Return what attempts that ended alike have in common."""
     return str(facts.get("root") or facts.get("cause") or facts.get("exit.class") or "unknown")
 
@@ -113,7 +115,7 @@ def _try(
     """Return the answer of a rule that is true, None if it has none; and a note about it."""
     if moment is not DecisionPoint.EXIT and rule.do in DISTURBS and not finding.readings:
         return None, "no fact speaks for it: a running attempt is not disturbed"
-    left = tuple(adjustment for adjustment in rule.adjust if possible(adjustment, situation.facts))
+    left = tuple(adjustment for adjustment in rule.adjust if can_adjust(adjustment, situation.facts))
     spent = _spent(rule, left, history, situation) if moment is DecisionPoint.EXIT else ""
     if spent and rule.spent is OnExhausted.NEXT:
         return None, f"{spent}; the next rule is asked"
@@ -123,8 +125,8 @@ def _try(
 def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
     """Return why a rule has no remedy left; empty when it has one."""
     if rule.adjust and not left:
-        return remedies.is_exhausted(rule.adjust, situation.facts)
-    tried = history.times_tried(rule, root_of(situation.facts), situation.effective)
+        return remedies.describe_exhausted(rule.adjust, situation.facts)
+    tried = history.times_tried(rule, failure_fingerprint(situation.facts), situation.effective)
     if rule.tries is not None and tried >= rule.tries:
         return f"all {rule.tries} retries are used" if rule.tries > 1 else "its one retry is used"
     return ""
@@ -134,7 +136,7 @@ def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation
 
 
 def _after_exit(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
-    facts, root = situation.facts, root_of(situation.facts)
+    facts, root = situation.facts, failure_fingerprint(situation.facts)
     advanced = facts.get("progress.advanced")
     before = history.revised() if advanced is True else history
     seen = facts.get("checkpoint.present") is True
@@ -143,24 +145,24 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Polic
         had_checkpoint=history.had_checkpoint or seen,
     )
     asked = _ask(policy, DecisionPoint.EXIT, before, situation)
-    wish = limits.requested(facts)
+    wish = limits.decide_operator_request(facts)
     verdict = wish or _judged(asked.answer, history, facts)
     if asked.answer and verdict.rule:
-        verdict = limits.worth_it(verdict, asked.answer.rule, facts)
+        verdict = limits.guard_charge(verdict, asked.answer.rule, facts)
     after = (
         ended.charged_for(root, situation.effective, advanced=_truth(advanced)) if verdict.charged else ended
     )
     if verdict.verb in STARTS:
         delay = policy.backoff.wait(after.setbacks, f"{situation.seed}/{after.attempts}")
         verdict = replace(verdict, delay=delay)
-    verdict = limits.under_ceilings(verdict, policy, after, situation, root)
+    verdict = limits.apply_ceilings(verdict, policy, after, situation, root)
     if asked.answer and verdict.verb in STARTS:
         after = after.tried_once_more(asked.answer.rule, root, situation.effective)
     decision = PolicyDecision(DecisionPoint.EXIT, verdict, after, facts, asked.weighed, asked.advice)
-    return overruled(decision) if wish else decision
+    return mark_overruled(decision) if wish else decision
 
 
-def overruled(decision: PolicyDecision) -> PolicyDecision:
+def mark_overruled(decision: PolicyDecision) -> PolicyDecision:
     """Return a decision whose rules say that what was asked for came first."""
     weighed = (each._replace(note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.weighed)
     return replace(decision, weighed=tuple(weighed))
@@ -175,7 +177,7 @@ def _judged(answer: _Answer | None, history: History, facts: Facts) -> Action:
         verb = Verb(rule.spent)
         said = (
             describe_program_exit(facts)
-            if answer.spent == NO_REMEDY
+            if answer.spent == NO_SETTING
             else f"{describe_exit(facts)}, and {answer.spent}"
         )
         return Action(verb, rule.name, with_reason(said, rule))
@@ -183,10 +185,10 @@ def _judged(answer: _Answer | None, history: History, facts: Facts) -> Action:
     verdict = Action(
         rule.do, rule.name, with_reason(reason, rule), rule.start, answer.adjust, charged=rule.charge
     )
-    return limits.safe_at_exit(verdict, history, facts)
+    return limits.guard_exit(verdict, history, facts)
 
 
-def _truth(value: Known | None) -> bool | None:
+def _truth(value: FactValue | None) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
@@ -216,7 +218,7 @@ def _offered(policy: Policy, history: History, situation: Situation) -> PolicyDe
             f"{describe_action(rule.do, rule.start, adjust, facts)}: {_argument(asked)}", rule
         )
         verdict = Action(rule.do, rule.name, reason, rule.start, adjust, charged=False)
-        verdict = limits.safe_change(verdict, policy, history, facts)
+        verdict = limits.guard_change(verdict, policy, history, facts)
     swapped = verdict.verb in STARTS and facts.get("operator.approved") is not True
     after = replace(history, swaps=history.swaps + 1) if swapped else history
     return PolicyDecision(DecisionPoint.CHANGE, verdict, after, facts, asked.weighed, asked.advice)

@@ -12,15 +12,15 @@ from math import inf
 from typing import Any, Final, TypeAlias
 
 from runner.core.policy.adjustments import describe_change
-from runner.core.policy.conditions import FactUse, describe
+from runner.core.policy.conditions import FactUse, format_value
 from runner.core.policy.decision import Action, PolicyDecision, RuleResult, Situation
-from runner.core.policy.facts import DecisionPoint, Facts, Known
+from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import RuleTally
 from runner.core.policy.model import Adjustment, Policy, Rule, Source, StartPoint, Verb
 
 VERSION: Final = 1
 
-BOUNDLESS: Final = 1e9
+UNBOUNDED_GAIN: Final = 1e9
 """From here on a gain is no measurement: nothing has to pay, because nothing is interrupted."""
 
 Record: TypeAlias = Mapping[str, Any]
@@ -28,7 +28,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class DecisionSubject:
     """Whose decision it was; the digest of a policy is computed once for all its decisions."""
 
     job: str
@@ -36,7 +36,9 @@ class About:
     digest: str
 
 
-def record(about: About, policy: Policy, situation: Situation, decision: PolicyDecision) -> dict[str, Any]:
+def make_record(
+    about: DecisionSubject, policy: Policy, situation: Situation, decision: PolicyDecision
+) -> dict[str, Any]:
     """Return a decision as JSON can keep it."""
     history = decision.history
     return {
@@ -64,7 +66,7 @@ def record(about: About, policy: Policy, situation: Situation, decision: PolicyD
     }
 
 
-def situation_of(kept: Record) -> Situation:
+def read_situation(kept: Record) -> Situation:
     """Return the situation of a record, for another policy to look at.
 
     Raises:
@@ -83,7 +85,7 @@ def situation_of(kept: Record) -> Situation:
     )
 
 
-def _figure(value: Known) -> Known:
+def _figure(value: FactValue) -> FactValue:
     """Return a fact as JSON can keep it: a gain without bound is the largest figure there is."""
     return sys.float_info.max if value == inf else value
 
@@ -125,7 +127,7 @@ def _tally(tally: RuleTally) -> dict[str, Any]:
 _TRUTH: Final[Mapping[bool | None, str]] = {True: "true", False: "false", None: "unknown"}
 
 
-def explained(kept: Record) -> Iterator[str]:
+def explain_record(kept: Record) -> Iterator[str]:
     """Yield a record in words: the verdict, every rule with the facts that decided, what is used up."""
     verdict, used = kept["verdict"], kept["used"]
     yield f"{kept['job']}, attempt {kept['attempt']}, on_{kept['moment']}: {verdict['reason']}"
@@ -175,11 +177,11 @@ def _of_gain(reading: FactUse) -> bool:
 
 
 def _gained(value: Any) -> str:  # noqa: ANN401  (JSON)
-    return "without bound" if _boundless(value) else describe(value)
+    return "without bound" if _boundless(value) else format_value(value)
 
 
 def _boundless(value: object) -> bool:
-    return isinstance(value, float) and value >= BOUNDLESS
+    return isinstance(value, float) and value >= UNBOUNDED_GAIN
 
 
 OUT_OF_DEVICE_MEMORY: Final = (

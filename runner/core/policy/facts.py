@@ -10,9 +10,9 @@ from enum import StrEnum
 from math import isfinite
 from typing import Final, TypeAlias
 
-Value: TypeAlias = bool | int | float | str
-Known: TypeAlias = Value | tuple[Value, ...]
-Facts: TypeAlias = Mapping[str, Known]
+Scalar: TypeAlias = bool | int | float | str
+FactValue: TypeAlias = Scalar | tuple[Scalar, ...]
+Facts: TypeAlias = Mapping[str, FactValue]
 
 _VALUES: Final = (bool, int, float, str)
 _NUMBERS: Final = (int, float)
@@ -32,7 +32,7 @@ class DecisionPoint(StrEnum):
     CHANGE = "change"  # a new revision or profile is offered while the job runs
 
 
-class Kind(StrEnum):
+class FactKind(StrEnum):
     """What the values of a fact are."""
 
     TRUTH = "true or false"
@@ -44,8 +44,8 @@ class Kind(StrEnum):
     WHOLES = "list of whole numbers"
 
 
-NUMERIC: Final = frozenset({Kind.WHOLE, Kind.NUMBER})
-LISTS: Final = frozenset({Kind.WORDS, Kind.WHOLES})
+NUMERIC: Final = frozenset({FactKind.WHOLE, FactKind.NUMBER})
+LISTS: Final = frozenset({FactKind.WORDS, FactKind.WHOLES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Fact:
     """
 
     name: str
-    kind: Kind
+    kind: FactKind
     moments: tuple[DecisionPoint, ...]
     meaning: str
     source: str
@@ -71,15 +71,15 @@ class Fact:
     def allows(self, value: object) -> bool:
         """Return whether this can be one value of the fact: of a list, whether it can be an entry."""
         match self.kind:
-            case Kind.TRUTH:
+            case FactKind.TRUTH:
                 return isinstance(value, bool)
-            case Kind.WORD:
+            case FactKind.WORD:
                 return isinstance(value, str) and self.has_word(value)
-            case Kind.WORDS | Kind.TEXT:
+            case FactKind.WORDS | FactKind.TEXT:
                 return isinstance(value, str)
-            case Kind.WHOLE | Kind.WHOLES:
+            case FactKind.WHOLE | FactKind.WHOLES:
                 return isinstance(value, int) and self._in_range(value)
-            case Kind.NUMBER:  # exhaustive
+            case FactKind.NUMBER:  # exhaustive
                 return isinstance(value, _NUMBERS) and self._in_range(value)
 
     def has_word(self, word: str) -> bool:
@@ -91,7 +91,7 @@ class Fact:
             return False
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
-    def read(self, value: object) -> Known | None:
+    def read(self, value: object) -> FactValue | None:
         """Return a value as it is kept, None if it cannot be one of this fact."""
         if self.kind not in LISTS:
             return self._single(value)
@@ -99,7 +99,7 @@ class Fact:
         kept = tuple(entry for entry in map(self._single, entries[:MAX_ENTRIES]) if entry is not None)
         return kept if len(kept) == len(entries[:MAX_ENTRIES]) else None
 
-    def _single(self, value: object) -> Value | None:
+    def _single(self, value: object) -> Scalar | None:
         if not isinstance(value, _VALUES) or not self.allows(value):
             return None
         if self.hint and isinstance(value, float) and not isfinite(value):

@@ -6,8 +6,8 @@ Each looks at a verdict and returns it, or another one that says which limit cha
 from dataclasses import replace
 from datetime import timedelta
 
-from runner.core.policy.adjustments import keeps_value
-from runner.core.policy.catalog import TABLE
+from runner.core.policy.adjustments import keeps_settings
+from runner.core.policy.catalog import FACTS
 from runner.core.policy.conditions import evaluate
 from runner.core.policy.decision import Action, Guard, Situation
 from runner.core.policy.explain import describe_action, describe_exit, format_span
@@ -16,7 +16,7 @@ from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Ceilings, Policy, Rule, Source, Verb
 
 
-def requested(facts: Facts) -> Action | None:
+def decide_operator_request(facts: Facts) -> Action | None:
     """Return what a person has asked for, which comes before any rule; work that is done stays done."""
     if facts.get("exit.class") == "success":
         return None
@@ -32,7 +32,7 @@ def requested(facts: Facts) -> Action | None:
 # --- Ceilings: another attempt, or none ---------------------------------------------------------------
 
 
-def under_ceilings(
+def apply_ceilings(
     verdict: Action, policy: Policy, after: History, situation: Situation, root: str
 ) -> Action:
     """Return a verdict that starts no attempt which a ceiling forbids.
@@ -49,17 +49,17 @@ def under_ceilings(
         why = f"{format_span(after.ran)} of running time are used, of {format_span(wall)}; the last: {last}"
         return _ended(verdict, Verb.GIVE_UP, why, Guard.WALL)
     stuck = after.times_stuck(root, situation.effective)
-    if stuck >= policy.ceilings.no_progress and all(map(keeps_value, verdict.adjust)):
+    if stuck >= policy.ceilings.no_progress and all(map(keeps_settings, verdict.adjust)):
         why = f"no progress: {stuck} attempts ended alike without a newer checkpoint; the last: {last}"
         return _ended(verdict, Verb.GIVE_UP, why, Guard.NO_PROGRESS)
-    if over_restart_rate(policy.ceilings, after, situation, verdict.delay):
+    if exceeds_restart_rate(policy.ceilings, after, situation, verdict.delay):
         storm = policy.ceilings.storm
         why = f"{storm.attempts} attempts started within {format_span(storm.within)}; the last: {last}"
         return _ended(verdict, Verb.HOLD, why, Guard.STORM)
     return verdict
 
 
-def over_restart_rate(ceilings: Ceilings, after: History, situation: Situation, delay: timedelta) -> bool:
+def exceeds_restart_rate(ceilings: Ceilings, after: History, situation: Situation, delay: timedelta) -> bool:
     """Return whether one more start after ``delay`` would be one too many in its window."""
     opens = situation.now + delay - ceilings.storm.within
     return sum(start > opens for start in after.starts) >= ceilings.storm.attempts
@@ -72,7 +72,7 @@ def _ended(verdict: Action, verb: Verb, why: str, limit: Guard) -> Action:
 # --- Clamps at the end of an attempt ------------------------------------------------------------------
 
 
-def safe_at_exit(verdict: Action, history: History, facts: Facts) -> Action:
+def guard_exit(verdict: Action, history: History, facts: Facts) -> Action:
     """Return a verdict that neither calls a failure a success nor begins afresh where checkpoints were."""
     if verdict.verb is Verb.FINISH and facts.get("exit.class") != "success":
         why = f"{verdict.reason}; but nothing says that the work is done"
@@ -98,7 +98,7 @@ def _with_checkpoint(verdict: Action, history: History, facts: Facts) -> Action:
     return verdict
 
 
-def worth_it(verdict: Action, rule: Rule, facts: Facts) -> Action:
+def guard_charge(verdict: Action, rule: Rule, facts: Facts) -> Action:
     """Return a verdict that charges, unless the runner itself knows why it need not.
 
     What a container says about itself makes nothing free: the rule must be true without it, or the
@@ -106,7 +106,7 @@ def worth_it(verdict: Action, rule: Rule, facts: Facts) -> Action:
     """
     if verdict.charged or facts.get("progress.advanced") is True:
         return verdict
-    proven = {name: value for name, value in facts.items() if not TABLE[name].hint}
+    proven = {name: value for name, value in facts.items() if not FACTS[name].hint}
     if evaluate(rule.when, proven).truth is True:
         return verdict
     return replace(verdict, charged=True, limit=verdict.limit or Guard.NOT_FREE)
@@ -115,7 +115,7 @@ def worth_it(verdict: Action, rule: Rule, facts: Facts) -> Action:
 # --- Clamps while it runs -----------------------------------------------------------------------------
 
 
-def safe_change(verdict: Action, policy: Policy, history: History, facts: Facts) -> Action:
+def guard_change(verdict: Action, policy: Policy, history: History, facts: Facts) -> Action:
     """Return a verdict that takes no running attempt's work away for nothing."""
     if verdict.verb not in STARTS:
         return verdict

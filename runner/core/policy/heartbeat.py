@@ -19,24 +19,24 @@ FLOOR_S: Final = 300.0
 FACTOR: Final = 5.0
 """So many times its longest silence an attempt may be silent (NVRx learns its timeouts alike)."""
 
-WARM_UP: Final = 5
+WARM_UP_STEPS: Final = 5
 """Steps that are no measure for the others: caches are cold, kernels are chosen, allocators grow."""
 
-BLINK_S: Final = 60.0
+MAX_PROBE_GAP_S: Final = 60.0
 """A longer time between two looks is one in which nobody looked; more than this of it counts for nothing."""
 
-TIMELESS: Final = frozenset({"init", "compile", "eval", "save", "drain"})
+UNTIMED_PHASES: Final = frozenset({"init", "compile", "eval", "save", "drain"})
 """Phases without a limit."""
 
 SAMPLES: Final = 64
 """Points that a rate is taken from, spread over its window."""
 
-LEAST_SPAN_S: Final = 10.0
+MIN_RATE_SPAN_S: Final = 10.0
 """A rate over less than this is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class ProgressReport:
     """What one look found: the last thing that the attempt said."""
 
     phase: str
@@ -47,7 +47,7 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ProgressPoint:
     """How many items were done at one moment (monotonic seconds)."""
 
     at: float
@@ -59,7 +59,7 @@ class Heartbeat:
     """What the looks at one attempt come to so far; ``seen`` returns the next one."""
 
     window_s: float = 300.0  # of the recent rate
-    sign: Sign | None = None
+    sign: ProgressReport | None = None
     born: float | None = None  # when the attempt started, monotonic seconds; None: nobody knows
     start_s: float | None = None  # from there to its first step; None: not yet, or nobody looked on
     looked: float = 0.0  # when
@@ -68,10 +68,10 @@ class Heartbeat:
     idle_s: float = 0.0  # since its step last grew
     steps: int = 0  # taken while somebody looked on
     longest: tuple[tuple[str, float], ...] = ()  # silence by phase, after the warm-up
-    first: Point | None = None
-    points: tuple[Point, ...] = ()
+    first: ProgressPoint | None = None
+    points: tuple[ProgressPoint, ...] = ()
 
-    def seen(self, sign: Sign | None, now: float) -> "Heartbeat":
+    def seen(self, sign: ProgressReport | None, now: float) -> "Heartbeat":
         """Return what is known after one more look; None: there was nothing that could be read."""
         if sign is None or self.sign is None:
             spoke = now if sign else self.spoke
@@ -79,10 +79,10 @@ class Heartbeat:
                 self, sign=sign or self.sign, looked=now, spoke=spoke, start_s=self._start(sign, now)
             )
             return _counted(after, sign, now)
-        passed = min(max(now - self.looked, 0.0), BLINK_S)
+        passed = min(max(now - self.looked, 0.0), MAX_PROBE_GAP_S)
         age = self.age_s + passed
         spoke, grown = sign != self.sign, max(sign.step - self.sign.step, 0)
-        learnt = self._learnt(self.sign.phase, age) if spoke and self.steps >= WARM_UP else self.longest
+        learnt = self._learnt(self.sign.phase, age) if spoke and self.steps >= WARM_UP_STEPS else self.longest
         after = replace(
             self,
             sign=sign,
@@ -96,14 +96,14 @@ class Heartbeat:
         )
         return _counted(after, sign, now)
 
-    def _start(self, sign: Sign | None, now: float) -> float | None:
+    def _start(self, sign: ProgressReport | None, now: float) -> float | None:
         """Return how long the start took, once the first step has been seen by somebody who looked on."""
         before = self.sign
         if self.start_s is not None or self.born is None or sign is None or sign.step <= sign.begun:
             return self.start_s
         missed = before is not None and before.step > before.begun
         unseen_s = now - max(self.looked, self.born)
-        return None if missed or unseen_s > BLINK_S else max(now - self.born, 0.0)
+        return None if missed or unseen_s > MAX_PROBE_GAP_S else max(now - self.born, 0.0)
 
     def _learnt(self, phase: str, silence_s: float) -> tuple[tuple[str, float], ...]:
         known = dict(self.longest)
@@ -115,7 +115,11 @@ class Heartbeat:
         Before a silence has been seen to end, no silence can have been longer than all the time until it
         spoke last.
         """
-        if self.sign is None or self.sign.phase in TIMELESS or self.sign.step - self.sign.begun < WARM_UP:
+        if (
+            self.sign is None
+            or self.sign.phase in UNTIMED_PHASES
+            or self.sign.step - self.sign.begun < WARM_UP_STEPS
+        ):
             return None
         longest = dict(self.longest).get(self.sign.phase)
         if longest is None and self.born is not None:
@@ -144,18 +148,18 @@ class Heartbeat:
         return Rate(mean, statistics.stdev(parts) if len(parts) > 1 else 0.0, len(parts))
 
 
-def _between(first: Point | None, last: Point) -> float | None:
-    if first is None or last.at - first.at < LEAST_SPAN_S:
+def _between(first: ProgressPoint | None, last: ProgressPoint) -> float | None:
+    if first is None or last.at - first.at < MIN_RATE_SPAN_S:
         return None
     return max(last.items - first.items, 0) / (last.at - first.at)
 
 
-def _counted(heartbeat: Heartbeat, sign: Sign | None, now: float) -> Heartbeat:
+def _counted(heartbeat: Heartbeat, sign: ProgressReport | None, now: float) -> Heartbeat:
     """Return it with a point for the rates, where one is due."""
     points = heartbeat.points
     if sign is None or not sign.items or (points and now - points[-1].at < heartbeat.window_s / SAMPLES):
         return heartbeat
-    kept = (*points, point := Point(now, sign.items))
+    kept = (*points, point := ProgressPoint(now, sign.items))
     while len(kept) > 2 and kept[1].at <= now - heartbeat.window_s:
         kept = kept[1:]
     return replace(heartbeat, first=heartbeat.first or point, points=kept)

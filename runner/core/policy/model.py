@@ -85,7 +85,7 @@ class Setting(StrEnum):
     PROFILE = "profile"
 
 
-TURNS: Final[Mapping[Setting, str]] = {
+SETTING_CHANGES: Final[Mapping[Setting, str]] = {
     Setting.MICRO_BATCH: "halve",
     Setting.EVAL_BATCH: "halve",
     Setting.WORKERS: "halve",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from runner.core.policy.decision import Action, Situation
 from runner.core.policy.evaluate import decide
-from runner.core.policy.explain import Record, situation_of
+from runner.core.policy.explain import Record, read_situation
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Policy
@@ -64,11 +64,11 @@ def replay(job: str, policy: Policy, journal: Sequence[Record]) -> Replay:
     history, stopped, certain = History(), False, True
     turns: list[ReplayStep] = []
     for kept in ends:
-        situation = situation_of(kept)
+        situation = read_situation(kept)
         decision = None if stopped else decide(policy, DecisionPoint.EXIT, history, situation)
         recorded = kept["verdict"]
         verdict = decision.verdict if decision else None
-        lost = lost_s(situation)
+        lost = unsaved_s(situation)
         turns.append(ReplayStep(kept["attempt"], recorded["do"], recorded["reason"], lost, verdict, certain))
         if decision:
             history = _next(decision.history, situation)
@@ -84,7 +84,7 @@ def _next(history: History, situation: Situation) -> History:
     return history.asked_for() if asked else history
 
 
-def lost_s(situation: Situation) -> float:
+def unsaved_s(situation: Situation) -> float:
     """Return the seconds of an attempt that no checkpoint keeps."""
     facts, uptime = situation.facts, situation.uptime.total_seconds()
     if facts.get("exit.class") == "success":

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.policy.facts import Facts
-from runner.core.policy.heartbeat import Sign
+from runner.core.policy.heartbeat import ProgressReport
 from runner.core.policy.model import Policy
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, LaunchRequest
@@ -38,7 +38,7 @@ class ExitFindings:
 class ProgressProbe:
     """What one look at the directory of a running attempt shows."""
 
-    sign: Sign | None = None  # what it said last; None: nothing that could be read
+    sign: ProgressReport | None = None  # what it said last; None: nothing that could be read
     facts: Facts = field(default_factory=dict)
     effective: str = ""  # digest of the spec as it really runs
 

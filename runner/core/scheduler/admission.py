@@ -8,12 +8,12 @@ from enum import StrEnum
 from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import Quota
 from runner.core.scheduler.device_selection import select_devices
-from runner.core.scheduler.placement import Placements, suits
-from runner.core.scheduler.snapshot import Device, PendingJob, ResourceRequest, Snapshot
-from runner.core.scheduler.words import count_of, describe_request, size
+from runner.core.scheduler.placement import Placements, matches_request
+from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, SchedulableDevice, Snapshot
+from runner.core.scheduler.words import describe_request, format_count, format_memory
 
 
-class AdmissionRequest(StrEnum):
+class RefusalReason(StrEnum):
     """What of a job stands against it."""
 
     CLASS = "class"
@@ -30,11 +30,11 @@ class AdmissionRequest(StrEnum):
 class Refusal:
     """Why a job cannot be accepted, and what there is instead."""
 
-    about: AdmissionRequest
+    about: RefusalReason
     text: str
 
 
-def refusals(job: PendingJob, snapshot: Snapshot, jobs: int = 1) -> tuple[Refusal, ...]:
+def check_admission(job: PendingJob, snapshot: Snapshot, jobs: int = 1) -> tuple[Refusal, ...]:
     """Return why a job could never start on these hosts under these rules, and what there is instead.
 
     Empty: it may wait.  Whether anything is free now does not matter; devices out of service count.
@@ -47,7 +47,7 @@ def _classes(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
     names = [each.name for each in sorted(snapshot.rules.classes, key=lambda each: each.rank)]
     if job.priority_class not in names:
         yield Refusal(
-            AdmissionRequest.CLASS, f"there is no class {job.priority_class}; there are {', '.join(names)}"
+            RefusalReason.CLASS, f"there is no class {job.priority_class}; there are {', '.join(names)}"
         )
 
 
@@ -56,45 +56,45 @@ def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
     if places.possible(places.shape(job.needs)):
         return
     devices = [device for host in snapshot.hosts for device in host.devices]
-    if job.needs.gpus and not any(suits(job.needs, device) for device in devices):
+    if job.needs.gpus and not any(matches_request(job.needs, device) for device in devices):
         text = f"no device suits: {describe_request(job.needs)} asked for; there {_inventory(devices)}"
         yield Refusal(_culprit(job.needs, devices), text)
     elif job.needs.gpus and not _together(job.needs, places):
         most = max(_most(job.needs, places))
         yield Refusal(
-            AdmissionRequest.COUNT,
+            RefusalReason.COUNT,
             f"{describe_request(job.needs)} asked for; of such devices there are at most {most} together",
         )
     else:
-        yield Refusal(AdmissionRequest.HOST, _no_host(job.needs, snapshot))
+        yield Refusal(RefusalReason.HOST, _no_host(job.needs, snapshot))
 
 
 def _no_host(needs: ResourceRequest, snapshot: Snapshot) -> str:
     hosts = snapshot.hosts
     cpus = max((host.cpus for host in hosts), default=0)
-    memory = size(max((host.memory_bytes for host in hosts), default=0))
+    memory = format_memory(max((host.memory_bytes for host in hosts), default=0))
     beside = " where such devices are" if needs.gpus else ""
     return (
-        f"{needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory asked for; "
+        f"{needs.cpus:g} cpus and {format_memory(needs.memory_bytes)} of memory asked for; "
         f"no host has both{beside}, and the largest has {cpus:g} cpus, the largest {memory}"
     )
 
 
-def _culprit(needs: ResourceRequest, devices: Iterable[Device]) -> AdmissionRequest:
+def _culprit(needs: ResourceRequest, devices: Iterable[SchedulableDevice]) -> RefusalReason:
     """Return the condition with which the last suitable device is out, in the order of the job file."""
     there = [device for device in devices if needs.vendor in {None, device.vendor}]
     of_kind = ResourceRequest(gpus=1, kind=needs.kind)
     of_model = replace(of_kind, models=needs.models)
     large = replace(of_model, device_bytes=needs.device_bytes)
     steps = (
-        (AdmissionRequest.KIND, of_kind),
-        (AdmissionRequest.MODEL, of_model),
-        (AdmissionRequest.MEMORY, large),
+        (RefusalReason.KIND, of_kind),
+        (RefusalReason.MODEL, of_model),
+        (RefusalReason.MEMORY, large),
     )
     if not there:
-        return AdmissionRequest.COUNT
-    out = (about for about, step in steps if not any(suits(step, device) for device in there))
-    return next(out, AdmissionRequest.CAPABILITY)
+        return RefusalReason.COUNT
+    out = (about for about, step in steps if not any(matches_request(step, device) for device in there))
+    return next(out, RefusalReason.CAPABILITY)
 
 
 def _together(needs: ResourceRequest, places: Placements) -> bool:
@@ -115,13 +115,14 @@ def _most(needs: ResourceRequest, places: Placements) -> Iterator[int]:
         yield next(fitting, 0)
 
 
-def _inventory(devices: Iterable[Device]) -> str:
+def _inventory(devices: Iterable[SchedulableDevice]) -> str:
     """Return what devices there are, in words."""
     models = Counter((device.model or device.vendor, device.kind, device.memory_bytes) for device in devices)
     if not models:
         return "are none"
     return "are " + ", ".join(
-        f"{count} {model} ({kind}, {size(memory)})" for (model, kind, memory), count in models.items()
+        f"{count} {model} ({kind}, {format_memory(memory)})"
+        for (model, kind, memory), count in models.items()
     )
 
 
@@ -136,13 +137,13 @@ def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]
 
 def _quota(whose: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iterator[Refusal]:
     if quota.devices is not None and gpus > quota.devices:
-        text = f"{whose} may have {count_of(quota.devices, 'device')} at a time, and this asks for {gpus}"
-        yield Refusal(AdmissionRequest.COUNT, text)
+        text = f"{whose} may have {format_count(quota.devices, 'device')} at a time, and this asks for {gpus}"
+        yield Refusal(RefusalReason.COUNT, text)
     if quota.jobs == 0:
-        yield Refusal(AdmissionRequest.TURN, f"{whose} may have no job running")
+        yield Refusal(RefusalReason.TURN, f"{whose} may have no job running")
     if quota.queued is not None and queued + jobs > quota.queued:
         more = f"; these are {jobs}" if jobs > 1 else ""
         yield Refusal(
-            AdmissionRequest.TURN,
-            f"{whose} may have {count_of(quota.queued, 'job')} waiting, and has {queued}{more}",
+            RefusalReason.TURN,
+            f"{whose} may have {format_count(quota.queued, 'job')} waiting, and has {queued}{more}",
         )

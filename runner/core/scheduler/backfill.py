@@ -14,18 +14,18 @@ from typing import TypeAlias
 
 from runner.core.scheduler.calendar import Calendar, Limit
 from runner.core.scheduler.device_selection import Selection
-from runner.core.scheduler.fairshare import Shares
+from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.pending import PendingReason, PendingReasons
 from runner.core.scheduler.placement import Placement, Placements, RequestClass
-from runner.core.scheduler.preemption import PreemptionCandidate, best_candidate, released_at
-from runner.core.scheduler.priority import Eligible
+from runner.core.scheduler.preemption import PreemptionCandidate, book_release, find_preemption
+from runner.core.scheduler.priority import EligibleJobs
 from runner.core.scheduler.snapshot import JobArray, PendingJob, Snapshot
 from runner.core.scheduler.timeline import Span
-from runner.core.scheduler.words import span
+from runner.core.scheduler.words import format_duration
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartJob:
     """Start this job on this host, with these devices."""
 
     job_id: str
@@ -34,7 +34,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Preempt:
+class PreemptJob:
     """Make a running job save, leave and wait again, for the sake of another; not charged to it."""
 
     job_id: str
@@ -56,8 +56,8 @@ class Reservation:
 class Plan:
     """The decision.  ``waits`` holds every job that does not start; its words are made when read."""
 
-    starts: tuple[Start, ...]
-    preemptions: tuple[Preempt, ...]
+    starts: tuple[StartJob, ...]
+    preemptions: tuple[PreemptJob, ...]
     reservations: tuple[Reservation, ...]
     waits: Mapping[str, PendingReason]
 
@@ -67,7 +67,7 @@ def plan(snapshot: Snapshot) -> Plan:
     return _Planner(snapshot).plan()
 
 
-Under: TypeAlias = tuple[str, str, JobArray | None, int]
+LimitKey: TypeAlias = tuple[str, str, JobArray | None, int]
 """What decides which limits a job falls under, and by how much it uses them up."""
 
 
@@ -78,28 +78,28 @@ class _Planner:
     snapshot: Snapshot
     book: Calendar = field(init=False)
     places: Placements = field(init=False)
-    shares: Shares = field(init=False)
+    shares: FairShare = field(init=False)
     endless: Span = field(init=False)
     endless_s: float = field(init=False)  # from now on
-    starts: list[Start] = field(default_factory=list)
-    preemptions: list[Preempt] = field(default_factory=list)
+    starts: list[StartJob] = field(default_factory=list)
+    preemptions: list[PreemptJob] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     until: dict[str, float] = field(default_factory=dict)  # ends of what starts, by device
     headed: bool = False  # the first blocked job has its reservation
     closed: set[str] = field(default_factory=set)  # limits that an overdue job waits for
     spared: dict[str, int] = field(default_factory=dict)  # what one at a limit uses up of its others
-    capped: dict[Under, float] = field(default_factory=dict)  # who is at a limit, for how long or longer
+    capped: dict[LimitKey, float] = field(default_factory=dict)  # who is at a limit, for how long or longer
     living: set[int] = field(default_factory=set)  # shapes that may still find a place, by identity
 
     def __post_init__(self) -> None:
         self.book = Calendar(self.snapshot)
         self.places = Placements(self.book)
-        self.shares = Shares.of(self.snapshot)
+        self.shares = FairShare.of(self.snapshot)
         self.endless = self.snapshot.endless
         self.endless_s = self.endless.until(self.snapshot.now_s) - self.snapshot.now_s
 
     def plan(self) -> Plan:
-        eligible = Eligible(self.snapshot, self.shares)
+        eligible = EligibleJobs(self.snapshot, self.shares)
         self.living = {id(self.places.shape(needs)) for needs in eligible.needs.values()}
         late = len(eligible.overdue)
         for number, job in enumerate(eligible):
@@ -190,7 +190,7 @@ class _Planner:
         self.shares.charge(job.owner, job.group, job.needs, lasts_s)
         until_s = inf if job.lasts_s is None else self.snapshot.now_s + lasts_s
         self.until |= dict.fromkeys(choice.devices, until_s)
-        self.starts.append(Start(job.job_id, choice.host.host.name, choice.devices))
+        self.starts.append(StartJob(job.job_id, choice.host.host.name, choice.devices))
 
     def _blocked(self, job: PendingJob, shape: RequestClass, caps: Sequence[Limit], *, late: bool) -> bool:
         """Reserve for a job what it waits for, and return whether those behind it may still start."""
@@ -215,14 +215,14 @@ class _Planner:
 
     def _preempting(self, job: PendingJob, shape: RequestClass, place: Placement, stay: Span) -> Placement:
         """Return the place that preemption gives a job, where that pays; else the one it has."""
-        deal = best_candidate(self.book, job, shape, place, stay)
+        deal = find_preemption(self.book, job, shape, place, stay)
         if deal is None:
             return place
         host = self.book.hosts[deal.place.choice.host.number]
         for victim in deal.victims:
-            released_at(self.book, host, victim, deal.place.at_s)
+            book_release(self.book, host, victim, deal.place.at_s)
             self.book.ends[victim.job_id] = deal.place.at_s
-            self.preemptions.append(Preempt(victim.job_id, job.job_id, _why(job, deal, place)))
+            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, _why(job, deal, place)))
         return Placement(deal.place.at_s, Selection(deal.place.choice.score, host, deal.place.choice.devices))
 
 
@@ -232,7 +232,7 @@ def _reaches(lasts_s: float, least_s: float | None) -> bool:
 
 
 def _why(job: PendingJob, deal: PreemptionCandidate, place: Placement) -> str:
-    spared = span(place.at_s - deal.place.at_s)
+    spared = format_duration(place.at_s - deal.place.at_s)
     return (
         f"gives way to job {job.job_id} of class {job.priority_class}, which would wait {spared} longer: "
         f"{deal.won:.0f} device-seconds won for {deal.lost:.0f} lost, by class"

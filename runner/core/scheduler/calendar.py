@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 
 from runner.core.scheduler.config import Quota
 from runner.core.scheduler.snapshot import (
-    Device,
+    DeviceKind,
     DeviceState,
     Host,
-    Kind,
     Maintenance,
     PendingJob,
     ResourceRequest,
     RunningJob,
+    SchedulableDevice,
     Snapshot,
 )
 from runner.core.scheduler.timeline import Timeline
 
-OVERRUN = 0.1
+OVERRUN_SHARE = 0.1
 """A job past its expected end is taken to need so much more of the time that it has had,"""
 
 OVERRUN_S = 60.0
@@ -29,10 +29,10 @@ OVERRUN_S = 60.0
 
 
 @dataclass(slots=True)
-class Slot:
+class DeviceSlot:
     """A device in the book: 1 while nobody has it, or the bytes that are left of a shared one."""
 
-    device: Device
+    device: SchedulableDevice
     number: int  # place among the devices of its host
     capacity: int
     free: Timeline
@@ -46,14 +46,14 @@ class HostCalendar:
     host: Host
     millicpus: Timeline
     memory: Timeline
-    slots: list[Slot]
+    slots: list[DeviceSlot]
     link_groups: dict[str | None, int]  # devices on each
     rising: bool = True
     version: int = 0
 
     def copy(self) -> "HostCalendar":
         """Return a twin to try something out on."""
-        slots = [Slot(each.device, each.number, each.capacity, each.free.copy()) for each in self.slots]
+        slots = [DeviceSlot(each.device, each.number, each.capacity, each.free.copy()) for each in self.slots]
         return HostCalendar(
             self.number,
             self.host,
@@ -80,7 +80,7 @@ class HostCalendar:
         held = frozenset(devices)
         for slot in self.slots if held else ():
             if slot.device.uuid in held:
-                slot.free.take(begins_s, ends_s, sign * share(needs))
+                slot.free.take(begins_s, ends_s, sign * device_units(needs))
         self.version += 1
 
     def close(self, window: Maintenance, now_s: float) -> None:
@@ -100,16 +100,16 @@ def millicpus(needs: ResourceRequest) -> int:
     return round(needs.cpus * 1000)
 
 
-def share(needs: ResourceRequest) -> int:
+def device_units(needs: ResourceRequest) -> int:
     """Return what is taken of each device: all of it, or bytes."""
-    return needs.device_bytes if needs.kind is Kind.SHARED else 1
+    return needs.device_bytes if needs.kind is DeviceKind.SHARED else 1
 
 
 def expected_end(job: RunningJob, snapshot: Snapshot) -> float:
     """Return when a running job will have given everything back, as far as anybody can tell."""
     unknown = job.started_s + snapshot.rules.unknown_s
     ends_s = unknown if job.ends_s is None else job.ends_s
-    late_s = max(OVERRUN * (snapshot.now_s - job.started_s), OVERRUN_S)
+    late_s = max(OVERRUN_SHARE * (snapshot.now_s - job.started_s), OVERRUN_S)
     return ends_s if ends_s > snapshot.now_s else snapshot.now_s + late_s
 
 
@@ -222,9 +222,9 @@ def _host_book(number: int, host: Host, held: set[str], now_s: float) -> HostCal
     return HostCalendar(number, host, cpus, memory, slots, link_groups)
 
 
-def _slot(number: int, device: Device, held: set[str], now_s: float) -> Slot:
+def _slot(number: int, device: SchedulableDevice, held: set[str], now_s: float) -> DeviceSlot:
     in_service = device.state is DeviceState.FREE or (
-        device.state is DeviceState.LENT and (device.uuid in held or device.kind is Kind.SHARED)
+        device.state is DeviceState.LENT and (device.uuid in held or device.kind is DeviceKind.SHARED)
     )
-    capacity = device.shareable_bytes if device.kind is Kind.SHARED else 1
-    return Slot(device, number, capacity, Timeline(now_s, capacity if in_service else 0))
+    capacity = device.shareable_bytes if device.kind is DeviceKind.SHARED else 1
+    return DeviceSlot(device, number, capacity, Timeline(now_s, capacity if in_service else 0))

@@ -11,7 +11,7 @@ HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
 
-class Order(StrEnum):
+class SchedulingOrder(StrEnum):
     """Who goes first; all but ``FAIR`` are there to be compared with."""
 
     FAIR = "fair"  # class, fair share, the owner's own priority, age
@@ -66,7 +66,7 @@ class Quotas:
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption:
+class PreemptionConfig:
     """When it pays to stop one job for another."""
 
     hurdle: float = 1.5  # what is won must be so many times what is lost
@@ -79,7 +79,7 @@ class Preemption:
 class SchedulerConfig:
     """Everything about the order that a site can decide."""
 
-    order: Order = Order.FAIR
+    order: SchedulingOrder = SchedulingOrder.FAIR
     classes: tuple[PriorityClass, ...] = DEFAULT_CLASSES
     backfill: bool = True
     quotas: Quotas = Quotas()
@@ -91,7 +91,7 @@ class SchedulerConfig:
     unknown_s: float = DAY_S  # what a job without a limit or a past is taken to need
     overdue_per_owner: int = 4  # jobs of one owner that may go before all others at a time
     reservations: int = 8  # kept at a time for overdue jobs
-    preemption: Preemption = Preemption()
+    preemption: PreemptionConfig = PreemptionConfig()
 
     def class_of(self, name: str) -> PriorityClass:
         """Return a class; a name that the site has given up means the middle rank of those it has."""

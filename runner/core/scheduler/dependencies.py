@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.core.job.states import Outcome
-from runner.core.scheduler.snapshot import Condition, Dependency, EndedJob
+from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
 
 
 class Readiness(StrEnum):
@@ -44,7 +44,7 @@ def resolve(reference: str, owner: str, known: Sequence[Named]) -> str | None:
     return named[-1] if named else None
 
 
-def refuse_cycles(edges: Mapping[str, Iterable[str]]) -> None:
+def check_cycles(edges: Mapping[str, Iterable[str]]) -> None:
     """Look for jobs that wait for one another, given for each the jobs that it waits for.
 
     Raises:
@@ -72,19 +72,23 @@ def _walk(start: str, edges: Mapping[str, Iterable[str]], done: set[str]) -> Non
             todo += [(other, False) for other in edges.get(job, ())]
 
 
-def satisfied(after: Dependency, ended: Mapping[str, EndedJob]) -> Readiness:
+def check_dependency(after: Dependency, ended: Mapping[str, EndedJob]) -> Readiness:
     """Return what is known about one dependency."""
     end = ended.get(after.job_id)
     if end is None:
         return Readiness.PENDING
     succeeded = end.outcome is Outcome.SUCCEEDED
-    wanted = {Condition.OK: succeeded, Condition.FAILED: not succeeded, Condition.ANY: True}
+    wanted = {
+        DependencyCondition.OK: succeeded,
+        DependencyCondition.FAILED: not succeeded,
+        DependencyCondition.ANY: True,
+    }
     return Readiness.READY if wanted[after.condition] else Readiness.NEVER
 
 
-def readiness(after: Sequence[Dependency], ended: Mapping[str, EndedJob]) -> Readiness:
+def check_dependencies(after: Sequence[Dependency], ended: Mapping[str, EndedJob]) -> Readiness:
     """Return what is known about all of a job's dependencies together."""
-    each = {satisfied(one, ended) for one in after}
+    each = {check_dependency(one, ended) for one in after}
     if Readiness.NEVER in each:
         return Readiness.NEVER
     return Readiness.PENDING if Readiness.PENDING in each else Readiness.READY

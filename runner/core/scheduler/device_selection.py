@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from runner.core.scheduler.calendar import HostCalendar, Slot
+from runner.core.scheduler.calendar import DeviceSlot, HostCalendar
 from runner.core.scheduler.snapshot import ResourceRequest
 
 Score = tuple[int, int, tuple[int, int], bool, int, int]
@@ -25,7 +25,9 @@ class Selection:
     devices: tuple[str, ...]
 
 
-def select_devices(needs: ResourceRequest, host: HostCalendar, free: Sequence[Slot]) -> Selection | None:
+def select_devices(
+    needs: ResourceRequest, host: HostCalendar, free: Sequence[DeviceSlot]
+) -> Selection | None:
     """Return the best choice among the free devices of a host; None if they do not suffice."""
     if not needs.gpus:
         return Selection((len(host.slots) and 1, 0, (0, 0), False, 0, host.number), host, ())
@@ -40,9 +42,9 @@ def select_devices(needs: ResourceRequest, host: HostCalendar, free: Sequence[Sl
     return None if needs.linked else _on_several(needs.gpus, host, link_groups)
 
 
-def _islands(free: Iterable[Slot]) -> list[list[Slot]]:
+def _islands(free: Iterable[DeviceSlot]) -> list[list[DeviceSlot]]:
     """Return devices by island; one without links is an island of its own."""
-    link_groups: dict[tuple[str, str, str], list[Slot]] = {}
+    link_groups: dict[tuple[str, str, str], list[DeviceSlot]] = {}
     for slot in free:
         device = slot.device
         key = (device.vendor, device.model, device.link_group or f"alone {device.uuid}")
@@ -50,7 +52,7 @@ def _islands(free: Iterable[Slot]) -> list[list[Slot]]:
     return list(link_groups.values())
 
 
-def _on_one(count: int, host: HostCalendar, link_group: list[Slot]) -> Selection:
+def _on_one(count: int, host: HostCalendar, link_group: list[DeviceSlot]) -> Selection:
     device = link_group[0].device
     whole = device.link_group is not None and len(link_group) == host.link_groups[device.link_group] > 1
     left = len(link_group) - count
@@ -58,7 +60,7 @@ def _on_one(count: int, host: HostCalendar, link_group: list[Slot]) -> Selection
     return Selection(score, host, _near(link_group, count))
 
 
-def _on_several(count: int, host: HostCalendar, link_groups: list[list[Slot]]) -> Selection | None:
+def _on_several(count: int, host: HostCalendar, link_groups: list[list[DeviceSlot]]) -> Selection | None:
     """Return devices of one vendor and as few islands as can be, of one model if that suffices."""
     kinds = dict.fromkeys(
         (each[0].device.vendor, model) for each in link_groups for model in (each[0].device.model, None)
@@ -68,13 +70,13 @@ def _on_several(count: int, host: HostCalendar, link_groups: list[list[Slot]]) -
     return min(found, key=lambda choice: choice.score) if found else None
 
 
-def _of(link_groups: list[list[Slot]], vendor: str, model: str | None) -> list[list[Slot]]:
+def _of(link_groups: list[list[DeviceSlot]], vendor: str, model: str | None) -> list[list[DeviceSlot]]:
     return [each for each in link_groups
             if each[0].device.vendor == vendor and model in {None, each[0].device.model}]  # fmt: skip
 
 
-def _gather(count: int, host: HostCalendar, link_groups: list[list[Slot]]) -> Selection | None:
-    taken: list[Slot] = []
+def _gather(count: int, host: HostCalendar, link_groups: list[list[DeviceSlot]]) -> Selection | None:
+    taken: list[DeviceSlot] = []
     used = 0
     for link_group in sorted(link_groups, key=len, reverse=True):
         if len(taken) == count:
@@ -89,7 +91,7 @@ def _gather(count: int, host: HostCalendar, link_groups: list[list[Slot]]) -> Se
     return Selection(score, host, tuple(slot.device.uuid for slot in sorted(taken, key=_number)))
 
 
-def _near(link_group: list[Slot], count: int) -> tuple[str, ...]:
+def _near(link_group: list[DeviceSlot], count: int) -> tuple[str, ...]:
     """Return devices of an island, on one NUMA node if there are enough on one."""
     if len(link_group) == count:
         return tuple(slot.device.uuid for slot in link_group)
@@ -100,5 +102,5 @@ def _near(link_group: list[Slot], count: int) -> tuple[str, ...]:
     return tuple(slot.device.uuid for slot in sorted(near, key=_number))
 
 
-def _number(slot: Slot) -> int:
+def _number(slot: DeviceSlot) -> int:
     return slot.number

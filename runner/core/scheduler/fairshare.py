@@ -14,19 +14,19 @@ from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.snapshot import ResourceRequest, RunningJob, Snapshot
 
 
-def decayed(device_s: float, elapsed_s: float, half_life_s: float) -> float:
+def decay_usage(device_s: float, elapsed_s: float, half_life_s: float) -> float:
     """Return what usage counts after a while."""
     return device_s * exp2(-elapsed_s / half_life_s)
 
 
-def accrued(devices: float, lasted_s: float, half_life_s: float) -> float:
+def accrue_usage(devices: float, lasted_s: float, half_life_s: float) -> float:
     """Return what devices lent for a time until now count: the integral, so that two halves make a whole."""
     return devices * half_life_s / log(2) * (1 - exp2(-lasted_s / half_life_s))
 
 
-def charged(device_s: float, devices: float, lasted_s: float, half_life_s: float) -> float:
+def charge_usage(device_s: float, devices: float, lasted_s: float, half_life_s: float) -> float:
     """Return usage after a time in which so many devices were lent all along."""
-    return decayed(device_s, lasted_s, half_life_s) + accrued(devices, lasted_s, half_life_s)
+    return decay_usage(device_s, lasted_s, half_life_s) + accrue_usage(devices, lasted_s, half_life_s)
 
 
 def jain_index(values: Iterable[float]) -> float:
@@ -40,13 +40,13 @@ def jain_index(values: Iterable[float]) -> float:
     return sum(known) ** 2 / (len(known) * squares) if squares else 1.0
 
 
-def billed(needs: ResourceRequest, rules: SchedulerConfig) -> float:
+def billed_devices(needs: ResourceRequest, rules: SchedulerConfig) -> float:
     """Return how many devices some needs count as; processors count a little too."""
     return needs.gpus + rules.cpu_weight * needs.cpus
 
 
 @dataclass(slots=True)
-class Shares:
+class FairShare:
     """Usage by user and group while one plan is made: what starts is charged at once."""
 
     users: dict[str, float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Shares:
     charges: int = 0  # how often somebody was charged: until the next time all ranks stay
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "Shares":
+    def of(cls, snapshot: Snapshot) -> "FairShare":
         shares = cls(dict(snapshot.user_usage), dict(snapshot.group_usage), snapshot.rules)
         for job in snapshot.running:
             shares.charge(job.owner, job.group, job.needs, _remaining(job, snapshot))
@@ -63,7 +63,7 @@ class Shares:
 
     def charge(self, user: str, group: str, needs: ResourceRequest, lasts_s: float) -> None:
         """Count what a job takes as used for the time to come, as far as that is charged at once."""
-        device_s = billed(needs, self.rules) * min(lasts_s, self.rules.ahead_s)
+        device_s = billed_devices(needs, self.rules) * min(lasts_s, self.rules.ahead_s)
         self.users[user] = self.users.get(user, 0.0) + device_s
         self.groups[group] = self.groups.get(group, 0.0) + device_s
         self.charges += 1

@@ -13,25 +13,25 @@ from functools import cached_property
 from math import exp2, inf, log2
 from typing import Final
 
-from runner.core.scheduler.calendar import HostCalendar, Limit, Slot
-from runner.core.scheduler.dependencies import Readiness, satisfied
-from runner.core.scheduler.fairshare import Shares
+from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
+from runner.core.scheduler.dependencies import Readiness, check_dependency
+from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.placement import Placements, RequestClass
-from runner.core.scheduler.position import JobsWithoutTimeLimit, LimitedJob, QueuePosition, queue_positions
-from runner.core.scheduler.snapshot import Condition, DeviceState, Maintenance, PendingJob, Snapshot
+from runner.core.scheduler.position import LimitLookup, QueuePosition, UnboundedJobs, queue_positions
+from runner.core.scheduler.snapshot import DependencyCondition, DeviceState, Maintenance, PendingJob, Snapshot
 from runner.core.scheduler.timeline import Span
 from runner.core.scheduler.words import (
-    clock,
-    count_jobs,
-    count_of,
+    describe_out_of_service,
     describe_request,
-    out_of_service,
-    scarce,
-    size,
-    zone,
+    describe_shortage,
+    format_count,
+    format_job_ids,
+    format_memory,
+    format_time,
+    format_zone,
 )
 
-NEVER: Final = "never starts: "
+NEVER_STARTS: Final = "never starts: "
 """How the reason of a job begins that waits for ever, as things stand."""
 
 
@@ -63,7 +63,7 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     snapshot: Snapshot
     places: Placements
-    shares: Shares
+    shares: FairShare
     started: frozenset[str]
     reserved: Mapping[str, float]
     room: Mapping[str, int]  # how many jobs give way to a job
@@ -87,16 +87,16 @@ class PendingReasons(Mapping[str, PendingReason]):
         return {job.job_id: job for job in self.snapshot.waiting if job.job_id not in self.started}
 
     @cached_property
-    def _caps(self) -> LimitedJob:
-        return LimitedJob(self.places.book)
+    def _caps(self) -> LimitLookup:
+        return LimitLookup(self.places.book)
 
     @cached_property
     def _standings(self) -> dict[str, QueuePosition]:
         return queue_positions(self.snapshot, self.places, self.shares, self.started, self.reserved)
 
     @cached_property
-    def _unending(self) -> JobsWithoutTimeLimit:
-        return JobsWithoutTimeLimit(self.snapshot, self.places, self.started, self.reserved)
+    def _unending(self) -> UnboundedJobs:
+        return UnboundedJobs(self.snapshot, self.places, self.started, self.reserved)
 
     @cached_property
     def _endless(self) -> Span:
@@ -125,7 +125,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         if never := self._never(job):
             return never
         if job.not_before_s is not None and job.not_before_s > now_s:
-            begins = f"{clock(job.not_before_s, self.snapshot)} {zone(self.snapshot)}"
+            begins = f"{format_time(job.not_before_s, self.snapshot)} {format_zone(self.snapshot)}"
             return PendingReason(job.job_id, f"not before {begins}", job.not_before_s)
         shape = self.places.shape(job.needs)
         return self._dependent(job) or self._capped(job, shape) or self._scarce(job, shape)
@@ -135,14 +135,14 @@ class PendingReasons(Mapping[str, PendingReason]):
         if job.job_id not in self._hopeless:
             why = self._failed(job) or self._impossible(job) or self._beyond(job)
             self._hopeless[job.job_id] = (
-                PendingReason(job.job_id, f"{NEVER}{why}", never=True) if why else None
+                PendingReason(job.job_id, f"{NEVER_STARTS}{why}", never=True) if why else None
             )
         return self._hopeless[job.job_id]
 
     def _failed(self, job: PendingJob) -> str:
         """Return which of the jobs that a job waits for has ended in another way than it was to, and how."""
         for after in job.after:
-            if satisfied(after, self.snapshot.ended) is Readiness.NEVER:
+            if check_dependency(after, self.snapshot.ended) is Readiness.NEVER:
                 outcome, end = self.snapshot.ended[after.job_id].outcome, _ENDS[after.condition]
                 return f"job {after.job_id} {outcome}, and it was to {end}"
         return ""
@@ -177,17 +177,21 @@ class PendingReasons(Mapping[str, PendingReason]):
         return None
 
     def _dependent(self, job: PendingJob) -> PendingReason | None:
-        open_ = [each for each in job.after if satisfied(each, self.snapshot.ended) is Readiness.PENDING]
+        open_ = [
+            each for each in job.after if check_dependency(each, self.snapshot.ended) is Readiness.PENDING
+        ]
         if not open_:
             return None
         alike = {
             end: [a.job_id for a in open_ if a.condition is condition] for condition, end in _ENDS.items()
         }
-        each = [f"for {count_jobs(ids)} to {end}" for end, ids in alike.items() if ids]
+        each = [f"for {format_job_ids(ids)} to {end}" for end, ids in alike.items() if ids]
         why, never = f"waits {' and '.join(each)}", self._never_before(each.job_id for each in open_)
         if never is None:
             return PendingReason(job.job_id, why)
-        return PendingReason(job.job_id, f"{NEVER}it {why}, and job {never.job_id} {never.why}", never=True)
+        return PendingReason(
+            job.job_id, f"{NEVER_STARTS}it {why}, and job {never.job_id} {never.why}", never=True
+        )
 
     def _capped(self, job: PendingJob, shape: RequestClass) -> PendingReason | None:
         for cap in self._caps.of(job):
@@ -218,7 +222,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         known, room = self._look(shape), self.room.get(job.job_id, 0)
         facts = list(self._facts(job, known))
         if room:
-            facts.append(f"{count_of(room, 'job')} making room")
+            facts.append(f"{format_count(room, 'job')} making room")
         facts += self._first(job)
         why = f"waits for {known.wanted}: {', '.join(facts) or 'held back by the order'}"
         return self._told(job, why, *self._estimate(job, shape))
@@ -229,7 +233,9 @@ class PendingReasons(Mapping[str, PendingReason]):
             return PendingReason(job.job_id, f"{why}; nobody knows when")
         if unknown:
             return PendingReason(job.job_id, f"{why}; no estimate: job {unknown} has no time limit")
-        return PendingReason(job.job_id, f"{why}; starts about {clock(starts_s, self.snapshot)}", starts_s)
+        return PendingReason(
+            job.job_id, f"{why}; starts about {format_time(starts_s, self.snapshot)}", starts_s
+        )
 
     # --- facts
 
@@ -253,8 +259,11 @@ class PendingReasons(Mapping[str, PendingReason]):
         current = [each for each in windows if each.begins_s <= self.snapshot.now_s]
         fits = self.places.now(shape, 0.0) is not None
         facts = (
-            *(f"closed for {each.reason} until {clock(each.ends_s, self.snapshot)}" for each in current),
-            *out_of_service(slot.device for slot in slots),
+            *(
+                f"closed for {each.reason} until {format_time(each.ends_s, self.snapshot)}"
+                for each in current
+            ),
+            *describe_out_of_service(slot.device for slot in slots),
             *self._lent(shape, slots, current),
             *self._host(shape, current),
         )
@@ -264,7 +273,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         free = self._free(shape, slots) if shape.needs.gpus else ""
         return _Seen(describe_request(shape.needs), free, fits, facts, windows, tuple(shut))
 
-    def _free(self, shape: RequestClass, slots: list[Slot]) -> str:
+    def _free(self, shape: RequestClass, slots: list[DeviceSlot]) -> str:
         free = sum(slot.free.free[0] >= shape.share for slot in slots)
         apart = free >= shape.needs.gpus and not self.places.together(shape)
         return f"{free} free{', not together' if apart else ''}"
@@ -287,7 +296,9 @@ class PendingReasons(Mapping[str, PendingReason]):
         return [each for each in self.places.book.hosts
                 if not shape.needs.gpus or shape.pool.slots[each.number]]  # fmt: skip
 
-    def _lent(self, shape: RequestClass, slots: list[Slot], current: list[Maintenance]) -> Iterator[str]:
+    def _lent(
+        self, shape: RequestClass, slots: list[DeviceSlot], current: list[Maintenance]
+    ) -> Iterator[str]:
         """Yield how many devices are lent, of those that are not out of reach for another reason anyhow."""
         closed = {uuid for each in current for uuid in each.devices}
         held = [slot.device.uuid for slot in slots
@@ -296,7 +307,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         lent = [self._until_by_device[uuid] for uuid in held if uuid in self._until_by_device]
         if lent:
             next_s = min(lent)
-            until = f", the next until about {clock(next_s, self.snapshot)}" if next_s < inf else ""
+            until = f", the next until about {format_time(next_s, self.snapshot)}" if next_s < inf else ""
             yield f"{len(lent)} lent{until}"
 
     def _host(self, shape: RequestClass, current: list[Maintenance]) -> Iterator[str]:
@@ -304,7 +315,7 @@ class PendingReasons(Mapping[str, PendingReason]):
                  if not any(each.whole(host.host.name) for each in current)]  # fmt: skip
         if hosts:
             cpus = max(host.millicpus.free[0] for host in hosts)
-            yield from scarce(shape, cpus, max(host.memory.free[0] for host in hosts))
+            yield from describe_shortage(shape, cpus, max(host.memory.free[0] for host in hosts))
 
     def _kept(self, job: PendingJob, known: _Seen) -> str:
         """Return why what is free now is not for this job: promised, or soon not ours."""
@@ -313,7 +324,7 @@ class PendingReasons(Mapping[str, PendingReason]):
             return ""
         kept = [f"job {each}{self._from(each, at_s)}"
                 for each, at_s in self.reserved.items() if each != job.job_id and at_s < until_s]  # fmt: skip
-        kept += [f"{window.reason} at {clock(window.begins_s, self.snapshot)}"
+        kept += [f"{window.reason} at {format_time(window.begins_s, self.snapshot)}"
                  for window in known.windows if now_s < window.begins_s < until_s]  # fmt: skip
         limit = "" if job.lasts_s is not None else "; a time limit would tell whether it fits before"
         return f"kept for {' and '.join(kept[:2])}{limit}"
@@ -322,16 +333,16 @@ class PendingReasons(Mapping[str, PendingReason]):
         """Return from when on a reservation is, where that is known."""
         job = self._jobs[job_id]
         rests = self._unending.before(at_s, job, self.places.shape(job.needs))
-        return "" if rests else f" from about {clock(at_s, self.snapshot)}"
+        return "" if rests else f" from about {format_time(at_s, self.snapshot)}"
 
     def _first(self, job: PendingJob) -> Iterator[str]:
         standing = self._standings[job.job_id]
         if standing.higher:
-            yield f"{count_of(standing.higher, 'job')} of a higher class"
+            yield f"{format_count(standing.higher, 'job')} of a higher class"
         if standing.ahead > standing.higher:
             verb = "goes" if standing.ahead - standing.higher == 1 else "go"
             more = " more" if standing.higher else ""
-            yield f"{count_of(standing.ahead - standing.higher, 'job')}{more} {verb} first"
+            yield f"{format_count(standing.ahead - standing.higher, 'job')}{more} {verb} first"
 
     # --- estimates
 
@@ -374,10 +385,16 @@ class PendingReasons(Mapping[str, PendingReason]):
         return at_s
 
 
-_ENDS = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAILED: "fail"}
+_ENDS = {
+    DependencyCondition.OK: "succeed",
+    DependencyCondition.ANY: "end",
+    DependencyCondition.FAILED: "fail",
+}
 
 
 def _beside(job: PendingJob) -> str:
     """Return what a job wants beside its devices, which the host would have to have too."""
     needs = job.needs
-    return f" beside {needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory" if needs.gpus else ""
+    return (
+        f" beside {needs.cpus:g} cpus and {format_memory(needs.memory_bytes)} of memory" if needs.gpus else ""
+    )

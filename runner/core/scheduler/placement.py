@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from runner.core.scheduler.calendar import Calendar, HostCalendar, Limit, Slot, millicpus, share
+from runner.core.scheduler.calendar import Calendar, DeviceSlot, HostCalendar, Limit, device_units, millicpus
 from runner.core.scheduler.device_selection import Selection, select_devices
-from runner.core.scheduler.snapshot import Device, Kind, ResourceRequest
+from runner.core.scheduler.snapshot import DeviceKind, ResourceRequest, SchedulableDevice
 from runner.core.scheduler.timeline import Span
 
 
@@ -19,8 +19,8 @@ from runner.core.scheduler.timeline import Span
 class DevicePool:
     """The devices that some shapes can use, by host, and which of them are free now."""
 
-    slots: dict[int, list[Slot]]
-    open: dict[int, list[Slot]] = field(default_factory=dict)
+    slots: dict[int, list[DeviceSlot]]
+    open: dict[int, list[DeviceSlot]] = field(default_factory=dict)
     seen: int = 0  # of the book's changes
 
 
@@ -63,7 +63,7 @@ class Placements:
             known = self._shapes.get(needs)
             if known is None:
                 known = self._shapes[needs] = RequestClass(
-                    needs, millicpus(needs), share(needs), self._pool(needs)
+                    needs, millicpus(needs), device_units(needs), self._pool(needs)
                 )
             self._known[id(needs)] = known
         return known
@@ -79,7 +79,7 @@ class Placements:
         return self._pools[key]
 
     def _refresh(self, pool: DevicePool, hosts: Iterable[HostCalendar], needs: ResourceRequest) -> None:
-        amount = share(needs)
+        amount = device_units(needs)
         for book in hosts:
             pool.open.pop(book.number, None)
             free = [slot for slot in pool.slots[book.number] if slot.free.free[0] >= amount]
@@ -101,15 +101,15 @@ class Placements:
         return best
 
     def _on(
-        self, shape: RequestClass, host: HostCalendar, free: list[Slot], lasts_s: float
+        self, shape: RequestClass, host: HostCalendar, free: list[DeviceSlot], lasts_s: float
     ) -> Selection | None:
         if not host.rising:
             now_s = self.book.snapshot.now_s
-            return fit_in(shape, host, free, now_s, now_s + lasts_s)
+            return fit_host(shape, host, free, now_s, now_s + lasts_s)
         known = shape.known.get(host.number)
         if known is None or known[0] != host.version:
             now_s = self.book.snapshot.now_s
-            choice = fit_in(shape, host, free, now_s, now_s)
+            choice = fit_host(shape, host, free, now_s, now_s)
             known = shape.known[host.number] = (host.version, choice)
         return known[1]
 
@@ -136,7 +136,7 @@ class Placements:
             if later_s == inf or later_s > latest_s:
                 return None
             if later_s == at_s:
-                choice = fit_in(shape, host, slots, at_s, stay.until(at_s))
+                choice = fit_host(shape, host, slots, at_s, stay.until(at_s))
                 return Placement(at_s, choice) if choice else None
             at_s = later_s
 
@@ -146,7 +146,7 @@ class Placements:
             select_devices(shape.needs, self.book.hosts[i], free) for i, free in shape.pool.open.items()
         )
 
-    def everywhere(self, shape: RequestClass) -> Iterator[Slot]:
+    def everywhere(self, shape: RequestClass) -> Iterator[DeviceSlot]:
         """Yield the devices that a shape could use, whatever they do now."""
         return (slot for slots in shape.pool.slots.values() for slot in slots)
 
@@ -158,8 +158,8 @@ class Placements:
         return shape.possible
 
 
-def fit_in(
-    shape: RequestClass, host: HostCalendar, slots: Iterable[Slot], begins_s: float, ends_s: float
+def fit_host(
+    shape: RequestClass, host: HostCalendar, slots: Iterable[DeviceSlot], begins_s: float, ends_s: float
 ) -> Selection | None:
     """Return the choice on one host for a time; None if too little stays free all along."""
     if host.millicpus.least(begins_s, ends_s) < shape.millicpus:
@@ -173,7 +173,7 @@ def fit_in(
 def _opening(  # noqa: PLR0913, PLR0917
     host: HostCalendar,
     shape: RequestClass,
-    slots: Sequence[Slot],
+    slots: Sequence[DeviceSlot],
     at_s: float,
     stay: Span,
     caps: Sequence[Limit],
@@ -190,7 +190,7 @@ def _opening(  # noqa: PLR0913, PLR0917
     return max(openings)
 
 
-def _enough(timed: list[tuple[float, Device]], needs: ResourceRequest) -> float:
+def _enough(timed: list[tuple[float, SchedulableDevice]], needs: ResourceRequest) -> float:
     """Return when so many devices are free: of one vendor at least, of one island if it must be."""
     groups: dict[object, list[float]] = {}
     for at_s, device in timed:
@@ -202,20 +202,20 @@ def _enough(timed: list[tuple[float, Device]], needs: ResourceRequest) -> float:
     return min(ready, default=inf)
 
 
-def _could(shape: RequestClass, host: HostCalendar, slots: Sequence[Slot]) -> bool:
+def _could(shape: RequestClass, host: HostCalendar, slots: Sequence[DeviceSlot]) -> bool:
     enough = (
         round(host.host.cpus * 1000) >= shape.millicpus and host.host.memory_bytes >= shape.needs.memory_bytes
     )
     return enough and select_devices(shape.needs, host, slots) is not None
 
 
-def _suitable(needs: ResourceRequest, slots: Iterable[Slot]) -> list[Slot]:
-    return [slot for slot in slots if suits(needs, slot.device)] if needs.gpus else []
+def _suitable(needs: ResourceRequest, slots: Iterable[DeviceSlot]) -> list[DeviceSlot]:
+    return [slot for slot in slots if matches_request(needs, slot.device)] if needs.gpus else []
 
 
-def suits(needs: ResourceRequest, device: Device) -> bool:
+def matches_request(needs: ResourceRequest, device: SchedulableDevice) -> bool:
     """Return whether a device is of the right kind; whether it is free is another question."""
-    size = device.shareable_bytes if device.kind is Kind.SHARED else device.memory_bytes
+    size = device.shareable_bytes if device.kind is DeviceKind.SHARED else device.memory_bytes
     return (
         device.kind is needs.kind
         and needs.vendor in {None, device.vendor}

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from runner.core.scheduler.calendar import Calendar, HostCalendar, Limit, expected_end
-from runner.core.scheduler.fairshare import Shares
+from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.placement import Placements, RequestClass
-from runner.core.scheduler.priority import Eligible
+from runner.core.scheduler.priority import EligibleJobs
 from runner.core.scheduler.snapshot import DeviceState, JobArray, PendingJob, RunningJob, Snapshot
 
 
@@ -121,7 +121,7 @@ class _Limits:
 
 
 @dataclass(slots=True)
-class LimitedJob:
+class LimitLookup:
     """The limits that jobs fall under; jobs that are alike fall under the same."""
 
     book: Calendar
@@ -136,16 +136,20 @@ class LimitedJob:
 
 
 def queue_positions(
-    snapshot: Snapshot, places: Placements, shares: Shares, started: frozenset[str], reserved: Container[str]
+    snapshot: Snapshot,
+    places: Placements,
+    shares: FairShare,
+    started: frozenset[str],
+    reserved: Container[str],
 ) -> dict[str, QueuePosition]:
     """Return the standing of every job that may start and does not."""
-    return dict(_standings(places, Eligible(snapshot, shares), started, reserved))
+    return dict(_standings(places, EligibleJobs(snapshot, shares), started, reserved))
 
 
 def _standings(
-    places: Placements, eligible: Eligible, started: frozenset[str], reserved: Container[str]
+    places: Placements, eligible: EligibleJobs, started: frozenset[str], reserved: Container[str]
 ) -> Iterator[tuple[str, QueuePosition]]:
-    snapshot, fields, limits, capped = eligible.snapshot, _Fields(places), _Limits(), LimitedJob(places.book)
+    snapshot, fields, limits, capped = eligible.snapshot, _Fields(places), _Limits(), LimitLookup(places.book)
     ranks: dict[str, int] = {}
     for job in eligible:
         if job.job_id in started:
@@ -172,7 +176,7 @@ def _hopeless(shape: RequestClass, places: Placements, caps: Iterable[Limit]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class WithoutTimeLimit:
+class UnboundedJob:
     """A job without a known end, and what it has; of one that begins later, what it may get."""
 
     ends_s: float  # as the plan takes it
@@ -181,17 +185,17 @@ class WithoutTimeLimit:
 
 
 @dataclass(frozen=True, eq=False)
-class JobsWithoutTimeLimit:
+class UnboundedJobs:
     """The jobs of a plan whose ends nobody knows, and what rests on them."""
 
     snapshot: Snapshot
     places: Placements
     started: Container[str]
     reserved: Mapping[str, float]
-    _by_shape: dict[int, tuple[WithoutTimeLimit, ...]] = field(default_factory=dict)
+    _by_shape: dict[int, tuple[UnboundedJob, ...]] = field(default_factory=dict)
 
     @cached_property
-    def all(self) -> tuple[WithoutTimeLimit, ...]:
+    def all(self) -> tuple[UnboundedJob, ...]:
         """Return them, the first to end first."""
         return tuple(sorted((*self._running(), *self._waiting()), key=lambda each: each.ends_s))
 
@@ -199,18 +203,18 @@ class JobsWithoutTimeLimit:
     def ids(self) -> frozenset[str]:
         return frozenset(each.job.job_id for each in self.all)
 
-    def _running(self) -> Iterator[WithoutTimeLimit]:
+    def _running(self) -> Iterator[UnboundedJob]:
         for job in self.snapshot.running:
             ends_s = self.places.book.ends[job.job_id]
             if job.ends_s is None and ends_s == expected_end(job, self.snapshot):  # else it gives way
-                yield WithoutTimeLimit(ends_s, job, frozenset(job.devices))
+                yield UnboundedJob(ends_s, job, frozenset(job.devices))
 
-    def _waiting(self) -> Iterator[WithoutTimeLimit]:
+    def _waiting(self) -> Iterator[UnboundedJob]:
         now_s, lasts_s = self.snapshot.now_s, self.snapshot.rules.unknown_s
         for job in self.snapshot.waiting:
             begins_s = now_s if job.job_id in self.started else self.reserved.get(job.job_id)
             if job.lasts_s is None and begins_s is not None:
-                yield WithoutTimeLimit(begins_s + lasts_s, job, self._usable(self.places.shape(job.needs)))
+                yield UnboundedJob(begins_s + lasts_s, job, self._usable(self.places.shape(job.needs)))
 
     def before(self, at_s: float, job: PendingJob, shape: RequestClass) -> str:
         """Return the id of the job that a place at a time is taken from; empty: of none without an end."""
@@ -224,14 +228,14 @@ class JobsWithoutTimeLimit:
         return _first((each for each, caps in self._capped if caps & own), at_s, job)
 
     @cached_property
-    def _capped(self) -> tuple[tuple[WithoutTimeLimit, frozenset[str]], ...]:
+    def _capped(self) -> tuple[tuple[UnboundedJob, frozenset[str]], ...]:
         each_with_caps = ((each, self._caps_of(each.job)) for each in self.all)
         return tuple((each, caps) for each, caps in each_with_caps if caps)
 
     def _caps_of(self, job: RunningJob | PendingJob) -> frozenset[str]:
         return frozenset(cap.words for cap in self.places.book.caps(job))
 
-    def _in_the_way(self, each: WithoutTimeLimit, shape: RequestClass) -> bool:
+    def _in_the_way(self, each: UnboundedJob, shape: RequestClass) -> bool:
         """Return whether a job has what the jobs of a shape could use, or too little is left beside it."""
         if each.devices & self._usable(shape):
             return True
@@ -246,7 +250,7 @@ class JobsWithoutTimeLimit:
         return frozenset(slot.device.uuid for slot in self.places.everywhere(shape))
 
 
-def _first(unending: Iterable[WithoutTimeLimit], at_s: float, job: PendingJob) -> str:
+def _first(unending: Iterable[UnboundedJob], at_s: float, job: PendingJob) -> str:
     others = (each.job.job_id for each in unending if each.ends_s <= at_s and each.job is not job)
     return next(others, "")
 

@@ -9,10 +9,10 @@ both in device-seconds and weighed by class:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from runner.core.scheduler.calendar import Calendar, HostCalendar, Slot
-from runner.core.scheduler.config import Order, PriorityClass
-from runner.core.scheduler.fairshare import billed
-from runner.core.scheduler.placement import Placement, RequestClass, fit_in
+from runner.core.scheduler.calendar import Calendar, DeviceSlot, HostCalendar
+from runner.core.scheduler.config import PriorityClass, SchedulingOrder
+from runner.core.scheduler.fairshare import billed_devices
+from runner.core.scheduler.placement import Placement, RequestClass, fit_host
 from runner.core.scheduler.snapshot import PendingJob, RunningJob
 from runner.core.scheduler.timeline import Span
 
@@ -27,17 +27,21 @@ class PreemptionCandidate:
     won: float
 
 
-def best_candidate(
+def find_preemption(
     book: Calendar, job: PendingJob, shape: RequestClass, place: Placement, stay: Span
 ) -> PreemptionCandidate | None:
     """Return the cheapest preemption that pays for a job that would else start at ``place``."""
     rules, now_s = book.snapshot.rules, book.snapshot.now_s
     own = rules.class_of(job.priority_class)
     at_s = now_s + rules.preemption.grace_s
-    if rules.order not in {Order.FAIR, Order.PRIORITY} or not own.preempts or place.at_s <= at_s:
+    if (
+        rules.order not in {SchedulingOrder.FAIR, SchedulingOrder.PRIORITY}
+        or not own.preempts
+        or place.at_s <= at_s
+    ):
         return None
     spared_s = min(place.at_s - at_s, rules.unknown_s)
-    won = own.weight * max(billed(job.needs, rules), rules.cpu_weight) * spared_s
+    won = own.weight * max(billed_devices(job.needs, rules), rules.cpu_weight) * spared_s
     offers = [
         PreemptionCandidate(victims, at, _lost(victims, book), won)
         for host in book.hosts
@@ -54,7 +58,7 @@ def _lost(victims: Sequence[RunningJob], book: Calendar) -> float:
 def _cost(victim: RunningJob, book: Calendar) -> float:
     rules = book.snapshot.rules
     weight = rules.class_of(victim.priority_class).weight
-    return weight * billed(victim.needs, rules) * victim.lost_s(book.snapshot.now_s)
+    return weight * billed_devices(victim.needs, rules) * victim.lost_s(book.snapshot.now_s)
 
 
 def _victims(
@@ -110,15 +114,15 @@ def _without(
     at_s = book.snapshot.now_s + book.snapshot.rules.preemption.grace_s
     twin = host.copy()
     for job in gone:
-        released_at(book, twin, job, at_s)
-    choice = fit_in(shape, twin, _same(twin, shape, host), at_s, stay.until(at_s))
+        book_release(book, twin, job, at_s)
+    choice = fit_host(shape, twin, _same(twin, shape, host), at_s, stay.until(at_s))
     return Placement(at_s, choice) if choice else None
 
 
-def _same(twin: HostCalendar, shape: RequestClass, host: HostCalendar) -> list[Slot]:
+def _same(twin: HostCalendar, shape: RequestClass, host: HostCalendar) -> list[DeviceSlot]:
     return [twin.slots[slot.number] for slot in shape.pool.slots[host.number]]
 
 
-def released_at(book: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:
+def book_release(book: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:
     """Write in that a job leaves at a time, before the end that it is booked to."""
     host.give(job.needs, job.devices, at_s, book.ends[job.job_id])

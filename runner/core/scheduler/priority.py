@@ -12,14 +12,16 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import TypeAlias
 
-from runner.core.scheduler.config import Order, SchedulerConfig
-from runner.core.scheduler.dependencies import Readiness, readiness
-from runner.core.scheduler.fairshare import Shares
+from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
+from runner.core.scheduler.dependencies import Readiness, check_dependencies
+from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 
-Rank: TypeAlias = tuple[float, float, float]  # of a line: class, group's share, user's share
-Name: TypeAlias = tuple[str, str, str]  # of a line: class, owner, group
-Entry: TypeAlias = tuple[Rank, float, Name, int]  # rank, age of the oldest job, name, number of the line
+QueueRank: TypeAlias = tuple[float, float, float]  # of a line: class, group's share, user's share
+QueueName: TypeAlias = tuple[str, str, str]  # of a line: class, owner, group
+QueueEntry: TypeAlias = tuple[
+    QueueRank, float, QueueName, int
+]  # rank, age of the oldest job, name, number of the line
 
 
 @dataclass(slots=True)
@@ -27,35 +29,35 @@ class OwnerQueue:
     """The jobs of one owner in one class, the next one last."""
 
     rank: int  # of the class
-    name: Name
+    name: QueueName
     jobs: list[PendingJob] = field(default_factory=list)
     oldest_s: float = inf
 
 
 @dataclass(slots=True)
-class Eligible:
+class EligibleJobs:
     """The waiting jobs of a snapshot, apart: those that may start, in lines, and the others."""
 
     snapshot: Snapshot
-    shares: Shares
+    shares: FairShare
     overdue: list[PendingJob] = field(default_factory=list)
     lines: list[OwnerQueue] = field(default_factory=list)
     kept: list[PendingJob] = field(default_factory=list)  # by a time or by another job
     needs: dict[int, ResourceRequest] = field(default_factory=dict)  # of those that may start, by identity
 
     def __post_init__(self) -> None:
-        fair = self.snapshot.rules.order is Order.FAIR
+        fair = self.snapshot.rules.order is SchedulingOrder.FAIR
         lines = self._sorted_out(fair=fair)
         self.lines = list(lines.values())
         if fair:
             self._promote()
 
-    def _sorted_out(self, *, fair: bool) -> dict[Name, OwnerQueue]:
-        lines: dict[Name, OwnerQueue] = {}
+    def _sorted_out(self, *, fair: bool) -> dict[QueueName, OwnerQueue]:
+        lines: dict[QueueName, OwnerQueue] = {}
         now_s, needs = self.snapshot.now_s, self.needs
         for job in self.snapshot.waiting:  # thousands, at every plan
             if (job.not_before_s is not None and job.not_before_s > now_s) or (
-                job.after and readiness(job.after, self.snapshot.ended) is not Readiness.READY
+                job.after and check_dependencies(job.after, self.snapshot.ended) is not Readiness.READY
             ):
                 self.kept.append(job)
                 continue
@@ -71,7 +73,7 @@ class Eligible:
 
     def _promote(self) -> None:
         """Take out the jobs that have waited longer than their bound, of each owner the oldest few."""
-        late = overdue(self.snapshot, [job for line in self.lines for job in line.jobs])
+        late = overdue_jobs(self.snapshot, [job for line in self.lines for job in line.jobs])
         self.overdue = late
         taken = {job.job_id for job in late}
         for line in self.lines if late else ():
@@ -81,7 +83,7 @@ class Eligible:
         """Yield every job that may start, in order; ``shares`` may change on the way."""
         yield from self.overdue
         key = sort_key(self.snapshot.rules)
-        heap: list[Entry] = [self._entry(i) for i, line in enumerate(self.lines) if line.jobs]
+        heap: list[QueueEntry] = [self._entry(i) for i, line in enumerate(self.lines) if line.jobs]
         heapify(heap)
         sorted_: set[int] = set()
         while heap:
@@ -99,7 +101,7 @@ class Eligible:
             if line.jobs:
                 heappush(heap, self._entry(number))
 
-    def _served(self, line: OwnerQueue, rank: Rank) -> Iterator[PendingJob]:
+    def _served(self, line: OwnerQueue, rank: QueueRank) -> Iterator[PendingJob]:
         """Yield from one line until its owner has got something."""
         charges = self.shares.charges
         while line.jobs:
@@ -107,23 +109,23 @@ class Eligible:
             if line.jobs and self.shares.charges != charges and self._rank(line) != rank:
                 return
 
-    def _entry(self, number: int) -> Entry:
+    def _entry(self, number: int) -> QueueEntry:
         line = self.lines[number]
         return self._rank(line), line.oldest_s, line.name, number
 
-    def _rank(self, line: OwnerQueue) -> Rank:
+    def _rank(self, line: OwnerQueue) -> QueueRank:
         _, owner, name = line.name
         group, user = self.shares.rank(owner, name)
         return -line.rank, group, user
 
 
-def since_s(job: PendingJob, snapshot: Snapshot) -> float:
+def eligible_since_s(job: PendingJob, snapshot: Snapshot) -> float:
     """Return since when nothing but the order and what is free keeps a job waiting."""
     ended = (snapshot.ended[each.job_id].at_s for each in job.after)
     return max(job.submitted_s, -inf if job.not_before_s is None else job.not_before_s, *ended)
 
 
-def overdue(snapshot: Snapshot, eligible: list[PendingJob]) -> list[PendingJob]:
+def overdue_jobs(snapshot: Snapshot, eligible: list[PendingJob]) -> list[PendingJob]:
     """Return the jobs whose anti-starvation bound has passed, first the one for which it did first.
 
     Of one owner only the ``overdue_per_owner`` oldest: whoever hands in thousands of jobs at
@@ -133,10 +135,10 @@ def overdue(snapshot: Snapshot, eligible: list[PendingJob]) -> list[PendingJob]:
     bounds = {each.name: each.bound_s for each in rules.classes}
     least = min(bounds.values())
     late = [
-        (due_s, number(job), job)
+        (due_s, numeric_id(job), job)
         for job in eligible
         if now_s - job.submitted_s > least
-        and (due_s := since_s(job, snapshot) + _bound(bounds, rules, job.priority_class)) < now_s
+        and (due_s := eligible_since_s(job, snapshot) + _bound(bounds, rules, job.priority_class)) < now_s
     ]
     counted: dict[str, int] = {}
     first: list[PendingJob] = []
@@ -151,35 +153,35 @@ def _bound(bounds: dict[str, float], rules: SchedulerConfig, name: str) -> float
     return bounds[name] if name in bounds else rules.class_of(name).bound_s
 
 
-Number: TypeAlias = tuple[int, str]
+NumericId: TypeAlias = tuple[int, str]
 
 
-def number(job: PendingJob) -> Number:
+def numeric_id(job: PendingJob) -> NumericId:
     """Return what sorts ids as numbers: 9 comes before 10."""
     return _number(job.job_id)
 
 
 @lru_cache(maxsize=2**15)  # every plan sorts the same jobs
-def _number(job_id: str) -> Number:
+def _number(job_id: str) -> NumericId:
     return int(job_id) if job_id.isdecimal() else 0, job_id
 
 
-SortKey: TypeAlias = Callable[[PendingJob], tuple[float, float, float, Number]]
+SortKey: TypeAlias = Callable[[PendingJob], tuple[float, float, float, NumericId]]
 
 
 def sort_key(rules: SchedulerConfig) -> SortKey:
     """Return what the jobs of one line are sorted by."""
     match rules.order:
-        case Order.FAIR:
+        case SchedulingOrder.FAIR:
             return lambda job: (-job.priority, job.submitted_s, 0.0, _number(job.job_id))
-        case Order.FIFO:
-            return lambda job: (job.submitted_s, 0.0, 0.0, number(job))
-        case Order.PRIORITY:
+        case SchedulingOrder.FIFO:
+            return lambda job: (job.submitted_s, 0.0, 0.0, numeric_id(job))
+        case SchedulingOrder.PRIORITY:
             ranks = {each.name: each.rank for each in rules.classes}
             return lambda job: (
-                -_rank_of(ranks, rules, job), -job.priority, job.submitted_s, number(job))  # fmt: skip
-        case Order.SJF:  # exhaustive
-            return lambda job: (job.lasting(rules), job.submitted_s, 0.0, number(job))
+                -_rank_of(ranks, rules, job), -job.priority, job.submitted_s, numeric_id(job))  # fmt: skip
+        case SchedulingOrder.SJF:  # exhaustive
+            return lambda job: (job.lasting(rules), job.submitted_s, 0.0, numeric_id(job))
 
 
 def _rank_of(ranks: dict[str, int], rules: SchedulerConfig, job: PendingJob) -> int:

@@ -14,9 +14,9 @@ from math import inf
 from typing import TypeAlias
 
 from runner.core.job.states import Outcome
-from runner.core.scheduler.backfill import Plan, Preempt, Start, plan
+from runner.core.scheduler.backfill import Plan, PreemptJob, StartJob, plan
 from runner.core.scheduler.config import SchedulerConfig
-from runner.core.scheduler.fairshare import billed, charged
+from runner.core.scheduler.fairshare import billed_devices, charge_usage
 from runner.core.scheduler.snapshot import (
     RESTART_S,
     Dependency,
@@ -92,7 +92,7 @@ class _Kind(StrEnum):
     WAKE = "wake"
 
 
-Watch: TypeAlias = Callable[[Snapshot, Plan], None]
+PlanObserver: TypeAlias = Callable[[Snapshot, Plan], None]
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class _Account:
     at_s: float = 0.0
 
     def read(self, at_s: float, half_life_s: float) -> float:
-        return charged(self.usage, self.rate, at_s - self.at_s, half_life_s)
+        return charge_usage(self.usage, self.rate, at_s - self.at_s, half_life_s)
 
     def change(self, at_s: float, rate: float, half_life_s: float) -> None:
         self.usage, self.at_s = self.read(at_s, half_life_s), at_s
@@ -125,7 +125,7 @@ class _Life:
 @dataclass(slots=True)
 class _Play:
     site: Site
-    watch: Watch
+    watch: PlanObserver
     now_s: float = 0.0
     events: list[tuple[float, int, _Kind, str, int]] = field(default_factory=list)
     lives: dict[str, _Life] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class _Play:
         return life.arrival.restart_s if life.attempt > 1 else 0.0
 
     def _charge(self, job: Arrival, at_s: float, sign: int) -> None:
-        rate, half_life_s = sign * billed(job.needs, self.site.rules), self.site.rules.half_life_s
+        rate, half_life_s = sign * billed_devices(job.needs, self.site.rules), self.site.rules.half_life_s
         for accounts, name in ((self.users, job.owner), (self.groups, job.group)):
             accounts.setdefault(name, _Account(at_s=at_s)).change(at_s, rate, half_life_s)
 
@@ -223,7 +223,7 @@ class _Play:
         for preemption in decided.preemptions:
             self._preempt(preemption)
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: StartJob) -> None:
         life = self.lives[start.job_id]
         job, life.attempt = life.arrival, life.attempt + 1
         limit_s = inf if life.limit_s is None else life.limit_s
@@ -237,7 +237,7 @@ class _Play:
         lasts_s = min(life.work_s + self._overhead(life), limit_s)
         self._later(self.now_s + lasts_s, _Kind.ENDED, job.job_id, life.attempt)
 
-    def _preempt(self, preemption: Preempt) -> None:
+    def _preempt(self, preemption: PreemptJob) -> None:
         victim = self.running[preemption.job_id]
         leaves_s = self.now_s + self.site.rules.preemption.grace_s
         self.running[preemption.job_id] = replace(victim, stopping=True, ends_s=leaves_s)
@@ -245,7 +245,7 @@ class _Play:
 
 
 def simulate(
-    site: Site, trace: Iterable[Arrival], watch: Watch = lambda _snapshot, _plan: None
+    site: Site, trace: Iterable[Arrival], watch: PlanObserver = lambda _snapshot, _plan: None
 ) -> list[SimulatedJob]:
     """Return what becomes of the jobs of a trace, in the order of their ends; some may never start.
 

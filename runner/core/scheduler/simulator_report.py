@@ -7,10 +7,10 @@ from math import ceil
 from runner.core.scheduler.fairshare import jain_index
 from runner.core.scheduler.simulator import SimulatedJob, Site
 
-SHORT_S = 10.0
+MIN_SLOWDOWN_S = 10.0
 """Jobs shorter than this count as so long in a slowdown (D. Feitelson et al., JSSPP 1997)."""
 
-SHARES = (50, 90, 95, 99, 100)
+PERCENTILES = (50, 90, 95, 99, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Report:
     users: Mapping[str, UserReport]
 
 
-def report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
+def make_report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
     """Return the report of ``of`` jobs of which these were played.
 
     Raises:
@@ -54,7 +54,7 @@ def report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
     makespan_s = max(each.ended_s for each in played) - begins_s
     devices = sum(len(host.devices) for host in site.hosts)
     lent_s = sum(_device_s(each, each.held_s) for each in played)
-    due = received(played, devices)
+    due = fair_share_received(played, devices)
     users = {name: _user(group, due[name]) for name, group in sorted(_by_user(played).items())}
     waits = sorted(each.waited_s for each in played)
     return Report(
@@ -63,7 +63,7 @@ def report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
         makespan_s=makespan_s,
         utilisation=lent_s / (devices * makespan_s) if devices and makespan_s else 0.0,
         mean_wait_s=_mean(waits),
-        waits_s={share: waits[max(-(-len(waits) * share // 100) - 1, 0)] for share in SHARES},
+        waits_s={share: waits[max(-(-len(waits) * share // 100) - 1, 0)] for share in PERCENTILES},
         mean_slowdown=_mean(slowdown(each) for each in played),
         preemptions=sum(len(each.spans) - 1 for each in played),
         fairness=jain_index(user.due for user in users.values()),
@@ -76,7 +76,7 @@ SAMPLES = 4000
 """Moments at which it is looked at who has what and who is due what."""
 
 
-def received(played: Sequence[SimulatedJob], devices: int) -> dict[str, float]:
+def fair_share_received(played: Sequence[SimulatedJob], devices: int) -> dict[str, float]:
     """Return for each user the part that it got of its max-min fair share while it wanted devices.
 
     At a moment, everybody who wants less than an equal part of the devices is due that, and the
@@ -119,7 +119,7 @@ def max_min(wanted: Mapping[str, int], devices: int) -> dict[str, float]:
 
 def slowdown(each: SimulatedJob) -> float:
     """Return the bounded slowdown: time from submission to end by time held, 1 at least."""
-    return max((each.ended_s - each.arrival.submitted_s) / max(each.held_s, SHORT_S), 1.0)
+    return max((each.ended_s - each.arrival.submitted_s) / max(each.held_s, MIN_SLOWDOWN_S), 1.0)
 
 
 def _by_user(played: Iterable[SimulatedJob]) -> dict[str, list[SimulatedJob]]:

@@ -17,7 +17,7 @@ from runner.core.scheduler.timeline import Span
 GIB = 1024**3
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     """What a device is lent as; one is never lent as another."""
 
     WHOLE = "whole"
@@ -37,7 +37,7 @@ class DeviceState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SchedulableDevice:
     """One device, slice, or device shared by memory."""
 
     uuid: str
@@ -48,7 +48,7 @@ class Device:
     capability: tuple[int, int] = (0, 0)  # CUDA's compute capability; (0, 0): not known
     link_group: str | None = None  # devices of one host that are linked at full speed have the same
     numa: int = 0
-    kind: Kind = Kind.WHOLE
+    kind: DeviceKind = DeviceKind.WHOLE
     state: DeviceState = DeviceState.FREE
     reason: str = ""  # for the state, in words
     shareable_bytes: int = 0  # of a shared device: what all its jobs together may use
@@ -61,7 +61,7 @@ class Host:
     name: str
     cpus: float
     memory_bytes: int
-    devices: tuple[Device, ...] = ()
+    devices: tuple[SchedulableDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class ResourceRequest:
     device_bytes: int = 0  # least memory of each device; of a shared one, the part that is taken
     capability: tuple[int, int] = (0, 0)  # at least
     linked: bool = False  # all on one island
-    kind: Kind = Kind.WHOLE
+    kind: DeviceKind = DeviceKind.WHOLE
     avoid: frozenset[str] = frozenset()  # devices that failed this job
 
 
-class Condition(StrEnum):
+class DependencyCondition(StrEnum):
     """What a job waits for in another one."""
 
     OK = "ok"
@@ -93,7 +93,7 @@ class Dependency:
     """Wait for the end of another job; names are resolved to ids when a job is submitted."""
 
     job_id: str
-    condition: Condition = Condition.OK
+    condition: DependencyCondition = DependencyCondition.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class JobArray:
     at_a_time: int | None = None  # jobs of it that may run together
 
 
-LEAST_S: Final = 1.0
+MIN_DURATION_S: Final = 1.0
 """What starts holds its devices at least so long."""
 
 
@@ -140,7 +140,7 @@ class PendingJob:
         Never no time at all: what starts holds its devices now, also when its time is used up.
         """
         lasts_s = self.learned_s if self.limit_s is None else self.limit_s
-        return None if lasts_s is None else max(lasts_s, LEAST_S)
+        return None if lasts_s is None else max(lasts_s, MIN_DURATION_S)
 
     def lasting(self, rules: SchedulerConfig) -> float:
         """Return for how long it is counted where a number is needed: what is unknown lasts as is usual."""

@@ -6,7 +6,14 @@ from functools import lru_cache
 
 from runner.core.policy.explain import format_span as span_of
 from runner.core.scheduler.placement import RequestClass
-from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Kind, ResourceRequest, Snapshot
+from runner.core.scheduler.snapshot import (
+    GIB,
+    DeviceKind,
+    DeviceState,
+    ResourceRequest,
+    SchedulableDevice,
+    Snapshot,
+)
 
 SHOWN = 3
 """Devices out of service that a reason names one by one."""
@@ -25,7 +32,7 @@ BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
 """Vendors as they write themselves."""
 
 
-def clock(at_s: float, snapshot: Snapshot) -> str:
+def format_time(at_s: float, snapshot: Snapshot) -> str:
     """Return a time of day, with the date when that is another one than now.
 
     A time that no calendar has is told as the first or the last that it has: words must not fail.
@@ -35,7 +42,7 @@ def clock(at_s: float, snapshot: Snapshot) -> str:
     return time if day == _day(snapshot.now_s + snapshot.utc_offset_s) else f"{_date(day)} {time}"
 
 
-def zone(snapshot: Snapshot) -> str:
+def format_zone(snapshot: Snapshot) -> str:
     """Return what the clock of the site is ahead of UTC: ``UTC+1``, ``UTC-03:30``."""
     hours, minutes = divmod(round(abs(snapshot.utc_offset_s) / 60), 60)
     sign = "-" if snapshot.utc_offset_s < 0 else "+"
@@ -60,15 +67,15 @@ def _date(day: int) -> str:
     return f"{datetime.fromtimestamp(day * DAY_S, UTC):%Y-%m-%d}"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     return span_of(timedelta(seconds=seconds))
 
 
-def count_of(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def count_jobs(ids: Sequence[str]) -> str:
+def format_job_ids(ids: Sequence[str]) -> str:
     """Return some jobs by their ids; of many, a few and how many more: ``jobs 2, 3, 4 and 96 others``."""
     if len(ids) == 1:
         return f"job {ids[0]}"
@@ -77,7 +84,7 @@ def count_jobs(ids: Sequence[str]) -> str:
     return f"jobs {', '.join(ids[:NAMED])} and {len(ids) - NAMED} others"
 
 
-def size(amount: int) -> str:
+def format_memory(amount: int) -> str:
     """Return an amount of memory in the unit that people write: ``64 MiB``, ``1.5 GiB``."""
     return f"{amount / MIB:.4g} MiB" if 0 < amount < GIB else f"{amount / GIB:.4g} GiB"
 
@@ -85,25 +92,25 @@ def size(amount: int) -> str:
 def describe_request(needs: ResourceRequest) -> str:
     """Return needs in words: ``2 linked GPUs with >= 40 GiB``; of a job without GPUs, the rest."""
     if not needs.gpus:
-        return f"{needs.cpus:g} cpus and {size(needs.memory_bytes)} of memory"
-    nouns = {Kind.WHOLE: "GPU", Kind.SLICE: "GPU slice", Kind.SHARED: "shared GPU"}
+        return f"{needs.cpus:g} cpus and {format_memory(needs.memory_bytes)} of memory"
+    nouns = {DeviceKind.WHOLE: "GPU", DeviceKind.SLICE: "GPU slice", DeviceKind.SHARED: "shared GPU"}
     linked = "linked " if needs.linked and needs.gpus > 1 else ""
     brand = "" if needs.models or not needs.vendor else f"{BRANDS.get(needs.vendor, needs.vendor)} "
     noun = f"{linked}{brand}{nouns[needs.kind]}"
-    return f"{count_of(needs.gpus, noun)}{''.join(_conditions(needs))}"
+    return f"{format_count(needs.gpus, noun)}{''.join(_conditions(needs))}"
 
 
 def _conditions(needs: ResourceRequest) -> Iterator[str]:
     if needs.models:
         yield f" ({' or '.join(needs.models)})"
     if needs.device_bytes:
-        yield f" with {size(needs.device_bytes)} left" if needs.kind is Kind.SHARED else (
-            f" with >= {size(needs.device_bytes)}")  # fmt: skip
+        yield f" with {format_memory(needs.device_bytes)} left" if needs.kind is DeviceKind.SHARED else (
+            f" with >= {format_memory(needs.device_bytes)}")  # fmt: skip
     if needs.capability > (0, 0):
         yield " of capability >= {}.{}".format(*needs.capability)
 
 
-def out_of_service(devices: Iterable[Device]) -> Iterator[str]:
+def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[str]:
     """Yield what keeps devices from being lent, a few by name and the others as a number."""
     closed = [device for device in devices if device.state not in {DeviceState.FREE, DeviceState.LENT}]
     for device in closed[:SHOWN]:
@@ -115,9 +122,10 @@ def out_of_service(devices: Iterable[Device]) -> Iterator[str]:
         yield f"{len(closed) - SHOWN} more out of service"
 
 
-def scarce(shape: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
+def describe_shortage(shape: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
     """Yield which of a host's own resources do not suffice, given the most that one host has free."""
     if shape.millicpus > cpus:
         yield f"{shape.needs.cpus:g} cpus wanted and {cpus / 1000:g} free"
     if shape.needs.memory_bytes > memory_bytes:
-        yield f"{size(shape.needs.memory_bytes)} of memory wanted and {size(memory_bytes)} free"
+        wanted = format_memory(shape.needs.memory_bytes)
+        yield f"{wanted} of memory wanted and {format_memory(memory_bytes)} free"

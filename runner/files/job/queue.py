@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from jobs import contract
 from runner.base.textfile import quoted, shown
 from runner.base.units import format_size
-from runner.core.scheduler.snapshot import Condition, Kind
+from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind
 from runner.files.job.cron import NAMED, cron
 from runner.files.types import GIB, Memory, Name
 from runner.files.validation import did_you_mean
@@ -145,8 +145,8 @@ class Dependency(contract.Spec):
     )
 
     @property
-    def wanted(self) -> Condition:
-        return Condition(self.condition)
+    def wanted(self) -> DependencyCondition:
+        return DependencyCondition(self.condition)
 
 
 def _dependency(value: object) -> object:
@@ -182,8 +182,8 @@ class DeviceRequest(contract.Spec):
     linked: bool = Field(default=False, description="true: all on one NVLink or xGMI island.")
 
     @property
-    def lent_as(self) -> Kind:
-        return Kind(self.kind)
+    def lent_as(self) -> DeviceKind:
+        return DeviceKind(self.kind)
 
     @property
     def least_capability(self) -> tuple[int, int]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from runner.base.textfile import FileError, Problem, quoted, read_source
-from runner.core.policy.adjustments import keeps_value
+from runner.core.policy.adjustments import keeps_settings
 from runner.core.policy.decision import Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import DecisionPoint, Facts, Known
+from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Policy, Setting, Verb
 from runner.files.cursor import Cursor, cursor_at
@@ -110,7 +110,7 @@ def verdict_of(policy: Policy, case: Case) -> PolicyDecision:
         decision = _ask(policy, told, history, clock, spec)
         history = decision.history
         clock += told.lasted + decision.verdict.delay if told.moment is DecisionPoint.EXIT else timedelta()
-        spec += any(not keeps_value(each) for each in decision.verdict.adjust)
+        spec += any(not keeps_settings(each) for each in decision.verdict.adjust)
     return _ask(policy, case.now, history, clock, spec)
 
 
@@ -168,8 +168,8 @@ def _situation(here: dict[str, Cursor]) -> CaseResult:
     )
 
 
-def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, Known]:
-    facts: dict[str, Known] = {}
+def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, FactValue]:
+    facts: dict[str, FactValue] = {}
     for name, entry in cursor.entries().items():
         fact = fact_of(name, entry, moment)
         if fact and fact.derived:

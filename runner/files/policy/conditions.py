@@ -6,9 +6,9 @@ from typing import Final
 from runner.base.textfile import quoted
 from runner.base.yaml import MappingNode as Tree
 from runner.base.yaml import ScalarNode, SequenceNode
-from runner.core.policy.catalog import TABLE, at
+from runner.core.policy.catalog import FACTS, facts_at
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import LISTS, NUMERIC, DecisionPoint, Fact, Kind, Value
+from runner.core.policy.facts import LISTS, NUMERIC, DecisionPoint, Fact, FactKind, Scalar
 from runner.files.cursor import Cursor
 from runner.files.validation import choose, did_you_mean
 
@@ -80,11 +80,11 @@ def _several(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | No
 
 def fact_of(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
     """Return a fact by its name, or complain."""
-    there = at(moment)
+    there = facts_at(moment)
     if name in there:
         return there[name]
-    if name in TABLE:
-        moments = " and ".join(f"on_{each}" for each in TABLE[name].moments)
+    if name in FACTS:
+        moments = " and ".join(f"on_{each}" for each in FACTS[name].moments)
         cursor.complain_of_key(f"is not known on_{moment}; it is a fact of {moments}")
         return None
     meant = MEANT.get(name)
@@ -150,7 +150,7 @@ def _one_of(fact: Fact, cursor: Cursor) -> Condition | None:
     return Comparison(fact.name, Operator.IN, good)
 
 
-def value_of(fact: Fact, cursor: Cursor) -> Value | None:
+def value_of(fact: Fact, cursor: Cursor) -> Scalar | None:
     """Return a value that the fact can have, or complain."""
     value = cursor.node.value if isinstance(cursor.node, ScalarNode) else None
     if value is not None and fact.allows(value):
@@ -168,15 +168,15 @@ def value_of(fact: Fact, cursor: Cursor) -> Value | None:
 def _kind(fact: Fact) -> str:
     """Return what a value of a fact is, in words."""
     match fact.kind:
-        case Kind.TRUTH:
+        case FactKind.TRUTH:
             return "true or false"
-        case Kind.WORD:
+        case FactKind.WORD:
             return choose(fact.values)
-        case Kind.TEXT | Kind.WORDS:
+        case FactKind.TEXT | FactKind.WORDS:
             return "text"
-        case Kind.WHOLE | Kind.WHOLES:
+        case FactKind.WHOLE | FactKind.WHOLES:
             return f"a whole number{_range(fact)}"
-        case Kind.NUMBER:  # exhaustive
+        case FactKind.NUMBER:  # exhaustive
             return f"a number{_range(fact)}"
 
 
@@ -186,7 +186,7 @@ def _range(fact: Fact) -> str:
     return f" of at least {fact.least:g}" if fact.least is not None else ""
 
 
-def known_value(fact: Fact, cursor: Cursor) -> Value | tuple[Value, ...] | None:
+def known_value(fact: Fact, cursor: Cursor) -> Scalar | tuple[Scalar, ...] | None:
     """Return what a fact is said to be: for a list fact a list."""
     if fact.kind not in LISTS:
         return value_of(fact, cursor)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from runner.core.policy.catalog import SECTIONS
-from runner.core.policy.facts import DecisionPoint, Fact, Kind
+from runner.core.policy.facts import DecisionPoint, Fact, FactKind
 
 
 def rows() -> Iterator[tuple[str, str, str, str, str]]:
@@ -19,7 +19,9 @@ def values(fact: Fact) -> str:
         return "a cause"
     if fact.values:
         return ", ".join(fact.values)
-    kind = {Kind.WHOLE: "whole", Kind.NUMBER: "number", Kind.WHOLES: "wholes"}.get(fact.kind, str(fact.kind))
+    kind = {FactKind.WHOLE: "whole", FactKind.NUMBER: "number", FactKind.WHOLES: "wholes"}.get(
+        fact.kind, str(fact.kind)
+    )
     bounds = ""
     if fact.least is not None:
         bounds = f" ≥ {fact.least:g}" if fact.most is None else f" {fact.least:g}-{fact.most:g}"

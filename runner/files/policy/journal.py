@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Position, Problem, one_line, quoted, read_lines, standard_input
-from runner.core.policy.catalog import known
-from runner.core.policy.explain import VERSION, Record, explained, situation_of
+from runner.core.policy.catalog import validate_facts
+from runner.core.policy.explain import VERSION, Record, explain_record, read_situation
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import Policy
 from runner.core.policy.replay import Replay, ReplayStep, replay
@@ -99,7 +99,7 @@ def explain(records: Iterable[Record], job: str, attempt: int | None) -> str:
     Raises:
         UsageError: there is no such record.
     """
-    return "\n\n".join("\n".join(explained(kept)) for kept in about(records, job, attempt))
+    return "\n\n".join("\n".join(explain_record(kept)) for kept in about(records, job, attempt))
 
 
 def simulate(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
@@ -145,12 +145,12 @@ def _record(kept: Record) -> Record:
     missing = [name for name in _NEEDED if name not in kept]
     if missing:
         raise ValueError(f"{missing[0]!r} is missing")
-    facts = known(kept["facts"], DecisionPoint(kept["moment"]))
+    facts = validate_facts(kept["facts"], DecisionPoint(kept["moment"]))
     for name, value in kept["facts"].items():
         if name not in facts:  # of an attempt's own words that is unknown, in a journal it is a mistake
             raise ValueError(f"{name} cannot be {value!r}")
-    situation_of(kept)
-    "".join(explained(kept))
+    read_situation(kept)
+    "".join(explain_record(kept))
     return kept
 
 

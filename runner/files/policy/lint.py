@@ -5,9 +5,9 @@ Careful rather than complete: what is reported is certain, and some that cannot 
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from runner.core.policy.catalog import TABLE
-from runner.core.policy.conditions import Comparison, Condition, Operator, conjuncts
-from runner.core.policy.facts import LISTS, Value
+from runner.core.policy.catalog import FACTS
+from runner.core.policy.conditions import Comparison, Condition, Operator, split_conjuncts
+from runner.core.policy.facts import LISTS, Scalar
 from runner.core.policy.model import OnExhausted, Rule
 
 
@@ -15,7 +15,7 @@ def unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
     """Yield (rule, an earlier one that is true whenever it is, and then always answers)."""
     answering: list[tuple[Rule, frozenset[Condition]]] = []
     for rule in rules:
-        wanted = conjuncts(rule.when)
+        wanted = split_conjuncts(rule.when)
         earlier = next((one for one, parts in answering if parts <= wanted), None)
         if earlier and not rule.speaks_only:
             yield rule, earlier
@@ -31,15 +31,15 @@ def _keeps(rule: Rule) -> bool:
 def contradiction(condition: Condition) -> str | None:
     """Return a fact of which a condition wants what cannot be; None if there seems to be none."""
     wanted: dict[str, list[Comparison]] = {}
-    for part in conjuncts(condition):
-        if isinstance(part, Comparison) and TABLE[part.fact].kind not in LISTS:
+    for part in split_conjuncts(condition):
+        if isinstance(part, Comparison) and FACTS[part.fact].kind not in LISTS:
             wanted.setdefault(part.fact, []).append(part)
     return next((fact for fact, parts in sorted(wanted.items()) if not _possible(parts)), None)
 
 
 def _possible(parts: Iterable[Comparison]) -> bool:
     least, most, strict = float("-inf"), float("inf"), False
-    named: set[Value] | None = None
+    named: set[Scalar] | None = None
     for part in parts:
         match part.operator, part.operand:
             case Operator.GE | Operator.GT, int() | float() as bound:
@@ -54,5 +54,5 @@ def _possible(parts: Iterable[Comparison]) -> bool:
     return least < most or (least == most and not strict)
 
 
-def _within(value: Value, least: float, most: float) -> bool:
+def _within(value: Scalar, least: float, most: float) -> bool:
     return isinstance(value, str) or least <= value <= most

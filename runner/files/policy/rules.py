@@ -10,8 +10,8 @@ from runner.core.policy.conditions import ALWAYS, comparisons
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import (
     DISTURBS,
+    SETTING_CHANGES,
     STARTS,
-    TURNS,
     VERBS,
     Adjustment,
     Mode,
@@ -163,7 +163,7 @@ _KNOBS_MEANT: Final[Mapping[str, str]] = {
 
 
 def _adjustment(knob: Setting, cursor: Cursor) -> Adjustment | None:
-    turn = cursor.text(63) if knob is Setting.PROFILE else cursor.word((TURNS[knob],))
+    turn = cursor.text(63) if knob is Setting.PROFILE else cursor.word((SETTING_CHANGES[knob],))
     return None if turn is None else Adjustment(knob, turn)
 
 

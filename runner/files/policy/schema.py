@@ -6,10 +6,10 @@ Looser than ``files.load`` where a schema cannot say it, never stricter.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from runner.core.policy.catalog import at
-from runner.core.policy.facts import NUMERIC, DecisionPoint, Fact, Kind
+from runner.core.policy.catalog import facts_at
+from runner.core.policy.facts import NUMERIC, DecisionPoint, Fact, FactKind
 from runner.core.policy.history import KEPT_STARTS
-from runner.core.policy.model import TURNS, VERBS, Mode, OnExhausted, Setting, Source
+from runner.core.policy.model import SETTING_CHANGES, VERBS, Mode, OnExhausted, Setting, Source
 from runner.files.policy.load import SECTIONS, VERSION
 from runner.files.policy.rules import ALWAYS_THERE, AT_EXIT, MAX_TRIES
 
@@ -89,13 +89,13 @@ def _rule(moment: DecisionPoint) -> dict[str, Any]:
 
 
 def _turn(knob: Setting) -> dict[str, Any]:
-    return {"type": "string"} if knob is Setting.PROFILE else {"const": TURNS[knob]}
+    return {"type": "string"} if knob is Setting.PROFILE else {"const": SETTING_CHANGES[knob]}
 
 
 def _condition(moment: DecisionPoint) -> dict[str, Any]:
     own = {"$ref": f"#/$defs/when_{moment}"}
     several = {"type": "array", "minItems": 1, "items": own}
-    facts = {name: _wanted(fact) for name, fact in at(moment).items()}
+    facts = {name: _wanted(fact) for name, fact in facts_at(moment).items()}
     return _object({"any": several, "all": several, "not": own, **facts})
 
 
@@ -117,15 +117,15 @@ def _value(fact: Fact) -> dict[str, Any]:
     if fact.most is not None:
         bounds["maximum"] = fact.most
     match fact.kind:
-        case Kind.TRUTH:
+        case FactKind.TRUTH:
             return {"type": "boolean"}
-        case Kind.WORD:
+        case FactKind.WORD:
             watch = [{"type": "string", "pattern": "^watch/"}] if fact.has_word("watch/") else []
             words = [word for word in fact.values if word != "watch/..."]
             return {"anyOf": [{"enum": words}, *watch]} if watch else {"enum": words}
-        case Kind.TEXT | Kind.WORDS:
+        case FactKind.TEXT | FactKind.WORDS:
             return {"type": "string"}
-        case Kind.WHOLE | Kind.WHOLES:
+        case FactKind.WHOLE | FactKind.WHOLES:
             return {"type": "integer", **bounds}
-        case Kind.NUMBER:  # exhaustive
+        case FactKind.NUMBER:  # exhaustive
             return {"type": "number", **bounds}

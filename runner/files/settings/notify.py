@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from runner.base.textfile import one_line, quoted
-from runner.core.notification import WORDS
+from runner.core.notification import TOPICS
 from runner.files.validation import did_you_mean
 
 SENDMAIL: Final = "/usr/sbin/sendmail"
@@ -24,8 +24,8 @@ def _several(value: object) -> object:
 
 def _words(value: tuple[str, ...]) -> tuple[str, ...]:
     for word in value:
-        if word not in WORDS:
-            hint = did_you_mean(word, WORDS) or "; docs/notifications.md has them all"
+        if word not in TOPICS:
+            hint = did_you_mean(word, TOPICS) or "; docs/notifications.md has them all"
             raise ValueError(f"nothing that happens is called {quoted(word)}{hint}")
     return value
 

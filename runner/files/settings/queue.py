@@ -28,12 +28,12 @@ from runner.base.textfile import quoted
 from runner.base.units import format_duration, parse_duration
 from runner.core.scheduler.config import (
     DEFAULT_CLASSES,
-    Order,
-    Preemption,
+    PreemptionConfig,
     PriorityClass,
     Quota,
     Quotas,
     SchedulerConfig,
+    SchedulingOrder,
 )
 from runner.core.scheduler.snapshot import Maintenance
 from runner.files.job.queue import Moment
@@ -124,8 +124,10 @@ class PreemptionSettings(ClosedModel):
     most: int = Field(_RULES.preemption.most, ge=0)
     """Times that one job may be made to give way; 0: nobody ever is."""
 
-    def preemption(self) -> Preemption:
-        return Preemption(self.hurdle, self.grace.total_seconds(), self.young.total_seconds(), self.most)
+    def preemption(self) -> PreemptionConfig:
+        return PreemptionConfig(
+            self.hurdle, self.grace.total_seconds(), self.young.total_seconds(), self.most
+        )
 
 
 class Window(ClosedModel):
@@ -240,7 +242,7 @@ class QueueSettings(ClosedModel):
     def rules(self) -> SchedulerConfig:
         """Return what the queue is told."""
         return SchedulerConfig(
-            order=Order(self.order),
+            order=SchedulingOrder(self.order),
             classes=tuple(each.named(name) for name, each in self.classes.items()),
             backfill=self.backfill,
             quotas=Quotas(

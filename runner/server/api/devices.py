@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from runner.base.errors import Refused, Unavailable
 from runner.control.inventory import Inventory
 from runner.control.inventory_types import DeviceView
-from runner.core.devices.state import DeviceOccupant
+from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.store import JobRow
 from runner.server.api.deps import Body, C, S
 from runner.server.api.views import moment
@@ -117,7 +117,7 @@ def facts(shown: DeviceView, rows: Mapping[str, JobRow]) -> dict[str, Any]:
     }
 
 
-def _process(occupant: DeviceOccupant) -> dict[str, Any]:
+def _process(occupant: ProcessOnDevice) -> dict[str, Any]:
     return {
         "pid": occupant.pid,
         "job": occupant.job,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from runner.core.accounting.usage import GroupBy, total, usage
+from runner.core.accounting.usage import GroupBy, total_usage, usage_by
 from runner.server.api.deps import LONGEST_WAIT_S, S
 from runner.server.api.exposition import CONTENT_TYPE
 from runner.server.api.metrics import MetricsPage
@@ -53,8 +53,8 @@ def _used(service: JobService, since: datetime, until: datetime, by: GroupBy) ->
         "since": moment(since),
         "until": moment(until),
         "by": by.value,
-        "uses": [asdict(each) for each in usage(usage_records, *span, by)],
-        "total": asdict(total(usage_records, *span)),
+        "uses": [asdict(each) for each in usage_by(usage_records, *span, by)],
+        "total": asdict(total_usage(usage_records, *span)),
         "there": {
             "device_s": len(capacity.devices) * (until - since).total_seconds(),
             "cpu_s": capacity.cpus * (until - since).total_seconds(),

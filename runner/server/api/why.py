@@ -6,7 +6,7 @@ from runner.control.loop import ControlLoop
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import Snapshot
-from runner.core.scheduler.words import clock
+from runner.core.scheduler.words import format_time
 from runner.server.api.views import Json, moment
 
 
@@ -70,7 +70,7 @@ def _does(state: Allocated) -> str:
 def _ends(state: Allocated, ends_s: float | None, at: Snapshot) -> str:
     if ends_s is None:
         return "; nobody knows until when"
-    until = clock(ends_s, at)
+    until = format_time(ends_s, at)
     match state:
         case Stopping():
             return f"; it is gone by about {until}"

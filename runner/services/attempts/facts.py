@@ -15,9 +15,9 @@ from typing import Final
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Effective, ExitCode, Phase, Result, Status
 from runner.core.job.attempt import Attempt, AttemptEnd
-from runner.core.job.exit_cause import Evidence, completed
-from runner.core.policy.facts import Known
-from runner.core.policy.heartbeat import Sign
+from runner.core.job.exit_cause import Evidence, is_complete
+from runner.core.policy.facts import FactValue
+from runner.core.policy.heartbeat import ProgressReport
 from runner.core.policy.history import fingerprint
 from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.executor import Gone
@@ -46,9 +46,11 @@ class AttemptReports:
     log_tail: bytes = b""
 
 
-def of_end(gone: Gone, ended: AttemptEnd, evidence: Evidence, reports: AttemptReports) -> dict[str, Known]:
+def of_end(
+    gone: Gone, ended: AttemptEnd, evidence: Evidence, reports: AttemptReports
+) -> dict[str, FactValue]:
     """Return how an attempt ended."""
-    facts: dict[str, Known] = {
+    facts: dict[str, FactValue] = {
         "exit.class": _class(evidence),
         "cause": ended.cause,
         "root": fingerprint(ended.cause, ended.message),
@@ -67,7 +69,7 @@ def _class(evidence: Evidence) -> str:
     code = evidence.exit_code
     if code is None:
         return "vanished"
-    if completed(evidence):
+    if is_complete(evidence):
         return "success"
     if code == 0:
         return "no_result"
@@ -101,9 +103,9 @@ def _last_words(log: bytes) -> bytes:
     return last if found else b"\n".join(log.splitlines()[-LAST_LINES:])
 
 
-def of_progress(reports: AttemptReports) -> dict[str, Known]:
+def of_progress(reports: AttemptReports) -> dict[str, FactValue]:
     """Return what it was doing and how far it came, in its own words."""
-    facts: dict[str, Known] = {}
+    facts: dict[str, FactValue] = {}
     status, result = reports.status, reports.result
     phase = result.phase if result is not None and result.phase is not None else status and status.phase
     if isinstance(phase, Phase):
@@ -120,8 +122,8 @@ def of_progress(reports: AttemptReports) -> dict[str, Known]:
     return facts
 
 
-def _of_status(status: Status) -> dict[str, Known]:
-    facts: dict[str, Known] = {"progress.step": status.step}
+def _of_status(status: Status) -> dict[str, FactValue]:
+    facts: dict[str, FactValue] = {"progress.step": status.step}
     if status.data_wait is not None:
         facts["data_wait"] = status.data_wait
     if status.items_per_s is not None:
@@ -132,16 +134,18 @@ def _of_status(status: Status) -> dict[str, Known]:
     return facts
 
 
-def sign(status: Status | None) -> Sign | None:
+def sign(status: Status | None) -> ProgressReport | None:
     """Return a heartbeat as the learner of silences takes it."""
     if status is None:
         return None
-    return Sign(status.phase.value, status.step, status.time, status.items, status.resumed_from or 0)
+    return ProgressReport(
+        status.phase.value, status.step, status.time, status.items, status.resumed_from or 0
+    )
 
 
-def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> dict[str, Known]:
+def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> dict[str, FactValue]:
     """Return what the lineage holds; the program's word is not taken for it."""
-    facts: dict[str, Known] = {
+    facts: dict[str, FactValue] = {
         "checkpoint.present": bool(saved.steps or saved.rejected),
         "checkpoint.valid": bool(saved.steps),
         "checkpoint.count": len(saved.steps),
@@ -160,19 +164,19 @@ def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> 
 # --- What took effect ---------------------------------------------------------------------------------
 
 
-def of_settings(spec: AttemptSpec, profile: str, effective: Effective | None) -> dict[str, Known]:
+def of_settings(spec: AttemptSpec, profile: str, effective: Effective | None) -> dict[str, FactValue]:
     """Return what took effect; what the spec asked for where the program ended before it could say.
 
     ``profile`` is the name of the one that the job starts from.
     """
-    facts: dict[str, Known] = {"effective.profile": profile}
+    facts: dict[str, FactValue] = {"effective.profile": profile}
     facts |= _asked(spec)
     return facts if effective is None else {**facts, **_reported(effective)}
 
 
-def _asked(spec: AttemptSpec) -> dict[str, Known]:
+def _asked(spec: AttemptSpec) -> dict[str, FactValue]:
     profile = spec.profile
-    facts: dict[str, Known] = {"effective.workers": profile.loader_workers}
+    facts: dict[str, FactValue] = {"effective.workers": profile.loader_workers}
     rows = profile.micro_batch or getattr(spec.workload, "batch_size", None)
     if isinstance(rows, int):
         facts["effective.micro_batch"] = rows
@@ -183,8 +187,8 @@ def _asked(spec: AttemptSpec) -> dict[str, Known]:
     return facts
 
 
-def _reported(effective: Effective) -> dict[str, Known]:
-    facts: dict[str, Known] = {
+def _reported(effective: Effective) -> dict[str, FactValue]:
+    facts: dict[str, FactValue] = {
         "effective.micro_batch": effective.micro_batch,
         "effective.eval_batch": _number(effective, "eval_batch") or effective.micro_batch,
         "effective.precision": effective.precision,
@@ -201,7 +205,7 @@ def _number(effective: Effective, switch: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
-def digest_of(spec: AttemptSpec, settings: Mapping[str, Known]) -> str:
+def digest_of(spec: AttemptSpec, settings: Mapping[str, FactValue]) -> str:
     """Return what two attempts share only if they really ran alike: the spec without what counts attempts."""
     same = spec.model_copy(
         update={

@@ -17,12 +17,12 @@ from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.base.errors import UsageError
 from runner.base.units import format_size
 from runner.core.job.attempt import Attempt, AttemptEnd
-from runner.core.job.exit_cause import Evidence, completed, explain_exit
+from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
 from runner.core.job.states import State, Stopping
 from runner.core.policy.adjustments import Overrides
-from runner.core.policy.catalog import known
+from runner.core.policy.catalog import validate_facts
 from runner.core.policy.economics import PRIOR_S
-from runner.core.policy.facts import DecisionPoint, Known
+from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms, SavedCheckpoints
 from runner.core.ports.clock import Clock
 from runner.core.ports.devices import Device
@@ -265,14 +265,14 @@ class AttemptService:
         )
         ended = _ended(gone, evidence, saved)
         settings = exit_facts.of_settings(spec, revision.profile_name(attempt.turned), reports.effective)
-        facts: dict[str, Known] = {
+        facts: dict[str, FactValue] = {
             **exit_facts.of_end(gone, ended, evidence, reports),
             **exit_facts.of_progress(reports),
             **exit_facts.of_checkpoints(saved, attempt, self._shop.clock.now()),
             **settings,
             "turnable": not program or reports.effective is not None or _turned(attempt),
         }
-        checked = known(facts, DecisionPoint.EXIT)
+        checked = validate_facts(facts, DecisionPoint.EXIT)
         effective = {name: value for name, value in checked.items() if name in settings}
         return ExitFindings(
             ended,
@@ -302,7 +302,7 @@ class AttemptService:
         }
         if not isinstance(revision.job.workload, Program):
             facts["checkpoint.on_demand"] = True
-        checked = known(facts, DecisionPoint.WATCH)
+        checked = validate_facts(facts, DecisionPoint.WATCH)
         effective = {name: value for name, value in checked.items() if name in settings}
         return ProgressProbe(exit_facts.sign(reports.status), checked, exit_facts.digest_of(spec, effective))
 
@@ -388,7 +388,7 @@ def _ended(gone: Gone, evidence: Evidence, saved: SavedCheckpoints) -> AttemptEn
         cause=cause,
         message=" ".join(message.split())[:500],
         oom_seen=gone.oom_seen,
-        completed=completed(evidence),
+        completed=is_complete(evidence),
         checkpoint_step=saved.newest,
         checkpoints_rejected=saved.rejected,
     )

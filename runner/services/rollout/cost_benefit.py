@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from runner.core.policy.economics import (
     Alternatives,
-    Case,
+    ChangeCosts,
     Choice,
     Overheads,
     Rate,
-    break_even,
+    break_even_speedup,
     compare_alternatives,
 )
-from runner.core.policy.facts import Known
+from runner.core.policy.facts import FactValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class CostBenefit:
     anything is stopped for the change, and ``other`` says why its steps are not those of before.
     """
 
-    case: Case
+    case: ChangeCosts
     now: Rate | None = None
     new: Rate | None = None
     slowed: float = 1.0
@@ -41,7 +41,7 @@ class CostBenefit:
         found = None if self.other else compare_alternatives(self.case, self.now, self.new)
         object.__setattr__(self, "found", found)
 
-    def facts(self) -> dict[str, Known]:
+    def facts(self) -> dict[str, FactValue]:
         """Return what a policy may ask about."""
         return {} if self.found is None else self.found.facts()
 
@@ -125,7 +125,7 @@ def _lines(worth: CostBenefit) -> Iterator[str]:
         f"{fresh:.1f} s + {work.total:.0f} steps / {worth.new.low:.3g} = {worth.found.restart_s:.1f} s"
     )
     yield f"restart    {restarted}: {_gain(worth.found, worth.found.restart_gain)}"
-    faster, needed = worth.new.mean / worth.now.mean, break_even(work, worth.now.high, fresh)
+    faster, needed = worth.new.mean / worth.now.mean, break_even_speedup(work, worth.now.high, fresh)
     pays = f"pays from {needed:.2f} times on" if math.isfinite(needed) else "cannot pay any more"
     yield f"best       {worth.found.best}: {faster:.2f} times faster, and a restart {pays}"
 

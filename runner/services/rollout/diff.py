@@ -12,9 +12,9 @@ from typing import Any
 from jobs.contract import Program, TrainingPlan, thread_count
 from runner.core.policy.change_class import (
     FieldRule,
-    Fields,
-    Plain,
+    JsonValue,
     RevisionChange,
+    RevisionFields,
     classify_change,
     workload_rules,
 )
@@ -34,11 +34,13 @@ def compare_revisions(before: Revision, after: Revision) -> RevisionChange:
     return classify_change(fields(before), there)
 
 
-def fields(revision: Revision) -> Fields:
+def fields(revision: Revision) -> RevisionFields:
     """Return everything that a revision says, dotted."""
     plan = revision.job.workload
     values = dict(_values(revision))
-    return Fields(values, plan.kind, dropout=getattr(plan, "dropout", 0) > 0, workload=own_rules(type(plan)))
+    return RevisionFields(
+        values, plan.kind, dropout=getattr(plan, "dropout", 0) > 0, workload=own_rules(type(plan))
+    )
 
 
 def own_rules(plan: type[TrainingPlan | Program]) -> Mapping[str, FieldRule]:
@@ -49,7 +51,7 @@ def own_rules(plan: type[TrainingPlan | Program]) -> Mapping[str, FieldRule]:
     return workload_rules(data=own.data, shape=own.shape, trajectory=own.trajectory)
 
 
-def _values(revision: Revision) -> Iterator[tuple[str, Plain]]:
+def _values(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     job = revision.job.model_dump(mode="json")
     for name, value in job.items():
         if name not in _ELSEWHERE:
@@ -64,7 +66,7 @@ def _values(revision: Revision) -> Iterator[tuple[str, Plain]]:
     yield from _profile(revision)
 
 
-def _policy(revision: Revision) -> Plain:
+def _policy(revision: Revision) -> JsonValue:
     """Return what tells one policy from another: its name, and its digest as ``runner policy check`` says."""
     return f"{revision.job.policy} ({_digest(revision)})"
 
@@ -73,7 +75,7 @@ def _digest(revision: Revision) -> str:
     return digest(deserialized(revision.policy))
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Plain]]:  # noqa: ANN401  (JSON)
+def _flat(name: str, value: Any) -> Iterator[tuple[str, JsonValue]]:  # noqa: ANN401  (JSON)
     """Yield the leaves of a mapping; anything else is a leaf itself."""
     if not isinstance(value, dict):
         yield name, value
@@ -82,7 +84,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Plain]]:  # noqa: ANN401
         yield f"{name}.{key}", part
 
 
-def _workload(revision: Revision) -> Iterator[tuple[str, Plain]]:
+def _workload(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     plan = revision.job.workload
     for name, value in plan.model_dump(mode="json").items():
         if name == "data" and revision.data is not None:
@@ -93,7 +95,7 @@ def _workload(revision: Revision) -> Iterator[tuple[str, Plain]]:
             yield f"workload.{name}", value
 
 
-def _profile(revision: Revision) -> Iterator[tuple[str, Plain]]:
+def _profile(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     """Yield the switches as they come out, the number of threads counted."""
     profile = revision.profile()
     threads = thread_count(profile, revision.job.resources.cpus)

@@ -15,12 +15,12 @@ from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Running
 from runner.core.policy import explain as records
-from runner.core.policy.catalog import at, known
-from runner.core.policy.change_class import ChangeClass, RevisionChange, rows
+from runner.core.policy.catalog import facts_at, validate_facts
+from runner.core.policy.change_class import ChangeClass, RevisionChange, change_rows
 from runner.core.policy.decision import PolicyDecision, Situation
-from runner.core.policy.economics import Case, Overheads, Rate, Risk, Work, mean_between_s
+from runner.core.policy.economics import ChangeCosts, Overheads, Rate, Risk, Work, estimate_mtbf_s
 from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import DecisionPoint, Known
+from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.services.attempts import facts as exit_facts
@@ -40,10 +40,10 @@ from runner.services.submission.revision import Revision
 
 Outcome: TypeAlias = Literal["keep", "resume", "restart", "decline"]
 
-FREE: Final = records.BOUNDLESS
+FREE: Final = records.UNBOUNDED_GAIN
 """The gain of a change that costs nothing, because the next attempt begins anyway."""
 
-_FREELY: Final[Mapping[str, Known]] = {
+_FREELY: Final[Mapping[str, FactValue]] = {
     "econ.resume_gain": FREE,
     "econ.restart_gain": FREE,
     "checkpoint.on_demand": True,
@@ -82,7 +82,7 @@ class Evaluation:
                 "state": self.row.job.state.kind,
                 "parked": self.trial is not None and self.trial.parked is not None,
             },
-            "changes": [dict(zip(columns, row, strict=True)) for row in rows(self.found)],
+            "changes": [dict(zip(columns, row, strict=True)) for row in change_rows(self.found)],
             "class": str(self.found.kind),
             "same_bits": self.found.same_bits,
             "facts": {name: value for name, value in self.decision.facts.items() if value != FREE},
@@ -94,7 +94,7 @@ class Evaluation:
                 "reason": verdict.reason,
                 "limit": None if verdict.limit is None else str(verdict.limit),
             },
-            "rules": list(records.explained(json.loads(self.record.body))),
+            "rules": list(records.explain_record(json.loads(self.record.body))),
             "outcome": self.outcome,
             "why": self.why,
             "approved": approved,
@@ -124,7 +124,7 @@ class RolloutEvaluator:
             facts |= _FREELY
         pinned = self.service.attempt_service.policy(self.row)
         started = self.row.job.state.since if isinstance(self.row.job.state, Running) else None
-        situation = Situation(known(facts, DecisionPoint.CHANGE), now, started, "", self.row.job.id)
+        situation = Situation(validate_facts(facts, DecisionPoint.CHANGE), now, started, "", self.row.job.id)
         decision = decide(pinned.policy, DecisionPoint.CHANGE, self.row.job.history, situation)
         record = decision_row(self.row, attempt, pinned, situation, decision)
         outcome, why = self._outcome(decision, situation, beyond)
@@ -186,7 +186,7 @@ class RolloutEvaluator:
             return f"{said}: give it more, {own}"
         return ""
 
-    def _welcome(self, situation: Situation, **more: Known) -> bool:
+    def _welcome(self, situation: Situation, **more: FactValue) -> bool:
         """Return whether the policy would take the change up if it cost nothing, and ``more`` were so."""
         free = {**situation.facts, **_FREELY, **more}
         policy = self.service.attempt_service.policy(self.row).policy
@@ -221,7 +221,7 @@ class RolloutEvaluator:
         saved = directory.saved(paths)
         fits = self.found.kind not in {ChangeClass.D, ChangeClass.E}
         allowed = ALLOWED in getattr(self.after.job, "allow", ())
-        facts: dict[str, Known | None] = {
+        facts: dict[str, FactValue | None] = {
             **exit_facts.of_progress(reports),
             **exit_facts.of_checkpoints(saved, attempt, now),
             **exit_facts.of_settings(
@@ -236,7 +236,7 @@ class RolloutEvaluator:
             "checkpoint.on_demand": saves_on_stop(self.before),
             "operator.approved": self.approved,
         }
-        there = at(DecisionPoint.CHANGE)
+        there = facts_at(DecisionPoint.CHANGE)
         return {name: value for name, value in facts.items() if name in there and value is not None}
 
     def _devices(self, attempt: Attempt) -> Mapping[str, Any]:
@@ -256,7 +256,7 @@ class RolloutEvaluator:
         now_pace = self._pace_now(now)
         new_pace = measured.pace if measured else None
         rate = self._rate(now_pace, self.before)
-        case = Case(self._work(), _costs(measured), self._risk(rate), self._trial_s(now, measured))
+        case = ChangeCosts(self._work(), _costs(measured), self._risk(rate), self._trial_s(now, measured))
         new = self._rate(new_pace, self.after, now_pace)
         return CostBenefit(case, rate, new, self._slowed(now_pace), self._runs, self._other())
 
@@ -275,7 +275,7 @@ class RolloutEvaluator:
             every = wanted.every.total_seconds()
         if every is None and wanted.every_steps is not None and rate is not None:
             every = wanted.every_steps / rate.mean
-        return Risk(mean_between_s(*self.service.store.interruptions()), every)
+        return Risk(estimate_mtbf_s(*self.service.store.interruptions()), every)
 
     def _written(self) -> tuple[MetricsLine, ...]:
         attempt = _attempt(self.row.job)

@@ -14,7 +14,7 @@ from runner.base.errors import RunnerError
 from runner.base.threads import PeriodicThread
 from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
-from runner.core.policy.economics import Rate, Work, disappoints
+from runner.core.policy.economics import Rate, Work, misses_expectation
 from runner.core.ports.store import JobRow
 from runner.services.rollout.canary import METRICS_BYTES
 from runner.services.rollout.service import RolloutService
@@ -38,7 +38,7 @@ def verify(promise: ExpectedSpeedup, rate: Rate, work: Work) -> MeasuredSpeedup:
     """Return what a change has brought; ``work.saved`` is what going back would begin with."""
     faster = rate.mean / promise.rate
     said = f"{faster:.2f} times as fast, of {promise.faster:.2f} that were measured before"
-    if not disappoints(promise.faster, faster):
+    if not misses_expectation(promise.faster, faster):
         return MeasuredSpeedup(f"the change keeps what it promised: {said}", back=False)
     on_s, back_s = (work.total - work.done) / rate.mean, (work.total - work.saved) / promise.rate
     if back_s < on_s:

@@ -24,7 +24,16 @@ from runner.core.job.events import CancelRequested
 from runner.core.job.states import Stopping, StopReason
 from runner.core.ports.schedules import FiringRow, FiringState, ScheduleRow, Schedules
 from runner.core.ports.store import JobRow
-from runner.core.schedule import FiringTerms, Missed, Occasion, Overlap, Skip, Submit, next_firing, upcoming
+from runner.core.schedule import (
+    FiringDecision,
+    FiringTerms,
+    Missed,
+    Overlap,
+    SkipFiring,
+    SubmitFiring,
+    next_firing,
+    upcoming,
+)
 from runner.files.job.cron import Cron, cron
 from runner.services.jobs import Caller, JobService, Submission
 from runner.services.submission import dependencies as predecessors
@@ -180,10 +189,10 @@ class ScheduleTrigger:
         """Write down what follows from times that have come, and let a lane submit."""
         found = self._occasion(row, now.at)
         if found is not None:
-            state: FiringState = "due" if isinstance(found, Submit) else "left_out"
+            state: FiringState = "due" if isinstance(found, SubmitFiring) else "left_out"
             new = self.books.record_firing(row, found.at, now.at, state, found.why)
             log.info("schedule.came", schedule=row.id, at=found.at.isoformat(), state=state, new=new)
-            if new and isinstance(found, Submit):
+            if new and isinstance(found, SubmitFiring):
                 self._submit(row, FiringRow(row.id, found.at, "due", None, found.why))
         looked = replace(row, looked_at=now.at)
         later = self._next_of(looked, now.at)
@@ -191,12 +200,12 @@ class ScheduleTrigger:
         # Another thread looks at it meanwhile: it is made anew and never changed.
         self._next = others if later is None else {**others, row.id: (later, looked)}
 
-    def _occasion(self, row: ScheduleRow, now: datetime) -> Occasion | None:
+    def _occasion(self, row: ScheduleRow, now: datetime) -> FiringDecision | None:
         times, terms = rules(row)
         found = next_firing(row.looked_at, now, terms, times.after, self.books.unfinished(row.id))
         waits = any(due.schedule == row.id and due.at != found.at for due in self.books.due()) if found else 0
-        if isinstance(found, Submit) and waits and terms.overlap is Overlap.SKIP:
-            return Skip(found.at, "the job of an earlier time could not be submitted yet")
+        if isinstance(found, SubmitFiring) and waits and terms.overlap is Overlap.SKIP:
+            return SkipFiring(found.at, "the job of an earlier time could not be submitted yet")
         return found
 
     def _recover(self) -> None:

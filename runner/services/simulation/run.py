@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted
-from runner.core.scheduler.config import Order
-from runner.core.scheduler.placement import suits
+from runner.core.scheduler.config import SchedulingOrder
+from runner.core.scheduler.placement import matches_request
 from runner.core.scheduler.simulator import Arrival, Site, simulate
-from runner.core.scheduler.simulator_report import Report, report
-from runner.core.scheduler.snapshot import GIB, Device, Host, ResourceRequest
+from runner.core.scheduler.simulator_report import Report, make_report
+from runner.core.scheduler.snapshot import GIB, Host, ResourceRequest, SchedulableDevice
 
 DAY_S: Final = 86400.0
 HOUR_S: Final = 3600.0
@@ -27,7 +27,7 @@ MOST_DEVICES: Final = 4096
 class SchedulerVariant:
     """An order, with or without backfill."""
 
-    order: Order
+    order: SchedulingOrder
     backfill: bool = True
 
     @property
@@ -36,8 +36,8 @@ class SchedulerVariant:
 
 
 CONTESTANTS: Final = (
-    *(SchedulerVariant(order) for order in Order),
-    SchedulerVariant(Order.FIFO, backfill=False),
+    *(SchedulerVariant(order) for order in SchedulingOrder),
+    SchedulerVariant(SchedulingOrder.FIFO, backfill=False),
 )
 """What is compared unless something else is asked for."""
 
@@ -58,7 +58,7 @@ def parse_hosts(written: str) -> tuple[Host, ...]:
 def parse_host(name: str, devices: int) -> Host:
     """Return a host whose devices are linked and whose processors and memory are not scarce."""
     own = tuple(
-        Device(f"{name}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
+        SchedulableDevice(f"{name}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
                capability=(9, 0), link_group="nvlink", numa=2 * i // devices)
         for i in range(devices)
     )  # fmt: skip
@@ -77,7 +77,7 @@ def compare(
     for contestant in contestants:
         rules = replace(site.rules, order=contestant.order, backfill=contestant.backfill)
         its_site = replace(site, rules=rules)
-        yield contestant, report(its_site, simulate(its_site, trace), len(trace))
+        yield contestant, make_report(its_site, simulate(its_site, trace), len(trace))
 
 
 def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
@@ -98,7 +98,7 @@ def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
 
 def _holds(needs: ResourceRequest, among: Iterable[Host]) -> bool:
     return any(
-        sum(suits(needs, device) for device in each.devices) >= needs.gpus
+        sum(matches_request(needs, device) for device in each.devices) >= needs.gpus
         and each.cpus >= needs.cpus
         and each.memory_bytes >= needs.memory_bytes
         for each in among

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Position, Problem, open_target, quoted, read_lines
 from runner.core.scheduler.config import DEFAULT_CLASSES
-from runner.core.scheduler.dependencies import CircularDependency, refuse_cycles
+from runner.core.scheduler.dependencies import CircularDependency, check_cycles
 from runner.core.scheduler.simulator import Arrival
-from runner.core.scheduler.snapshot import GIB, Condition, Dependency, JobArray, ResourceRequest
+from runner.core.scheduler.snapshot import GIB, Dependency, DependencyCondition, JobArray, ResourceRequest
 from runner.files.validation import did_you_mean
 
 Cell: TypeAlias = str | float | bool | None
@@ -149,7 +149,7 @@ def _arrival(
         group=str(cells["group"]),
         priority_class=str(cells["class"]),
         priority=int(float(cells["priority"])),
-        after=tuple(Dependency(each, Condition.OK) for each in str(cells["after"]).split()),
+        after=tuple(Dependency(each, DependencyCondition.OK) for each in str(cells["after"]).split()),
         sweep=JobArray(sweep, None if at_a_time is None else int(float(at_a_time))) if sweep else None,
     )
 
@@ -224,7 +224,7 @@ def _dangling(rows: Iterable[tuple[int, object]], jobs: list[Arrival]) -> Iterat
 def _circle(lines: Mapping[str, int], jobs: list[Arrival]) -> Iterator[Problem]:
     """Yield a problem if jobs wait for one another."""
     try:
-        refuse_cycles({job.job_id: [after.job_id for after in job.after] for job in jobs})
+        check_cycles({job.job_id: [after.job_id for after in job.after] for job in jobs})
     except CircularDependency as error:
         line = min(lines[name] for name in error.circle)
         yield Problem(Position(line, 1), "after", str(error))

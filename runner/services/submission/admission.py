@@ -13,20 +13,20 @@ from runner.base.textfile import Problem, one_line
 from runner.base.units import format_size
 from runner.base.yaml import Part
 from runner.control.context import Capacity
-from runner.core.scheduler.admission import AdmissionRequest, Refusal, refusals
+from runner.core.scheduler.admission import Refusal, RefusalReason, check_admission
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 from runner.files.job.model import JobFile
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import VENDORS, Revision
 
-PLACES: Final[Mapping[AdmissionRequest, tuple[Part, ...]]] = {
-    AdmissionRequest.CLASS: ("queue", "priority_class"),
-    AdmissionRequest.COUNT: ("resources", "gpus"),
-    AdmissionRequest.KIND: ("devices", "kind"),
-    AdmissionRequest.MODEL: ("devices", "model"),
-    AdmissionRequest.MEMORY: ("devices", "memory"),
-    AdmissionRequest.CAPABILITY: ("devices", "capability"),
-    AdmissionRequest.HOST: ("resources",),
+PLACES: Final[Mapping[RefusalReason, tuple[Part, ...]]] = {
+    RefusalReason.CLASS: ("queue", "priority_class"),
+    RefusalReason.COUNT: ("resources", "gpus"),
+    RefusalReason.KIND: ("devices", "kind"),
+    RefusalReason.MODEL: ("devices", "model"),
+    RefusalReason.MEMORY: ("devices", "memory"),
+    RefusalReason.CAPABILITY: ("devices", "capability"),
+    RefusalReason.HOST: ("resources",),
 }
 """The field that a refusal is about; a turn is about none."""
 
@@ -69,9 +69,9 @@ class Admission:
         problems = [job.origin.problem(path, fact) for path, fact in lacks]
         refused = []
         for refusal in self._asked(revision.needs(), job.queue.priority_class, revision.team):
-            if refusal.about is AdmissionRequest.TURN:
+            if refusal.about is RefusalReason.TURN:
                 refused.append(refusal.text)
-            elif not lacks or refusal.about is AdmissionRequest.CLASS:
+            elif not lacks or refusal.about is RefusalReason.CLASS:
                 problems.append(self.submission.problem(job, PLACES[refusal.about], refusal.text))
         return AdmissionResult(tuple(problems), tuple(refused))
 
@@ -84,7 +84,7 @@ def admission(
     @cache
     def asked(needs: ResourceRequest, priority_class: str, team: str) -> tuple[Refusal, ...]:
         waiting = PendingJob("", owner, needs, snapshot.now_s, group=team, priority_class=priority_class)
-        return refusals(waiting, snapshot, jobs)
+        return check_admission(waiting, snapshot, jobs)
 
     quotas = snapshot.rules.quotas
     every = (quotas.user, quotas.group, *quotas.users.values(), *quotas.groups.values())
@@ -94,8 +94,10 @@ def admission(
 
 def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[str, ...]:
     """Return whose queue is too long for so many more jobs, in words."""
-    asked = refusals(PendingJob("", owner, ResourceRequest(0, 0), snapshot.now_s, group=team), snapshot, jobs)
-    return tuple(refusal.text for refusal in asked if refusal.about is AdmissionRequest.TURN)
+    asked = check_admission(
+        PendingJob("", owner, ResourceRequest(0, 0), snapshot.now_s, group=team), snapshot, jobs
+    )
+    return tuple(refusal.text for refusal in asked if refusal.about is RefusalReason.TURN)
 
 
 def refusal(submission: Submission, facts: Iterable[str]) -> str:

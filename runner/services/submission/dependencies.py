@@ -11,13 +11,13 @@ from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.job.states import Finished, Outcome
 from runner.core.ports.schedules import Schedules
 from runner.core.ports.store import JobRow, JobStore
-from runner.core.scheduler.dependencies import CircularDependency, Readiness, refuse_cycles, satisfied
-from runner.core.scheduler.snapshot import Condition, Dependency, EndedJob
+from runner.core.scheduler.dependencies import CircularDependency, Readiness, check_cycles, check_dependency
+from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
 from runner.files.job.model import JobFile
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import Revision, parse_revision
 
-After = tuple[tuple[str, Condition], ...]
+After = tuple[tuple[str, DependencyCondition], ...]
 
 
 def resolved(
@@ -55,10 +55,10 @@ def _hopeless(submission: Submission, job: JobFile, owner: str, store: JobStore)
             if not isinstance(state, Finished):
                 continue
             ended = {row.job.id: EndedJob(state.outcome, state.since.timestamp())}
-            if satisfied(Dependency(row.job.id, after.wanted), ended) is Readiness.NEVER:
+            if check_dependency(Dependency(row.job.id, after.wanted), ended) is Readiness.NEVER:
                 how = "been cancelled" if state.outcome is Outcome.CANCELLED else state.outcome
                 fact = f"job {row.job.id} ({row.name}) has {how} already, and {after.wanted} waits for"
-                otherwise = "a failure" if after.wanted is Condition.FAILED else "success"
+                otherwise = "a failure" if after.wanted is DependencyCondition.FAILED else "success"
                 hint = f'{otherwise}; "{row.job.id}:any" would be met'
                 yield submission.problem(job, ("queue", "after", number, "job"), f"{fact} {hint}")
 
@@ -116,7 +116,7 @@ def refuse_cycle(job_id: str, revision: Revision, store: JobStore) -> None:
         Refused: one of them waits for it, directly or by way of others.
     """
     try:
-        refuse_cycles(DependencyGraph(job_id, revision.after, store))
+        check_cycles(DependencyGraph(job_id, revision.after, store))
     except CircularDependency as error:
         origin = revision.job.origin
         raise Refused(

@@ -19,7 +19,7 @@ from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
 from runner.core.ports.users import User
-from runner.core.scheduler.snapshot import Condition, Kind, ResourceRequest
+from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import datasets as catalogue
 from runner.files import shell
 from runner.files.job import paths
@@ -108,7 +108,7 @@ class Revision(BaseModel):
     """The text of the policy, with all that it extends, as it was when the job was submitted."""
     team: str = ""
     """The submitter's primary group by name: whose share and quota it uses up; empty: nobody's."""
-    after: tuple[tuple[str, Condition], ...] = ()
+    after: tuple[tuple[str, DependencyCondition], ...] = ()
     """Ids of the jobs that must have ended first, and how."""
     sweep: ArrayMembership | None = None
     """The matrix that it is one job of."""
@@ -205,7 +205,7 @@ class Revision(BaseModel):
     def _part(self) -> int | None:
         """Return the part of each device's memory that the job takes; None: it has the devices to itself."""
         devices = self.job.devices
-        return devices.memory if devices.lent_as is Kind.SHARED else None
+        return devices.memory if devices.lent_as is DeviceKind.SHARED else None
 
     def shown(self) -> Iterator[ResolvedMount]:
         """Yield what the job sees of the host, its secrets apart."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Attempt, AttemptEnd
-from runner.core.job.exit_cause import Evidence, completed, explain_exit
-from runner.core.policy.facts import Known
+from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
+from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Policy, digest
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
 from runner.core.ports.devices import Device
@@ -42,7 +42,7 @@ class FakeWorkshop:
     engine_down: bool = False
     mistake: Exception | None = None  # raised by whatever is asked for next
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
-    facts: dict[str, dict[str, Known]] = field(default_factory=dict)  # more of them, by job
+    facts: dict[str, dict[str, FactValue]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
     glances: dict[str, ProgressProbe | Exception] = field(default_factory=dict)
     retired: list[str] = field(default_factory=list)
@@ -91,9 +91,9 @@ class FakeWorkshop:
         cause, message = explain_exit(evidence)
         step = self.steps.get(row.job.id)
         ended = AttemptEnd(
-            gone.exit_code, cause, message, completed=completed(evidence), checkpoint_step=step
+            gone.exit_code, cause, message, completed=is_complete(evidence), checkpoint_step=step
         )
-        facts: dict[str, Known] = {
+        facts: dict[str, FactValue] = {
             "exit.class": "success" if ended.completed else "exception",
             "cause": cause,
             "root": cause,

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from runner.core.ports.devices import Device
-from runner.core.scheduler.backfill import Plan, Start, plan
+from runner.core.scheduler.backfill import Plan, StartJob, plan
 from runner.core.scheduler.calendar import Calendar, Limit
 from runner.core.scheduler.config import Quota, Quotas
-from runner.core.scheduler.fairshare import Shares
+from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.pending import PendingReasons
 from runner.core.scheduler.placement import Placements
-from runner.core.scheduler.priority import Eligible
-from runner.core.scheduler.snapshot import DeviceState, Kind, PendingJob, RunningJob, Snapshot
+from runner.core.scheduler.priority import EligibleJobs
+from runner.core.scheduler.snapshot import DeviceKind, DeviceState, PendingJob, RunningJob, Snapshot
 from runner.core.scheduler.timeline import Span
 
 EARLY_S = 1.0
@@ -72,9 +72,15 @@ def only_what_is_free_is_lent(snapshot: Snapshot, made: Plan) -> None:
     for start in made.starts:
         for uuid in start.devices:
             device = devices[uuid]
-            fit = {DeviceState.FREE, DeviceState.LENT} if device.kind is Kind.SHARED else {DeviceState.FREE}
+            fit = (
+                {DeviceState.FREE, DeviceState.LENT}
+                if device.kind is DeviceKind.SHARED
+                else {DeviceState.FREE}
+            )
             assert device.state in fit, f"job {start.job_id} gets {uuid}, which is {device.state}"
-            assert device.kind is Kind.SHARED or uuid not in taken, f"job {start.job_id} gets {uuid} too"
+            assert device.kind is DeviceKind.SHARED or uuid not in taken, (
+                f"job {start.job_id} gets {uuid} too"
+            )
             taken.add(uuid)
 
 
@@ -121,7 +127,7 @@ def nobody_is_passed_over(snapshot: Snapshot, made: Plan) -> int:
     reservation is left is passed by nobody who is not overdue.  One that can never start stops nobody, and
     devices out of service are kept for nobody.
     """
-    late = Eligible(snapshot, Shares.of(snapshot)).overdue
+    late = EligibleJobs(snapshot, FairShare.of(snapshot)).overdue
     started = {start.job_id for start in made.starts}
     blocked = tuple(job for job in late if job.job_id not in started)
     if not blocked:
@@ -234,7 +240,7 @@ def _begun(
     )
 
 
-def _running(job: PendingJob, start: Start, snapshot: Snapshot, unknown_s: float | None) -> RunningJob:
+def _running(job: PendingJob, start: StartJob, snapshot: Snapshot, unknown_s: float | None) -> RunningJob:
     return RunningJob(
         job_id=job.job_id,
         owner=job.owner,

@@ -8,7 +8,6 @@ from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.snapshot import (
     GIB,
-    Device,
     DeviceState,
     EndedJob,
     Host,
@@ -16,6 +15,7 @@ from runner.core.scheduler.snapshot import (
     PendingJob,
     ResourceRequest,
     RunningJob,
+    SchedulableDevice,
     Snapshot,
 )
 
@@ -26,15 +26,17 @@ HOUR_S = 3600.0
 SMALL = ResourceRequest(1.0, GIB, 1)
 
 
-def devices(count: int, *, host: str = "h", link_group: str | None = "nvlink") -> tuple[Device, ...]:
+def devices(
+    count: int, *, host: str = "h", link_group: str | None = "nvlink"
+) -> tuple[SchedulableDevice, ...]:
     return tuple(
-        Device(f"{host}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
+        SchedulableDevice(f"{host}-{i}", f"GPU-{i}", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB,
                capability=(9, 0), link_group=link_group, numa=2 * i // count)
         for i in range(count)
     )  # fmt: skip
 
 
-def host(count: int = 4, name: str = "h", *, cpus: float = 32, own: Iterable[Device] = ()) -> Host:
+def host(count: int = 4, name: str = "h", *, cpus: float = 32, own: Iterable[SchedulableDevice] = ()) -> Host:
     return Host(name, cpus, 256 * GIB, tuple(own) or devices(count, host=name))
 
 
@@ -103,5 +105,5 @@ def starts(decided: Plan) -> dict[str, tuple[str, ...]]:
     return {start.job_id: start.devices for start in decided.starts}
 
 
-def out(device: Device, state: DeviceState, reason: str = "") -> Device:
+def out(device: SchedulableDevice, state: DeviceState, reason: str = "") -> SchedulableDevice:
     return replace(device, state=state, reason=reason)

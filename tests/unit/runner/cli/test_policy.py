@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
-from runner.core.policy.catalog import TABLE
+from runner.core.policy.catalog import FACTS
 from runner.files.policy.load import SHIPPED, load, named
 from tests.fakes.daemon.api import FakeApi, ended
 from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
@@ -98,7 +98,7 @@ def test_a_case_that_differs_is_told_with_its_place() -> None:
 
 def test_every_fact_is_listed() -> None:
     lines = call("facts").stdout.splitlines()
-    assert [line.split("\t")[0] for line in lines] == list(TABLE)
+    assert [line.split("\t")[0] for line in lines] == list(FACTS)
     assert all(len(line.split("\t")) == 5 for line in lines)
     first = json.loads(call("facts", "--json").stdout.splitlines()[0])
     assert (first["name"], first["moments"]) == ("exit.class", "E")

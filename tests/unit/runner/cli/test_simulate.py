@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from runner.cli import simulate as command
 from runner.cli.main import cli
 from runner.cli.simulate import COLUMNS, ORDERS, USER_COLUMNS
-from runner.core.scheduler.config import Order
+from runner.core.scheduler.config import SchedulingOrder
 from runner.services.simulation.trace import read
 
 
@@ -19,7 +19,7 @@ MADE = ("--synthetic", "1", "--jobs", "60", "--hosts", "1x8", "--tick", "300")
 
 
 def test_the_orders_are_those_there_are() -> None:
-    assert list(ORDERS) == list(Order)
+    assert list(ORDERS) == list(SchedulingOrder)
 
 
 def test_all_orders_are_compared_a_line_for_each() -> None:

@@ -17,8 +17,8 @@ from runner.core.job.states import Preparing, Running, Starting, Stopping, StopR
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.decision import Guard
-from runner.core.policy.explain import explained
-from runner.core.policy.facts import Known
+from runner.core.policy.explain import explain_record
+from runner.core.policy.facts import FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import Adjustment, Policy, Rule, Setting, Source, Verb, digest
 from runner.core.policy.model import StartPoint as Origin
@@ -34,7 +34,7 @@ from tests.fakes.host.machine import ANN, GPUS, Host
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=10)
-SAVED: dict[str, Known] = {
+SAVED: dict[str, FactValue] = {
     "exit.class": "exception",
     "cause": "exception",
     "checkpoint.present": True,
@@ -43,7 +43,7 @@ SAVED: dict[str, Known] = {
     "checkpoint.count": 2,
     "progress.advanced": True,
 }
-OOM: dict[str, Known] = {**SAVED, "oom.device": True, "phase": "train", "effective.micro_batch": 256}
+OOM: dict[str, FactValue] = {**SAVED, "oom.device": True, "phase": "train", "effective.micro_batch": 256}
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Case:
     host: Host
     policy: Policy = field(default_factory=steady)
     attempt: Attempt = field(default_factory=lambda: Attempt(1, 1))
-    facts: dict[str, Known] = field(default_factory=lambda: dict(SAVED))
+    facts: dict[str, FactValue] = field(default_factory=lambda: dict(SAVED))
     steps: tuple[int, ...] = (40, 30)
     poisoned_at: int | None = None
     gpus: int = 1
@@ -97,9 +97,9 @@ class Case:
     def ruling(self, reason: StopReason | None = None, by: str | None = None) -> ExitDecision:
         return self.end(reason, by)[0].ruling
 
-    def told(self, name: str, reason: StopReason | None = None, by: str | None = None) -> Known | None:
+    def told(self, name: str, reason: StopReason | None = None, by: str | None = None) -> FactValue | None:
         """Return a fact as the decision was made with it."""
-        value: Known | None = json.loads(self.end(reason, by)[1].body)["facts"].get(name)
+        value: FactValue | None = json.loads(self.end(reason, by)[1].body)["facts"].get(name)
         return value
 
 
@@ -141,7 +141,7 @@ def test_who_ended_it_is_taken_from_the_runners_own_journal(
 
 
 @pytest.mark.parametrize(("boot", "known"), [("boot-1", False), ("boot-0", True), (None, None)])
-def test_a_reboot_shows_in_the_boot_ids(case: Case, boot: str | None, known: Known | None) -> None:
+def test_a_reboot_shows_in_the_boot_ids(case: Case, boot: str | None, known: FactValue | None) -> None:
     case.attempt = Attempt(1, 1, boot=boot)
     assert case.told("host.rebooted") is known
 
@@ -236,7 +236,7 @@ def test_a_remedy_is_settled_with_the_verdict_and_written_down(case: Case) -> No
     body = json.loads(kept.body)
     assert body["next"] == {"from": "checkpoint", "step": None, "settings": {"micro_batch": 128}}
     assert (kept.job_id, kept.attempt, kept.moment, kept.at) == ("1", 1, "exit", LATER)
-    assert any("oom-train" in line for line in explained(body))
+    assert any("oom-train" in line for line in explain_record(body))
 
 
 def test_another_device_is_one_that_the_attempt_did_not_have(case: Case) -> None:
@@ -319,7 +319,7 @@ class Looking(FakeWorkshop):
 
 @pytest.mark.parametrize(("revision", "seen", "fits"), [(1, "{}", True), (2, "{}", None)])
 def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
-    case: Case, revision: int, seen: str, fits: Known | None
+    case: Case, revision: int, seen: str, fits: FactValue | None
 ) -> None:
     """Whether its checkpoint fits another revision, nobody here knows."""
     case.host.store.add(case.row(case.job), "submitted")

@@ -14,14 +14,14 @@ from runner.base.errors import Refused, Unavailable, UsageError
 from runner.control.context import Instant
 from runner.control.inventory import Inventory
 from runner.control.inventory_types import InventoryRules, PresentDevices, holders_of
-from runner.core.devices.state import DeviceOccupant
+from runner.core.devices.state import ProcessOnDevice
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing, Running
 from runner.core.ports.devices import Device, DeviceProcess, Health
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
-from runner.core.scheduler.snapshot import DeviceState, Kind
+from runner.core.scheduler.snapshot import DeviceKind, DeviceState
 from tests.fakes.daemon.clock import FakeClock
 
 GIB = 1024**3
@@ -73,15 +73,15 @@ class Whose:
     programs: dict[int, str] = field(default_factory=dict)
     asked: list[list[int]] = field(default_factory=list)
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
+    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]:
         processes = list(processes)
         self.asked.append([each.pid for each in processes])
         return {each.pid: self._of(each.pid) for each in processes}
 
-    def _of(self, pid: int) -> DeviceOccupant:
+    def _of(self, pid: int) -> ProcessOnDevice:
         job = self.jobs.get(pid)
         foreign = job is None and pid not in self.unknown
-        return DeviceOccupant(pid, job, foreign, 1007, "", self.programs.get(pid, "python"))
+        return ProcessOnDevice(pid, job, foreign, 1007, "", self.programs.get(pid, "python"))
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_the_scheduler_sees_what_it_places_by(site: Site) -> None:
     seen, _ = site.inventory.pictured({})
     assert (seen.uuid, seen.name, seen.vendor, seen.model) == ("GPU-aa", "GPU-0", "nvidia", "H100")
     assert (seen.memory_bytes, seen.capability, seen.link_group, seen.numa) == (80 * GIB, (9, 0), "x", 1)
-    assert (seen.kind, seen.shareable_bytes, seen.state) == (Kind.WHOLE, 0, DeviceState.FREE)
+    assert (seen.kind, seen.shareable_bytes, seen.state) == (DeviceKind.WHOLE, 0, DeviceState.FREE)
 
 
 @pytest.mark.parametrize("named", ["GPU-aa", "GPU-0", "H1"])
@@ -175,8 +175,8 @@ def test_a_site_says_which_devices_are_shared(site: Site, named: str) -> None:
     site = Site(site.store, InventoryRules(shared=(named,)))
     site.look()
     first, second = site.inventory.pictured({})
-    assert (first.kind, first.shareable_bytes) == (Kind.SHARED, 80 * GIB - GIB // 2)
-    assert second.kind is (Kind.SHARED if named == "H1" else Kind.WHOLE)
+    assert (first.kind, first.shareable_bytes) == (DeviceKind.SHARED, 80 * GIB - GIB // 2)
+    assert second.kind is (DeviceKind.SHARED if named == "H1" else DeviceKind.WHOLE)
 
 
 def test_a_device_that_comes_back_is_looked_at_at_once(site: Site) -> None:
@@ -477,7 +477,7 @@ def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) ->
     asked: list[set[int]] = []
 
     class Asked(Whose):
-        def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, DeviceOccupant]:
+        def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]:
             known = list(processes)
             asked.append({each.pid for each in known})
             return super().of(known)

@@ -10,12 +10,12 @@ from runner.control.schedulable import as_started, ordered, schedulable_devices
 from runner.core.job.events import RevisionApplied
 from runner.core.policy.model import Verb
 from runner.core.scheduler.snapshot import (
-    Device,
     DeviceState,
     JobArray,
     Maintenance,
     PendingJob,
     ResourceRequest,
+    SchedulableDevice,
     Snapshot,
 )
 from tests.fakes.gpu.vitals import FakeVitals
@@ -41,8 +41,8 @@ def test_where_nobody_looks_every_device_is_free_that_nobody_has(host: Host) -> 
 def test_an_inventory_is_asked_where_there_is_one(host: Host) -> None:
     @dataclass
     class Drained:
-        def pictured(self, lent: Mapping[str, str]) -> tuple[Device, ...]:
-            return (Device("GPU-a", "GPU-0", state=DeviceState.DRAINED, reason=str(dict(lent))),)
+        def pictured(self, lent: Mapping[str, str]) -> tuple[SchedulableDevice, ...]:
+            return (SchedulableDevice("GPU-a", "GPU-0", state=DeviceState.DRAINED, reason=str(dict(lent))),)
 
     host.daemon.context = replace(host.daemon.context, inventory=Drained())
     [seen] = schedulable_devices(host.daemon.context, {"GPU-a": "7"})

@@ -26,12 +26,12 @@ from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
 from runner.core.scheduler.backfill import Plan, plan
-from runner.core.scheduler.config import Preemption, Quota, Quotas, SchedulerConfig
-from runner.core.scheduler.priority import since_s
+from runner.core.scheduler.config import PreemptionConfig, Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.priority import eligible_since_s
 from runner.core.scheduler.snapshot import (
     GIB,
-    Condition,
     Dependency,
+    DependencyCondition,
     JobArray,
     Maintenance,
     ResourceRequest,
@@ -235,7 +235,7 @@ def test_a_dependency_that_cannot_come_true_is_said_and_can_still_be_mended(site
 
 def test_who_is_not_waited_for_any_more_is_forgotten(site: Host) -> None:
     first = hand_in(site, Wish())
-    wants = QueueTerms(after=(Dependency(first, Condition.FAILED),))
+    wants = QueueTerms(after=(Dependency(first, DependencyCondition.FAILED),))
     second, third = hand_in(site, Wish(terms=wants)), hand_in(site, Wish(terms=wants))
     site.context.end(site.key(first), 0)
     site.settle()
@@ -318,7 +318,7 @@ def test_what_a_job_waited_for_is_as_long_ago_as_it_was_when_the_time_of_day_is_
     site.clock.jump(86400)
     picture = site.daemon.picture()
     assert picture.ended[first].at_s == ended.at_s + 86400
-    assert {since_s(each, picture) for each in picture.waiting} == {ended.at_s + 86400}
+    assert {eligible_since_s(each, picture) for each in picture.waiting} == {ended.at_s + 86400}
     site.daemon.happen(site.row(third), CancelRequested(site.clock.now(), "ann"))
     assert site.state(second) == "running"
     assert site.daemon.picture().ended == {}
@@ -344,7 +344,7 @@ def test_nothing_runs_into_a_maintenance(site: Host) -> None:
 
 # --- preemption -------------------------------------------------------------------------------------------
 
-QUICK = SchedulerConfig(preemption=Preemption(young_s=0.0))
+QUICK = SchedulerConfig(preemption=PreemptionConfig(young_s=0.0))
 IDLE, URGENT = QueueTerms(priority_class="idle"), QueueTerms(priority_class="urgent")
 
 
@@ -558,7 +558,7 @@ WISHES = st.builds(
         QueueTerms,
         team=st.sampled_from(["", "vision"]),
         priority_class=st.sampled_from(["idle", "normal", "urgent", "gone"]),
-        after=st.sampled_from([(), (Dependency("1"),), (Dependency("2", Condition.ANY),)]),
+        after=st.sampled_from([(), (Dependency("1"),), (Dependency("2", DependencyCondition.ANY),)]),
         sweep=st.sampled_from([None, JobArray("s", 1)]),
     ),
 )
@@ -643,7 +643,7 @@ def assert_kept(host: Host) -> None:
 def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
     actions: list[tuple[str, object]],
 ) -> None:
-    rules = SchedulerConfig(quotas=CAPS, preemption=Preemption(young_s=0.0))
+    rules = SchedulerConfig(quotas=CAPS, preemption=PreemptionConfig(young_s=0.0))
     with _host(SiteConfig(rules)) as host:
         vitals = FakeVitals()
         host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runner.control.usage import UsageTracker
 from runner.core.ports.store import UsageRecord
-from runner.core.scheduler.fairshare import accrued
+from runner.core.scheduler.fairshare import accrue_usage
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HALF_S = 3600.0
@@ -35,7 +35,7 @@ def test_what_is_charged_in_steps_is_what_a_daemon_adds_up_that_begins_later(ste
 def test_what_has_been_given_back_fades() -> None:
     usage = UsageTracker(HALF_S, 0.01)
     usage.load([lending("ann", -7200, -3600), lending("bob", -3600, None)], NOW)
-    whole = accrued(2.1, 3600, HALF_S)
+    whole = accrue_usage(2.1, 3600, HALF_S)
     assert usage.users.used == pytest.approx({"ann": whole / 2, "bob": whole})
     usage.until(HALF_S)
     assert usage.users.used == pytest.approx({"ann": whole / 4, "bob": whole / 2})

@@ -10,8 +10,8 @@ from runner.base.errors import Unavailable
 from runner.control.messages import Probed
 from runner.core.job.states import Running, Stopping, StopReason
 from runner.core.policy.conditions import ALWAYS
-from runner.core.policy.facts import Known
-from runner.core.policy.heartbeat import FLOOR_S, Sign
+from runner.core.policy.facts import FactValue
+from runner.core.policy.heartbeat import FLOOR_S, ProgressReport
 from runner.core.policy.model import Ceilings, Rule, Verb
 from runner.core.ports.attempts import ProgressProbe
 from runner.core.ports.store import EventRow
@@ -35,10 +35,10 @@ class Site:
         host.settle()
         self.step = 0
 
-    def says(self, phase: str = "train", step: int | None = None, **facts: Known) -> None:
+    def says(self, phase: str = "train", step: int | None = None, **facts: FactValue) -> None:
         """Let the attempt report."""
         self.step = self.step if step is None else step
-        sign = Sign(phase, self.step, written=self.host.clock.monotonic())
+        sign = ProgressReport(phase, self.step, written=self.host.clock.monotonic())
         self.host.attempt_service.glances[self.job] = ProgressProbe(sign, {"phase": phase, **facts}, "spec")
 
     def look(self, times: int = 1) -> None:
@@ -262,7 +262,7 @@ def test_an_attempt_that_cannot_be_looked_at_does_not_hide_the_others(host: Host
 def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> None:
     site.works()
     row = site.host.row(site.job)
-    facts: dict[str, Known] = {"phase": "train", "heartbeat.age_over_limit": True}
+    facts: dict[str, FactValue] = {"phase": "train", "heartbeat.age_over_limit": True}
     site.host.daemon._news.put(Probed(site.job, 0, site.host.clock.now(), facts))
     site.host.daemon._news.put(Probed("999", 1, site.host.clock.now(), facts))
     site.host.daemon.turn(0)

@@ -10,7 +10,7 @@ from jobs.contract import AttemptSpec, Effective, Phase, Status, dump
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing
-from runner.core.policy.heartbeat import Sign
+from runner.core.policy.heartbeat import ProgressReport
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import load
@@ -63,7 +63,7 @@ def test_a_heartbeat_is_a_sign_and_facts(site: Site) -> None:
     )
     site.paths.status.write_text(dump(status))
     glance = site.shop.glance(site.row, FIRST)
-    assert glance.sign == Sign("train", 30, 17.0, 240, 10)
+    assert glance.sign == ProgressReport("train", 30, 17.0, 240, 10)
     found = {
         name: glance.facts[name]
         for name in ("phase", "data_wait", "progress.step", "progress.total_fraction")

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.core.schedule import (
-    COUNTED,
+    MAX_COUNTED,
     ON_TIME,
-    After,
     FiringTerms,
     Missed,
+    NextTime,
     Overlap,
-    Skip,
-    Submit,
+    SkipFiring,
+    SubmitFiring,
     next_firing,
     upcoming,
 )
@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
 LATE = ON_TIME + timedelta(seconds=1)
 
 
-def every(step: timedelta) -> After:
+def every(step: timedelta) -> NextTime:
     """Return the times T0, T0 + step, and so on."""
 
     def after(moment: datetime) -> datetime:
@@ -34,12 +34,12 @@ def every(step: timedelta) -> After:
     return after
 
 
-def at(*hours: float) -> After:
+def at(*hours: float) -> NextTime:
     """Return these times and no others."""
     return among([T0 + hour * HOUR for hour in hours])
 
 
-def among(times: Sequence[datetime]) -> After:
+def among(times: Sequence[datetime]) -> NextTime:
     return lambda moment: next((each for each in times if each > moment), None)
 
 
@@ -49,29 +49,29 @@ def test_before_its_time_nothing_follows() -> None:
 
 
 def test_at_its_time_one_job_follows() -> None:
-    assert next_firing(T0, T0 + HOUR, FiringTerms(), every(HOUR), ()) == Submit(T0 + HOUR)
+    assert next_firing(T0, T0 + HOUR, FiringTerms(), every(HOUR), ()) == SubmitFiring(T0 + HOUR)
 
 
 def test_a_little_late_is_still_on_time() -> None:
-    assert next_firing(T0, T0 + HOUR + ON_TIME, FiringTerms(), every(HOUR), ()) == Submit(T0 + HOUR)
+    assert next_firing(T0, T0 + HOUR + ON_TIME, FiringTerms(), every(HOUR), ()) == SubmitFiring(T0 + HOUR)
 
 
 def test_what_was_missed_is_left_out_once() -> None:
     found = next_firing(T0, T0 + 5 * HOUR + LATE, FiringTerms(), every(HOUR), ())
-    assert found == Skip(T0 + 5 * HOUR, "nobody was there; 5 times left out")
+    assert found == SkipFiring(T0 + 5 * HOUR, "nobody was there; 5 times left out")
     one = next_firing(T0, T0 + HOUR + LATE, FiringTerms(), every(HOUR), ())
-    assert one == Skip(T0 + HOUR, "nobody was there; 1 time left out")
+    assert one == SkipFiring(T0 + HOUR, "nobody was there; 1 time left out")
 
 
 def test_what_was_missed_is_made_up_for_once() -> None:
     terms = FiringTerms(missed=Missed.RUN_ONCE)
     found = next_firing(T0, T0 + 5 * HOUR + LATE, terms, every(HOUR), ())
-    assert found == Submit(T0 + 5 * HOUR, (), "4 times before it left out")
+    assert found == SubmitFiring(T0 + 5 * HOUR, (), "4 times before it left out")
 
 
 def test_one_that_is_on_time_is_submitted_whatever_was_missed_before() -> None:
     found = next_firing(T0, T0 + 5 * HOUR, FiringTerms(), every(HOUR), ())
-    assert found == Submit(T0 + 5 * HOUR, (), "4 times before it left out")
+    assert found == SubmitFiring(T0 + 5 * HOUR, (), "4 times before it left out")
 
 
 def test_a_downtime_of_a_year_is_counted_so_far() -> None:
@@ -85,18 +85,20 @@ def test_a_downtime_of_a_year_is_counted_so_far() -> None:
 
     now = T0 + timedelta(days=365, seconds=7)
     found = next_firing(T0, now, FiringTerms(missed=Missed.RUN_ONCE), after, ())
-    assert found == Submit(now - timedelta(seconds=7), (), f"{COUNTED} times or more before it left out")
-    assert calls < COUNTED + 50
+    assert found == SubmitFiring(
+        now - timedelta(seconds=7), (), f"{MAX_COUNTED} times or more before it left out"
+    )
+    assert calls < MAX_COUNTED + 50
 
 
 @pytest.mark.parametrize(
     ("overlap", "unfinished", "expected"),
     [
-        (Overlap.SKIP, (), Submit(T0 + HOUR)),
-        (Overlap.SKIP, ("7",), Skip(T0 + HOUR, "job 7 of an earlier time is not finished")),
-        (Overlap.SKIP, ("7", "8"), Skip(T0 + HOUR, "jobs 7, 8 of earlier times are not finished")),
-        (Overlap.QUEUE, ("7",), Submit(T0 + HOUR)),
-        (Overlap.REPLACE, ("7", "8"), Submit(T0 + HOUR, ("7", "8"))),
+        (Overlap.SKIP, (), SubmitFiring(T0 + HOUR)),
+        (Overlap.SKIP, ("7",), SkipFiring(T0 + HOUR, "job 7 of an earlier time is not finished")),
+        (Overlap.SKIP, ("7", "8"), SkipFiring(T0 + HOUR, "jobs 7, 8 of earlier times are not finished")),
+        (Overlap.QUEUE, ("7",), SubmitFiring(T0 + HOUR)),
+        (Overlap.REPLACE, ("7", "8"), SubmitFiring(T0 + HOUR, ("7", "8"))),
     ],
 )
 def test_an_unfinished_job_of_an_earlier_time(
@@ -129,4 +131,4 @@ def test_whatever_the_times_the_newest_is_found_and_the_others_are_counted(
     found = next_firing(begin, end, FiringTerms(missed=Missed.RUN_ONCE), among(times), ())
     count = len(passed) - 1
     words = "" if not count else f"{count} time{'s' if count > 1 else ''} before it left out"
-    assert found == (Submit(passed[-1], (), words) if passed else None)
+    assert found == (SubmitFiring(passed[-1], (), words) if passed else None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.adapters.notify import LIMIT_S, PROGRAM_LIMIT_S
 from runner.adapters.sqlite.schedules import SHOWN
-from runner.core.notification import ALARMS, DECISIONS, FIELDS, WORDS
+from runner.core.notification import ALARMS, DECISIONS, FIELDS, TOPICS
 from runner.core.schedule import ON_TIME
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import SENDMAIL, NotificationRule
@@ -28,7 +28,7 @@ def first_cells(after: str) -> set[str]:
 
 
 def test_every_word_that_can_be_asked_for_is_on_the_page_and_no_other() -> None:
-    assert first_cells("## What can be asked for") == WORDS
+    assert first_cells("## What can be asked for") == TOPICS
 
 
 def test_what_stands_for_several_events_names_them_all() -> None:

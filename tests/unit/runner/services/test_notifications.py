@@ -12,7 +12,7 @@ import pytest
 from runner.adapters.notify import sender_for
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.core.job.events import HoldRequested, ReleaseRequested
-from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, WORDS, Notification
+from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, TOPICS, Notification
 from runner.core.ports.notifications import RetryLater, Undelivered
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import NotificationRule
@@ -135,7 +135,7 @@ def test_a_notice_answers_to_its_event_its_state_and_what_they_mean(
     kind, state, outcome = notification
     at = post.site.clock.now()
     assert Notification(1, "7", "nightly", "ann", at, kind, "", state, outcome).words == words
-    assert words <= WORDS
+    assert words <= TOPICS
 
 
 def test_the_words_are_those_of_events_and_states() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from runner.adapters.gpu.health import WINDOW_S, DeviceHealthMonitor, merged
 from runner.adapters.gpu.xid import KernelLog
-from runner.core.policy.catalog import at, known
+from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.devices import Device, Health
 from tests.fakes.daemon.clock import FakeClock
@@ -47,7 +47,10 @@ class Site:
 
     def facts(self) -> dict[str, object]:
         facts = dict(self.watch.facts(BOTH, self.began))
-        known({name: facts[name] for name in facts if name in at(DecisionPoint.WATCH)}, DecisionPoint.WATCH)
+        validate_facts(
+            {name: facts[name] for name in facts if name in facts_at(DecisionPoint.WATCH)},
+            DecisionPoint.WATCH,
+        )
         return facts
 
 

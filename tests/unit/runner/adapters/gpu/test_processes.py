@@ -10,7 +10,7 @@ import pytest
 
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.base.errors import Unavailable
-from runner.core.devices.state import DeviceOccupant
+from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.devices import DeviceProcess
 from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
@@ -158,7 +158,7 @@ def test_a_real_child_is_found_with_its_user_and_program() -> None:
             mine, own = os.getpid(), child.pid
             found = occupants.of([DeviceProcess(mine), DeviceProcess(own)])
             assert (found[own].job, found[own].uid) == ("7", os.getuid())
-            assert isinstance(found[mine], DeviceOccupant)
+            assert isinstance(found[mine], ProcessOnDevice)
             assert (found[mine].job, found[mine].foreign) == (None, True)
         finally:
             child.kill()

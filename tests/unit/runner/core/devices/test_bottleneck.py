@@ -4,11 +4,11 @@ import pytest
 
 from runner.core.devices.bottleneck import (
     IdleAlarm,
-    IdleSpell,
     LoaderSetup,
+    SampleWindow,
     UtilizationSample,
+    alarm_kind,
     idle_alarm,
-    kind_of,
 )
 
 WINDOW_S = 600.0
@@ -20,16 +20,16 @@ def spell(
     *,
     phase: str = "train",
     looks: Iterable[int] = range(121),
-) -> IdleSpell:
+) -> SampleWindow:
     """Return ten minutes of looks that all saw the same."""
-    found = IdleSpell()
+    found = SampleWindow()
     for number in looks:
         found = found.seen(UtilizationSample(5.0 * number, phase, util, wait), WINDOW_S)
     return found
 
 
 def said(
-    found: IdleSpell, setup: LoaderSetup | None = None, below: float = 0.7, *, on_devices: bool = True
+    found: SampleWindow, setup: LoaderSetup | None = None, below: float = 0.7, *, on_devices: bool = True
 ) -> IdleAlarm | None:
     return idle_alarm(found, setup or LoaderSetup(), below, WINDOW_S, on_devices=on_devices)
 
@@ -63,11 +63,11 @@ def test_the_bottleneck_is_named(wait: float | None, setup: LoaderSetup, kind: s
     found = said(spell(wait=wait), setup)
     assert found is not None
     assert (found.kind, found.text.partition(" (")[0]) == (kind, why)
-    assert kind_of(f"attempt 1: {found.text}") == kind
+    assert alarm_kind(f"attempt 1: {found.text}") == kind
 
 
 def test_an_alarm_about_something_else_is_of_no_kind() -> None:
-    assert kind_of("pid 4121 of uid 1007 (python) uses GPU-3") is None
+    assert alarm_kind("pid 4121 of uid 1007 (python) uses GPU-3") is None
 
 
 def test_a_busy_device_is_no_alarm_whatever_it_waits_for() -> None:
@@ -80,11 +80,11 @@ def test_a_device_of_which_nothing_is_known_is_no_alarm() -> None:
 
 def test_what_was_seen_for_less_than_the_window_is_no_alarm() -> None:
     assert said(spell(looks=range(120))) is None
-    assert said(IdleSpell()) is None
+    assert said(SampleWindow()) is None
 
 
-def mute(util: float | None, *, then: UtilizationSample | None = None) -> IdleSpell:
-    found = IdleSpell()
+def mute(util: float | None, *, then: UtilizationSample | None = None) -> SampleWindow:
+    found = SampleWindow()
     for number in range(121):
         found = found.seen(UtilizationSample(5.0 * number, None, util, mute=True), WINDOW_S)
     return found if then is None else found.seen(then, WINDOW_S)
@@ -96,7 +96,7 @@ def test_a_device_that_idles_under_a_program_which_says_nothing_is_an_alarm() ->
         "it says nothing of itself, and its devices idle "
         "(devices busy 0% of the last 10 min, alarm below 1%)",
     )
-    assert kind_of("attempt 1: it says nothing of itself, and its devices idle (devices") == "mute"
+    assert alarm_kind("attempt 1: it says nothing of itself, and its devices idle (devices") == "mute"
 
 
 def test_a_program_that_says_nothing_is_let_be_as_long_as_it_does_anything() -> None:
@@ -109,7 +109,7 @@ def test_a_program_that_says_nothing_is_let_be_as_long_as_it_does_anything() -> 
 def test_what_was_seen_before_the_first_word_does_not_count_afterwards() -> None:
     assert len(mute(0.0, then=UtilizationSample(605.0, "train", 0.2)).looks) == 1
     assert (
-        mute(0.0, then=UtilizationSample(605.0, None, 0.0)) == IdleSpell()
+        mute(0.0, then=UtilizationSample(605.0, None, 0.0)) == SampleWindow()
     )  # it has spoken, and is silent now
 
 
@@ -131,7 +131,7 @@ def test_a_low_alarm_names_the_waiting_even_where_it_is_little() -> None:
 
 @pytest.mark.parametrize("phase", ["init", "data", "compile", "drain", None])
 def test_a_phase_that_takes_as_long_as_it_takes_begins_a_spell_anew(phase: str | None) -> None:
-    assert spell().seen(UtilizationSample(601.0, phase), WINDOW_S) == IdleSpell()
+    assert spell().seen(UtilizationSample(601.0, phase), WINDOW_S) == SampleWindow()
 
 
 def test_evaluating_and_saving_count_as_what_they_are() -> None:
@@ -146,6 +146,8 @@ def test_only_the_window_is_remembered() -> None:
 
 
 def test_a_mean_of_less_than_half_of_the_looks_says_nothing() -> None:
-    found = IdleSpell(tuple(UtilizationSample(float(n), "train", 0.5 if n < 2 else None) for n in range(5)))
+    found = SampleWindow(
+        tuple(UtilizationSample(float(n), "train", 0.5 if n < 2 else None) for n in range(5))
+    )
     assert found.util is None
-    assert IdleSpell(found.looks[:4]).util == 0.5
+    assert SampleWindow(found.looks[:4]).util == 0.5

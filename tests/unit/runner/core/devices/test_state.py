@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 from runner.core.devices.state import (
     AdminMark,
     CleanupRules,
-    DeviceCase,
     DeviceNow,
-    DeviceOccupant,
     DeviceStatus,
+    ProcessOnDevice,
     Reading,
     Remembered,
-    cleared_mark,
-    intruders,
-    kept,
-    labels,
-    listed,
+    StatusInput,
+    assign_labels,
+    clear_status,
+    foreign_processes,
+    format_processes,
     next_status,
-    remembered,
+    remember_status,
+    restore_status,
 )
 from runner.core.scheduler.snapshot import GIB, DeviceState
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-FOREIGNER = DeviceOccupant(4121, foreign=True, uid=1007, program="python")
-STRANGER = DeviceOccupant(99)
+FOREIGNER = ProcessOnDevice(4121, foreign=True, uid=1007, program="python")
+STRANGER = ProcessOnDevice(99)
 IDLE_BYTES = GIB // 2
 
 
@@ -36,13 +36,13 @@ def moment(s: float) -> DeviceNow:
     return DeviceNow(START + timedelta(seconds=s), s)
 
 
-def seen(s: float, *occupants: DeviceOccupant, used: int | None = IDLE_BYTES, **more: object) -> Reading:
+def seen(s: float, *occupants: ProcessOnDevice, used: int | None = IDLE_BYTES, **more: object) -> Reading:
     look = Reading(s, lost=False, used_bytes=used, total_bytes=80 * GIB, occupants=occupants)
     return replace(look, **more)  # type: ignore[arg-type]  # a test says what it likes
 
 
 def now_at(s: float, look: Reading | None, before: DeviceStatus | None = None, *holders: str) -> DeviceStatus:
-    return next_status(DeviceCase(before, look, frozenset(holders), None, moment(s)))
+    return next_status(StatusInput(before, look, frozenset(holders), None, moment(s)))
 
 
 def free(s: float = 0.0) -> DeviceStatus:
@@ -53,7 +53,7 @@ def free(s: float = 0.0) -> DeviceStatus:
 
 def given_back(s: float = 10.0) -> DeviceStatus:
     """Return a device that job 7 had until this moment, and that was looked at just before."""
-    return now_at(s, seen(s - 1, DeviceOccupant(5, job="7"), used=40 * GIB), now_at(1, seen(1), free(), "7"))
+    return now_at(s, seen(s - 1, ProcessOnDevice(5, job="7"), used=40 * GIB), now_at(1, seen(1), free(), "7"))
 
 
 # --- before it is lent
@@ -75,7 +75,7 @@ def test_a_driver_that_has_stopped_answering_closes_the_device_and_opens_it_agai
 
 
 def test_where_nobody_looks_at_devices_they_are_as_good_as_clean() -> None:
-    case = DeviceCase(None, None, frozenset(), None, moment(0), watched=False)
+    case = StatusInput(None, None, frozenset(), None, moment(0), watched=False)
     lent = next_status(replace(case, before=next_status(case), holders=frozenset({"7"})))
     assert (next_status(case).state, lent.state) == (DeviceState.FREE, DeviceState.LENT)
     assert next_status(replace(case, before=lent)).state is DeviceState.FREE
@@ -96,7 +96,7 @@ def test_a_process_that_cannot_be_read_is_unknown_and_never_foreign() -> None:
 
 
 def test_a_process_of_a_job_that_does_not_have_it_keeps_it_from_being_lent() -> None:
-    standing = now_at(1, seen(1, DeviceOccupant(5, job="3", uid=1001, user="ann")), free())
+    standing = now_at(1, seen(1, ProcessOnDevice(5, job="3", uid=1001, user="ann")), free())
     assert (standing.state, standing.reason) == (
         DeviceState.DIRTY,
         "used by job 3 (pid 5, uid 1001, ann)",
@@ -165,18 +165,18 @@ def test_a_lent_device_stays_lent_whatever_is_on_it_or_unknown() -> None:
 
 
 def test_an_intruder_is_who_is_known_not_to_be_the_holder() -> None:
-    own, other = DeviceOccupant(1, job="7"), DeviceOccupant(2, job="8")
+    own, other = ProcessOnDevice(1, job="7"), ProcessOnDevice(2, job="8")
     lent = now_at(1, seen(1), free(), "7")
-    assert intruders(lent, seen(2, own, other, STRANGER, FOREIGNER)) == (other, FOREIGNER)
-    assert intruders(free(), seen(2, FOREIGNER)) == ()
-    assert intruders(lent, None) == ()
-    assert intruders(lent, seen(2, occupants=None)) == ()
+    assert foreign_processes(lent, seen(2, own, other, STRANGER, FOREIGNER)) == (other, FOREIGNER)
+    assert foreign_processes(free(), seen(2, FOREIGNER)) == ()
+    assert foreign_processes(lent, None) == ()
+    assert foreign_processes(lent, seen(2, occupants=None)) == ()
 
 
 def test_what_is_left_of_the_job_before_is_no_intruder_of_a_shared_device() -> None:
     both = now_at(1, seen(1), free(), "7", "8")
-    one = now_at(2, seen(2.5, DeviceOccupant(5, job="7")), both, "8")
-    assert intruders(one, seen(2.5, DeviceOccupant(5, job="7"))) == ()
+    one = now_at(2, seen(2.5, ProcessOnDevice(5, job="7")), both, "8")
+    assert foreign_processes(one, seen(2.5, ProcessOnDevice(5, job="7"))) == ()
 
 
 # --- after it came back
@@ -190,7 +190,7 @@ def test_a_device_that_came_back_is_dirty_until_a_later_look_finds_it_clean() ->
 
 
 def test_what_is_still_on_it_is_said() -> None:
-    standing = now_at(11, seen(10.5, DeviceOccupant(5, job="7"), FOREIGNER, STRANGER), given_back())
+    standing = now_at(11, seen(10.5, ProcessOnDevice(5, job="7"), FOREIGNER, STRANGER), given_back())
     assert standing.reason == (
         "after job 7: used by job 7 (pid 5), a foreign process (pid 4121, uid 1007, python) and 1 more"
     )
@@ -211,21 +211,21 @@ def test_one_whose_driver_does_not_answer_any_more_is_quarantined_too() -> None:
 
 def test_a_clock_that_jumps_quarantines_nothing() -> None:
     back = given_back()
-    case = DeviceCase(back, seen(10.5), frozenset(), None, DeviceNow(START + timedelta(days=9), 11.0))
+    case = StatusInput(back, seen(10.5), frozenset(), None, DeviceNow(START + timedelta(days=9), 11.0))
     assert next_status(case).state is DeviceState.FREE
 
 
 def test_a_shared_device_is_lent_on_while_one_of_its_jobs_leaves() -> None:
     both = now_at(1, seen(1), free(), "7", "8")
     going = now_at(
-        3, seen(2.9, DeviceOccupant(5, job="7"), DeviceOccupant(6, job="8"), used=70 * GIB), both, "8"
+        3, seen(2.9, ProcessOnDevice(5, job="7"), ProcessOnDevice(6, job="8"), used=70 * GIB), both, "8"
     )
     assert (going.state, going.left) == (DeviceState.LENT, frozenset({"7"}))
-    still = now_at(4, seen(3.5, DeviceOccupant(5, job="7")), going, "8")
+    still = now_at(4, seen(3.5, ProcessOnDevice(5, job="7")), going, "8")
     assert (still.state, still.left) == (DeviceState.LENT, frozenset({"7"}))
-    gone = now_at(5, seen(4.5, DeviceOccupant(6, job="8"), used=70 * GIB), still, "8")
+    gone = now_at(5, seen(4.5, ProcessOnDevice(6, job="8"), used=70 * GIB), still, "8")
     assert (gone.state, gone.left) == (DeviceState.LENT, frozenset())
-    late = now_at(70, seen(69, DeviceOccupant(5, job="7")), still, "8")
+    late = now_at(70, seen(69, ProcessOnDevice(5, job="7")), still, "8")
     assert (late.state, late.reason) == (
         DeviceState.QUARANTINED,
         "not clean 60 s after job 7: still used by job 7 (pid 5)",
@@ -245,22 +245,22 @@ def test_a_word_holds_whatever_is_seen_and_whoever_has_it(state: DeviceState) ->
     word = AdminMark(state, "new fan", "ann", START - timedelta(days=1))
     for holders in (frozenset[str](), frozenset({"7"})):
         for look in (seen(1), seen(1, lost=True), None):
-            standing = next_status(DeviceCase(free(), look, holders, word, moment(1)))
+            standing = next_status(StatusInput(free(), look, holders, word, moment(1)))
             assert (standing.state, standing.reason, standing.since) == (state, "new fan", word.since)
 
 
 def test_who_looked_and_resumed_has_said_what_is_normal() -> None:
     back = now_at(20, seen(19.5, used=5 * GIB), given_back())
-    fine = cleared_mark(back, seen(19.5, used=5 * GIB), 20)
+    fine = clear_status(back, seen(19.5, used=5 * GIB), 20)
     assert now_at(21, seen(20.5, used=5 * GIB), fine).state is DeviceState.FREE
-    assert cleared_mark(back, seen(19.5, FOREIGNER), 20).baseline == back.baseline
-    assert cleared_mark(back, None, 20).baseline == back.baseline
+    assert clear_status(back, seen(19.5, FOREIGNER), 20).baseline == back.baseline
+    assert clear_status(back, None, 20).baseline == back.baseline
 
 
 def test_who_resumed_what_nobody_has_seen_since_waits_for_a_look() -> None:
     before = now_at(90, seen(5), given_back())
     assert before.state is DeviceState.QUARANTINED
-    again = now_at(91, seen(90.5), cleared_mark(before, seen(5), 91))
+    again = now_at(91, seen(90.5), clear_status(before, seen(5), 91))
     assert (again.state, again.reason) == (DeviceState.DIRTY, "after job 7: not looked at since")
     assert now_at(92, seen(91.5), again).state is DeviceState.FREE
 
@@ -272,7 +272,7 @@ def test_since_is_when_the_state_began_and_not_when_it_was_looked_at_again() -> 
 
 # --- for all of it
 
-OCCUPANTS = st.sampled_from([FOREIGNER, STRANGER, DeviceOccupant(5, job="7"), DeviceOccupant(6, job="8")])
+OCCUPANTS = st.sampled_from([FOREIGNER, STRANGER, ProcessOnDevice(5, job="7"), ProcessOnDevice(6, job="8")])
 LOOKS = st.one_of(
     st.none(),
     st.just((1.0, (), IDLE_BYTES, False)),
@@ -293,7 +293,9 @@ STEPS = st.lists(
 @given(STEPS)
 def test_a_device_is_free_only_after_a_fresh_look_that_found_nobody_on_it(
     steps: list[
-        tuple[float, tuple[float, tuple[DeviceOccupant, ...], int | None, bool | None] | None, frozenset[str]]
+        tuple[
+            float, tuple[float, tuple[ProcessOnDevice, ...], int | None, bool | None] | None, frozenset[str]
+        ]
     ],
 ) -> None:
     standing: DeviceStatus | None = None
@@ -303,7 +305,7 @@ def test_a_device_is_free_only_after_a_fresh_look_that_found_nobody_on_it(
         look = said and Reading(at - said[0], said[3], None, None, said[2], 80 * GIB, said[1])
         before, standing = (
             standing,
-            next_status(DeviceCase(standing, look or None, holders, None, moment(at))),
+            next_status(StatusInput(standing, look or None, holders, None, moment(at))),
         )
         assert standing.holders == holders
         assert not standing.left & holders
@@ -323,12 +325,12 @@ def test_a_device_is_free_only_after_a_fresh_look_that_found_nobody_on_it(
 
 def test_what_a_slow_device_is_kept_with_is_what_the_next_daemon_begins_with() -> None:
     before = now_at(30, seen(30, used=40 * GIB), given_back())
-    assert kept(before, 12.0) == Remembered(
+    assert remember_status(before, 12.0) == Remembered(
         IDLE_BYTES
     )  # it came back 2 s ago: most are clean at the next look
-    told = kept(before, 30.0)
+    told = remember_status(before, 30.0)
     assert told == Remembered(IDLE_BYTES, frozenset({"7"}), 10.0)
-    begins = remembered(told, moment(31), CleanupRules())
+    begins = restore_status(told, moment(31), CleanupRules())
     assert (begins.state, begins.since) == (DeviceState.DIRTY, START + timedelta(seconds=10))
     assert now_at(71, seen(71, used=40 * GIB), begins).state is DeviceState.QUARANTINED
     assert now_at(69, seen(69), begins).state is DeviceState.FREE
@@ -337,23 +339,23 @@ def test_what_a_slow_device_is_kept_with_is_what_the_next_daemon_begins_with() -
 @pytest.mark.parametrize(("within_s", "left_s"), [(60.0, 10.0), (10.0, 10.0), (5.0, 5.0)])
 def test_after_a_long_time_without_a_daemon_there_is_time_for_a_look(within_s: float, left_s: float) -> None:
     care = CleanupRules(clean_within_s=within_s)
-    begins = remembered(Remembered(IDLE_BYTES, frozenset({"7"}), 10.0), moment(5000), care)
+    begins = restore_status(Remembered(IDLE_BYTES, frozenset({"7"}), 10.0), moment(5000), care)
     assert begins.returned == 5000 + left_s - within_s
-    assert remembered(Remembered(IDLE_BYTES), moment(5000), care).baseline == IDLE_BYTES
+    assert restore_status(Remembered(IDLE_BYTES), moment(5000), care).baseline == IDLE_BYTES
 
 
 def test_a_name_stays_with_its_device_when_the_driver_counts_anew() -> None:
-    first = labels({}, [("a", "GPU-0"), ("b", "GPU-1"), ("c", "GPU-2")])
-    again = labels(first, [("a", "GPU-0"), ("c", "GPU-1"), ("d", "GPU-2")])
+    first = assign_labels({}, [("a", "GPU-0"), ("b", "GPU-1"), ("c", "GPU-2")])
+    again = assign_labels(first, [("a", "GPU-0"), ("c", "GPU-1"), ("d", "GPU-2")])
     assert again == {"a": "GPU-0", "b": "GPU-1", "c": "GPU-2", "d": "GPU-3"}
 
 
 def test_processes_in_words_are_two_and_a_number() -> None:
-    assert listed([STRANGER]) == "an unknown process (pid 99)"
-    assert listed([STRANGER] * 4).endswith("(pid 99) and 2 more")
+    assert format_processes([STRANGER]) == "an unknown process (pid 99)"
+    assert format_processes([STRANGER] * 4).endswith("(pid 99) and 2 more")
 
 
 def test_whose_every_process_is_is_known_or_not() -> None:
-    assert seen(1, FOREIGNER, DeviceOccupant(5, job="7")).tells
+    assert seen(1, FOREIGNER, ProcessOnDevice(5, job="7")).tells
     assert not seen(1, FOREIGNER, STRANGER).tells
     assert not seen(1, occupants=None).tells

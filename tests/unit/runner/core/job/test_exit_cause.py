@@ -1,6 +1,6 @@
 import pytest
 
-from runner.core.job.exit_cause import Evidence, completed, explain_exit
+from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
 
 NOTHING = {"oom_seen": False, "engine_error": "", "result_cause": None, "result_message": "", "reports": True}
 
@@ -61,12 +61,12 @@ def test_a_program_that_saved_nothing_has_asked_to_be_started_again() -> None:
 
 def test_exit_0_may_be_no_more_than_the_answer_to_a_wish_to_stop() -> None:
     answer = evidence(0, reports=False, asked=True)
-    assert (explain_exit(answer)[0], completed(answer)) == ("stopped", False)
-    assert completed(evidence(0, reports=False))
+    assert (explain_exit(answer)[0], is_complete(answer)) == ("stopped", False)
+    assert is_complete(evidence(0, reports=False))
     done = evidence(0, reports=False, asked=True, result_cause="completed")
-    assert (explain_exit(done), completed(done)) == (("completed", ""), True)
+    assert (explain_exit(done), is_complete(done)) == (("completed", ""), True)
     other = evidence(0, reports=False, asked=True, result_cause="stopped")
-    assert (explain_exit(other)[0], completed(other)) == ("no_result", False)
+    assert (explain_exit(other)[0], is_complete(other)) == ("no_result", False)
 
 
 def test_a_code_that_a_program_did_not_explain_is_named() -> None:
@@ -83,5 +83,5 @@ def test_a_program_that_was_killed_for_memory_is_told_the_setting_and_its_size()
 
 def test_success_with_a_killed_child_says_so() -> None:
     what = evidence(0, result_cause="completed", oom_seen=True)
-    assert completed(what)
+    assert is_complete(what)
     assert explain_exit(what) == ("completed", "a child process was killed for memory")

@@ -465,11 +465,11 @@ def test_the_attempt_after_what_a_person_asked_for_is_known_to_be_wanted(
     ],
 )
 def test_a_refusal_says_what_can_be_done_instead(state: State, event: Event, said: str) -> None:
-    assert said in story.refusal(replace(JOB, state=state), event)
+    assert said in story.describe_refusal(replace(JOB, state=state), event)
 
 
 def test_a_job_that_is_stopping_can_be_waited_for_or_cancelled() -> None:
-    said = story.refusal(stopping(StopReason.RESTART), HoldRequested(NOW, "ann"))
+    said = story.describe_refusal(stopping(StopReason.RESTART), HoldRequested(NOW, "ann"))
     assert said == (
         "is stopping (restart), so it cannot be held; wait until its attempt has ended, or runner cancel it"
     )

@@ -5,12 +5,12 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from runner.core.policy.catalog import at
+from runner.core.policy.catalog import facts_at
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import LISTS, NUMERIC, DecisionPoint, Fact, Kind, Known, Value
+from runner.core.policy.facts import LISTS, NUMERIC, DecisionPoint, Fact, FactKind, FactValue, Scalar
 from runner.core.policy.model import (
+    SETTING_CHANGES,
     STARTS,
-    TURNS,
     VERBS,
     Adjustment,
     Backoff,
@@ -29,33 +29,33 @@ from runner.core.policy.model import (
 WORDS = st.sampled_from(["a", "b", "some words", "x: y", "true", "12", 'quo"ted'])
 
 
-def values(fact: Fact) -> st.SearchStrategy[Value]:
+def values(fact: Fact) -> st.SearchStrategy[Scalar]:
     least, most = fact.least or 0, fact.most or 10_000
     match fact.kind:
-        case Kind.TRUTH:
+        case FactKind.TRUTH:
             return st.booleans()
-        case Kind.WORD:
+        case FactKind.WORD:
             return st.sampled_from([word for word in fact.values if word != "watch/..."])
-        case Kind.TEXT | Kind.WORDS:
+        case FactKind.TEXT | FactKind.WORDS:
             return WORDS
-        case Kind.WHOLE | Kind.WHOLES:
+        case FactKind.WHOLE | FactKind.WHOLES:
             return st.integers(int(least), int(most))
-        case Kind.NUMBER:  # exhaustive
+        case FactKind.NUMBER:  # exhaustive
             return st.integers(int(least), int(most)) | st.floats(least, most, allow_nan=False).map(abs)
 
 
-def known_values(fact: Fact) -> st.SearchStrategy[Known]:
+def known_values(fact: Fact) -> st.SearchStrategy[FactValue]:
     return st.lists(values(fact), max_size=3).map(tuple) if fact.kind in LISTS else values(fact)
 
 
 @cache
 def gathered(moment: DecisionPoint) -> list[Fact]:
     """The facts that somebody has to gather."""
-    return [fact for fact in at(moment).values() if not fact.derived]
+    return [fact for fact in facts_at(moment).values() if not fact.derived]
 
 
 @cache
-def facts(moment: DecisionPoint) -> st.SearchStrategy[dict[str, Known]]:
+def facts(moment: DecisionPoint) -> st.SearchStrategy[dict[str, FactValue]]:
     optional = {fact.name: known_values(fact) for fact in gathered(moment)}
     interesting = (
         *("exit.class", "exit.code", "oom.device", "phase", "progress.advanced", "preempted", "root"),
@@ -94,7 +94,10 @@ def conditions(moment: DecisionPoint) -> st.SearchStrategy[Condition]:
 
 
 ADJUSTMENTS = st.sampled_from(
-    [*(Adjustment(knob, TURNS[knob]) for knob in TURNS), Adjustment(Setting.PROFILE, "fast")]
+    [
+        *(Adjustment(knob, SETTING_CHANGES[knob]) for knob in SETTING_CHANGES),
+        Adjustment(Setting.PROFILE, "fast"),
+    ]
 )
 STARTINGS = st.sampled_from(
     [StartPoint(), StartPoint(Source.PREVIOUS), StartPoint(Source.BEFORE_NAN), StartPoint(Source.STEP, 40)]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runner.core.policy.adjustments import Overrides, override
-from runner.core.policy.facts import Known
+from runner.core.policy.adjustments import Overrides, apply_adjustments
+from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Adjustment, Setting
 
 MICRO = Adjustment(Setting.MICRO_BATCH, "halve")
@@ -35,16 +35,16 @@ PLAIN = Adjustment(Setting.PROFILE, "compat")
     ],
 )
 def test_a_remedy_is_remembered_as_a_value(
-    adjustment: Adjustment, facts: dict[str, Known], after: Overrides
+    adjustment: Adjustment, facts: dict[str, FactValue], after: Overrides
 ) -> None:
-    assert override(Overrides(), (adjustment,), facts, ("GPU-a", "GPU-b")) == after
+    assert apply_adjustments(Overrides(), (adjustment,), facts, ("GPU-a", "GPU-b")) == after
 
 
 def test_remedies_add_up_and_a_number_that_nobody_knows_stays_as_it_was() -> None:
     before = Overrides(micro_batch=64, avoid=("GPU-b", "GPU-c"))
-    after = override(before, (OFF, MICRO, OTHER), {}, ("GPU-a", "GPU-b"))
+    after = apply_adjustments(before, (OFF, MICRO, OTHER), {}, ("GPU-a", "GPU-b"))
     assert after == Overrides(micro_batch=64, compile="off", avoid=("GPU-b", "GPU-c", "GPU-a"))
-    assert override(before, (), {}, ("GPU-a",)) == before
+    assert apply_adjustments(before, (), {}, ("GPU-a",)) == before
 
 
 def test_only_what_was_turned_is_laid_over_a_profile() -> None:

@@ -5,31 +5,31 @@ from pydantic import BaseModel
 
 from jobs.contract import PLANS, SWITCHES, TRAJECTORY, kind_of
 from jobs.training.step import NUMERIC_SWITCHES
-from runner.core.policy.catalog import known
+from runner.core.policy.catalog import validate_facts
 from runner.core.policy.change_class import (
     FIELDS,
     PROGRAM_FIELDS,
     TRAINING,
     ChangeClass,
     FieldChange,
-    Fields,
     RevisionChange,
+    RevisionFields,
+    change_rows,
     classify_change,
-    judged,
-    rows,
-    shown,
+    classify_field,
+    format_field,
 )
 from runner.core.policy.facts import DecisionPoint
 from runner.files.job.model import JobFile
 from runner.services.rollout.diff import own_rules
 
 RULES = {kind_of(plan): own_rules(plan) for plan in PLANS} | {"program": PROGRAM_FIELDS}
-WELL_KNOWN = Fields({}, "graph_forecast", workload=RULES["graph_forecast"])
+WELL_KNOWN = RevisionFields({}, "graph_forecast", workload=RULES["graph_forecast"])
 
 
 def change(name: str, before: object, after: object, kind: str = "causal_lm", **more: bool) -> FieldChange:
     """Return what becomes of one field that changes."""
-    sides = (Fields({name: value}, kind, workload=RULES[kind], **more) for value in (before, after))  # type: ignore[dict-item]
+    sides = (RevisionFields({name: value}, kind, workload=RULES[kind], **more) for value in (before, after))  # type: ignore[dict-item]
     [found] = classify_change(*sides).changes
     return found
 
@@ -134,15 +134,15 @@ def test_what_a_program_makes_of_a_change_only_its_author_knows() -> None:
     assert change("workload.code", "/a", "/b", "program").kind is ChangeClass.C
     assert change("profile.threads", 1, 2, "program").kind is ChangeClass.C
     assert change("resources.memory", 1, 2, "program").kind is ChangeClass.A
-    assert "author" in judged("environment.A", Fields({}, "program")).why
+    assert "author" in classify_field("environment.A", RevisionFields({}, "program")).why
 
 
 # --- The whole
 
 
 def test_a_change_is_as_bad_as_its_worst_field_and_shows_that_one_first() -> None:
-    before = Fields({"seed": 1, "priority": 50, "workload.width": 8, "stays": 1}, "causal_lm")
-    after = Fields({"seed": 2, "priority": 60, "workload.width": 16, "stays": 1}, "causal_lm")
+    before = RevisionFields({"seed": 1, "priority": 50, "workload.width": 8, "stays": 1}, "causal_lm")
+    after = RevisionFields({"seed": 2, "priority": 60, "workload.width": 16, "stays": 1}, "causal_lm")
     found = classify_change(before, after)
     assert [each.name for each in found.changes] == ["workload.width", "seed", "priority"]
     assert found.kind is ChangeClass.E
@@ -150,7 +150,9 @@ def test_a_change_is_as_bad_as_its_worst_field_and_shows_that_one_first() -> Non
 
 
 def test_a_field_that_appears_or_goes_is_a_change() -> None:
-    found = classify_change(Fields({"labels.a": "x"}, "causal_lm"), Fields({"labels.b": "y"}, "causal_lm"))
+    found = classify_change(
+        RevisionFields({"labels.a": "x"}, "causal_lm"), RevisionFields({"labels.b": "y"}, "causal_lm")
+    )
     assert [(each.before, each.after) for each in found.changes] == [("x", None), (None, "y")]
     assert found.same_bits
 
@@ -161,24 +163,32 @@ def test_nothing_that_differs_is_class_a_and_keeps_the_bits() -> None:
 
 
 def test_the_facts_are_those_that_a_policy_knows() -> None:
-    found = classify_change(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
-    told = known(found.facts(allowed=True), DecisionPoint.CHANGE)
+    found = classify_change(
+        RevisionFields({"seed": 1}, "causal_lm"), RevisionFields({"seed": 2}, "causal_lm")
+    )
+    told = validate_facts(found.facts(allowed=True), DecisionPoint.CHANGE)
     assert told == {"diff.class": "C", "diff.fields": ("seed",), "diff.allowed": True}
 
 
 def test_values_are_shown_as_a_job_file_says_them() -> None:
-    assert shown(["changed_training", None, True]) == "[changed_training, -, true]"
-    assert shown({"a": 1, "b": [2.5]}) == "{a: 1, b: [2.5]}"
+    assert format_field(["changed_training", None, True]) == "[changed_training, -, true]"
+    assert format_field({"a": 1, "b": [2.5]}) == "{a: 1, b: [2.5]}"
 
 
 def test_sizes_are_shown_as_people_write_them() -> None:
     found = RevisionChange((change("resources.memory", 128 * 1024**2, 256 * 1024**2),))
-    assert [row[:3] for row in rows(found)] == [("resources.memory", "128MiB", "256MiB")]
+    assert [row[:3] for row in change_rows(found)] == [("resources.memory", "128MiB", "256MiB")]
     unset = RevisionChange((change("devices.memory", None, 3000),))
-    assert [row[:3] for row in rows(unset)] == [("devices.memory", "-", "3000B")]
+    assert [row[:3] for row in change_rows(unset)] == [("devices.memory", "-", "3000B")]
 
 
 def test_values_are_shown_in_short() -> None:
-    assert [shown(None), shown(value=True), shown("x" * 99)] == ["-", "true", "x" * 59 + "…"]
-    found = classify_change(Fields({"seed": 1}, "causal_lm"), Fields({"seed": 2}, "causal_lm"))
-    assert list(rows(found)) == [("seed", "1", "2", "C", "another seed draws other batches and masks")]
+    assert [format_field(None), format_field(value=True), format_field("x" * 99)] == [
+        "-",
+        "true",
+        "x" * 59 + "…",
+    ]
+    found = classify_change(
+        RevisionFields({"seed": 1}, "causal_lm"), RevisionFields({"seed": 2}, "causal_lm")
+    )
+    assert list(change_rows(found)) == [("seed", "1", "2", "C", "another seed draws other batches and masks")]

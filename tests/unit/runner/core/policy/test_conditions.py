@@ -10,16 +10,16 @@ from runner.core.policy.conditions import (
     Operator,
     Truth,
     comparisons,
-    conjuncts,
-    describe,
     evaluate,
+    format_value,
+    split_conjuncts,
 )
-from runner.core.policy.facts import Known
+from runner.core.policy.facts import FactValue
 
 TRUE = Comparison("nan", Operator.IS, operand=True)
 FALSE = Comparison("oom.host", Operator.IS, operand=True)
 UNKNOWN = Comparison("preempted", Operator.IS, operand=True)
-FACTS: dict[str, Known] = {
+FACTS: dict[str, FactValue] = {
     "nan": True,
     "oom.host": False,
     "exit.code": 5,
@@ -70,7 +70,7 @@ def test_the_logic_has_three_values(condition: Condition, truth: Truth) -> None:
         (Operator.GT, 5, False),
     ],
 )
-def test_a_number_is_compared(sign: Operator, operand: Known, truth: bool) -> None:  # noqa: FBT001
+def test_a_number_is_compared(sign: Operator, operand: FactValue, truth: bool) -> None:  # noqa: FBT001
     assert evaluate(Comparison("exit.code", sign, operand), FACTS).truth is truth
 
 
@@ -83,7 +83,7 @@ def test_a_number_is_compared(sign: Operator, operand: Known, truth: bool) -> No
         (Operator.IN, (79,), False),
     ],
 )
-def test_a_list_is_what_it_holds(sign: Operator, operand: Known, truth: bool) -> None:  # noqa: FBT001
+def test_a_list_is_what_it_holds(sign: Operator, operand: FactValue, truth: bool) -> None:  # noqa: FBT001
     assert evaluate(Comparison("device.xid", sign, operand), FACTS).truth is truth
 
 
@@ -111,13 +111,13 @@ def test_every_comparison_of_a_condition_is_found() -> None:
 
 
 def test_nested_alls_are_taken_apart() -> None:
-    assert conjuncts(AllOf((TRUE, AllOf((FALSE, Not(UNKNOWN)))))) == {TRUE, FALSE, Not(UNKNOWN)}
-    assert conjuncts(ALWAYS) == frozenset()
+    assert split_conjuncts(AllOf((TRUE, AllOf((FALSE, Not(UNKNOWN)))))) == {TRUE, FALSE, Not(UNKNOWN)}
+    assert split_conjuncts(ALWAYS) == frozenset()
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [(True, "true"), (0.123456, "0.1235"), (7, "7"), ("a", "a"), ((1, 2), "1, 2"), ((), "nothing")],
 )
-def test_values_read_as_a_file_would_write_them(value: Known, text: str) -> None:
-    assert describe(value) == text
+def test_values_read_as_a_file_would_write_them(value: FactValue, text: str) -> None:
+    assert format_value(value) == text

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.policy.catalog import known
+from runner.core.policy.catalog import validate_facts
 from runner.core.policy.economics import (
     MIN_MEASUREMENTS,
     Alternatives,
-    Case,
+    ChangeCosts,
     Overheads,
     Rate,
     Risk,
     Work,
-    break_even,
+    break_even_speedup,
     compare_alternatives,
-    disappoints,
-    inflation,
-    measured_rate,
-    unsaved_s,
+    expected_unsaved_s,
+    interruption_factor,
+    measure_rate,
+    misses_expectation,
     worth_trying,
 )
 from runner.core.policy.facts import DecisionPoint
@@ -35,7 +35,9 @@ def exactly(rate: float) -> Rate:
 
 def gains(share: float, faster: float, *, saved: float = 0.0) -> Alternatives:
     """Return the alternatives of a job of 1,000 items at one item a second, without overheads."""
-    found = compare_alternatives(Case(Work(1000, 1000 * share, 1000 * saved)), exactly(1), exactly(faster))
+    found = compare_alternatives(
+        ChangeCosts(Work(1000, 1000 * share, 1000 * saved)), exactly(1), exactly(faster)
+    )
     assert found is not None
     return found
 
@@ -60,13 +62,13 @@ def test_with_a_checkpoint_resuming_beats_both(faster: float, saves: float) -> N
 
 @pytest.mark.parametrize(("share", "needed"), [(0.084, 1.09), (0.42, 1.72), (0.84, 6.25)])
 def test_the_speed_up_at_which_a_restart_breaks_even(share: float, needed: float) -> None:
-    assert break_even(Work(1, share), 1) == pytest.approx(needed, abs=0.005)
-    assert break_even(Work(1, share), 1) == pytest.approx(1 / (1 - share))
+    assert break_even_speedup(Work(1, share), 1) == pytest.approx(needed, abs=0.005)
+    assert break_even_speedup(Work(1, share), 1) == pytest.approx(1 / (1 - share))
 
 
 def test_overheads_raise_it_until_nothing_is_fast_enough() -> None:
-    assert break_even(Work(1000, 500), 1, 100) == pytest.approx(2.5)
-    assert break_even(Work(1000, 500), 1, 500) == math.inf
+    assert break_even_speedup(Work(1000, 500), 1, 100) == pytest.approx(2.5)
+    assert break_even_speedup(Work(1000, 500), 1, 500) == math.inf
 
 
 def test_where_nothing_is_saved_there_is_nothing_to_resume() -> None:
@@ -77,10 +79,10 @@ def test_where_nothing_is_saved_there_is_nothing_to_resume() -> None:
 
 def test_every_overhead_is_in_the_time_that_it_belongs_to() -> None:
     work = Work(1000, 500, 400)
-    found = compare_alternatives(Case(work, COSTS), exactly(1), exactly(2))
+    found = compare_alternatives(ChangeCosts(work, COSTS), exactly(1), exactly(2))
     assert found == Alternatives(500, 2 + 5 + 3 + 10 + 4 + 300, 2 + 5 + 3 + 10 + 500)
     asked = compare_alternatives(
-        Case(Work(1000, 500, 400, on_demand=True), COSTS, trial_s=30), exactly(1), exactly(2)
+        ChangeCosts(Work(1000, 500, 400, on_demand=True), COSTS, trial_s=30), exactly(1), exactly(2)
     )
     assert asked == Alternatives(500, 1 + 2 + 5 + 3 + 10 + 4 + 250, 520, 30)
 
@@ -90,7 +92,7 @@ def test_resuming_beats_restarting_when_loading_costs_less_than_what_is_saved(
     saved: float, faster: float, load_s: float
 ) -> None:
     found = compare_alternatives(
-        Case(Work(1000, 950, saved), Overheads(load_s=load_s)), exactly(1), exactly(faster)
+        ChangeCosts(Work(1000, 950, saved), Overheads(load_s=load_s)), exactly(1), exactly(faster)
     )
     assert found is not None
     assert found.resume_s is not None
@@ -113,19 +115,19 @@ def test_what_a_trial_has_cost_counts_against_the_change() -> None:
     ],
 )
 def test_what_is_not_known_has_no_gain(now: Rate | None, new: Rate | None, done: float) -> None:
-    assert compare_alternatives(Case(Work(1000, done)), now, new) is None
+    assert compare_alternatives(ChangeCosts(Work(1000, done)), now, new) is None
 
 
 def test_what_comes_out_is_what_a_policy_may_ask() -> None:
     facts = gains(0.5, 4, saved=0.4).facts()
-    assert known(facts, DecisionPoint.CHANGE) == facts
+    assert validate_facts(facts, DecisionPoint.CHANGE) == facts
 
 
 # --- Rates
 
 
 def test_a_rate_has_bounds_of_two_standard_errors() -> None:
-    rate = measured_rate([9.0, 11.0] * 32)
+    rate = measure_rate([9.0, 11.0] * 32)
     assert rate is not None
     assert (rate.mean, rate.count) == (10.0, 64)
     assert rate.low == pytest.approx(10 - 2 * rate.deviation / 8)
@@ -138,18 +140,18 @@ def test_a_lower_bound_is_never_negative() -> None:
 
 
 def test_too_few_measurements_are_none() -> None:
-    assert measured_rate([1.0] * (MIN_MEASUREMENTS - 1)) is None
-    assert measured_rate([1.0] * MIN_MEASUREMENTS) == Rate(1.0, 0.0, MIN_MEASUREMENTS)
+    assert measure_rate([1.0] * (MIN_MEASUREMENTS - 1)) is None
+    assert measure_rate([1.0] * MIN_MEASUREMENTS) == Rate(1.0, 0.0, MIN_MEASUREMENTS)
 
 
 def test_a_job_that_stands_still_has_no_rate() -> None:
-    assert measured_rate([0.0] * 50) is None
+    assert measure_rate([0.0] * 50) is None
 
 
 def test_a_gain_is_taken_at_the_bounds_that_speak_against_the_change() -> None:
     sure, unsure = Rate(2, 0, 100), Rate(2, 2, 100)
-    certain = compare_alternatives(Case(Work(1000, 500, 500)), exactly(1), sure)
-    vague = compare_alternatives(Case(Work(1000, 500, 500)), Rate(1, 1, 100), unsure)
+    certain = compare_alternatives(ChangeCosts(Work(1000, 500, 500)), exactly(1), sure)
+    vague = compare_alternatives(ChangeCosts(Work(1000, 500, 500)), Rate(1, 1, 100), unsure)
     assert certain is not None
     assert vague is not None
     assert certain.resume_gain == pytest.approx(2)
@@ -167,8 +169,8 @@ def test_a_trial_may_cost_a_quarter_of_what_it_saves() -> None:
 
 
 def test_less_than_half_of_what_was_promised_is_a_disappointment() -> None:
-    assert disappoints(2.0, 1.4)
-    assert not disappoints(2.0, 1.6)
+    assert misses_expectation(2.0, 1.4)
+    assert not misses_expectation(2.0, 1.6)
 
 
 # --- Interruptions
@@ -177,22 +179,22 @@ def test_less_than_half_of_what_was_promised_is_a_disappointment() -> None:
 def test_inflation_is_what_the_approximation_says_when_interruptions_are_rare() -> None:
     interval, save, mean, recovery = 300.0, 0.3, 24 * HOUR, 60.0
     about = 1 + save / interval + (interval / 2 + recovery) / mean
-    assert inflation(interval, save, mean, recovery) == pytest.approx(about, rel=1e-4)
+    assert interruption_factor(interval, save, mean, recovery) == pytest.approx(about, rel=1e-4)
 
 
 def test_without_checkpoints_three_times_the_mean_takes_nineteen() -> None:
-    assert unsaved_s(3, 1, 0) == pytest.approx(19.1, abs=0.02)
+    assert expected_unsaved_s(3, 1, 0) == pytest.approx(19.1, abs=0.02)
 
 
 def test_a_hopeless_job_takes_very_long_and_not_too_long_for_a_float() -> None:
-    assert math.isfinite(unsaved_s(1e12, 1, 0))
-    assert math.isfinite(inflation(1e9, 1, 1, 1e9))
+    assert math.isfinite(expected_unsaved_s(1e12, 1, 0))
+    assert math.isfinite(interruption_factor(1e9, 1, 1, 1e9))
 
 
 def test_a_risk_makes_a_job_that_saves_nothing_worth_restarting_with_less_to_do() -> None:
     work = Work(1000, 500, 0)
-    calm = compare_alternatives(Case(work, COSTS), exactly(1), exactly(2))
-    stormy = compare_alternatives(Case(work, COSTS, Risk(mean_between_s=500)), exactly(1), exactly(2))
+    calm = compare_alternatives(ChangeCosts(work, COSTS), exactly(1), exactly(2))
+    stormy = compare_alternatives(ChangeCosts(work, COSTS, Risk(mean_between_s=500)), exactly(1), exactly(2))
     assert calm is not None
     assert stormy is not None
     assert calm.keep_s < calm.restart_s
@@ -201,7 +203,7 @@ def test_a_risk_makes_a_job_that_saves_nothing_worth_restarting_with_less_to_do(
 
 def test_going_on_and_beginning_again_cost_the_same_when_nothing_is_done() -> None:
     found = compare_alternatives(
-        Case(Work(1000, 0), Overheads(), Risk(mean_between_s=300)), exactly(1), exactly(1)
+        ChangeCosts(Work(1000, 0), Overheads(), Risk(mean_between_s=300)), exactly(1), exactly(1)
     )
     assert found is not None
     assert found.keep_s == pytest.approx(found.restart_s)
@@ -209,8 +211,8 @@ def test_going_on_and_beginning_again_cost_the_same_when_nothing_is_done() -> No
 
 def test_with_checkpoints_all_alternatives_are_inflated_alike() -> None:
     risk = Risk(mean_between_s=10 * HOUR, interval_s=600)
-    plain = compare_alternatives(Case(Work(1e6, 5e5, 5e5)), exactly(1), exactly(2))
-    risky = compare_alternatives(Case(Work(1e6, 5e5, 5e5), Overheads(), risk), exactly(1), exactly(2))
+    plain = compare_alternatives(ChangeCosts(Work(1e6, 5e5, 5e5)), exactly(1), exactly(2))
+    risky = compare_alternatives(ChangeCosts(Work(1e6, 5e5, 5e5), Overheads(), risk), exactly(1), exactly(2))
     assert plain is not None
     assert risky is not None
     assert risky.keep_s / plain.keep_s == pytest.approx(risky.restart_s / plain.restart_s)

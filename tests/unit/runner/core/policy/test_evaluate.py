@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from runner.core.policy.conditions import ALWAYS, Comparison, Operator
 from runner.core.policy.decision import Action, Advice, Guard, PolicyDecision, Situation
-from runner.core.policy.evaluate import decide, root_of
-from runner.core.policy.facts import DecisionPoint, Facts, Known
+from runner.core.policy.evaluate import decide, failure_fingerprint
+from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import KEPT_STARTS, History, RuleTally
 from runner.core.policy.model import (
     Adjustment,
@@ -34,7 +34,7 @@ OTHER = (Adjustment(Setting.DEVICE, "other"),)
 SAVED: Facts = {"checkpoint.present": True, "checkpoint.valid": True, "checkpoint.step": 40}
 
 
-def is_(fact: str, value: Known) -> Comparison:
+def is_(fact: str, value: FactValue) -> Comparison:
     return Comparison(fact, Operator.IS, value)
 
 
@@ -464,7 +464,7 @@ def test_the_history_is_told_as_facts() -> None:
     ],
 )
 def test_the_root_is_the_best_that_is_known(known: Facts, root: str) -> None:
-    assert root_of(known) == root
+    assert failure_fingerprint(known) == root
 
 
 # --- Backoff

@@ -6,16 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.policy.heartbeat import BLINK_S, FLOOR_S, SAMPLES, WARM_UP, Heartbeat, Sign
+from runner.core.policy.heartbeat import (
+    FLOOR_S,
+    MAX_PROBE_GAP_S,
+    SAMPLES,
+    WARM_UP_STEPS,
+    Heartbeat,
+    ProgressReport,
+)
 
 TIMELESS = ["init", "compile", "eval", "save", "drain"]
 
 
-def _sign(step: int, phase: str = "train", items: int | None = None, written: float = 0.0) -> Sign:
-    return Sign(phase, step, written, items)
+def _sign(step: int, phase: str = "train", items: int | None = None, written: float = 0.0) -> ProgressReport:
+    return ProgressReport(phase, step, written, items)
 
 
-def _looks(signs: Iterable[tuple[float, Sign | None]], heartbeat: Heartbeat | None = None) -> Heartbeat:
+def _looks(
+    signs: Iterable[tuple[float, ProgressReport | None]], heartbeat: Heartbeat | None = None
+) -> Heartbeat:
     heartbeat = heartbeat or Heartbeat()
     for now, sign in signs:
         heartbeat = heartbeat.seen(sign, now)
@@ -39,7 +48,7 @@ def test_before_a_silence_was_seen_to_end_none_can_have_been_longer_than_its_lif
 
 
 def test_whoever_resumed_has_not_taken_the_steps_before_that() -> None:
-    resumed = _looks([(10, Sign("train", 22, 0.0, begun=20))], Heartbeat(born=2.0))
+    resumed = _looks([(10, ProgressReport("train", 22, 0.0, begun=20))], Heartbeat(born=2.0))
     assert resumed.limit_s() is None
 
 
@@ -48,7 +57,10 @@ def test_a_start_lasts_until_the_first_step_that_is_seen() -> None:
     fresh = _looks([(10, None), (60, _sign(0, "init")), (95, _sign(1)), (100, _sign(9))], born)
     assert fresh.start_s == 93
     assert _looks([(10, None), (60, _sign(0, "init"))], born).start_s is None
-    loaded = [(40.0, Sign("init", 20, 0.0, begun=20)), (45.0, Sign("train", 21, 0.0, begun=20))]
+    loaded = [
+        (40.0, ProgressReport("init", 20, 0.0, begun=20)),
+        (45.0, ProgressReport("train", 21, 0.0, begun=20)),
+    ]
     assert _looks(loaded, born).start_s == 43
     assert _looks([(4, _sign(3))], born).start_s == 2
     assert _looks([(4, _sign(3))], Heartbeat(born=9.0)).start_s == 0
@@ -56,15 +68,15 @@ def test_a_start_lasts_until_the_first_step_that_is_seen() -> None:
 
 def test_a_first_step_that_nobody_looked_on_says_nothing_about_the_start() -> None:
     assert _looks([(1000, _sign(70)), (1005, _sign(71))], Heartbeat(born=2.0)).start_s is None
-    away = [(10, _sign(0)), (10 + BLINK_S + 1, _sign(5)), (80, _sign(6))]
+    away = [(10, _sign(0)), (10 + MAX_PROBE_GAP_S + 1, _sign(5)), (80, _sign(6))]
     assert _looks(away, Heartbeat(born=2.0)).start_s is None
     assert _steps(3).start_s is None
 
 
 def test_the_first_five_steps_teach_nothing() -> None:
-    slow_start = _looks([(0, _sign(0)), (50, _sign(1)), (100, _sign(WARM_UP - 1))])
+    slow_start = _looks([(0, _sign(0)), (50, _sign(1)), (100, _sign(WARM_UP_STEPS - 1))])
     assert slow_start.limit_s() is None
-    warm = _looks([(101, _sign(WARM_UP)), (102, _sign(WARM_UP + 1))], slow_start)
+    warm = _looks([(101, _sign(WARM_UP_STEPS)), (102, _sign(WARM_UP_STEPS + 1))], slow_start)
     assert warm.limit_s(floor_s=0) == 5.0
 
 
@@ -110,7 +122,7 @@ def test_a_phase_in_which_no_silence_has_ended_yet_has_no_limit() -> None:
 
 def test_time_in_which_nobody_looked_is_no_silence() -> None:
     away = _looks([(10_000, _sign(10))], _steps(10))
-    assert (away.age_s, away.over(floor_s=BLINK_S)) == (BLINK_S, False)
+    assert (away.age_s, away.over(floor_s=MAX_PROBE_GAP_S)) == (MAX_PROBE_GAP_S, False)
 
 
 def test_a_report_that_cannot_be_read_is_no_silence_either() -> None:

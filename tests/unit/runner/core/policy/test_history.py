@@ -1,6 +1,6 @@
 import pytest
 
-from runner.core.policy.catalog import known
+from runner.core.policy.catalog import validate_facts
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.history import fingerprint
 
@@ -33,4 +33,4 @@ def test_a_cause_that_says_it_all_is_its_own_fingerprint() -> None:
 def test_a_fingerprint_is_a_fact() -> None:
     root = fingerprint("exception", "x" * 1000)
     assert len(root) == 120
-    assert known({"root": root}, DecisionPoint.EXIT) == {"root": root}
+    assert validate_facts({"root": root}, DecisionPoint.EXIT) == {"root": root}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.checkpoint.interval import LONGEST_S, SHORTEST_S, daly_s, interval_s
-from runner.core.policy.economics import inflation, mean_between_s
+from runner.core.policy.economics import estimate_mtbf_s, interruption_factor
 
 MINUTE = 60.0
 HOUR = 3600.0
@@ -29,16 +29,17 @@ def test_a_save_that_takes_longer_than_the_host_lasts_is_made_as_often_as_it_las
 @given(st.floats(0.1, 60), st.floats(0.5, 48))
 def test_no_other_interval_is_much_better_than_the_optimum(save_s: float, mean_h: float) -> None:
     mean, best = mean_h * HOUR, daly_s(save_s, mean_h * HOUR)
-    cost = inflation(best, save_s, mean, 0)
+    cost = interruption_factor(best, save_s, mean, 0)
     assert all(
-        cost <= inflation(best * other, save_s, mean, 0) * (1 + 1e-4) for other in (0.5, 0.8, 1.25, 2.0)
+        cost <= interruption_factor(best * other, save_s, mean, 0) * (1 + 1e-4)
+        for other in (0.5, 0.8, 1.25, 2.0)
     )
 
 
 def test_twice_or_half_the_optimum_costs_a_quarter_more_waste() -> None:
     save, mean = 0.3, 24 * HOUR
     best = daly_s(save, mean)
-    waste = [inflation(best * other, save, mean, 0) - 1 for other in (1, 2, 0.5)]
+    waste = [interruption_factor(best * other, save, mean, 0) - 1 for other in (1, 2, 0.5)]
     assert [each / waste[0] for each in waste[1:]] == pytest.approx([1.25, 1.25], abs=0.01)
 
 
@@ -65,8 +66,8 @@ def test_saving_that_costs_nothing_is_still_not_done_all_the_time() -> None:
 def test_the_mean_between_interruptions_begins_with_a_guess(
     observed_h: float, interruptions: int, mean_h: float
 ) -> None:
-    assert mean_between_s(observed_h * HOUR, interruptions) == pytest.approx(mean_h * HOUR)
+    assert estimate_mtbf_s(observed_h * HOUR, interruptions) == pytest.approx(mean_h * HOUR)
 
 
 def test_the_mean_is_finite_whatever_was_seen() -> None:
-    assert math.isfinite(mean_between_s(0, 10**6))
+    assert math.isfinite(estimate_mtbf_s(0, 10**6))

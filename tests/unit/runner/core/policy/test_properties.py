@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.core.policy.conditions import Comparison, Operator, comparisons, evaluate
 from runner.core.policy.decision import PolicyDecision, Situation
-from runner.core.policy.evaluate import decide, root_of
+from runner.core.policy.evaluate import decide, failure_fingerprint
 from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import (
@@ -108,10 +108,10 @@ def test_no_policy_repeats_what_ended_alike_without_progress_more_often_than_it_
         if each.facts.get("progress.advanced") is True:
             stuck.clear()
         if verdict.charged and each.facts.get("progress.advanced") is False:
-            stuck[root_of(each.facts), each.effective] += 1
+            stuck[failure_fingerprint(each.facts), each.effective] += 1
         repeats = verdict.verb in STARTS and all(one.knob == "device" for one in verdict.adjust)
         if repeats:
-            assert stuck[root_of(each.facts), each.effective] < policy.ceilings.no_progress
+            assert stuck[failure_fingerprint(each.facts), each.effective] < policy.ceilings.no_progress
 
 
 @settings(max_examples=EXAMPLES)

@@ -7,7 +7,14 @@ import pytest
 from runner.core.policy.conditions import AllOf, Comparison, Operator
 from runner.core.policy.decision import Situation
 from runner.core.policy.evaluate import decide
-from runner.core.policy.explain import BOUNDLESS, About, Record, explained, record, situation_of
+from runner.core.policy.explain import (
+    UNBOUNDED_GAIN,
+    DecisionSubject,
+    Record,
+    explain_record,
+    make_record,
+    read_situation,
+)
 from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import (
@@ -23,7 +30,7 @@ from runner.core.policy.model import (
     Verb,
     digest,
 )
-from runner.core.policy.replay import Replay, lost_s, replay
+from runner.core.policy.replay import Replay, replay, unsaved_s
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -57,7 +64,11 @@ def journal(policy: Policy, *ends: Facts, job: str = "7") -> list[Record]:
         situation = Situation(known, clock + HOUR, clock, "spec", job)
         decision = decide(policy, DecisionPoint.EXIT, history, situation)
         kept.append(
-            json.loads(json.dumps(record(About(job, number, digest(policy)), policy, situation, decision)))
+            json.loads(
+                json.dumps(
+                    make_record(DecisionSubject(job, number, digest(policy)), policy, situation, decision)
+                )
+            )
         )
         history, clock = decision.history, clock + HOUR + decision.verdict.delay
     return kept
@@ -65,7 +76,7 @@ def journal(policy: Policy, *ends: Facts, job: str = "7") -> list[Record]:
 
 def test_a_record_is_json_and_gives_the_situation_back() -> None:
     (kept,) = journal(POLICY, OOM)
-    situation = situation_of(kept)
+    situation = read_situation(kept)
     assert {name: situation.facts[name] for name in OOM} == OOM
     assert (situation.now, situation.started, situation.effective, situation.seed) == (
         NOW + HOUR,
@@ -87,20 +98,20 @@ def test_a_record_is_json_and_gives_the_situation_back() -> None:
 
 def test_a_record_of_an_attempt_that_never_started() -> None:
     situation = Situation({"nan": True}, NOW)
-    kept = record(
-        About("7", 1, digest(POLICY)),
+    kept = make_record(
+        DecisionSubject("7", 1, digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.EXIT, History(), situation),
     )
     assert kept["started"] is None
     assert kept["verdict"]["from"] == "step 20"
-    assert situation_of(kept).started is None
+    assert read_situation(kept).started is None
 
 
 def test_an_explanation_has_every_rule_with_the_fact_that_decided() -> None:
     (kept,) = journal(POLICY, OOM)
-    lines = list(explained(kept))
+    lines = list(explain_record(kept))
     assert lines[0] == (
         "7, attempt 1, on_exit: "
         "resume from the newest checkpoint with micro-batch halve: device out of memory in train"
@@ -121,41 +132,43 @@ def test_an_explanation_has_every_rule_with_the_fact_that_decided() -> None:
 
 def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> None:
     situation = Situation({"data_wait": 0.9, "checkpoint.present": False}, NOW)
-    watched = record(
-        About("7", 1, digest(POLICY)),
+    watched = make_record(
+        DecisionSubject("7", 1, digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.WATCH, History(), situation),
     )
-    assert "  advice of slow: slow" in list(explained(watched))
-    assert "  keep by no rule; policy mine" in "\n".join(explained(watched))
-    ended = record(
-        About("7", 1, digest(POLICY)),
+    assert "  advice of slow: slow" in list(explain_record(watched))
+    assert "  keep by no rule; policy mine" in "\n".join(explain_record(watched))
+    ended = make_record(
+        DecisionSubject("7", 1, digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.EXIT, History(), situation),
     )
-    assert "restart by rule other, limited by no_checkpoint, charged" in "\n".join(explained(ended))
+    assert "restart by rule other, limited by no_checkpoint, charged" in "\n".join(explain_record(ended))
 
 
 def test_an_explanation_has_the_economics() -> None:
     situation = Situation({"econ.resume_gain": 1.25, "econ.best": "resume"}, NOW)
-    kept = record(
-        About("7", 1, digest(POLICY)),
+    kept = make_record(
+        DecisionSubject("7", 1, digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.CHANGE, History(), situation),
     )
-    lines = list(explained(kept))
+    lines = list(explain_record(kept))
     assert lines[-3:] == ["  econ.best = resume", "  econ.resume_gain = 1.25", "  econ.resume_pays = true"]
 
 
 def test_a_gain_that_nothing_stands_against_is_no_figure() -> None:
     pays = Rule("pays", Verb.RESTART, Comparison("econ.restart_gain", Operator.GE, 1.2))
     asked = replace(POLICY, on_change=(pays,))
-    situation = Situation({"econ.restart_gain": BOUNDLESS}, NOW)
+    situation = Situation({"econ.restart_gain": UNBOUNDED_GAIN}, NOW)
     decision = decide(asked, DecisionPoint.CHANGE, History(), situation)
-    lines = list(explained(record(About("7", 1, digest(asked)), asked, situation, decision)))
+    lines = list(
+        explain_record(make_record(DecisionSubject("7", 1, digest(asked)), asked, situation, decision))
+    )
     assert "  econ.restart_gain = without bound" in lines
     assert any("econ.restart_gain = without bound (wanted: " in line for line in lines)
     assert not any("1e+09" in line for line in lines)
@@ -167,7 +180,7 @@ def test_a_gain_that_nothing_stands_against_is_no_figure() -> None:
 def test_a_record_is_json_whatever_was_measured() -> None:
     known: Facts = {"exit.class": "exception", "progress.rate": float("inf")}
     kept = journal(POLICY, known)[0]
-    assert json.loads(json.dumps(kept, allow_nan=False))["facts"]["progress.rate"] >= BOUNDLESS
+    assert json.loads(json.dumps(kept, allow_nan=False))["facts"]["progress.rate"] >= UNBOUNDED_GAIN
 
 
 def test_the_same_policy_decides_as_it_did() -> None:
@@ -226,4 +239,4 @@ def test_what_is_not_an_end_is_left_out_and_order_does_not_matter() -> None:
     ],
 )
 def test_what_no_checkpoint_keeps_is_lost(known: Facts, lost: float) -> None:
-    assert lost_s(Situation(known, NOW + HOUR, NOW)) == lost
+    assert unsaved_s(Situation(known, NOW + HOUR, NOW)) == lost

@@ -2,16 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.scheduler.admission import AdmissionRequest, refusals
+from runner.core.scheduler.admission import RefusalReason, check_admission
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import (
     GIB,
-    Device,
+    DeviceKind,
     DeviceState,
     Host,
-    Kind,
     PendingJob,
     ResourceRequest,
+    SchedulableDevice,
     Snapshot,
 )
 from tests.fakes.host.directories import NOW_S, devices, gpus, host, out, waiting
@@ -20,7 +20,7 @@ SITE = Snapshot(NOW_S, (host(4), Host("cpu", 64, 16 * GIB)))
 
 
 def refused(job: PendingJob, site: Snapshot = SITE) -> list[str]:
-    return [refusal.text for refusal in refusals(job, site)]
+    return [refusal.text for refusal in check_admission(job, site)]
 
 
 def test_a_job_that_fits_into_the_empty_site_may_wait_however_full_it_is() -> None:
@@ -33,7 +33,7 @@ def test_more_devices_than_are_together_are_refused_with_how_many_are() -> None:
     assert refused(waiting("1", gpus(5))) == [
         "5 GPUs asked for; of such devices there are at most 4 together"
     ]
-    own = tuple(Device(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
+    own = tuple(SchedulableDevice(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
     site = replace(SITE, hosts=(host(own=own),))
     assert refused(waiting("1", gpus(3, linked=True)), site) == [
         "3 linked GPUs asked for; of such devices there are at most 2 together"
@@ -93,29 +93,29 @@ def test_quotas_of_groups_are_told_too() -> None:
 @pytest.mark.parametrize(
     ("needs", "about"),
     [
-        (ResourceRequest(gpus=1, vendor="amd"), AdmissionRequest.COUNT),
-        (gpus(5), AdmissionRequest.COUNT),
-        (ResourceRequest(gpus=1, kind=Kind.SLICE, models=("B200",)), AdmissionRequest.KIND),
-        (ResourceRequest(gpus=1, models=("B200",), device_bytes=800 * GIB), AdmissionRequest.MODEL),
+        (ResourceRequest(gpus=1, vendor="amd"), RefusalReason.COUNT),
+        (gpus(5), RefusalReason.COUNT),
+        (ResourceRequest(gpus=1, kind=DeviceKind.SLICE, models=("B200",)), RefusalReason.KIND),
+        (ResourceRequest(gpus=1, models=("B200",), device_bytes=800 * GIB), RefusalReason.MODEL),
         (
             ResourceRequest(gpus=1, models=("h100",), device_bytes=81 * GIB, capability=(10, 0)),
-            AdmissionRequest.MEMORY,
+            RefusalReason.MEMORY,
         ),
-        (ResourceRequest(gpus=1, models=("h100",), capability=(10, 0)), AdmissionRequest.CAPABILITY),
-        (ResourceRequest(cpus=65), AdmissionRequest.HOST),
+        (ResourceRequest(gpus=1, models=("h100",), capability=(10, 0)), RefusalReason.CAPABILITY),
+        (ResourceRequest(cpus=65), RefusalReason.HOST),
     ],
 )
 def test_a_refusal_names_the_condition_that_no_device_meets(
-    needs: ResourceRequest, about: AdmissionRequest
+    needs: ResourceRequest, about: RefusalReason
 ) -> None:
-    assert [refusal.about for refusal in refusals(waiting("1", needs), SITE)] == [about]
+    assert [refusal.about for refusal in check_admission(waiting("1", needs), SITE)] == [about]
 
 
 def test_jobs_that_are_submitted_together_count_together() -> None:
     site = replace(SITE, rules=SchedulerConfig(quotas=Quotas(user=Quota(queued=3))), waiting=(waiting("0"),))
-    assert refusals(waiting("1"), site, 2) == ()
-    (refusal,) = refusals(waiting("1"), site, 3)
+    assert check_admission(waiting("1"), site, 2) == ()
+    (refusal,) = check_admission(waiting("1"), site, 3)
     assert (refusal.about, refusal.text) == (
-        AdmissionRequest.TURN,
+        RefusalReason.TURN,
         "user ada may have 3 jobs waiting, and has 1; these are 3",
     )

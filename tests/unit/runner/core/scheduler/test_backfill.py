@@ -6,7 +6,7 @@ import pytest
 
 from runner.core.job.states import Outcome
 from runner.core.scheduler.backfill import Reservation
-from runner.core.scheduler.config import Order, PriorityClass, Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.config import PriorityClass, Quota, Quotas, SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.snapshot import GIB, Dependency, EndedJob, JobArray, Maintenance, ResourceRequest
 from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
 
@@ -54,7 +54,7 @@ def test_a_job_that_may_last_for_ever_is_reserved_for_as_long_as_is_usual() -> N
 def test_nobody_is_passed_over_in_the_plan_that_starts_a_job_that_may_last_for_ever() -> None:
     endless = waiting("endless", hours=None, age_s=999, owner="bob")
     behind = [waiting("long", hours=48, owner="eve"), waiting("unknown", hours=None, owner="dan")]
-    decided = planned([endless, BIG, *behind], rules=SchedulerConfig(order=Order.FIFO))
+    decided = planned([endless, BIG, *behind], rules=SchedulerConfig(order=SchedulingOrder.FIFO))
     assert list(starts(decided)) == ["endless"]
     assert [(each.job_id, each.at_s) for each in decided.reservations] == [("big", NOW_S + 24 * HOUR_S)]
 
@@ -114,14 +114,14 @@ def test_a_running_job_of_unknown_end_is_taken_to_run_for_a_day() -> None:
 
 
 def test_without_backfill_nobody_overtakes() -> None:
-    rules = SchedulerConfig(order=Order.FIFO, backfill=False)
+    rules = SchedulerConfig(order=SchedulingOrder.FIFO, backfill=False)
     decided = planned([BIG, waiting("small")], busy=HALF, rules=rules)
     assert not decided.starts
     assert not decided.reservations
 
 
 def test_a_job_that_can_never_start_is_in_nobodys_way() -> None:
-    rules = SchedulerConfig(order=Order.FIFO, backfill=False)
+    rules = SchedulerConfig(order=SchedulingOrder.FIFO, backfill=False)
     queue = [waiting("never", gpus(9), age_s=99), waiting("also", gpus(9), age_s=98), waiting("small")]
     assert list(starts(planned(queue, rules=rules))) == ["small"]
 

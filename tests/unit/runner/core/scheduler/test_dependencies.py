@@ -5,12 +5,12 @@ from runner.core.scheduler.dependencies import (
     CircularDependency,
     Named,
     Readiness,
-    readiness,
-    refuse_cycles,
+    check_cycles,
+    check_dependencies,
+    check_dependency,
     resolve,
-    satisfied,
 )
-from runner.core.scheduler.snapshot import Condition, Dependency, EndedJob
+from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
 
 KNOWN = [
     Named("1", "prep", "ada"),
@@ -38,18 +38,18 @@ def test_a_name_means_the_owners_newest_job_and_an_id_goes_before_names(
 
 def test_a_circle_is_refused_with_its_path() -> None:
     with pytest.raises(CircularDependency, match="b waits for c waits for d waits for b"):
-        refuse_cycles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]})
+        check_cycles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]})
 
 
 def test_a_job_cannot_wait_for_itself() -> None:
     with pytest.raises(CircularDependency, match="a waits for a"):
-        refuse_cycles({"a": ["a"]})
+        check_cycles({"a": ["a"]})
 
 
 def circle(edges: dict[str, list[str]]) -> str:
     """Return the circle that is refused; "" when there is none."""
     try:
-        refuse_cycles(edges)
+        check_cycles(edges)
     except CircularDependency as refused:
         return str(refused)
     return ""
@@ -68,21 +68,23 @@ def test_a_chain_of_any_length_is_followed_to_its_end() -> None:
 @pytest.mark.parametrize(
     ("condition", "outcome", "known"),
     [
-        (Condition.OK, Outcome.SUCCEEDED, Readiness.READY),
-        (Condition.OK, Outcome.CANCELLED, Readiness.NEVER),
-        (Condition.FAILED, Outcome.FAILED, Readiness.READY),
-        (Condition.FAILED, Outcome.CANCELLED, Readiness.READY),
-        (Condition.FAILED, Outcome.SUCCEEDED, Readiness.NEVER),
-        (Condition.ANY, Outcome.CANCELLED, Readiness.READY),
+        (DependencyCondition.OK, Outcome.SUCCEEDED, Readiness.READY),
+        (DependencyCondition.OK, Outcome.CANCELLED, Readiness.NEVER),
+        (DependencyCondition.FAILED, Outcome.FAILED, Readiness.READY),
+        (DependencyCondition.FAILED, Outcome.CANCELLED, Readiness.READY),
+        (DependencyCondition.FAILED, Outcome.SUCCEEDED, Readiness.NEVER),
+        (DependencyCondition.ANY, Outcome.CANCELLED, Readiness.READY),
     ],
 )
-def test_an_end_means_what_was_asked_for(condition: Condition, outcome: Outcome, known: Readiness) -> None:
-    assert satisfied(Dependency("1", condition), {"1": EndedJob(outcome, 0.0)}) is known
+def test_an_end_means_what_was_asked_for(
+    condition: DependencyCondition, outcome: Outcome, known: Readiness
+) -> None:
+    assert check_dependency(Dependency("1", condition), {"1": EndedJob(outcome, 0.0)}) is known
 
 
 def test_one_impossible_dependency_decides_and_an_open_one_keeps_waiting() -> None:
     ended = {"1": EndedJob(Outcome.FAILED, 0.0), "2": EndedJob(Outcome.SUCCEEDED, 0.0)}
-    assert readiness((Dependency("1"), Dependency("3")), ended) is Readiness.NEVER
-    assert readiness((Dependency("2"), Dependency("3")), ended) is Readiness.PENDING
-    assert readiness((Dependency("2"),), ended) is Readiness.READY
-    assert readiness((), ended) is Readiness.READY
+    assert check_dependencies((Dependency("1"), Dependency("3")), ended) is Readiness.NEVER
+    assert check_dependencies((Dependency("2"), Dependency("3")), ended) is Readiness.PENDING
+    assert check_dependencies((Dependency("2"),), ended) is Readiness.READY
+    assert check_dependencies((), ended) is Readiness.READY

@@ -9,18 +9,18 @@ from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.pending import PendingReason
 from runner.core.scheduler.snapshot import (
     GIB,
-    Condition,
     Dependency,
-    Device,
+    DependencyCondition,
     DeviceState,
     EndedJob,
     Host,
     Maintenance,
     PendingJob,
     ResourceRequest,
+    SchedulableDevice,
     Snapshot,
 )
-from runner.core.scheduler.words import clock
+from runner.core.scheduler.words import format_time
 from tests.fakes.host.directories import HOUR_S, NOW_S, devices, gpus, host, out, planned, running, waiting
 
 FOREIGN = "a foreign process (pid 4121, uid 1007, python)"
@@ -140,7 +140,7 @@ def test_a_device_out_of_service_that_is_lent_still_is_counted_once() -> None:
 
 
 def test_free_devices_that_are_not_linked_are_not_together() -> None:
-    own = tuple(Device(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
+    own = tuple(SchedulableDevice(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
     busy = [running("r", ["0", "2"])]
     said = planned([waiting("1", gpus(2, linked=True))], [host(own=own)], busy).waits["1"].why
     assert said.startswith(
@@ -186,7 +186,7 @@ def test_an_estimate_that_needs_no_job_without_a_known_end_is_given() -> None:
 
 
 def test_a_job_without_a_known_end_on_other_devices_is_in_no_estimates_way() -> None:
-    own = (*devices(1), Device("a", "GPU-a", "amd"))
+    own = (*devices(1), SchedulableDevice("a", "GPU-a", "amd"))
     busy = [running("r", ["h-0"], hours=30), running("long", ["a"], hours=None, ran_s=20 * HOUR_S)]
     job = waiting("1", ResourceRequest(1, GIB, 1, vendor="nvidia"))
     assert planned([job], [host(own=own)], busy).waits["1"].starts_s == NOW_S + 30 * HOUR_S
@@ -310,7 +310,11 @@ def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
 def test_dependencies_say_what_must_happen() -> None:
     job = replace(
         waiting("1"),
-        after=(Dependency("x"), Dependency("y", Condition.ANY), Dependency("z", Condition.FAILED)),
+        after=(
+            Dependency("x"),
+            Dependency("y", DependencyCondition.ANY),
+            Dependency("z", DependencyCondition.FAILED),
+        ),
     )
     ended = {"z": EndedJob(Outcome.FAILED, NOW_S)}
     assert planned([job], ended=ended).waits["1"].why == "waits for job x to succeed and for job y to end"
@@ -323,7 +327,8 @@ def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() 
     ended = {"gone": EndedJob(Outcome.FAILED, NOW_S)}
     dead = replace(waiting("dead"), after=(Dependency("gone"),))
     near = [
-        replace(waiting(name), after=(Dependency("busy"), Dependency("dead", Condition.ANY))) for name in "ab"
+        replace(waiting(name), after=(Dependency("busy"), Dependency("dead", DependencyCondition.ANY)))
+        for name in "ab"
     ]
     far = replace(waiting("far"), after=(Dependency("a"), Dependency("b"), Dependency("busy")))
     fine = replace(waiting("fine"), after=(Dependency("busy"),))
@@ -385,7 +390,11 @@ def test_a_job_whose_others_have_all_ended_waits_for_devices_like_everybody() ->
 def test_of_many_jobs_those_that_have_ended_are_not_named() -> None:
     job = replace(
         waiting("1"),
-        after=(*(Dependency(str(i), Condition.ANY) for i in (2, 3, 4)), Dependency("5"), Dependency("6")),
+        after=(
+            *(Dependency(str(i), DependencyCondition.ANY) for i in (2, 3, 4)),
+            Dependency("5"),
+            Dependency("6"),
+        ),
     )
     ended = {each: EndedJob(Outcome.SUCCEEDED, NOW_S) for each in ("3", "5")}
     assert (
@@ -405,7 +414,7 @@ def test_a_time_is_named_with_its_date_on_another_day_of_the_sites_clock() -> No
     [(253402300799.0, "9999-12-31 00:00"), (-1e12, "1000-01-01 00:00"), (1e300, "9999-12-31 00:00")],
 )
 def test_a_time_that_no_calendar_has_can_be_told(at_s: float, said: str) -> None:
-    assert clock(at_s, Snapshot(NOW_S, (), utc_offset_s=2 * HOUR_S)) == said
+    assert format_time(at_s, Snapshot(NOW_S, (), utc_offset_s=2 * HOUR_S)) == said
 
 
 def test_the_estimate_counts_the_work_of_those_before() -> None:
@@ -423,7 +432,7 @@ def test_those_who_never_start_are_in_nobodys_way() -> None:
 
 
 def test_jobs_that_want_other_devices_are_not_counted() -> None:
-    own = (*devices(2), Device("a", "GPU-a", "amd"))
+    own = (*devices(2), SchedulableDevice("a", "GPU-a", "amd"))
     amd, nvidia = (ResourceRequest(1, 0, 1, vendor=vendor) for vendor in ("amd", "nvidia"))
     busy = [running("r", ["h-0", "h-1", "a"])]
     queue = [waiting("x", amd, age_s=99), waiting("y", gpus(1), age_s=98),

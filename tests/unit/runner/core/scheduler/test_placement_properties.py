@@ -4,12 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.scheduler.snapshot import GIB, Device, DeviceState, Host, Kind, ResourceRequest
+from runner.core.scheduler.snapshot import (
+    GIB,
+    DeviceKind,
+    DeviceState,
+    Host,
+    ResourceRequest,
+    SchedulableDevice,
+)
 from tests.fakes.host.directories import devices, gpus, host, out, planned, running, starts, waiting
 
 
 def link_groups(*sizes: int) -> Host:
-    own = [Device(f"{i}-{j}", f"GPU-{i}{j}", link_group=f"i{i}", numa=j // 2)
+    own = [SchedulableDevice(f"{i}-{j}", f"GPU-{i}{j}", link_group=f"i{i}", numa=j // 2)
            for i, size in enumerate(sizes) for j in range(size)]  # fmt: skip
     return host(own=own)
 
@@ -26,7 +33,9 @@ def test_a_small_job_leaves_whole_islands_whole() -> None:
 def test_a_device_without_links_goes_before_one_of_an_island() -> None:
     own = (
         *devices(2),
-        Device("x", "GPU-x", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB, capability=(9, 0)),
+        SchedulableDevice(
+            "x", "GPU-x", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB, capability=(9, 0)
+        ),
     )
     assert starts(planned([waiting("1", gpus(1))], [host(own=own)])) == {"1": ("x",)}
 
@@ -48,7 +57,7 @@ def test_devices_of_several_numa_nodes_do_when_they_must() -> None:
 
 def test_a_job_that_needs_no_links_may_span_islands_but_never_vendors() -> None:
     assert starts(planned([waiting("1", gpus(3))], [link_groups(2, 2)])) == {"1": ("0-0", "0-1", "1-0")}
-    mixed = host(own=(Device("n", "GPU-n", "nvidia"), Device("a", "GPU-a", "amd")))
+    mixed = host(own=(SchedulableDevice("n", "GPU-n", "nvidia"), SchedulableDevice("a", "GPU-a", "amd")))
     decided = planned([waiting("1", gpus(2))], [mixed])
     assert not decided.starts
     assert decided.waits["1"].never
@@ -56,7 +65,9 @@ def test_a_job_that_needs_no_links_may_span_islands_but_never_vendors() -> None:
 
 def test_devices_of_one_model_go_before_a_mixture_and_a_mixture_before_nothing() -> None:
     own = [
-        Device(f"{model}{i}", f"GPU-{model}{i}", model=model) for model in ("A100", "H100") for i in range(2)
+        SchedulableDevice(f"{model}{i}", f"GPU-{model}{i}", model=model)
+        for model in ("A100", "H100")
+        for i in range(2)
     ]
     assert starts(planned([waiting("1", gpus(2))], [host(own=[own[0], *own[2:]])])) == {
         "1": ("H1000", "H1001")
@@ -71,9 +82,9 @@ def test_linked_means_linked() -> None:
 
 def test_the_least_device_that_suffices_is_taken() -> None:
     own = (
-        Device("big", "GPU-0", model="H100", memory_bytes=80 * GIB, capability=(9, 0)),
-        Device("mid", "GPU-1", model="A100", memory_bytes=40 * GIB, capability=(8, 0)),
-        Device("old", "GPU-2", model="V100", memory_bytes=16 * GIB, capability=(7, 0)),
+        SchedulableDevice("big", "GPU-0", model="H100", memory_bytes=80 * GIB, capability=(9, 0)),
+        SchedulableDevice("mid", "GPU-1", model="A100", memory_bytes=40 * GIB, capability=(8, 0)),
+        SchedulableDevice("old", "GPU-2", model="V100", memory_bytes=16 * GIB, capability=(7, 0)),
     )
     site = [host(own=own)]
     assert starts(planned([waiting("1", gpus(1))], site)) == {"1": ("old",)}
@@ -90,20 +101,30 @@ def test_the_least_device_that_suffices_is_taken() -> None:
 
 
 def test_a_slice_is_lent_as_a_slice_and_a_whole_device_as_a_whole() -> None:
-    part = Device("m", "MIG-0", model="NVIDIA A100 MIG 1g.10gb", memory_bytes=10 * GIB, kind=Kind.SLICE)
+    part = SchedulableDevice(
+        "m", "MIG-0", model="NVIDIA A100 MIG 1g.10gb", memory_bytes=10 * GIB, kind=DeviceKind.SLICE
+    )
     site = [host(own=(part, *devices(1)))]
     queue = [
-        waiting("1", ResourceRequest(gpus=1, kind=Kind.SLICE, models=("1g.10gb",))),
+        waiting("1", ResourceRequest(gpus=1, kind=DeviceKind.SLICE, models=("1g.10gb",))),
         waiting("2", gpus(1)),
     ]
     assert starts(planned(queue, site)) == {"1": ("m",), "2": ("h-0",)}
 
 
 def test_a_shared_device_is_lent_by_memory() -> None:
-    shared = Device("s", "GPU-0", memory_bytes=80 * GIB, kind=Kind.SHARED, shareable_bytes=70 * GIB,
-                    state=DeviceState.LENT)  # fmt: skip
-    queue = [waiting(str(i), ResourceRequest(0, 0, 1, kind=Kind.SHARED, device_bytes=30 * GIB), age_s=9 - i)
-             for i in range(3)]  # fmt: skip
+    shared = SchedulableDevice(
+        "s",
+        "GPU-0",
+        memory_bytes=80 * GIB,
+        kind=DeviceKind.SHARED,
+        shareable_bytes=70 * GIB,
+        state=DeviceState.LENT,
+    )
+    queue = [
+        waiting(str(i), ResourceRequest(0, 0, 1, kind=DeviceKind.SHARED, device_bytes=30 * GIB), age_s=9 - i)
+        for i in range(3)
+    ]
     decided = planned(queue, [host(own=[shared])])
     assert starts(decided) == {"0": ("s",), "1": ("s",)}
     assert decided.waits["2"].why.startswith("waits for 1 shared GPU with 30 GiB left: 0 free, 1 lent")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.scheduler.config import Order, Preemption, SchedulerConfig
+from runner.core.scheduler.config import PreemptionConfig, SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, RunningJob
 from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, waiting
 
@@ -85,13 +85,13 @@ def test_a_normal_job_preempts_nobody() -> None:
     assert victims(FULL, job=replace(URGENT, priority_class="normal")) == []
 
 
-@pytest.mark.parametrize("order", [Order.FIFO, Order.SJF])
-def test_orders_without_classes_preempt_nobody(order: Order) -> None:
+@pytest.mark.parametrize("order", [SchedulingOrder.FIFO, SchedulingOrder.SJF])
+def test_orders_without_classes_preempt_nobody(order: SchedulingOrder) -> None:
     assert victims(FULL, SchedulerConfig(order=order)) == []
 
 
 def test_the_hurdle_is_the_sites() -> None:
-    assert victims(FULL, SchedulerConfig(preemption=Preemption(hurdle=1e6))) == []
+    assert victims(FULL, SchedulerConfig(preemption=PreemptionConfig(hurdle=1e6))) == []
 
 
 def test_jobs_on_other_devices_are_not_stopped_in_vain() -> None:

@@ -6,7 +6,7 @@ from typing import Unpack
 import pytest
 
 from runner.core.job.states import Outcome
-from runner.core.scheduler.config import Order, SchedulerConfig
+from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.snapshot import Dependency, EndedJob, PendingJob, ResourceRequest
 from tests.fakes.host.directories import HOUR_S, NOW_S, More, host, planned, running, starts, waiting
 
@@ -107,9 +107,14 @@ def test_a_class_that_the_site_has_given_up_is_the_middle_one() -> None:
 
 @pytest.mark.parametrize(
     ("order", "expected"),
-    [(Order.FIFO, "old"), (Order.PRIORITY, "urgent"), (Order.SJF, "short"), (Order.FAIR, "urgent")],
+    [
+        (SchedulingOrder.FIFO, "old"),
+        (SchedulingOrder.PRIORITY, "urgent"),
+        (SchedulingOrder.SJF, "short"),
+        (SchedulingOrder.FAIR, "urgent"),
+    ],
 )
-def test_every_order_has_its_own_first(order: Order, expected: str) -> None:
+def test_every_order_has_its_own_first(order: SchedulingOrder, expected: str) -> None:
     queue = [
         waiting("old", age_s=99),
         waiting("urgent", priority_class="urgent"),
@@ -126,8 +131,8 @@ def test_the_running_count_as_used() -> None:
     assert list(starts(planned(queue, [host(2)], busy))) == ["a"]
 
 
-@pytest.mark.parametrize("order", Order)
-def test_of_the_same_age_the_lower_number_goes_first(order: Order) -> None:
+@pytest.mark.parametrize("order", SchedulingOrder)
+def test_of_the_same_age_the_lower_number_goes_first(order: SchedulingOrder) -> None:
     queue = [waiting(job_id, hours=3) for job_id in ("10", "9", "11", "2")]
     decided = planned(queue, [host(3)], rules=SchedulerConfig(order=order))
     assert list(starts(decided)) == ["2", "9", "10"]

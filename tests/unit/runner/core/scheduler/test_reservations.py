@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.calendar import Calendar, expected_end
-from runner.core.scheduler.config import DAY_S, Order, PriorityClass, Quota, Quotas, SchedulerConfig
-from runner.core.scheduler.placement import Placements, fit_in
-from runner.core.scheduler.priority import overdue
+from runner.core.scheduler.config import DAY_S, PriorityClass, Quota, Quotas, SchedulerConfig, SchedulingOrder
+from runner.core.scheduler.placement import Placements, fit_host
+from runner.core.scheduler.priority import overdue_jobs
 from runner.core.scheduler.simulator import Arrival, Site, simulate
 from runner.core.scheduler.snapshot import (
     GIB,
-    Device,
+    DeviceKind,
     DeviceState,
     Host,
     JobArray,
-    Kind,
     Maintenance,
     PendingJob,
     ResourceRequest,
     RunningJob,
+    SchedulableDevice,
     Snapshot,
 )
 from runner.core.scheduler.timeline import Span
@@ -54,7 +54,7 @@ NEEDS = st.one_of(
     st.builds(
         ResourceRequest,
         gpus=st.just(1),
-        kind=st.just(Kind.SHARED),
+        kind=st.just(DeviceKind.SHARED),
         device_bytes=st.integers(1, 40).map(GIB.__mul__),
     ),
 )
@@ -68,7 +68,7 @@ def site_hosts(draw: st.DrawFn) -> tuple[Host, ...]:
 def _host(name: str, draw: st.DrawFn) -> Host:
     link_groups = draw(st.lists(st.sampled_from((None, "x", "y")), max_size=5))
     whole = [
-        Device(
+        SchedulableDevice(
             f"{name}-{i}",
             f"GPU-{i}",
             memory_bytes=draw(st.sampled_from((20, 80))) * GIB,
@@ -76,7 +76,11 @@ def _host(name: str, draw: st.DrawFn) -> Host:
         )
         for i, link_group in enumerate(link_groups)
     ]
-    shared = [Device(f"{name}-s", "GPU-s", memory_bytes=80 * GIB, kind=Kind.SHARED, shareable_bytes=60 * GIB)]
+    shared = [
+        SchedulableDevice(
+            f"{name}-s", "GPU-s", memory_bytes=80 * GIB, kind=DeviceKind.SHARED, shareable_bytes=60 * GIB
+        )
+    ]
     return Host(name, draw(st.integers(1, 8)), 8 * GIB, tuple(whole + shared * draw(st.booleans())))
 
 
@@ -87,7 +91,7 @@ QUOTAS = st.builds(
 )
 RULES = st.builds(
     SchedulerConfig,
-    order=st.sampled_from(Order),
+    order=st.sampled_from(SchedulingOrder),
     classes=st.just(BOUNDED),
     backfill=st.booleans(),
     quotas=QUOTAS,
@@ -157,7 +161,7 @@ def _within_hosts(snapshot: Snapshot, holders: list[tuple[ResourceRequest, str, 
         assert sum(needs.memory_bytes for needs, _ in here) <= host.memory_bytes
         for device in host.devices:
             takers = [needs for needs, devices in here if device.uuid in devices]
-            if device.kind is Kind.SHARED:
+            if device.kind is DeviceKind.SHARED:
                 assert sum(needs.device_bytes for needs in takers) <= device.shareable_bytes
             else:
                 assert len(takers) <= 1
@@ -236,7 +240,7 @@ def nothing_is_left_lying(snapshot: Snapshot, decided: Plan) -> None:
     """Look whether a job waits although it fits, is under no limit, and nothing is kept by a barrier."""
     if (
         not snapshot.rules.backfill
-        or len(overdue(snapshot, list(snapshot.waiting))) > snapshot.rules.reservations
+        or len(overdue_jobs(snapshot, list(snapshot.waiting))) > snapshot.rules.reservations
     ):
         return
     started = {each.job_id for each in decided.starts}
@@ -281,7 +285,7 @@ def test_backfill_never_delays_the_reservation_of_the_first(
             promised.setdefault(each.job_id, each.at_s)
 
     bounded = [replace(job, limit_s=job.limit_s or job.lasts_s, sweep=None) for job in trace]
-    for job in simulate(Site(hosts, SchedulerConfig(order=Order.FIFO)), bounded, remember):
+    for job in simulate(Site(hosts, SchedulerConfig(order=SchedulingOrder.FIFO)), bounded, remember):
         assert job.started_s <= promised.get(job.arrival.job_id, inf)
 
 
@@ -298,7 +302,9 @@ def test_what_an_overdue_job_needs_does_not_go_to_later_ones(
 
     def remember(snapshot: Snapshot, decided: Plan) -> None:
         started = {start.job_id for start in decided.starts}
-        late = [job.job_id for job in overdue(snapshot, list(snapshot.waiting)) if job.job_id not in started]
+        late = [
+            job.job_id for job in overdue_jobs(snapshot, list(snapshot.waiting)) if job.job_id not in started
+        ]
         for each in decided.reservations[:1]:
             if each.job_id in late:
                 promised.setdefault(each.job_id, each.at_s)
@@ -319,7 +325,7 @@ def test_nobody_overdue_is_passed_over_in_any_plan(
     trace: list[Arrival],
 ) -> None:
     """Neither where jobs last as long as nobody knows, nor where quotas, sweeps or preemption interfere."""
-    fair = replace(rules, order=Order.FAIR, backfill=True, reservations=max(rules.reservations, 1))
+    fair = replace(rules, order=SchedulingOrder.FAIR, backfill=True, reservations=max(rules.reservations, 1))
 
     def judged(snapshot: Snapshot, decided: Plan) -> None:
         nobody_is_passed_over(snapshot, decided)
@@ -366,7 +372,7 @@ def _times(places: Placements) -> Iterator[list[float]]:
 def _fits(places: Placements, needs: ResourceRequest, at_s: float, lasts_s: float) -> bool:
     shape = places.shape(needs)
     hosts, ends_s = places.book.hosts, at_s + lasts_s
-    return any(fit_in(shape, host, shape.pool.slots[host.number], at_s, ends_s) for host in hosts)
+    return any(fit_host(shape, host, shape.pool.slots[host.number], at_s, ends_s) for host in hosts)
 
 
 @FEW
@@ -381,5 +387,5 @@ def test_devices_out_of_service_are_never_lent(hosts: tuple[Host, ...], data: st
     decided = plan(Snapshot(1.0, real, queue))
     lent = [each for host in real for each in host.devices if each.state is DeviceState.LENT]
     free = {each.uuid for host in real for each in host.devices if each.state is DeviceState.FREE}
-    free |= {each.uuid for each in lent if each.kind is Kind.SHARED}
+    free |= {each.uuid for each in lent if each.kind is DeviceKind.SHARED}
     assert {uuid for start in decided.starts for uuid in start.devices} <= free

@@ -4,13 +4,13 @@ from itertools import pairwise
 import pytest
 
 from runner.core.scheduler.backfill import Plan
-from runner.core.scheduler.config import Order, SchedulerConfig
+from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
-from runner.core.scheduler.simulator_report import max_min, report, slowdown
+from runner.core.scheduler.simulator_report import make_report, max_min, slowdown
 from runner.core.scheduler.snapshot import Dependency, Maintenance, Snapshot
 from tests.fakes.host.directories import HOUR_S, gpus, host
 
-SITE = Site((host(2),), SchedulerConfig(order=Order.FIFO))
+SITE = Site((host(2),), SchedulerConfig(order=SchedulingOrder.FIFO))
 
 
 def job(job_id: str, at_s: float, lasts_s: float, count: int = 1, owner: str = "ada") -> Arrival:
@@ -97,7 +97,7 @@ def test_the_usage_that_a_plan_sees_is_what_was_used() -> None:
 
 def test_a_report_counts_what_was() -> None:
     trace = [job("a", 0, 100, 2), job("b", 0, 100, 2, "bob"), job("never", 0, 1, 3)]
-    found = report(SITE, simulate(SITE, trace), len(trace))
+    found = make_report(SITE, simulate(SITE, trace), len(trace))
     assert (found.jobs, found.never_started, found.makespan_s, found.utilisation) == (2, 1, 200, 1.0)
     assert (found.mean_wait_s, dict(found.waits_s)) == (50, {50: 0, 90: 100, 95: 100, 99: 100, 100: 100})
     assert found.mean_slowdown == 1.5
@@ -113,19 +113,19 @@ def test_short_jobs_do_not_make_slowdowns_explode() -> None:
 
 
 def test_jobs_without_devices_are_due_none() -> None:
-    found = report(SITE, simulate(SITE, [job("a", 0, 10, 0)]), 1)
+    found = make_report(SITE, simulate(SITE, [job("a", 0, 10, 0)]), 1)
     assert (found.users["ada"].due, found.users["ada"].service, found.utilisation) == (1.0, 1.0, 0.0)
 
 
 def test_a_site_without_devices_uses_none() -> None:
     site = Site((host(own=()),))
     bare = replace(site, hosts=(replace(site.hosts[0], devices=()),))
-    assert report(bare, simulate(bare, [job("a", 0, 10, 0)]), 1).utilisation == 0.0
+    assert make_report(bare, simulate(bare, [job("a", 0, 10, 0)]), 1).utilisation == 0.0
 
 
 def test_nothing_played_is_no_report() -> None:
     with pytest.raises(ValueError, match="no job started"):
-        report(SITE, [], 3)
+        make_report(SITE, [], 3)
 
 
 def test_devices_are_due_in_equal_parts_to_those_who_want_more() -> None:

@@ -5,7 +5,7 @@ from typing import TypeAlias
 import pytest
 from pydantic import ValidationError
 
-from runner.core.scheduler.snapshot import Condition, Kind
+from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind
 from runner.files.job.cron import NAMED
 from runner.files.job.queue import (
     Dependency,
@@ -51,14 +51,14 @@ def test_defaults_are_those_of_an_ordinary_job() -> None:
         (),
         None,
     )
-    assert (DeviceRequest().lent_as, DeviceRequest().least_capability) == (Kind.WHOLE, (0, 0))
+    assert (DeviceRequest().lent_as, DeviceRequest().least_capability) == (DeviceKind.WHOLE, (0, 0))
     assert complaints() == {}
 
 
 def test_a_text_stands_for_a_job_that_must_succeed() -> None:
     queueing = QueueFields.model_validate({"after": ["prep", {"job": "eval", "condition": "any"}]})
     assert queueing.after == (Dependency(job="prep"), Dependency(job="eval", condition="any"))
-    assert [after.wanted for after in queueing.after] == [Condition.OK, Condition.ANY]
+    assert [after.wanted for after in queueing.after] == [DependencyCondition.OK, DependencyCondition.ANY]
 
 
 def test_a_moment_needs_an_offset() -> None:
@@ -74,7 +74,7 @@ def test_a_moment_needs_an_offset() -> None:
 
 def test_devices_are_chosen_by_kind_model_memory_capability_and_links() -> None:
     devices = DeviceRequest(kind="slice", model="1g.10gb", memory="10GiB", capability="8.0")
-    assert (devices.lent_as, devices.model, devices.memory) == (Kind.SLICE, ("1g.10gb",), 10 * GIB)
+    assert (devices.lent_as, devices.model, devices.memory) == (DeviceKind.SLICE, ("1g.10gb",), 10 * GIB)
     assert devices.least_capability == (8, 0)
     assert DeviceRequest(model=("H100", "H200")).model == ("H100", "H200")
     assert 'must be a compute capability such as "8.0"' in refusal(DeviceRequest, capability="eight")

@@ -7,7 +7,7 @@ import pytest
 
 from runner.base.textfile import FileError
 from runner.core.policy.decision import Guard
-from runner.core.policy.model import TURNS, VERBS, Mode, OnExhausted, Setting, Source, digest
+from runner.core.policy.model import SETTING_CHANGES, VERBS, Mode, OnExhausted, Setting, Source, digest
 from runner.files.policy import cases as policy_cases
 from runner.files.policy.load import SHIPPED, PolicySource, load, named
 
@@ -26,7 +26,7 @@ def test_the_page_names_every_limit_verb_word_and_shipped_policy() -> None:
         *(verb for verbs in VERBS.values() for verb in verbs),
         *OnExhausted,
         *Setting,
-        *set(TURNS.values()),
+        *set(SETTING_CHANGES.values()),
     ]
     words += [*Source, *PolicySource().names()]
     assert [word for word in words if not re.search(rf"[`: {{]{re.escape(word)}[`: ,|)}}]", PAGE)] == []

@@ -1,7 +1,7 @@
 import pytest
 
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
-from runner.core.policy.facts import Known
+from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Mode, OnExhausted, Rule, Verb
 from runner.files.policy.lint import contradiction, unreachable_rules
 
@@ -9,7 +9,7 @@ NAN = Comparison("nan", Operator.IS, operand=True)
 OOM = Comparison("oom.device", Operator.IS, operand=True)
 
 
-def code(sign: Operator, operand: Known) -> Comparison:
+def code(sign: Operator, operand: FactValue) -> Comparison:
     return Comparison("exit.code", sign, operand)
 
 

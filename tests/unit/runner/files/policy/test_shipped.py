@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.policy.conditions import conjuncts, evaluate
+from runner.core.policy.conditions import evaluate, split_conjuncts
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import Rule
 from runner.files.policy import cases as policy_cases
@@ -45,14 +45,14 @@ def test_every_rule_has_a_case_in_which_it_answers(name: str, rule: Rule) -> Non
 @pytest.mark.parametrize(("name", "rule"), OWN, ids=lambda value: getattr(value, "name", value))
 def test_every_rule_with_a_condition_has_a_case_that_misses_it_by_one_fact(name: str, rule: Rule) -> None:
     nearly = [case for case in CASES[name] if case.expected.get("nearly") == rule.name]
-    parts = conjuncts(rule.when)
+    parts = split_conjuncts(rule.when)
     missing = [sum(evaluate(part, case.now.facts).truth is not True for part in parts) for case in nearly]
     assert 1 in missing or not parts
 
 
 def test_the_last_rule_of_every_shipped_policy_leaves_nothing_unanswered() -> None:
     for name in NAMES:
-        assert not conjuncts(SHIPPED_POLICIES[name].on_exit[-1].when)
+        assert not split_conjuncts(SHIPPED_POLICIES[name].on_exit[-1].when)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,7 +67,10 @@ def test_only_the_learned_stall_limit_stops_what_runs() -> None:
     for name in NAMES:
         stopping = [rule for rule in SHIPPED_POLICIES[name].on_watch if rule.do == "stop"]
         facts = {
-            str(part.fact) for rule in stopping for part in conjuncts(rule.when) if hasattr(part, "fact")
+            str(part.fact)
+            for rule in stopping
+            for part in split_conjuncts(rule.when)
+            if hasattr(part, "fact")
         }
         assert facts <= {"phase", "heartbeat.age_over_limit"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.core.scheduler.config import Order, Quota, SchedulerConfig
+from runner.core.scheduler.config import Quota, SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.snapshot import Maintenance
 from runner.files.settings.model import Settings, load_settings
 from runner.files.settings.queue import QueueSettings
@@ -35,7 +35,7 @@ def test_everything_that_is_said_reaches_the_rules(tmp_path: Path) -> None:
         classes: {normal: {rank: 1}, night: {rank: 0, weight: 0.1, preemptible: true, bound: 30d}},
         preemption: {hurdle: 2, grace: 90s, young: 1h, most: 0}}""")  # fmt: skip
     rules = queue.rules()
-    assert (rules.order, rules.backfill, rules.half_life_s) == (Order.FIFO, False, 2 * 86400)
+    assert (rules.order, rules.backfill, rules.half_life_s) == (SchedulingOrder.FIFO, False, 2 * 86400)
     assert (rules.cpu_weight, rules.unknown_s, rules.overdue_per_owner, rules.reservations) == (
         0.1,
         21600,

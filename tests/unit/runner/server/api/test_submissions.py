@@ -11,7 +11,7 @@ import pytest
 from runner.base.errors import Refused
 from runner.core.ports.devices import Device as GpuDevice
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
-from runner.core.scheduler.snapshot import Condition, Snapshot
+from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import load
 from runner.services.jobs import Caller, NotFound, Submission
 from runner.services.rollout.trial import trial_of
@@ -171,16 +171,16 @@ def test_names_mean_the_newest_job_of_the_owner_and_ids_are_taken_as_they_are(si
         JOB + "queue: {after: [prepare, {job: evaluate, condition: failed}, {job: '1', condition: any}]}"
     )
     assert revision(site, "4").after == (
-        ("2", Condition.OK),
-        ("3", Condition.FAILED),
-        ("1", Condition.ANY),
+        ("2", DependencyCondition.OK),
+        ("3", DependencyCondition.FAILED),
+        ("1", DependencyCondition.ANY),
     )
 
 
 def test_the_name_of_a_matrix_means_all_its_jobs(site: Site) -> None:
     site.submit(MATRIX, name="rate")
     site.submit(JOB + "queue: {after: [rate]}")
-    assert revision(site, "4").after == tuple((job_id, Condition.OK) for job_id in "123")
+    assert revision(site, "4").after == tuple((job_id, DependencyCondition.OK) for job_id in "123")
 
 
 def test_jobs_that_do_not_exist_are_refused_at_their_places(site: Site) -> None:
@@ -347,7 +347,7 @@ def test_options_take_the_place_of_what_the_file_says(site: Site) -> None:
     site.submit(JOB + "queue: {priority_class: best, after: [nobody]}\npriority: 3", instead=given)
     found = revision(site, "2")
     assert (found.job.queue.priority_class, found.job.priority) == ("urgent", 7)
-    assert found.after == (("1", Condition.ANY),)
+    assert found.after == (("1", DependencyCondition.ANY),)
     assert str(found.job.queue.not_before) == "2030-01-31 18:00:00+01:00"
     site.submit(MATRIX, instead={"priority": 8})
     assert {revision(site, job_id).job.priority for job_id in "345"} == {8}

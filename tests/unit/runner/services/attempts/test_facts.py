@@ -32,7 +32,7 @@ from runner.core.policy.adjustments import Overrides
 from runner.core.policy.decision import Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.explain import OUT_OF_DEVICE_MEMORY
-from runner.core.policy.facts import DecisionPoint, Known
+from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
 from runner.core.ports.attempts import ExitFindings
@@ -125,7 +125,7 @@ class Place:
     def found(self, exit_code: int | None, *, oom: bool = False, error: str = "") -> ExitFindings:
         return self.attempt_service.examine(self.row, self.attempt, Gone(KEY, exit_code, oom, error))
 
-    def facts(self, exit_code: int | None, *, oom: bool = False) -> dict[str, Known]:
+    def facts(self, exit_code: int | None, *, oom: bool = False) -> dict[str, FactValue]:
         return dict(self.found(exit_code, oom=oom).facts)
 
 

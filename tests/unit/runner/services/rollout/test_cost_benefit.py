@@ -2,8 +2,8 @@
 
 import pytest
 
-from runner.core.policy.catalog import known
-from runner.core.policy.economics import Case, Overheads, Rate, Risk, Work
+from runner.core.policy.catalog import validate_facts
+from runner.core.policy.economics import ChangeCosts, Overheads, Rate, Risk, Work
 from runner.core.policy.facts import DecisionPoint
 from runner.services.rollout.cost_benefit import CostBenefit, explain
 
@@ -16,7 +16,7 @@ def text(worth: CostBenefit) -> str:
 
 
 def test_late_in_the_first_epoch_with_nothing_saved_a_restart_is_best() -> None:
-    worth = CostBenefit(Case(Work(400, 168), COSTS), SLOW, FAST)
+    worth = CostBenefit(ChangeCosts(Work(400, 168), COSTS), SLOW, FAST)
     assert worth.seconds("keep") == pytest.approx(116.0)
     assert worth.seconds("resume") is None
     assert worth.seconds("restart") == pytest.approx(46.0)
@@ -28,22 +28,26 @@ def test_late_in_the_first_epoch_with_nothing_saved_a_restart_is_best() -> None:
 
 
 def test_late_in_the_last_epoch_going_on_is_best() -> None:
-    worth = CostBenefit(Case(Work(400, 368, 200), COSTS), SLOW, FAST)
+    worth = CostBenefit(ChangeCosts(Work(400, 368, 200), COSTS), SLOW, FAST)
     assert worth.facts()["econ.best"] == "keep"
-    late = CostBenefit(Case(Work(400, 399, 200), COSTS), SLOW, FAST)
+    late = CostBenefit(ChangeCosts(Work(400, 399, 200), COSTS), SLOW, FAST)
     assert "and a restart cannot pay any more" in text(late)
     assert "resume     6.0 s + 200 steps / 10 = 26.0 s: gain 16.0 / 26.0 = 0.62" in text(worth)
 
 
 def test_what_is_saved_on_demand_is_all_that_is_done() -> None:
-    worth = CostBenefit(Case(Work(400, 168, 0, on_demand=True), Overheads(save_s=2, start_s=5)), SLOW, FAST)
+    worth = CostBenefit(
+        ChangeCosts(Work(400, 168, 0, on_demand=True), Overheads(save_s=2, start_s=5)), SLOW, FAST
+    )
     assert worth.seconds("resume") == pytest.approx(7 + 23.2)
     assert "saved when it is asked to stop" in text(worth)
     assert "resume     7.0 s + 232 steps / 10" in text(worth)
 
 
 def test_bounds_speak_against_the_change_and_expectations_are_means() -> None:
-    worth = CostBenefit(Case(Work(400, 168), COSTS, trial_s=4.0), Rate(2.0, 0.5, 25), Rate(10.0, 2.5, 25))
+    worth = CostBenefit(
+        ChangeCosts(Work(400, 168), COSTS, trial_s=4.0), Rate(2.0, 0.5, 25), Rate(10.0, 2.5, 25)
+    )
     assert worth.seconds("restart") == pytest.approx(6 + 400 / 9)
     assert worth.expected("restart") == pytest.approx(46.0)
     assert worth.expected("keep") == pytest.approx(116.0)
@@ -52,7 +56,7 @@ def test_bounds_speak_against_the_change_and_expectations_are_means() -> None:
 
 
 def test_what_the_job_felt_of_its_canary_changes_expectations_and_no_verdict() -> None:
-    worth = CostBenefit(Case(Work(400, 168), COSTS), SLOW, FAST, slowed=2.0)
+    worth = CostBenefit(ChangeCosts(Work(400, 168), COSTS), SLOW, FAST, slowed=2.0)
     assert worth.seconds("restart") == pytest.approx(46.0)
     assert worth.expected("restart") == pytest.approx(3 + 20)
     assert worth.expected("keep") == pytest.approx(116.0)
@@ -60,20 +64,20 @@ def test_what_the_job_felt_of_its_canary_changes_expectations_and_no_verdict() -
 
 
 def test_interruptions_are_reckoned_with_where_they_are_known() -> None:
-    often = CostBenefit(Case(Work(400, 168), COSTS, Risk(600.0)), SLOW, FAST)
+    often = CostBenefit(ChangeCosts(Work(400, 168), COSTS, Risk(600.0)), SLOW, FAST)
     assert "risk       one interruption in 0.167 h is reckoned with; it saves nothing on its way" in text(
         often
     )
     kept = often.seconds("keep")
     assert kept is not None
     assert kept > 116.0
-    saves = CostBenefit(Case(Work(400, 168), COSTS, Risk(36_000.0, 60.0)), SLOW, FAST)
+    saves = CostBenefit(ChangeCosts(Work(400, 168), COSTS, Risk(36_000.0, 60.0)), SLOW, FAST)
     assert "risk       one interruption in 10 h is reckoned with; it saves every 60 s" in text(saves)
 
 
 @pytest.mark.parametrize(("now", "new"), [(None, FAST), (SLOW, None), (None, None)])
 def test_what_is_not_measured_is_not_guessed(now: Rate | None, new: Rate | None) -> None:
-    worth = CostBenefit(Case(Work(400, 168)), now, new)
+    worth = CostBenefit(ChangeCosts(Work(400, 168)), now, new)
     assert worth.facts() == {}
     assert worth.seconds("keep") is None
     assert worth.expected("keep") is None
@@ -82,29 +86,31 @@ def test_what_is_not_measured_is_not_guessed(now: Rate | None, new: Rate | None)
 
 
 def test_work_without_a_known_end_is_not_divided_by() -> None:
-    said = text(CostBenefit(Case(Work(0, 7)), SLOW, FAST))
+    said = text(CostBenefit(ChangeCosts(Work(0, 7)), SLOW, FAST))
     assert "work       7 steps are done, 0 of them in a checkpoint; how many there are to be" in said
 
 
 def test_steps_of_another_kind_are_not_held_against_each_other() -> None:
-    worth = CostBenefit(Case(Work(400, 168), COSTS), SLOW, FAST, other="with the change there are 60 steps")
+    worth = CostBenefit(
+        ChangeCosts(Work(400, 168), COSTS), SLOW, FAST, other="with the change there are 60 steps"
+    )
     assert worth.facts() == {}
     assert "work       168 of 400 steps are done (42 %)" in text(worth)
     assert "gain       unknown: with the change there are 60 steps" in text(worth)
 
 
 def test_where_nothing_is_interrupted_nothing_has_to_be_measured_or_to_pay() -> None:
-    said = explain(CostBenefit(Case(Work(400, 168), COSTS), interrupts=False))
+    said = explain(CostBenefit(ChangeCosts(Work(400, 168), COSTS), interrupts=False))
     assert said[1:] == ("cost       none: nothing is interrupted, so nothing has to pay",)
 
 
 def test_a_change_that_costs_nothing_says_so() -> None:
-    assert "change     costs nothing" in text(CostBenefit(Case(Work(400, 168)), SLOW, FAST))
+    assert "change     costs nothing" in text(CostBenefit(ChangeCosts(Work(400, 168)), SLOW, FAST))
 
 
 def test_programs_get_the_same_numbers() -> None:
-    told = CostBenefit(Case(Work(400, 168), COSTS), SLOW, FAST).json()
+    told = CostBenefit(ChangeCosts(Work(400, 168), COSTS), SLOW, FAST).json()
     assert told["seconds"] == {"keep": 116.0, "resume": None, "restart": 46.0}
     assert told["rate_now"] == {"mean": 2.0, "low": 2.0, "high": 2.0, "windows": 30}
-    assert known(told["facts"], DecisionPoint.CHANGE)  # type: ignore[arg-type]
-    assert CostBenefit(Case(Work(400, 168))).json()["rate_new"] is None
+    assert validate_facts(told["facts"], DecisionPoint.CHANGE)  # type: ignore[arg-type]
+    assert CostBenefit(ChangeCosts(Work(400, 168))).json()["rate_new"] is None

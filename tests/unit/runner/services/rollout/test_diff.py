@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.policy.change_class import ChangeClass, judged, rows
+from runner.core.policy.change_class import ChangeClass, change_rows, classify_field
 from runner.files.policy.load import named
 from runner.files.policy.of_job import kept_digest
 from runner.services.rollout.diff import compare_revisions, fields
@@ -104,7 +104,7 @@ def test_every_field_that_is_compared_has_a_class(tmp_path: Path, workload: str)
     rest = "environment: {A: x}\nlabels: {a: b}\nmounts: [{source: src, target: /data/src}]\n"
     said = fields(side(tmp_path, rest, workload))
     assert len(said.values) > 80
-    assert [name for name in said.values if "nobody knows" in judged(name, said).why] == []
+    assert [name for name in said.values if "nobody knows" in classify_field(name, said).why] == []
 
 
 def test_sizes_and_durations_are_shown_as_the_file_says_them(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_sizes_and_durations_are_shown_as_the_file_says_them(tmp_path: Path) -> 
         "resources: {memory: 256MiB, shm: 64MiB, time_limit: 90m}\nprofile: {stream_buffer_memory: 1GiB}\n"
         "stop_grace: 2m\ncheckpoint: {every: 45s}\n",
     )
-    said = {name: (old, new) for name, old, new, _, _ in rows(compare_revisions(before, after))}
+    said = {name: (old, new) for name, old, new, _, _ in change_rows(compare_revisions(before, after))}
     assert said == {
         "resources.memory": ("128MiB", "256MiB"),
         "resources.shm": ("32MiB", "64MiB"),

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from runner.base.errors import UsageError
-from runner.core.scheduler.config import Order
+from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.simulator import Site
 from runner.services.simulation.run import (
     CONTESTANTS,
@@ -55,15 +55,15 @@ def test_orders_are_compared_on_the_same_jobs() -> None:
     trace = synthetic(1, SMALL)
     found = dict(compare(CONTESTANTS, trace, SITE))
     assert {report.jobs for report in found.values()} == {300}
-    fair, fifo = found[SchedulerVariant(Order.FAIR)], found[SchedulerVariant(Order.FIFO)]
+    fair, fifo = found[SchedulerVariant(SchedulingOrder.FAIR)], found[SchedulerVariant(SchedulingOrder.FIFO)]
     assert fair.mean_wait_s < fifo.mean_wait_s
-    strict = found[SchedulerVariant(Order.FIFO, backfill=False)]
+    strict = found[SchedulerVariant(SchedulingOrder.FIFO, backfill=False)]
     assert fifo.mean_wait_s < strict.mean_wait_s
 
 
 def test_a_report_can_be_read_by_machines() -> None:
     ((contestant, report),) = compare(
-        [SchedulerVariant(Order.SJF)], synthetic(1, replace(SMALL, jobs=20)), SITE
+        [SchedulerVariant(SchedulingOrder.SJF)], synthetic(1, replace(SMALL, jobs=20)), SITE
     )
     found = as_json(contestant, report)
     assert (found["order"], found["backfill"], found["jobs"]) == ("sjf", True, 20)

@@ -14,7 +14,7 @@ OTHERS := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract tests/gpu
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart test check fix unit bench docs-reference venv engine clean
+.PHONY: help demo demo-restart test check fix unit bench graph docs-reference venv engine clean
 
 help:
 	@echo "make demo   train, kill, resume and compare, in containers of this machine"
@@ -22,6 +22,7 @@ help:
 	@echo "make test   everything that can fail: static checks, unit, contract, integration and chaos tests"
 	@echo "make check  the static half, in seconds"
 	@echo "make bench  this runner beside what it is compared with, as ratios"
+	@echo "make graph  draw the imports between the packages: docs/images/import-graph.svg"
 
 venv: $(STAMP)
 
@@ -73,6 +74,10 @@ bench: venv engine
 # The generated half of docs/cli.md, docs/jobfile-fields.md and docs/policy.md.
 docs-reference: venv
 	$(BIN)/python -m scripts.docs
+
+# The picture of the imports between runner's packages, in docs/architecture.md.
+graph: venv
+	$(BIN)/python scripts/import_graph.py
 
 clean:
 	rm -rf $(VENV) .make .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

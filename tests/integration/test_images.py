@@ -106,7 +106,7 @@ def test_a_compiler_and_pythons_headers_are_there(client: docker.DockerClient, i
 
 
 def test_the_jobs_code_needs_no_compiling_at_the_start(client: docker.DockerClient, image: str) -> None:
-    assert "checkpoint.cpython" in inside(client, image, "ls", "/opt/runner/jobs/__pycache__")
+    assert "loop.cpython" in inside(client, image, "ls", "/opt/runner/jobs/training/__pycache__")
 
 
 def test_nothing_of_the_host_is_in_the_image(client: docker.DockerClient, image: str) -> None:

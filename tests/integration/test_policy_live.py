@@ -129,8 +129,8 @@ OUT_OF_MEMORY = """
     import torch
 
     from jobs import __main__ as trainer
-    from jobs import training
-    from jobs.contract import CausalLm
+    from jobs.training import step as training
+    from jobs.contract.plans.causal_lm import CausalLm
     from jobs.training.failures import DeviceOutOfMemory
 
     FITS = int(os.environ["FITS"])

@@ -17,7 +17,7 @@ from tests.fakes.daemon.service import Json, Service, service, until
 from tests.fakes.workloads.counter_image import counter_image
 
 ROOT = Path(__file__).parents[2]
-NVML = ROOT / "tests" / "fakes" / "nvml" / "nvml.c"
+NVML = ROOT / "tests" / "fakes" / "gpu" / "nvml" / "nvml.c"
 WATCHFUL = {"watch_every_s": 0.2, "silence_floor_s": 4.0}
 
 

@@ -1,13 +1,12 @@
-"""YAML with a place for every value, and without YAML's traps.
+"""YAML with a position for every value, within limits, and with the scalars of YAML 1.2.
 
-PyYAML finds the events; the tree is built here, because its own composer recurses as deep
-as the file says, follows YAML 1.1 (``no`` is false, ``1:30`` is ninety) and drops
-duplicate keys silently.  Scalars follow the core schema of YAML 1.2.
+PyYAML parses and composes. This module adds what PyYAML leaves out: limits on depth and size, which are
+checked on the events before a tree is built; problems for duplicate keys, tags and merge keys; and the core
+schema of YAML 1.2 (in YAML 1.1, ``no`` is false and ``1:30`` is ninety).
 """
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -16,16 +15,17 @@ import yaml
 from runner.base.textfile import Position, Problem, quoted
 
 Plain: TypeAlias = "str | float | bool | tuple[Plain, ...] | dict[str, Plain] | None"
-Part: TypeAlias = str | int
+PathPart: TypeAlias = str | int
 
 START: Final = Position(1, 1)
 MAX_DEPTH: Final = 32
-MAX_NODES: Final = 10_000  # after aliases are followed
+MAX_NODES: Final = 10_000
+"""Both limits count what an alias stands for each time that the alias is used."""
 
-_Event: TypeAlias = Any  # PyYAML's types leave out what its events carry
-_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Event: TypeAlias = Any  # the type stubs of PyYAML leave out the attributes of events
+_Loader: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _UNUSABLE: Final = re.compile("[\0\ud800-\udfff]")
-_NO_TEXT: Final = frozenset("~nNtTfF+-.0123456789")  # what any other value than a text begins with
+_NOT_TEXT: Final = frozenset("~nNtTfF+-.0123456789")  # the first characters of scalars that may not be text
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 _NULL: Final = re.compile(r"|~|null|Null|NULL")
 _TRUE: Final = re.compile(r"true|True|TRUE")
@@ -36,19 +36,17 @@ _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([e
 
 @dataclass(frozen=True, slots=True)
 class ScalarNode:
-    """One value; ``text`` is how it was written, so that the text ``1.10`` can stay what it is."""
+    """A single value; ``text`` is its spelling, so that the text ``1.10`` can stay ``1.10``."""
 
     at: Position
     value: str | float | bool | None
     text: str
-    size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceNode:
     at: Position
     items: tuple["Node", ...]
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +54,13 @@ class MappingNode:
     at: Position
     keys: dict[str, Position]
     entries: dict[str, "Node"]
-    size: int
 
 
 Node: TypeAlias = ScalarNode | SequenceNode | MappingNode
 
 
-class _Stop(Exception):
-    """The rest of the file makes no sense after this problem."""
+class _FatalProblem(Exception):
+    """A problem after which the rest of the file cannot be read."""
 
     def __init__(self, at: Position, fact: str) -> None:
         super().__init__(fact)
@@ -71,58 +68,56 @@ class _Stop(Exception):
 
 
 def compose(raw: bytes) -> tuple[Node | None, tuple[Problem, ...]]:
-    """Return the tree of a YAML text, or as much as could be read, and every problem on the way."""
+    """Return the tree of a YAML text and every problem found; the tree is None if it cannot be read."""
+    problems: list[Problem] = []
     try:
-        text = _text(raw)
-    except _Stop as stop:
-        return None, (stop.problem,)
-    loader = _Loader(text)
-    composer = _Composer(loader.get_event)
+        text = _decode(raw)
+    except _FatalProblem as error:
+        return None, (error.problem,)
     try:
-        node = composer.document()
-    except _Stop as stop:
-        return None, (*composer.problems, stop.problem)
+        _check_events(text, problems)
+        root = next(yaml.compose_all(text, _Loader), None)
+    except _FatalProblem as error:
+        return None, (*problems, error.problem)
     except yaml.MarkedYAMLError as error:
-        return None, (*composer.problems, _syntax(error, text))
-    finally:
-        loader.dispose()
-    return node, tuple(composer.problems)
+        return None, (*problems, _syntax_problem(error, text))
+    return (_Converter(problems).node(root) if root else None), tuple(problems)
 
 
-def plain(node: Node) -> Plain:
+def to_plain(node: Node) -> Plain:
     """Return a tree as dicts, tuples and values."""
     match node:
         case MappingNode():
-            return {key: plain(value) for key, value in node.entries.items()}
+            return {key: to_plain(value) for key, value in node.entries.items()}
         case SequenceNode():
-            return tuple(plain(item) for item in node.items)
+            return tuple(to_plain(item) for item in node.items)
         case ScalarNode():
             return node.value
 
 
-def place(root: Node, path: tuple[Part, ...]) -> Position:
-    """Return where a reader should look for the value at a path.
+def find_position(root: Node, path: tuple[PathPart, ...]) -> Position:
+    """Return the position that a message about a path should show.
 
-    A single value is at itself; a list or a mapping, which may be long, is at its key.  What
-    does not exist is where the innermost part of the path is that does.
+    A scalar is shown at itself; a list or a mapping, which may be long, at its key. For a path that does not
+    exist, the position of the innermost existing part is returned.
     """
-    node = at_path(root, path)
+    node = find_node(root, path)
     if node is None:
-        return place(root, path[:-1])
-    return node.at if isinstance(node, ScalarNode) else key_place(root, path)
+        return find_position(root, path[:-1])
+    return node.at if isinstance(node, ScalarNode) else find_key_position(root, path)
 
 
-def key_place(root: Node, path: tuple[Part, ...]) -> Position:
-    """Return where the key at the end of a path stands; an item of a list has none, and is at itself."""
-    parent = at_path(root, path[:-1]) if path else None
+def find_key_position(root: Node, path: tuple[PathPart, ...]) -> Position:
+    """Return the position of the key at the end of a path, or of the list item, which has no key."""
+    parent = find_node(root, path[:-1]) if path else None
     if isinstance(parent, MappingNode):
         return parent.keys[str(path[-1])]
-    node = at_path(root, path)
+    node = find_node(root, path)
     return node.at if node else START
 
 
-def at_path(root: Node, path: tuple[Part, ...]) -> Node | None:
-    """Return the value at a path, None when there is none."""
+def find_node(root: Node, path: tuple[PathPart, ...]) -> Node | None:
+    """Return the node at a path, or None if there is none."""
     node: Node | None = root
     for part in path:
         match node:
@@ -135,140 +130,9 @@ def at_path(root: Node, path: tuple[Part, ...]) -> Node | None:
     return node
 
 
-# --- Text ---------------------------------------------------------------------------------------------
-
-
-def _text(raw: bytes) -> str:
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _Stop(Position(1, 1), "is UTF-16 text; save it as UTF-8")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start].decode(errors="replace")
-        fact = f"byte 0x{raw[error.start]:02x} is not UTF-8 text; save the file as UTF-8"
-        raise _Stop(_position_of(before), fact) from error
-    if found := _CONTROL.search(text):
-        fact = f"control character U+{ord(found[0]):04X}: this is not a text file"
-        raise _Stop(_position_of(text[: found.start()]), fact)
-    return text
-
-
-def _position_of(before: str) -> Position:
-    return Position(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-
-
-# --- Tree ---------------------------------------------------------------------------------------------
-
-
-class _Composer:
-    """Builds one tree from parse events, and keeps what is wrong but does not stop the reading."""
-
-    def __init__(self, following: Callable[[], _Event]) -> None:
-        self.problems: list[Problem] = []
-        self._next = following
-        self._anchors: dict[str, Node | None] = {}  # None: what it stands for is being read
-        self._nodes = 0
-
-    def document(self) -> Node | None:
-        self._next()  # stream start
-        if isinstance(self._next(), yaml.StreamEndEvent):
-            return None
-        node = self._node(self._next(), 0)
-        self._next()  # document end
-        following = self._next()
-        if not isinstance(following, yaml.StreamEndEvent):
-            self._complain(_at(following), "a second document begins; a job file holds one")
-        return node
-
-    def _complain(self, at: Position, fact: str) -> None:
-        self.problems.append(Problem(at, "", fact))
-
-    def _node(self, event: _Event, depth: int) -> Node:
-        if depth > MAX_DEPTH:
-            raise _Stop(_at(event), f"nested more than {MAX_DEPTH} levels deep")
-        if isinstance(event, yaml.AliasEvent):
-            return self._aliased(event)
-        self._count(event, 1)
-        if event.tag not in (None, "!"):
-            self._complain(
-                _at(event), f"tags such as {quoted(_short(event.tag))} are not supported; remove it"
-            )
-        if event.anchor:
-            self._anchors.setdefault(event.anchor, None)
-        node = _scalar(event) if isinstance(event, yaml.ScalarEvent) else self._collection(event, depth)
-        if event.anchor:
-            self._anchors[event.anchor] = node
-        return node
-
-    def _collection(self, event: _Event, depth: int) -> Node:
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(event, depth)
-        return self._mapping(event, depth)
-
-    def _sequence(self, start: _Event, depth: int) -> SequenceNode:
-        items = []
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            items.append(self._node(event, depth + 1))
-        return SequenceNode(_at(start), tuple(items), 1 + sum(item.size for item in items))
-
-    def _mapping(self, start: _Event, depth: int) -> MappingNode:
-        keys: dict[str, Position] = {}
-        entries: dict[str, Node] = {}
-        while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            key = self._key(event, depth)
-            value = self._node(self._next(), depth + 1)
-            if key is None:
-                continue
-            if key in keys:
-                first = keys[key].line
-                self._complain(_at(event), f"{quoted(key)} is given twice, first in line {first}; remove one")
-                continue
-            keys[key], entries[key] = _at(event), value
-        return MappingNode(_at(start), keys, entries, 1 + sum(value.size for value in entries.values()))
-
-    def _key(self, event: _Event, depth: int) -> str | None:
-        node = self._node(event, depth + 1)
-        if not isinstance(node, ScalarNode):
-            self._complain(_at(event), "a key must be a plain word")
-            return None
-        if node.text == "<<":
-            self._complain(_at(event), 'merge keys ("<<") are not supported; write the fields out')
-            return None
-        return node.text
-
-    def _aliased(self, event: _Event) -> Node:
-        node = self._anchors.get(event.anchor)
-        if node is None:
-            inside = event.anchor in self._anchors
-            fact = "contains itself; write the value out" if inside else "refers to nothing above it"
-            raise _Stop(_at(event), f"alias {quoted('*' + event.anchor)} {fact}")
-        self._count(event, node.size)
-        return node
-
-    def _count(self, event: _Event, nodes: int) -> None:
-        self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            raise _Stop(_at(event), f"more than {MAX_NODES} values, aliases followed; this is not a job file")
-
-
-def _at(event: _Event) -> Position:
-    return Position(event.start_mark.line + 1, event.start_mark.column + 1)
-
-
-def _short(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!")
-
-
-def _scalar(event: yaml.ScalarEvent) -> ScalarNode:
-    value = resolve(event.value) if event.implicit[0] else event.value
-    if bad := _unusable(event.value):
-        raise _Stop(_at(event), bad)
-    return ScalarNode(_at(event), value, event.value)
-
-
-def resolve(text: str) -> str | float | bool | None:
-    """Return the value of an unquoted scalar after the core schema of YAML 1.2; .nan and .inf stay texts."""
-    if text and text[0] not in _NO_TEXT:
+def resolve_scalar(text: str) -> str | float | bool | None:
+    """Return the value of an unquoted scalar by the core schema of YAML 1.2, which has no ``.nan`` here."""
+    if text and text[0] not in _NOT_TEXT:
         return text
     if _NULL.fullmatch(text):
         return None
@@ -283,16 +147,202 @@ def resolve(text: str) -> str | float | bool | None:
     return text
 
 
-def _unusable(text: str) -> str | None:
-    found = _UNUSABLE.search(text)
-    if found is None:
-        return None
-    return "holds a NUL character" if "\0" in text else "holds half a surrogate pair, which is no character"
+# --- Text ---------------------------------------------------------------------------------------------
+
+
+def _decode(raw: bytes) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _FatalProblem(START, "is UTF-16 text; save it as UTF-8")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode(errors="replace")
+        fact = f"byte 0x{raw[error.start]:02x} is not UTF-8 text; save the file as UTF-8"
+        raise _FatalProblem(_end_of(before), fact) from error
+    if found := _CONTROL.search(text):
+        fact = f"control character U+{ord(found[0]):04X}: this is not a text file"
+        raise _FatalProblem(_end_of(text[: found.start()]), fact)
+    return text
+
+
+def _end_of(text: str) -> Position:
+    """Return the position just after a text."""
+    return Position(text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1)
+
+
+# --- Events: what must be checked before a tree is built ---------------------------------------------
+
+
+@dataclass(slots=True)
+class _Extent:
+    """The size of one value with its aliases followed."""
+
+    is_open: bool  # its end has not been read
+    nodes: int = 1
+    height: int = 0  # levels below the value itself
+
+
+class _Limits:
+    """Measures the values of a document while its events are read, and refuses too deep or too large ones."""
+
+    def __init__(self) -> None:
+        self._open: list[_Extent] = []
+        self._anchors: dict[str, _Extent] = {}
+        self._nodes = 0
+
+    def add_scalar(self, event: _Event) -> None:
+        self._include(self._new(event, is_open=False))
+
+    def begin(self, event: _Event) -> None:
+        """Begin a collection."""
+        self._open.append(self._new(event, is_open=True))
+
+    def end(self) -> None:
+        """End the collection that began last."""
+        extent = self._open.pop()
+        extent.is_open = False
+        self._include(extent)
+
+    def add_alias(self, event: _Event) -> None:
+        """Count the value that an alias stands for once more."""
+        extent = self._anchors.get(event.anchor)
+        if extent is None or extent.is_open:
+            fact = "contains itself; write the value out" if extent else "refers to nothing above it"
+            raise _FatalProblem(_position(event), f"alias {quoted('*' + event.anchor)} {fact}")
+        self._count(event, extent)
+        self._include(extent)
+
+    def _new(self, event: _Event, *, is_open: bool) -> _Extent:
+        extent = _Extent(is_open)
+        if event.anchor and self._anchors.setdefault(event.anchor, extent) is not extent:
+            fact = f"anchor {quoted('&' + event.anchor)} is defined twice; give the second one another name"
+            raise _FatalProblem(_position(event), fact)
+        self._count(event, extent)
+        return extent
+
+    def _count(self, event: _Event, extent: _Extent) -> None:
+        if len(self._open) + extent.height > MAX_DEPTH:
+            raise _FatalProblem(_position(event), f"nested more than {MAX_DEPTH} levels deep")
+        self._nodes += extent.nodes
+        if self._nodes > MAX_NODES:
+            fact = f"more than {MAX_NODES} values, aliases followed; this is not a job file"
+            raise _FatalProblem(_position(event), fact)
+
+    def _include(self, extent: _Extent) -> None:
+        """Add a value to the collection that holds it."""
+        if self._open:
+            holder = self._open[-1]
+            holder.nodes += extent.nodes
+            holder.height = max(holder.height, extent.height + 1)
+
+
+def _check_events(text: str, problems: list[Problem]) -> None:
+    """Add to ``problems`` what only events show: tags, and a second document.
+
+    Raises:
+        _FatalProblem: the tree would be too large, or could not be built.
+    """
+    limits = _Limits()
+    documents = 0
+    for event in yaml.parse(text, _Loader):
+        match event:
+            case yaml.ScalarEvent():
+                _check_tag(event, problems)
+                _check_characters(event)
+                limits.add_scalar(event)
+            case yaml.CollectionStartEvent():
+                _check_tag(event, problems)
+                limits.begin(event)
+            case yaml.CollectionEndEvent():
+                limits.end()
+            case yaml.AliasEvent():
+                limits.add_alias(event)
+            case yaml.DocumentStartEvent():
+                documents += 1
+                if documents > 1:
+                    problems.append(_problem(event, "a second document begins; a job file holds one"))
+                    return
+            case _:  # the begin and the end of the stream, the end of a document
+                pass
+
+
+def _check_tag(event: _Event, problems: list[Problem]) -> None:
+    if event.tag not in (None, "!"):
+        tag = quoted(event.tag.replace("tag:yaml.org,2002:", "!!"))
+        problems.append(_problem(event, f"tags such as {tag} are not supported; remove it"))
+
+
+def _check_characters(event: _Event) -> None:
+    if found := _UNUSABLE.search(event.value):
+        fact = "a NUL character" if found[0] == "\0" else "half a surrogate pair, which is no character"
+        raise _FatalProblem(_position(event), f"holds {fact}")
+
+
+# --- Nodes: from those of PyYAML to ours --------------------------------------------------------------
+
+
+class _Converter:
+    """Converts the nodes of PyYAML, and adds to ``problems`` what is wrong with keys."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+        self._converted: dict[int, Node] = {}  # by identity: an alias is the node that it stands for
+
+    def node(self, node: yaml.Node) -> Node:
+        found = self._converted.get(id(node))
+        if found is None:
+            found = self._converted[id(node)] = self._convert(node)
+        return found
+
+    def _convert(self, node: yaml.Node) -> Node:
+        at = _position(node)
+        match node:
+            case yaml.MappingNode():
+                return self._mapping(at, node.value)
+            case yaml.SequenceNode():
+                return SequenceNode(at, tuple(self.node(item) for item in node.value))
+            case _:
+                is_plain = not getattr(node, "style", None)  # neither quoted nor a block
+                return ScalarNode(at, resolve_scalar(node.value) if is_plain else node.value, node.value)
+
+    def _mapping(self, at: Position, pairs: list[tuple[yaml.Node, yaml.Node]]) -> MappingNode:
+        keys: dict[str, Position] = {}
+        entries: dict[str, Node] = {}
+        for key_node, value_node in pairs:
+            key, value = self._key(key_node), self.node(value_node)
+            if key is None:
+                continue
+            if key in keys:
+                fact = f"{quoted(key)} is given twice, first in line {keys[key].line}; remove one"
+                self._problems.append(_problem(key_node, fact))
+                continue
+            keys[key], entries[key] = _position(key_node), value
+        return MappingNode(at, keys, entries)
+
+    def _key(self, node: yaml.Node) -> str | None:
+        if not isinstance(node, yaml.ScalarNode):
+            self._problems.append(_problem(node, "a key must be a plain word"))
+            return None
+        if node.value == "<<":
+            fact = 'merge keys ("<<") are not supported; write the fields out'
+            self._problems.append(_problem(node, fact))
+            return None
+        return str(node.value)
+
+
+def _position(marked: _Event) -> Position:
+    """Return the position at which an event or a node begins."""
+    return Position(marked.start_mark.line + 1, marked.start_mark.column + 1)
+
+
+def _problem(marked: _Event, fact: str) -> Problem:
+    return Problem(_position(marked), "", fact)
 
 
 # --- Syntax errors ------------------------------------------------------------------------------------
 
-_WORDING: Final = (  # what libyaml says begins with, what we say, whose place: the problem's or its context's
+# The beginning of libyaml's message, our message, and whose mark is shown: the problem's or its context's.
+_MESSAGES: Final = (
     (
         "mapping values are not allowed",
         'unexpected ":"; put the text in quotes or begin a new line',
@@ -317,15 +367,15 @@ _WORDING: Final = (  # what libyaml says begins with, what we say, whose place: 
 )
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
-    """Return a parse error in words that say what to do."""
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
+    """Return a parse error as a problem that says what to do."""
     said = str(error.problem or error.context)
-    for begins, fact, whose in _WORDING:
-        if said.startswith(begins):
+    for beginning, fact, whose in _MESSAGES:
+        if said.startswith(beginning):
             return Problem(_mark(error, whose), "", f"not valid YAML: {fact}")
     at = _mark(error, "problem")
     if said.startswith("found character"):
-        return Problem(at, "", f"not valid YAML: {_odd_character(text, at)}")
+        return Problem(at, "", f"not valid YAML: {_unexpected_character(text, at)}")
     return Problem(at, "", f"not valid YAML: {said}")
 
 
@@ -335,7 +385,7 @@ def _mark(error: yaml.MarkedYAMLError, whose: str) -> Position:
     return Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
 
 
-def _odd_character(text: str, at: Position) -> str:
+def _unexpected_character(text: str, at: Position) -> str:
     line = text.splitlines()[at.line - 1 : at.line]
     character = "".join(line)[at.column - 1 : at.column]
     if character == "\t":

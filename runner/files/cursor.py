@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import Position, Problem, one_line, quoted, shown
 from runner.base.units import format_duration, parse_duration
-from runner.base.yaml import Node, Part, ScalarNode
+from runner.base.yaml import Node, PathPart, ScalarNode
 from runner.files.validation import choose, did_you_mean, dotted
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Cursor:
     """One value of the file: where it stands, and where its key does."""
 
     node: Node
-    path: tuple[Part, ...]
+    path: tuple[PathPart, ...]
     key_at: Position
     problems: list[Problem] = field(default_factory=list, compare=False)
 
@@ -40,7 +40,7 @@ class Cursor:
         """How a message names the value."""
         if isinstance(self.node, ScalarNode) and type(self.node.value) in (int, float):
             return quoted(self.node.text)[1:-1]
-        return shown(yaml_tree.plain(self.node))
+        return shown(yaml.to_plain(self.node))
 
     # --- Single values --------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Cursor:
 
     def duration(self, least: timedelta, most: timedelta) -> timedelta | None:
         try:
-            duration = parse_duration(yaml_tree.plain(self.node))
+            duration = parse_duration(yaml.to_plain(self.node))
         except ValueError as error:
             self.complain(str(error))
             return None
@@ -118,7 +118,7 @@ class Cursor:
 
     def entries(self) -> dict[str, "Cursor"]:
         """Return all entries of a mapping."""
-        if not isinstance(self.node, yaml_tree.MappingNode):
+        if not isinstance(self.node, yaml.MappingNode):
             self._wrong("a mapping")
             return {}
         keys = self.node.keys
@@ -129,7 +129,7 @@ class Cursor:
 
     def items(self) -> list["Cursor"]:
         """Return the items of a list."""
-        if not isinstance(self.node, yaml_tree.SequenceNode):
+        if not isinstance(self.node, yaml.SequenceNode):
             self._wrong("a list")
             return []
         return [

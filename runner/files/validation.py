@@ -17,16 +17,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import FileError, Problem, one_line, quoted, shown
-from runner.base.yaml import Node, Part, ScalarNode
+from runner.base.yaml import Node, PathPart, ScalarNode
 from runner.files import shell
 from runner.files.aliases import ENGINE_OPTIONS, MEANT
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def fields_below(path: tuple[Part, ...], fact: str) -> PydanticCustomError:
+def fields_below(path: tuple[PathPart, ...], fact: str) -> PydanticCustomError:
     """Return an error to raise in a validator about something inside the value that it checks."""
     return PydanticCustomError("below", "{fact}", {"fact": fact, "path": path})
 
@@ -46,21 +46,21 @@ def choose(choices: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def mapping(raw: bytes, path: Path) -> tuple[yaml_tree.MappingNode, list[Problem]]:
+def mapping(raw: bytes, path: Path) -> tuple[yaml.MappingNode, list[Problem]]:
     """Return the tree of a YAML file whose top is a mapping, and problems that did not stop the reading.
 
     Raises:
         SpecError: it is no YAML, empty, or something else at the top.
     """
-    tree, problems = yaml_tree.compose(raw)
-    if isinstance(tree, yaml_tree.MappingNode) and tree.entries:
+    tree, problems = yaml.compose(raw)
+    if isinstance(tree, yaml.MappingNode) and tree.entries:
         return tree, list(problems)
-    raise FileError(path, problems or [Problem(tree.at if tree else yaml_tree.START, "", no_mapping(tree))])
+    raise FileError(path, problems or [Problem(tree.at if tree else yaml.START, "", no_mapping(tree))])
 
 
 def no_mapping(tree: Node | None) -> str:
     """Return what is wrong with a file that is no mapping at the top."""
-    if isinstance(tree, yaml_tree.SequenceNode):
+    if isinstance(tree, yaml.SequenceNode):
         return 'must be "field: value" lines, not a list'
     if isinstance(tree, ScalarNode) and tree.value is not None:
         return f'must be "field: value" lines, not {quoted(tree.text)}'
@@ -93,28 +93,28 @@ class _Complaint:
     of_a_job: bool
 
     @property
-    def path(self) -> tuple[Part, ...]:
+    def path(self) -> tuple[PathPart, ...]:
         """The field as the file spells it: without pydantic's marks."""
         inside = self.detail.get("ctx", {}).get("path", ())
         parts = [*_as_spelt(self.model, self.detail["loc"]), *inside]
-        if isinstance(yaml_tree.at_path(self.tree, tuple(parts[:-1])), ScalarNode):
+        if isinstance(yaml.find_node(self.tree, tuple(parts[:-1])), ScalarNode):
             parts.pop()  # a short form: the text stands for a mapping with this field in it
         return tuple(parts)
 
     @property
     def node(self) -> Node | None:
-        return yaml_tree.at_path(self.tree, self.path)
+        return yaml.find_node(self.tree, self.path)
 
 
 def _problem(complaint: _Complaint) -> Problem:
     path = complaint.path
     kind = complaint.detail["type"]
     of_key = kind == "extra_forbidden" or "[key]" in complaint.detail["loc"]
-    at = (yaml_tree.key_place if of_key else yaml_tree.place)(complaint.tree, path)
+    at = (yaml.find_key_position if of_key else yaml.find_position)(complaint.tree, path)
     return Problem(at, dotted(path), one_line(_fact(complaint, kind)))
 
 
-def dotted(path: tuple[Part, ...]) -> str:
+def dotted(path: tuple[PathPart, ...]) -> str:
     """Return a field as messages name it: ``mounts[0].source``."""
     text = ""
     for part in path:
@@ -173,7 +173,7 @@ def _sections(
 ) -> Iterable[tuple[tuple[str, ...], frozenset[str]]]:
     yield path, frozenset(model.model_fields)
     for name, info in model.model_fields.items():
-        below_it = yaml_tree.at_path(node, (name,)) if node else None
+        below_it = yaml.find_node(node, (name,)) if node else None
         if _is_model(inner := _chosen(_bare(info.annotation), below_it)):
             yield from _sections(inner, below_it, (*path, name))
 
@@ -200,7 +200,7 @@ def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
         return did_you_mean("off" if node.value is False else node.text, words)
     if kind is bool and node.text.lower() in {"yes", "no", "on", "off"}:
         return f"; did you mean {'true' if node.text.lower() in {'yes', 'on'} else 'false'}?"
-    if isinstance(node.value, str) and isinstance(yaml_tree.resolve(node.text), int | float):
+    if isinstance(node.value, str) and isinstance(yaml.resolve_scalar(node.text), int | float):
         return "; remove the quotes"
     return ""
 
@@ -209,7 +209,7 @@ def _found(node: Node | None) -> str:
     """Return how a message names what the file says: numbers as they were typed."""
     if isinstance(node, ScalarNode) and type(node.value) in (int, float):
         return quoted(node.text)[1:-1]
-    return shown(yaml_tree.plain(node)) if node else "nothing"
+    return shown(yaml.to_plain(node)) if node else "nothing"
 
 
 # --- What a field wants -------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def _entry_type(complaint: _Complaint) -> Any:  # noqa: ANN401 - the same
     return _type_of(complaint)
 
 
-def _as_spelt(model: type[BaseModel], loc: tuple[Part, ...]) -> Iterator[Part]:
+def _as_spelt(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[PathPart]:
     """Yield the parts of pydantic's location that a file has: not which member of a union was meant."""
     kind: Any = model
     for part in loc:
@@ -248,15 +248,15 @@ def _as_spelt(model: type[BaseModel], loc: tuple[Part, ...]) -> Iterator[Part]:
             kind = next((member for member in members if _tag(member) == part), None)
 
 
-def _type_at(model: type[BaseModel], path: tuple[Part, ...], tree: Node) -> Any:  # noqa: ANN401 - the same
+def _type_at(model: type[BaseModel], path: tuple[PathPart, ...], tree: Node) -> Any:  # noqa: ANN401 - the same
     """Return the type at a path, None when the model has no such place."""
     kind: Any = model
     for depth, part in enumerate(path, start=1):
-        kind = _chosen(_inside(kind, part), yaml_tree.at_path(tree, path[:depth]))
+        kind = _chosen(_inside(kind, part), yaml.find_node(tree, path[:depth]))
     return kind
 
 
-def _inside(kind: Any, part: Part) -> Any:  # noqa: ANN401 - the same
+def _inside(kind: Any, part: PathPart) -> Any:  # noqa: ANN401 - the same
     """Return the type of one field of a model, or of what a list or a mapping holds."""
     if _is_model(kind):
         info = kind.model_fields.get(str(part))
@@ -268,7 +268,7 @@ def _inside(kind: Any, part: Part) -> Any:  # noqa: ANN401 - the same
 
 def _chosen(kind: Any, node: Node | None) -> Any:  # noqa: ANN401 - the same
     """Return the member of a union of models that the file's own ``kind`` chooses."""
-    said = node.entries.get("kind") if isinstance(node, yaml_tree.MappingNode) else None
+    said = node.entries.get("kind") if isinstance(node, yaml.MappingNode) else None
     tag = said.value if isinstance(said, ScalarNode) else None
     return next((member for member in _members(kind) if tag is not None and _tag(member) == tag), kind)
 

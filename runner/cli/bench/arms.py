@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jobs.contract import SWITCHES, WORKLOADS, Profile, kind_of, profiles_dir
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted, read_source, shown
 from runner.files import validation as parsing
@@ -137,15 +137,15 @@ def _written(path: Path) -> dict[str, Any]:
     raw = read_source(path)
     load.load(raw, path)
     tree, _ = parsing.mapping(raw, path)
-    written: dict[str, Any] = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
+    written: dict[str, Any] = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
     for section in ("environment", "labels"):  # their numbers are texts: 1.10 is not 1.1
-        if isinstance(node := tree.entries.get(section), yaml_tree.MappingNode):
+        if isinstance(node := tree.entries.get(section), yaml.MappingNode):
             written[section] = {key: _typed(value) for key, value in node.entries.items()}
     return written
 
 
-def _typed(node: yaml_tree.Node) -> yaml_tree.Plain:
-    return node.text if isinstance(node, yaml_tree.ScalarNode) else yaml_tree.plain(node)
+def _typed(node: yaml.Node) -> yaml.Plain:
+    return node.text if isinstance(node, yaml.ScalarNode) else yaml.to_plain(node)
 
 
 def _shorten(workload: dict[str, Any], steps: int) -> None:

@@ -5,7 +5,7 @@ from itertools import combinations
 from pathlib import Path, PurePosixPath
 
 from jobs import contract
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import Problem, quoted
 from runner.base.units import format_duration, format_size
 from runner.files.job.model import JobFile
@@ -84,5 +84,5 @@ def _clashes(job: JobFile, accelerator: Accelerator, profiles: Path) -> Iterator
     tree = job.origin.tree
     said = spec_profiles.chosen(job.profile, tree, profiles, accelerator)
     decided_by = ("accelerator",) if job.accelerator != "auto" else ("resources", "gpus")
-    node = yaml_tree.at_path(tree, decided_by) if tree else None
+    node = yaml.find_node(tree, decided_by) if tree else None
     return switches.clashes(said, accelerator, f" (line {node.at.line})" if node else "")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from jobs import contract
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import FileError, Problem, read_source
 from runner.files import validation as parsing
 from runner.files import validators as rules
@@ -70,9 +70,9 @@ def load_all(
     return LoadedFile(tuple(jobs), matrix, tuple(variant.values for variant in variants))
 
 
-def _name(tree: yaml_tree.MappingNode, path: Path) -> str:
+def _name(tree: yaml.MappingNode, path: Path) -> str:
     written = tree.entries.get("name")
-    return written.text if isinstance(written, yaml_tree.ScalarNode) else rules.name_from(path.stem)
+    return written.text if isinstance(written, yaml.ScalarNode) else rules.name_from(path.stem)
 
 
 def _read(variant: spec_matrix.Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
@@ -107,16 +107,16 @@ def undump(text: str) -> JobFile:
     return JobFile.model_validate_json(text)
 
 
-def _as_written(tree: yaml_tree.MappingNode) -> dict[str, yaml_tree.Plain]:
+def _as_written(tree: yaml.MappingNode) -> dict[str, yaml.Plain]:
     """Return the file as values, numbers in texts as they were typed: ``1.10`` stays ``1.10``."""
-    values = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
+    values = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
     for section in ("environment", "labels"):
         node = tree.entries.get(section)
-        if isinstance(node, yaml_tree.MappingNode):
+        if isinstance(node, yaml.MappingNode):
             values[section] = {key: _typed(value) for key, value in node.entries.items()}
     return values
 
 
-def _typed(node: yaml_tree.Node) -> yaml_tree.Plain:
-    is_number = isinstance(node, yaml_tree.ScalarNode) and type(node.value) in (int, float)
-    return node.text if isinstance(node, yaml_tree.ScalarNode) and is_number else yaml_tree.plain(node)
+def _typed(node: yaml.Node) -> yaml.Plain:
+    is_number = isinstance(node, yaml.ScalarNode) and type(node.value) in (int, float)
+    return node.text if isinstance(node, yaml.ScalarNode) and is_number else yaml.to_plain(node)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from jobs import contract
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import Position, Problem, quoted
 from runner.base.yaml import MappingNode, Node, ScalarNode
 from runner.files import validation as parsing
@@ -60,7 +60,7 @@ def matrix_of(tree: MappingNode) -> Matrix | None:
     """Return the matrix of a file, None where it has none or one with mistakes, which others tell."""
     if "matrix" not in tree.entries:
         return None
-    written = {"matrix": yaml_tree.plain(tree.entries["matrix"])}
+    written = {"matrix": yaml.to_plain(tree.entries["matrix"])}
     alone, _ = parsing.validated(SingleValue, written, tree)
     found = alone.matrix if alone else None
     return None if found is None or any(impossible_matrix(found)) else found
@@ -71,7 +71,7 @@ def problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]:
     timed = tree.entries.get("schedule")
     if timed is not None and not (isinstance(timed, ScalarNode) and timed.value is None):
         beside = "cannot be beside a matrix: at each of its times one job is submitted"
-        yield Problem(yaml_tree.place(tree, ("schedule",)), "schedule", beside)
+        yield Problem(yaml.find_position(tree, ("schedule",)), "schedule", beside)
     for name in matrix.values:
         path = ("matrix", "values", name)
         fact = ONCE.get(name.partition(".")[0]) or _inside_another(name, matrix)
@@ -80,7 +80,7 @@ def problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]:
         except _NoMapping as error:
             fact = fact or f"cannot be varied: {error}"
         if fact:
-            yield Problem(yaml_tree.key_place(tree, path), _shown(name), fact)
+            yield Problem(yaml.find_key_position(tree, path), _shown(name), fact)
 
 
 def _inside_another(name: str, matrix: Matrix) -> str | None:
@@ -97,7 +97,7 @@ def variants(
     The fields ``wrong``, by their paths, are left as the file has them: what else is not right can
     be told together with what is wrong with those.
     """
-    values = yaml_tree.at_path(tree, ("matrix", "values"))
+    values = yaml.find_node(tree, ("matrix", "values"))
     assert isinstance(values, MappingNode)  # noqa: S101  (the matrix was made from it)
     nodes = {
         (field, type(node.value), node.value): node
@@ -195,12 +195,12 @@ def _opened(name: str, node: Node | None, at: Position) -> MappingNode:
     if isinstance(node, MappingNode):
         return node
     if node is None:
-        return MappingNode(at, {}, {}, 1)
+        return MappingNode(at, {}, {})
     if isinstance(node, ScalarNode) and name in SHORT_FORMS:
         field = SHORT_FORMS[name]
-        return MappingNode(node.at, {field: node.at}, {field: node}, 2)
+        return MappingNode(node.at, {field: node.at}, {field: node})
     raise _NoMapping(f"{quoted(name)} has no fields")
 
 
 def _with(tree: MappingNode, name: str, value: Node, at: Position) -> MappingNode:
-    return MappingNode(tree.at, {**tree.keys, name: at}, {**tree.entries, name: value}, tree.size)
+    return MappingNode(tree.at, {**tree.keys, name: at}, {**tree.entries, name: value})

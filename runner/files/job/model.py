@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from jobs import contract
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import Problem
 from runner.files import validation as parsing
 from runner.files.job import shorthand as forms
@@ -116,11 +116,11 @@ class Origin:
     """The file a job was read from.  All origins are equal: layout does not make two jobs differ."""
 
     path: Path = field(default=Path("job.yaml"), compare=False)
-    tree: yaml_tree.Node | None = field(default=None, compare=False)
+    tree: yaml.Node | None = field(default=None, compare=False)
 
-    def problem(self, path: tuple[yaml_tree.Part, ...], fact: str) -> Problem:
+    def problem(self, path: tuple[yaml.PathPart, ...], fact: str) -> Problem:
         """Return something that is wrong with the value at a path, with its place where that is known."""
-        at = yaml_tree.place(self.tree, path) if self.tree else None
+        at = yaml.find_position(self.tree, path) if self.tree else None
         return Problem(at, parsing.dotted(path), fact)
 
 

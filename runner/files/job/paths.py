@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from jobs.contract import STDLIB, Plan, Program
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.base.textfile import Problem, one_line
-from runner.base.yaml import Part
+from runner.base.yaml import PathPart
 from runner.core.ports.users import PathKind
 from runner.files.datasets import NAMES
 from runner.files.job.model import JobFile
@@ -46,7 +46,7 @@ def data_path(plan: Plan) -> str | None:
     return None if made_up else plan.data
 
 
-def paths(job: JobFile) -> Iterator[tuple[tuple[Part, ...], str, PathKind]]:
+def paths(job: JobFile) -> Iterator[tuple[tuple[PathPart, ...], str, PathKind]]:
     """Yield field, path as written and what it must be, for every path of a job."""
     plan = job.workload
     if (data := data_path(plan)) is not None:
@@ -69,7 +69,7 @@ def unusable(job: JobFile, base: Path, look: Look) -> Iterator[Problem]:
             yield job.origin.problem(field, fact + _meant(field, written))
 
 
-def _meant(field: tuple[Part, ...], written: str) -> str:
+def _meant(field: tuple[PathPart, ...], written: str) -> str:
     """Return the guess that a data path was to be the name of a data set."""
     is_name = field == ("workload", "data") and "/" not in written
     return did_you_mean(written, (STDLIB, *NAMES)) if is_name else ""

@@ -6,25 +6,25 @@ Looked at before the models are, so that a complaint names the mistake and not w
 from collections.abc import Iterator
 
 from jobs import contract
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import Problem, quoted, shown
 from runner.files import validation as parsing
 from runner.files import validators as rules
 
 
-def numbered(tree: yaml_tree.MappingNode) -> Iterator[Problem]:
+def numbered(tree: yaml.MappingNode) -> Iterator[Problem]:
     """Yield what is wrong with a name of digits alone.
 
     The models accept it: jobs that were called so before this was refused are read by them too.
     """
     written = tree.entries.get("name")
-    if isinstance(written, yaml_tree.ScalarNode) and isinstance(written.value, str):
+    if isinstance(written, yaml.ScalarNode) and isinstance(written.value, str):
         yield from [Problem(written.at, "name", rules.NO_NUMBER)] if rules.is_number(written.value) else ()
 
 
-def long_arguments(tree: yaml_tree.MappingNode) -> Iterator[Problem]:
+def long_arguments(tree: yaml.MappingNode) -> Iterator[Problem]:
     """Yield what is too long to be an argument; not in the models either, for the same reason."""
-    command = yaml_tree.at_path(tree, ("workload", "command"))
+    command = yaml.find_node(tree, ("workload", "command"))
     for number, word in enumerate(getattr(command, "items", ())):
         try:
             rules.text(getattr(word, "text", ""))

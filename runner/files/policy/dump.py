@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from runner.base.units import format_duration
-from runner.base.yaml import resolve
+from runner.base.yaml import resolve_scalar
 from runner.core.policy.conditions import AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import STARTS, Mode, OnExhausted, Policy, Rule, StartPoint
@@ -123,7 +123,7 @@ def _flow(value: Tree) -> str:
         case timedelta():
             return format_duration(value)
         case str():
-            plain = _PLAIN.fullmatch(value) and resolve(value) == value
+            plain = _PLAIN.fullmatch(value) and resolve_scalar(value) == value
             return value if plain else json.dumps(value, ensure_ascii=False)
         case _:
             return json.dumps(value)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.textfile import FileError, Problem, quoted, read_source, yaml_stems
 from runner.base.units import format_duration
 from runner.core.policy.conditions import comparisons
@@ -148,11 +148,11 @@ def top(raw: bytes, path: Path) -> Cursor:
     Raises:
         SpecError: there is none.
     """
-    tree, problems = yaml_tree.compose(raw)
-    if isinstance(tree, yaml_tree.MappingNode) and tree.entries:
+    tree, problems = yaml.compose(raw)
+    if isinstance(tree, yaml.MappingNode) and tree.entries:
         return Cursor(tree, (), tree.at, list(problems))
     fact = 'must be "field: value" lines' if tree is not None else "the file is empty"
-    raise FileError(path, problems or [Problem(yaml_tree.START, "", fact)])
+    raise FileError(path, problems or [Problem(yaml.START, "", fact)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +200,12 @@ def _complain_of_another(raw: bytes, path: Path) -> None:
     """
     if raw.strip() and raw[:1] not in {b"\xff", b"\xfe"} and _FIELD.search(raw) is None:
         fact = 'is no policy, which is "field: value" lines, the first of them policy: 1'
-        raise FileError(path, [Problem(yaml_tree.START, "", fact)])
+        raise FileError(path, [Problem(yaml.START, "", fact)])
 
 
 def _complain_of_version(cursor: Cursor, here: Mapping[str, Cursor]) -> None:
     if "policy" not in here:
-        cursor.problems.append(Problem(yaml_tree.START, "policy", f"is required; write policy: {VERSION}"))
+        cursor.problems.append(Problem(yaml.START, "policy", f"is required; write policy: {VERSION}"))
     elif here["policy"].value() != VERSION or here["policy"].value() is True:
         here["policy"].complain(
             f"must be {VERSION}, the version of the language, not {here['policy'].written}"
@@ -273,7 +273,7 @@ def _ceilings(cursor: Cursor, parent: Policy | None) -> Ceilings:
 
 
 def _wall(cursor: Cursor, base: timedelta | None) -> timedelta | None:
-    is_null = isinstance(cursor.node, yaml_tree.ScalarNode) and cursor.node.value is None
+    is_null = isinstance(cursor.node, yaml.ScalarNode) and cursor.node.value is None
     return None if is_null else cursor.duration(MINUTE, 3660 * DAY) or base
 
 
@@ -355,5 +355,5 @@ def _complain_of_watchers(written: list[ParsedRules], policy: Policy) -> None:
 def _complain_of_silence(cursor: Cursor, policy: Policy) -> None:
     if not policy.on_exit and not cursor.problems:
         cursor.problems.append(
-            Problem(yaml_tree.START, "on_exit", "is required: without a rule every job would be held")
+            Problem(yaml.START, "on_exit", "is required: without a rule every job would be held")
         )

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from jobs import contract
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Position, Problem, quoted, read_source, yaml_stems
 from runner.files import validation as parsing
@@ -100,13 +100,13 @@ def _is_name(name: str) -> bool:
     return name != AUTO and _FILE_NAME.fullmatch(name) is not None
 
 
-def unknown_profile(tree: yaml_tree.MappingNode, profiles: Path) -> list[Problem]:
+def unknown_profile(tree: yaml.MappingNode, profiles: Path) -> list[Problem]:
     """Return the problem with the profile that a job file names, if there is one."""
     path: tuple[str, ...] = ("profile",)
     node = tree.entries.get("profile")
-    if isinstance(node, yaml_tree.MappingNode):
+    if isinstance(node, yaml.MappingNode):
         path, node = ("profile", "extends"), node.entries.get("extends")
-    if not isinstance(node, yaml_tree.ScalarNode) or not isinstance(node.value, str):
+    if not isinstance(node, yaml.ScalarNode) or not isinstance(node.value, str):
         return []
     if node.value == AUTO or is_profile(node.value, profiles):
         return []
@@ -137,7 +137,7 @@ def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mappin
 
 
 def chosen(
-    choice: ProfileChoice, tree: yaml_tree.Node | None, profiles: Path, accelerator: Accelerator
+    choice: ProfileChoice, tree: yaml.Node | None, profiles: Path, accelerator: Accelerator
 ) -> Mapping[str, ProfileSetting]:
     """Return every switch as a job has it, with who says so; ``tree`` is the job file.
 
@@ -147,7 +147,7 @@ def chosen(
     base = accelerator if choice.extends == AUTO else choice.extends
     changes = {
         switch: ProfileSetting(
-            value, at=yaml_tree.place(tree, ("profile", switch)) if tree else None, rank=JOB_FILE
+            value, at=yaml.find_position(tree, ("profile", switch)) if tree else None, rank=JOB_FILE
         )
         for switch, value in choice.changes.items()
     }
@@ -231,7 +231,7 @@ def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, ProfileSetting]:
 def _load(name: str, path: Path, raw: bytes) -> _Layer:
     """Return what a file says; the same few are asked for at every submission."""
     tree, problems = parsing.mapping(raw, path)
-    written = {key: yaml_tree.plain(node) for key, node in tree.entries.items()}
+    written = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
     found, more = parsing.validated(ProfileChoice, written, tree)
     if found is None or problems:
         raise FileError(path, [*problems, *more])

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from jobs.contract import profiles_dir
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
 from runner.files import validation as parsing
@@ -242,13 +242,13 @@ def load_settings(path: Path | None) -> Settings:
 
 
 def _parse(where: Path, raw: bytes) -> Settings:
-    tree, problems = yaml_tree.compose(raw)
-    if not problems and (tree is None or yaml_tree.plain(tree) in (None, {})):
+    tree, problems = yaml.compose(raw)
+    if not problems and (tree is None or yaml.to_plain(tree) in (None, {})):
         return Settings()
-    if not isinstance(tree, yaml_tree.MappingNode):
+    if not isinstance(tree, yaml.MappingNode):
         at_top = [] if tree is None else [Problem(tree.at, "", parsing.no_mapping(tree))]
         raise FileError(where, [*problems, *at_top])
-    entries = {name: yaml_tree.plain(node) for name, node in tree.entries.items()}
+    entries = {name: yaml.to_plain(node) for name, node in tree.entries.items()}
     found, more = parsing.validated(Settings, entries, tree, of_a_job=False)
     if found is None or problems:
         raise FileError(where, [*problems, *more])

@@ -11,7 +11,7 @@ from typing import Final
 
 from runner.base.textfile import Problem, one_line
 from runner.base.units import format_size
-from runner.base.yaml import Part
+from runner.base.yaml import PathPart
 from runner.control.context import Capacity
 from runner.core.scheduler.admission import Refusal, RefusalReason, check_admission
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
@@ -19,7 +19,7 @@ from runner.files.job.model import JobFile
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import VENDORS, Revision
 
-PLACES: Final[Mapping[RefusalReason, tuple[Part, ...]]] = {
+PLACES: Final[Mapping[RefusalReason, tuple[PathPart, ...]]] = {
     RefusalReason.CLASS: ("queue", "priority_class"),
     RefusalReason.COUNT: ("resources", "gpus"),
     RefusalReason.KIND: ("devices", "kind"),
@@ -39,7 +39,7 @@ class AdmissionResult:
     refused: tuple[str, ...]
 
 
-def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[Part, ...], str]]:
+def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[PathPart, ...], str]]:
     """Yield which of the resources of a job this machine has less of, field by field."""
     wants = job.resources
     if wants.cpus > capacity.cpus:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from runner.base.errors import UsageError
 from runner.base.textfile import Problem, one_line, shown
-from runner.base.yaml import Part
+from runner.base.yaml import PathPart
 from runner.files import validators as rules
 from runner.files.job.load import Checks, LoadedFile, load_all
 from runner.files.job.model import JobFile
@@ -84,7 +84,7 @@ class Submission:
             changes["queue"] = job.queue.model_copy(update=_queueing(said))
         return job.model_copy(update=changes) if changes else job
 
-    def problem(self, job: JobFile, path: tuple[Part, ...], fact: str) -> Problem:
+    def problem(self, job: JobFile, path: tuple[PathPart, ...], fact: str) -> Problem:
         """Return something that is wrong with a field of a job, wherever it was said."""
         name = str(path[1]) if path[0] == "queue" else ""
         if name in self.options:

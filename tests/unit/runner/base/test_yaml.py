@@ -1,7 +1,15 @@
 import pytest
 
 from runner.base.textfile import Position
-from runner.base.yaml import MAX_NODES, MappingNode, ScalarNode, compose, key_place, place, plain
+from runner.base.yaml import (
+    MAX_NODES,
+    MappingNode,
+    ScalarNode,
+    compose,
+    find_key_position,
+    find_position,
+    to_plain,
+)
 
 
 def tree(text: str) -> MappingNode:
@@ -34,25 +42,25 @@ def tree(text: str) -> MappingNode:
     ],
 )
 def test_scalars_follow_yaml_1_2(written: str, value: object) -> None:
-    found = plain(tree(f"a: {written}\n"))
+    found = to_plain(tree(f"a: {written}\n"))
     assert found == {"a": value}
     assert isinstance(found, dict)
     assert type(found["a"]) is type(value)
 
 
 def test_keys_are_text_whatever_they_look_like() -> None:
-    assert plain(tree("on: 1\n1: 2\ntrue: 3\nnull: 4\n")) == {"on": 1, "1": 2, "true": 3, "null": 4}
+    assert to_plain(tree("on: 1\n1: 2\ntrue: 3\nnull: 4\n")) == {"on": 1, "1": 2, "true": 3, "null": 4}
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_problem() -> None:
     node, problems = compose(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
     assert problems == ()
     assert node is not None
-    assert plain(node) == {"a": 1, "b": 2}
+    assert to_plain(node) == {"a": 1, "b": 2}
 
 
 def test_an_alias_repeats_what_its_anchor_names() -> None:
-    assert plain(tree("a: &x [1, 2]\nb: *x\n")) == {"a": (1, 2), "b": (1, 2)}
+    assert to_plain(tree("a: &x [1, 2]\nb: *x\n")) == {"a": (1, 2), "b": (1, 2)}
 
 
 def test_aliases_that_multiply_are_refused_by_what_they_expand_to() -> None:
@@ -87,18 +95,18 @@ def test_a_place_is_the_value_or_the_key_of_what_is_long(
     path: tuple[str | int, ...], expected: tuple[int, int]
 ) -> None:
     root = tree("a:\n  b:\n    - x\n    - c: 5\nd: 6\n")
-    assert place(root, path) == Position(*expected)
+    assert find_position(root, path) == Position(*expected)
 
 
 def test_the_place_of_a_key_is_where_it_is_written() -> None:
     root = tree("a: {b: 1, ccc: 2}\n")
-    assert key_place(root, ("a", "ccc")) == Position(1, 11)
-    assert key_place(root, ()) == Position(1, 1)
+    assert find_key_position(root, ("a", "ccc")) == Position(1, 11)
+    assert find_key_position(root, ()) == Position(1, 1)
 
 
 def test_columns_count_characters_not_bytes() -> None:
     root = tree("äöü: {ñ: 1}\n")
-    assert place(root, ("äöü", "ñ")) == Position(1, 10)
+    assert find_position(root, ("äöü", "ñ")) == Position(1, 10)
 
 
 def test_a_number_remembers_how_it_was_written() -> None:
@@ -107,11 +115,29 @@ def test_a_number_remembers_how_it_was_written() -> None:
     assert (node.value, node.text) == (1.1, "1.10")
 
 
-def test_a_problem_does_not_hide_the_ones_before_it() -> None:
-    _, problems = compose(b"a: 1\na: 2\nb: [c\n")
-    assert [problem.fact for problem in problems] == [
-        '"a" is given twice, first in line 1; remove one',
-        'not valid YAML: the list that begins here has no "]"',
+def test_every_duplicate_key_and_every_tag_of_a_document_is_reported() -> None:
+    _, problems = compose(b"a: 1\na: !x 2\nb: {c: 1, c: 2}\n---\n")
+    assert sorted((problem.at, problem.fact) for problem in problems if problem.at) == [
+        ((2, 1), '"a" is given twice, first in line 1; remove one'),
+        ((2, 4), 'tags such as "!x" are not supported; remove it'),
+        ((3, 11), '"c" is given twice, first in line 3; remove one'),
+        ((4, 1), "a second document begins; a job file holds one"),
+    ]
+
+
+def test_aliases_inside_aliases_are_refused_by_the_depth_they_expand_to() -> None:
+    lines = ["a0: &a0 " + "[" * 28 + "]" * 28]
+    lines += [f"a{i}: &a{i} {'[' * 28}*a{i - 1}{']' * 28}" for i in range(1, 25)]
+    node, problems = compose("\n".join(lines).encode())
+    assert node is None
+    assert [problem.fact for problem in problems] == ["nested more than 32 levels deep"]
+
+
+def test_an_anchor_is_defined_once() -> None:
+    node, problems = compose(b"a: &x 1\nb: &x 2\n")
+    assert node is None
+    assert [(problem.at, problem.fact) for problem in problems] == [
+        ((2, 4), 'anchor "&x" is defined twice; give the second one another name')
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from runner.base.yaml import compose, plain
+from runner.base.yaml import compose, to_plain
 from runner.files.job.schema import schema
 
 REPOSITORY = Path(__file__).parents[5]
@@ -39,7 +39,7 @@ def test_the_schema_accepts_every_shipped_job_file(validator: Validator, path: P
     tree, problems = compose(path.read_bytes())
     assert tree is not None
     assert not problems
-    job = json.loads(json.dumps(plain(tree)))
+    job = json.loads(json.dumps(to_plain(tree)))
     assert [str(error) for error in validator.iter_errors(job)] == []
 
 

@@ -3,7 +3,7 @@
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from runner.base import yaml as yaml_tree
+from runner.base import yaml
 from runner.files.policy.dump import dump
 from runner.files.policy.load import SHIPPED, PolicySource, named
 from runner.files.policy.schema import schema
@@ -12,10 +12,10 @@ VALIDATOR = jsonschema.Draft202012Validator(schema())
 
 
 def plain(text: str) -> object:
-    node, problems = yaml_tree.compose(text.encode())
+    node, problems = yaml.compose(text.encode())
     assert node is not None
     assert not problems
-    return _lists(yaml_tree.plain(node))
+    return _lists(yaml.to_plain(node))
 
 
 def _lists(value: object) -> object:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from jobs.contract import STDLIB, Plan, Program
-from jobs.contract.plans.causal_lm import CausalLm
 from runner.base.textfile import Problem, one_line
 from runner.base.yaml import PathPart
 from runner.core.ports.users import PathKind
@@ -50,7 +49,7 @@ def paths(job: JobFile) -> Iterator[tuple[tuple[PathPart, ...], str, PathKind]]:
     """Yield field, path as written and what it must be, for every path of a job."""
     plan = job.workload
     if (data := data_path(plan)) is not None:
-        yield ("workload", "data"), data, "directory" if isinstance(plan, CausalLm) else "either"
+        yield ("workload", "data"), data, "directory" if plan.kind == "causal_lm" else "either"
     if isinstance(plan, Program) and plan.code is not None:
         yield ("workload", "code"), plan.code, "directory"
     for i, mount in enumerate(job.mounts):

@@ -44,7 +44,9 @@ class Fed(Trainer):
 
 def huggingface(setup: Setup, gate: Gate) -> Ended:
     """Train with ``Trainer.train``."""
-    parts = prepared(setup)
+    parts = prepared(setup, gate)
+    parts.place()
+    on_device = parts.device.torch_device.type == "cuda"
     steps = Steps(Gated(parts.workload.source, gate))
     arguments = TrainingArguments(
         output_dir=str(setup.directory / "out"),
@@ -54,11 +56,14 @@ def huggingface(setup: Setup, gate: Gate) -> Ended:
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_cpu=True,
+        logging_nan_inf_filter=False,  # looks at the loss in every step, which drains a device
+        use_cpu=not on_device,
+        bf16=parts.device.precision == "bf16",
+        tf32=parts.switches.profile.tf32_matmul if on_device else None,
         dataloader_pin_memory=False,
         remove_unused_columns=False,
     )
     trainer = Fed(Model(parts), arguments, train_dataset=steps, optimizers=parts.scheduled())
-    trainer.feed = DataLoader(steps, batch_size=None, sampler=range(parts.plan.steps))
+    trainer.feed = DataLoader(steps, batch_size=None, sampler=range(parts.plan.steps), pin_memory=on_device)
     trainer.train()
     return parts.ended()

@@ -4,6 +4,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, Dataset
 
 from bench.rivals.loops import Gated, Prepared, prepared
@@ -33,6 +34,18 @@ class Module(pl.LightningModule):
         del number
         return self.parts.loss(batch)
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,  # noqa: ANN401 - Lightning's own wrapper
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip as Lightning does; under mixed precision it refuses to where the optimiser is a fused one."""
+        if self.parts.device.precision == "fp32":
+            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        else:
+            clip_grad_norm_(self.model.parameters(), self.parts.plan.grad_clip)
+
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer, schedule = self.parts.scheduled()
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -59,11 +72,14 @@ class Log(pl.Callback):
 
 def lightning(setup: Setup, gate: Gate) -> Ended:
     """Train with ``Trainer.fit``."""
-    parts = prepared(setup)
+    parts = prepared(setup, gate)
+    parts.place()
+    on_device = parts.device.torch_device.type == "cuda"
     steps = Steps(Gated(parts.workload.source, gate))
-    loader = DataLoader(steps, batch_size=None, sampler=range(parts.plan.steps))
+    loader = DataLoader(steps, batch_size=None, sampler=range(parts.plan.steps), pin_memory=on_device)
     trainer = pl.Trainer(
-        accelerator="cpu",
+        accelerator="gpu" if on_device else "cpu",
+        precision="bf16-mixed" if parts.device.precision == "bf16" else "32-true",
         devices=1,
         max_steps=parts.plan.steps,
         gradient_clip_val=parts.plan.grad_clip,

@@ -21,6 +21,7 @@ from jobs.checkpoint.manager import Checkpoints
 from jobs.checkpoint.state import Plain, weights_sha256
 from jobs.contract import RunPaths
 from jobs.contract.plans.causal_lm import CausalLm
+from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.device import Device, prepare
 from jobs.training.loop import train
@@ -63,21 +64,35 @@ class Prepared:
         rate: Callable[[int], float] = lambda step: learning_rate(self.plan, step)  # noqa: E731
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
+    def place(self) -> None:
+        """Put the model on the device and compile it where the profile wants that."""
+        model, profile = self.workload.model, self.switches.profile
+        model.to(self.device.torch_device)
+        if profile.compile != "off":
+            model.compile(mode=profile.compile, dynamic=profile.compile_dynamic)
+
+    def sent(self, batch: Batch) -> Batch:
+        """Return the batch on its way to the device, by the quickest way that there is."""
+        if self.device.torch_device.type == "cpu":
+            return batch
+        return batches.to(batches.pin(batch), self.device.torch_device, non_blocking=True)
+
     @torch.inference_mode()
     def ended(self) -> Ended:
         self.workload.model.eval()
-        return Ended(
-            float(self.loss(self.workload.source.held_out(0))),
-            weights_sha256(self.workload.model.state_dict()),
-        )
+        with self.device.autocast():
+            loss = self.loss(self.sent(self.workload.source.held_out(0)))
+        return Ended(float(loss), weights_sha256(self.workload.model.state_dict()))
 
 
-def prepared(setup: Setup) -> Prepared:
+def prepared(setup: Setup, gate: Gate) -> Prepared:
     """Return model, data and settings, with the weights as they are before the first step."""
     plan, switches = setup.spec.workload, Switches(setup.spec.profile)
     if not isinstance(plan, CausalLm):
         raise TypeError(f"{plan.kind}: loops are compared on causal_lm")
     device = prepare(setup.spec, switches)
+    if device.torch_device.type == "cuda":
+        gate.settle = torch.cuda.synchronize
     return Prepared(plan, CausalLanguageModel(plan, Setting(setup.spec.seed, switches)), device, switches)
 
 
@@ -97,12 +112,15 @@ class Gated:
 
 def by_hand(setup: Setup, gate: Gate) -> Ended:
     """Train with a loop as short as it can be written."""
-    parts = prepared(setup)
+    parts = prepared(setup, gate)
+    parts.place()
     plan, model, source = parts.plan, parts.workload.model, Gated(parts.workload.source, gate)
     optimizer, parameters = parts.optimizer(plan.learning_rate), list(model.parameters())
     for step in range(plan.steps):
         optimizer.zero_grad(set_to_none=True)
-        loss = parts.loss(source.batch(step))
+        batch = parts.sent(source.batch(step))
+        with parts.device.autocast():
+            loss = parts.loss(batch)
         loss.backward()
         clip_grad_norm_(parameters, plan.grad_clip)
         for group in optimizer.param_groups:
@@ -115,7 +133,7 @@ def by_hand(setup: Setup, gate: Gate) -> Ended:
 
 def ours(setup: Setup, gate: Gate) -> Ended:
     """Train with the trainer of this project, its reports and its checkpoints included."""
-    parts = prepared(setup)
+    parts = prepared(setup, gate)
     paths = RunPaths(setup.directory, 1, 1)
     paths.attempt_dir.mkdir(parents=True)
     paths.lineage_dir.mkdir(parents=True)
@@ -123,7 +141,12 @@ def ours(setup: Setup, gate: Gate) -> Ended:
     reporter.begin()
     reporter.progress.total_steps = parts.plan.steps
     training = Training(setup.spec, parts.plan, parts.workload, parts.device, parts.switches)
-    training.rehearse()
+    if setup.spec.profile.compile == "off":
+        training.rehearse()
+    else:
+        from jobs.training.compilation import compile_model  # as late as the trainer does
+
+        compile_model(training.workload.model, parts.switches, parts.device, training.rehearse)
     training.feed.source = Gated(training.feed.source, gate)  # type: ignore[assignment]  # no other device
     stamp = Stamp(setup.spec.job_id, 1, 1, 1, training.signatures, training.environment())
     in_background = setup.spec.profile.async_save

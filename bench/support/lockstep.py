@@ -63,11 +63,19 @@ class Setup:
     every: int  # steps in a turn
 
 
+def _nothing() -> None:
+    """Wait for nothing: on a CPU a statement that has returned is done."""
+
+
 class Gate:
-    """Lets a training pass when it is its turn, and tells how long the turn took."""
+    """Lets a training pass when it is its turn, and tells how long the turn took.
+
+    ``settle`` waits for what a device has still to do: a turn ends when its work has ended.
+    """
 
     def __init__(self, connection: Connection, first: int, every: int) -> None:
         self.stalled_s = 0.0
+        self.settle: Callable[[], None] = _nothing
         self._connection = connection
         self._first, self._every = first, every
         self._began: tuple[float, float, float] | None = None
@@ -76,6 +84,7 @@ class Gate:
         """Wait here if a turn ends with this batch."""
         if batch < self._first or (batch - self._first) % self._every:
             return
+        self.settle()
         now = self._now()
         if self._began is None:
             self._connection.send(None)

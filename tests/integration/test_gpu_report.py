@@ -1,0 +1,67 @@
+"""The GPU report is rehearsed on the CPU: every part runs, and says on every line that it is a rehearsal."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.gpu_report.__main__ import main
+from scripts.gpu_report.report import Part, markdown, not_run, read
+from scripts.gpu_report.run_part import ORDER
+
+ROOT = Path(__file__).parents[2]
+
+MEASURES = {
+    "exact": "causal_lm, 1 kills",
+    "near_limit": "model FLOPs utilisation",
+    "fast": "pair_classifier, arm by arm",
+    "oom": "the losses equal those of a run that fitted",
+    "restart": "stall of the training by one save",
+    "lent": "the device is clean after the job",
+    "seen": "health poll",
+    "hang": "a hung attempt is stopped and restarted",
+    "several": "all-reduce over gloo, 2 process(es)",
+}
+"""A finding of each part that cannot be missing."""
+
+
+def rehearsed(name: str, directory: Path) -> Part:
+    code = main(["--rehearse", "--only", name, "--results", str(directory)])
+    [part] = read(directory, ORDER)
+    assert code == 0, [finding for finding in part.findings if finding.status == "failed"]
+    return part
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_part_of_the_report_is_rehearsed(name: str, tmp_path: Path) -> None:
+    if name in {"lent", "seen", "hang"} and shutil.which("cc") is None:
+        pytest.skip("no C compiler for the fake NVML library")
+    part = rehearsed(name, tmp_path)
+    found = {finding.name: finding for finding in part.findings}
+    assert found[MEASURES[name]].status in {"passed", "measured"}
+    assert part.rehearsal
+    rows = [line for line in markdown([part]).splitlines() if line.startswith(f"| {MEASURES[name]} |")]
+    assert rows
+    assert all("(rehearsal)" in row for row in rows)
+
+
+def test_a_part_without_time_is_not_run(tmp_path: Path) -> None:
+    assert main(["--rehearse", "--only", "exact", "--budget", "5s", "--results", str(tmp_path)]) == 0
+    [part] = read(tmp_path, ORDER)
+    assert [finding.status for finding in part.findings] == ["not run"]
+    assert "budget left" in part.findings[0].summary
+
+
+def test_without_a_device_the_report_measures_nothing(tmp_path: Path) -> None:
+    """``CUDA_VISIBLE_DEVICES`` hides the devices of this machine, if it has any."""
+    argv = [sys.executable, "-m", "scripts.gpu_report", "--only", "several", "--results", str(tmp_path)]
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        argv, env=hidden, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    [part] = read(tmp_path, ORDER)
+    assert done.returncode == 0, done.stderr
+    assert part.findings == (not_run("several", "no CUDA device"),)

@@ -88,14 +88,6 @@ CREATE TABLE lendings (
     PRIMARY KEY (job_id, attempt)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lendings_by_end ON lendings (ended_at);
--- How busy the devices of an attempt were: device-seconds looked at, and those of them that were busy.
-CREATE TABLE utilisation (
-    job_id   INTEGER NOT NULL REFERENCES jobs,
-    attempt  INTEGER NOT NULL,
-    device_s REAL NOT NULL,
-    busy_s   REAL NOT NULL,
-    PRIMARY KEY (job_id, attempt)
-) STRICT, WITHOUT ROWID;
 -- What a person or the daemon has said about a device, and that outlives both.
 CREATE TABLE devices (
     uuid   TEXT PRIMARY KEY,
@@ -104,6 +96,21 @@ CREATE TABLE devices (
     by     TEXT NOT NULL,
     since  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 3;
+
+-- name: version_3_utilisation
+-- Stores of the first two layouts of version 3 lack this table.
+-- How busy the devices of an attempt were: device-seconds looked at, and those of them that were busy.
+CREATE TABLE utilisation (
+    job_id   INTEGER NOT NULL REFERENCES jobs,
+    attempt  INTEGER NOT NULL,
+    device_s REAL NOT NULL,
+    busy_s   REAL NOT NULL,
+    PRIMARY KEY (job_id, attempt)
+) STRICT, WITHOUT ROWID;
+
+-- name: version_3_schedules
+-- Stores of the first layout of version 3 have these two tables with fewer columns, and always empty.
 -- Job files that are submitted again and again; looked_at is the moment up to which occasions are settled.
 CREATE TABLE schedules (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -131,7 +138,6 @@ CREATE TABLE occasions (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX occasions_by_job ON occasions (job_id);
 CREATE INDEX occasions_due ON occasions (state) WHERE state = 'due';
-PRAGMA user_version = 3;
 
 -- name: version_4
 -- A job's file is kept once: its row is written again at every step, and the text was most of it.
@@ -140,6 +146,9 @@ CREATE VIEW whole_jobs AS
 SELECT jobs.*, (SELECT text FROM revisions WHERE job_id = jobs.id ORDER BY number DESC LIMIT 1) AS revision
 FROM jobs;
 PRAGMA user_version = 4;
+
+-- name: columns_of
+SELECT name FROM pragma_table_info(:table);
 
 -- name: all_jobs
 SELECT id, job FROM jobs;

@@ -48,6 +48,13 @@ def statements(text: str) -> dict[str, str]:
 
 SQL: Final = statements((Path(__file__).parent / "queries.sql").read_text())
 
+MIGRATIONS: Final = {
+    2: ("version_2",),
+    3: ("version_3", "version_3_utilisation", "version_3_schedules"),
+    4: ("version_4",),
+}
+"""The statements that lead to each version from the one before it; a new store goes through all of them."""
+
 RESERVED_PAGES: Final = 512
 RESERVED_BYTES: Final = 2 * 1024 * 1024
 """What of a reserve must be left in the store and in its log, or there is another one."""
@@ -66,6 +73,11 @@ def several(name: str, count: int) -> tuple[str, tuple[str, ...]]:
     names = tuple(re.findall(r":(\w+)", row))
     places = f"({', '.join('?' * len(names))})"
     return f"{head}{', '.join([places] * count)}{rest}", names
+
+
+def _migration(since: int) -> str:
+    """Return the statements that lead from a version to the present one."""
+    return "".join(SQL[name] for number in range(since + 1, VERSION + 1) for name in MIGRATIONS[number])
 
 
 def file_version(path: Path) -> int | None:
@@ -103,28 +115,42 @@ class SqliteStore:
         with _translated(self._path):
             if not version:
                 self._create()
-            elif version < VERSION:
-                self._bring_up(version)
+                return
+            if version < VERSION:
+                self._migrate(version)
+            self._complete()
 
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # job files are their owners' business
         connection = self._connection()
-        steps = "".join(SQL[f"version_{number}"] for number in range(2, VERSION + 1))
-        connection.executescript(f"BEGIN;{SQL['schema']}{steps}")
+        connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=1)}")
         connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
         connection.commit()
         # The version must be in the file itself, where an older program looks before it opens it.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _bring_up(self, version: int) -> None:
-        """Bring a store of an earlier version up to the present one: all of it, or nothing."""
+    def _migrate(self, version: int) -> None:
+        """Migrate a store of an earlier version to the present one, completely or not at all."""
         connection = self._connection()
-        steps = "".join(SQL[f"version_{number}"] for number in range(version + 1, VERSION + 1))
         with connection:  # it commits, and rolls back whatever is raised
-            connection.executescript(f"BEGIN IMMEDIATE;{steps}")
+            connection.executescript(f"BEGIN IMMEDIATE;{_migration(since=version)}")
             if version == 1:
                 self._rewrite_jobs(connection)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _complete(self) -> None:
+        """Add what version 3 gained after the first stores with its number were written.
+
+        Such a store may have been migrated to a later version since, so its number does not tell.
+        """
+        missing = ""
+        if not self.rows("columns_of", table="utilisation"):
+            missing += SQL["version_3_utilisation"]
+        if "terms" not in {row["name"] for row in self.rows("columns_of", table="schedules")}:
+            missing += f"DROP TABLE occasions; DROP TABLE schedules; {SQL['version_3_schedules']}"
+        if missing:
+            with self._connection() as connection:
+                connection.executescript(f"BEGIN IMMEDIATE;{missing}")
 
     @staticmethod
     def _rewrite_jobs(connection: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from runner.adapters.sqlite import rows as store_rows
 from runner.adapters.sqlite.accounting import SqliteUsageHistory
-from runner.adapters.sqlite.store import MOST_ROWS, SQL, VERSION, SqliteStore, file_version
+from runner.adapters.sqlite.store import MIGRATIONS, MOST_ROWS, SQL, VERSION, SqliteStore, file_version
 from runner.base.errors import Refused, Unavailable
 from runner.core.job.attempt import Allocation, AttemptEnd
 from runner.core.job.events import Event, Exited, ImageMissing, ImageReady, Launched, LaunchFailed, Placed
@@ -268,7 +268,8 @@ def test_a_store_of_version_1_is_brought_up_and_forgets_nothing(tmp_path: Path) 
 def test_a_store_that_kept_job_files_twice_is_brought_up_with_the_newest_of_each(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with closing(sqlite3.connect(path)) as old:
-        old.executescript(f"{SQL['schema']}{SQL['version_2']}{SQL['version_3']}")
+        steps = "".join(SQL[name] for number in (2, 3) for name in MIGRATIONS[number])
+        old.executescript(f"{SQL['schema']}{steps}")
         old.execute(SQL["set_meta"], {"key": "instance", "value": "i1"})
         job = store_rows.job_values(Job("1", Preparing(NOW)))
         old.execute(

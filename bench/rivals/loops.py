@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from bench.support.lockstep import Ended, Gate, Setup
 from jobs.checkpoint.directory import Stamp
-from jobs.checkpoint.manager import Checkpoints
+from jobs.checkpoint.saver import Checkpoints
 from jobs.checkpoint.state import Plain, weights_sha256
 from jobs.contract import RunPaths
 from jobs.contract.plans.causal_lm import CausalLm
@@ -31,8 +31,8 @@ from jobs.training.report import Reporter
 from jobs.training.signals import Requests
 from jobs.training.step import Training
 from jobs.training.switches import Switches
-from jobs.workloads import Setting
 from jobs.workloads.causal_lm import CausalLanguageModel
+from jobs.workloads.protocol import BuildContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,15 @@ def prepared(setup: Setup, gate: Gate) -> Prepared:
     device = prepare(setup.spec, switches)
     if device.torch_device.type == "cuda":
         gate.settle = torch.cuda.synchronize
-    return Prepared(plan, CausalLanguageModel(plan, Setting(setup.spec.seed, switches)), device, switches)
+    return Prepared(
+        plan, CausalLanguageModel(plan, BuildContext(setup.spec.seed, switches)), device, switches
+    )
 
 
 class Gated:
     """A source of batches with the gate before it."""
 
-    def __init__(self, source: Any, gate: Gate) -> None:  # noqa: ANN401 - jobs.workloads.Source, and more
+    def __init__(self, source: Any, gate: Gate) -> None:  # noqa: ANN401 - jobs.workloads.protocol.Source, and more
         self._source, self._gate = source, gate
         self.held_out = source.held_out
         self.resident_bytes = source.resident_bytes

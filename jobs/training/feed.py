@@ -1,6 +1,6 @@
 """Batches on their way from a source to the device: who makes them, where they wait, how they travel.
 
-Any process can make any batch (``jobs.workloads.Source``), so loader processes change nothing
+Any process can make any batch (``jobs.workloads.protocol.Source``), so loader processes change nothing
 but the time: they get step numbers and return batches, in order.
 """
 
@@ -18,7 +18,7 @@ from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.device import Device
 from jobs.training.switches import Switches
-from jobs.workloads import Source
+from jobs.workloads.protocol import Source
 
 RESIDENT_SHARE: Final = 0.3
 """A data set may take this share of the device's free memory; the rest belongs to the training."""

@@ -6,7 +6,7 @@ step is a pure function of the state (``jobs.training.step``), a checkpoint is c
 """
 
 from jobs.checkpoint.directory import Stamp, locked
-from jobs.checkpoint.manager import Checkpoints, Found
+from jobs.checkpoint.saver import Checkpoints, Found
 from jobs.checkpoint.signatures import differences
 from jobs.contract import AttemptSpec, Phase, Program, RunPaths
 from jobs.contract.plans import TrainingPlan
@@ -17,7 +17,7 @@ from jobs.training.report import Reporter, say, warn
 from jobs.training.signals import Requests
 from jobs.training.step import Training
 from jobs.training.switches import Switches
-from jobs.workloads import Evaluation, Setting, build
+from jobs.workloads.protocol import BuildContext, Evaluation, build
 
 
 def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
@@ -77,7 +77,7 @@ def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Req
     reporter.memory = device.memory_bytes
     reporter.progress.total_steps = plan.steps
     with reporter.within(Phase.DATA):
-        workload = build(plan, Setting(spec.seed, switches, paths.home / "cache"))
+        workload = build(plan, BuildContext(spec.seed, switches, paths.home / "cache"))
     _leave_before_work(requests)
     with out_of_memory_named(device):
         return Training(spec, plan, workload, device, switches)

@@ -31,7 +31,7 @@ from jobs.training.report import warn
 from jobs.training.signals import Requests
 from jobs.training.switches import Switches
 from jobs.training.timing import stopwatch
-from jobs.workloads import Evaluation, Workload
+from jobs.workloads.protocol import Evaluation, Workload
 
 MAX_SKIPPED = 16
 """Steps in a row that fp16 may skip because its scale is too large; more, and it does not train."""

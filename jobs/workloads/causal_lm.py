@@ -25,8 +25,8 @@ from jobs.contract.plans.causal_lm import CausalLm
 from jobs.data.text import Corpus, corpus_directory, read_corpus, unigram_nats, windows
 from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
-from jobs.workloads import Evaluation, Setting
 from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.protocol import BuildContext, Evaluation
 
 VOCABULARY = 256
 
@@ -146,7 +146,7 @@ class CausalLanguageModel:
 
     item = "token"
 
-    def __init__(self, plan: CausalLm, setting: Setting) -> None:
+    def __init__(self, plan: CausalLm, setting: BuildContext) -> None:
         self.plan = plan
         corpus = read_corpus(corpus_directory(plan.data), plan.include, plan.context + 1)
         self.source = Text(corpus, plan, setting.seed)

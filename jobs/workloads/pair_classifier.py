@@ -38,9 +38,9 @@ from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import derive, seed_all
 from jobs.training.report import say
 from jobs.training.switches import Switches
-from jobs.workloads import Evaluation, Setting
 from jobs.workloads.common.encoder import Block, initialise, tell_recomputing, through
 from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.protocol import BuildContext, Evaluation
 
 FIRST, SECOND, SIMILAR = range(3)
 
@@ -195,7 +195,7 @@ class PairComparator:
 
     item = "pair"
 
-    def __init__(self, plan: PairClassifier, setting: Setting) -> None:
+    def __init__(self, plan: PairClassifier, setting: BuildContext) -> None:
         self.plan = plan
         library = read_molecules(Path(plan.data), plan.value_column, plan.length - 1)
         if library.repeated:

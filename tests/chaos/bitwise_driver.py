@@ -27,7 +27,7 @@ import torch
 from jobs.__main__ import main as train
 from jobs.checkpoint import directory as lineage
 from jobs.checkpoint import durable as files
-from jobs.checkpoint import manager as checkpoint
+from jobs.checkpoint import saver as checkpoint
 from jobs.contract import AttemptSpec, RunPaths, checkpoints, read_manifest
 from jobs.training import loop as trainer
 

@@ -36,7 +36,6 @@ from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all
 from jobs.training.report import say, warn
 from jobs.training.switches import Switches
-from jobs.workloads import Evaluation, Setting
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.graph_forecast.cache import Counts, GraphSource, Market, Rebuilt, Shelf, prebuild
 from jobs.workloads.graph_forecast.days import (
@@ -52,6 +51,7 @@ from jobs.workloads.graph_forecast.days import (
     synthetic_prices,
 )
 from jobs.workloads.graph_forecast.graphs import LongTable, Rule, whole_returns
+from jobs.workloads.protocol import BuildContext, Evaluation
 
 KINDS: Final = ("volatility", "return")
 
@@ -168,7 +168,7 @@ class GraphForecaster:
 
     item = "node"
 
-    def __init__(self, plan: GraphForecast, setting: Setting) -> None:
+    def __init__(self, plan: GraphForecast, setting: BuildContext) -> None:
         self.plan = plan
         self._switches = setting.switches
         table, prices = _prices(plan, setting.seed)
@@ -304,7 +304,7 @@ def _converts_once(switches: Switches, table: Path | None) -> bool:
     return once
 
 
-def _graphs(prices: Prices, days: range, plan: GraphForecast, setting: Setting) -> GraphSource:
+def _graphs(prices: Prices, days: range, plan: GraphForecast, setting: BuildContext) -> GraphSource:
     """Return where graphs come from, as the switch says or as near to it as can be."""
     profile = setting.switches.profile
     rule = Rule(plan.neighbours, plan.lookback, plan.half_life, plan.shrinkage, plan.threshold)

@@ -26,7 +26,6 @@ from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all
 from jobs.training.report import say
 from jobs.training.switches import Switches
-from jobs.workloads import Evaluation, Setting
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.imu_stream.poses import MOTION, ORIENTATION, TARGETS
 from jobs.workloads.imu_stream.windows import (
@@ -38,6 +37,7 @@ from jobs.workloads.imu_stream.windows import (
     measure,
     windows_of,
 )
+from jobs.workloads.protocol import BuildContext, Evaluation
 
 Sides: TypeAlias = tuple[tuple[Recording, ...], tuple[Recording, ...]]
 
@@ -67,7 +67,7 @@ class StreamedPoses:
 
     item = "window"
 
-    def __init__(self, plan: ImuStream, setting: Setting) -> None:
+    def __init__(self, plan: ImuStream, setting: BuildContext) -> None:
         self.plan = plan
         found = survey(Path(plan.data), columns_of(plan), plan.index, plan.group)
         self._sha256 = found.sha256

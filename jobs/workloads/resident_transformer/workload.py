@@ -32,9 +32,9 @@ from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import derive, seed_all
-from jobs.workloads import Evaluation, Setting
 from jobs.workloads.common.encoder import Block, initialise, tell_recomputing, through
 from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.protocol import BuildContext, Evaluation
 from jobs.workloads.resident_transformer.candles import ACTIONS, TIMEFRAMES, Annotations, annotate, convert
 
 FIELDS: Final = 5
@@ -146,7 +146,7 @@ class CandleTransformer:
 
     item = "annotation"
 
-    def __init__(self, plan: ResidentTransformer, setting: Setting) -> None:
+    def __init__(self, plan: ResidentTransformer, setting: BuildContext) -> None:
         self.plan = plan
         tables = read_tables(Path(plan.data))
         self._corpus = _sha256(tables)

@@ -9,15 +9,15 @@ from bench.support.process import Held
 from bench.support.result import CannotMeasure, NotMeasured, Result
 from jobs.contract.plans.imu_stream import ImuStream
 from jobs.training.switches import Switches
-from jobs.workloads import Setting
 from jobs.workloads.imu_stream.workload import StreamedPoses
+from jobs.workloads.protocol import BuildContext
 
 
 def test_the_recordings_are_as_many_as_an_epoch_takes(tmp_path: Path) -> None:
     record(tmp_path, steps=30)
     spec = spec_of(tmp_path, loaders=0, steps=30, epochs=2)
     assert isinstance(spec.workload, ImuStream)
-    assert StreamedPoses(spec.workload, Setting(0, Switches(spec.profile))).steps_per_epoch == 30
+    assert StreamedPoses(spec.workload, BuildContext(0, Switches(spec.profile))).steps_per_epoch == 30
 
 
 def test_an_epoch_is_the_median_of_its_looks_and_what_comes_after_the_last_step_is_none() -> None:

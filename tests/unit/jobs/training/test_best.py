@@ -9,8 +9,8 @@ from jobs.checkpoint.state import weights_sha256
 from jobs.contract import ExitCode
 from jobs.training.signals import Requests
 from jobs.training.step import Training
-from jobs.workloads import Evaluation
 from jobs.workloads.causal_lm import CausalLanguageModel
+from jobs.workloads.protocol import Evaluation
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.training.test_step import make
 

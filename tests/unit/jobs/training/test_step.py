@@ -11,7 +11,7 @@ from jobs.training.device import Device, prepare
 from jobs.training.signals import Requests
 from jobs.training.step import Training
 from jobs.training.switches import Switches
-from jobs.workloads import Setting, build
+from jobs.workloads.protocol import BuildContext, build
 from tests.unit.jobs.conftest import JobDir
 
 
@@ -20,7 +20,7 @@ def make(job: JobDir, **changes: object) -> Training:
     plan, switches = spec.workload, Switches(spec.profile)
     assert not isinstance(plan, Program)
     device = prepare(spec, switches)
-    return Training(spec, plan, build(plan, Setting(spec.seed, switches)), device, switches)
+    return Training(spec, plan, build(plan, BuildContext(spec.seed, switches)), device, switches)
 
 
 def gradient(training: Training, step: int = 0) -> torch.Tensor:

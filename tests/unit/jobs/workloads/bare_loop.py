@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from jobs.training.batches import Batch, split
 from jobs.training.randomness import seed_all
-from jobs.workloads import Evaluation, Source, Workload
+from jobs.workloads.protocol import Evaluation, Source, Workload
 
 SEED = 3
 

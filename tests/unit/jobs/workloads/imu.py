@@ -7,8 +7,8 @@ import numpy as np
 from jobs.contract import Profile
 from jobs.contract.plans.imu_stream import ImuStream
 from jobs.training.switches import Switches
-from jobs.workloads import Setting
 from jobs.workloads.imu_stream.workload import StreamedPoses
+from jobs.workloads.protocol import BuildContext
 
 SUBJECTS = ("a", "b", "c")
 SAMPLES = (95, 60, 81, 64, 120, 20)
@@ -40,4 +40,4 @@ def streamed(directory: Path, profile: dict[str, object] | None = None, **change
 
 
 def build(asked: ImuStream, switches: Switches) -> StreamedPoses:
-    return StreamedPoses(asked, Setting(seed=3, switches=switches))
+    return StreamedPoses(asked, BuildContext(seed=3, switches=switches))

@@ -14,8 +14,9 @@ from jobs.contract import Profile
 from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
-from jobs.workloads import Setting, pair_classifier
+from jobs.workloads import pair_classifier
 from jobs.workloads.pair_classifier import FIRST, SECOND, SIMILAR, PairComparator, swap_weight
+from jobs.workloads.protocol import BuildContext
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
 
 TINY = {"batch_size": 4, "group": 3, "layers": 2, "heads": 2, "width": 16, "length": 16, "eval_batches": 4}
@@ -45,7 +46,7 @@ def molecules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(molecules: Path, *, plan: Mapping[str, object] | None = None, **switches: object) -> PairComparator:
     settings = {**TINY, "data": str(molecules), **(plan or {})}
     profile = Profile.model_validate(switches)
-    return PairComparator(PairClassifier.model_validate(settings), Setting(3, Switches(profile)))
+    return PairComparator(PairClassifier.model_validate(settings), BuildContext(3, Switches(profile)))
 
 
 def logits(*rows: list[float]) -> Tensor:
@@ -174,7 +175,7 @@ def test_the_switches_say_what_they_saw(molecules: Path) -> None:
     for on in (True, False):
         switches = Switches(Profile(encode_once=on, last_position_only=on))
         plan = PairClassifier.model_validate(TINY | {"data": str(molecules)})
-        PairComparator(plan, Setting(3, switches))
+        PairComparator(plan, BuildContext(3, switches))
         workload_switches.append(switches.report())
     once, always = workload_switches
     assert once["encode_once"].verified

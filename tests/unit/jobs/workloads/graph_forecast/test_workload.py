@@ -16,8 +16,8 @@ from jobs.contract import Profile
 from jobs.contract.plans.graph_forecast import GraphForecast
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
-from jobs.workloads import Setting
 from jobs.workloads.graph_forecast.workload import Forecaster, GraphForecaster
+from jobs.workloads.protocol import BuildContext
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
 
 TINY = {
@@ -72,7 +72,7 @@ def build(
 ) -> GraphForecaster:
     settings = {**TINY, "data": str(stocks), **(plan or {})}
     profile = Profile.model_validate(switches)
-    return GraphForecaster(GraphForecast.model_validate(settings), Setting(3, Switches(profile), cache))
+    return GraphForecaster(GraphForecast.model_validate(settings), BuildContext(3, Switches(profile), cache))
 
 
 def applied(workload: GraphForecaster, name: str) -> tuple[str | None, bool | None, str]:

@@ -14,8 +14,8 @@ from jobs.training.batches import Batch, automatic_size, split
 from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all
 from jobs.training.switches import Switches
-from jobs.workloads import Evaluation
 from jobs.workloads.imu_stream.workload import StreamedPoses
+from jobs.workloads.protocol import Evaluation
 from tests.unit.jobs.workloads.imu import WASTEFUL, build, plan, streamed, write_recordings
 
 

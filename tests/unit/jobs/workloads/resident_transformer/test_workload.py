@@ -15,7 +15,7 @@ from jobs.data.tables import Ohlcv
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
-from jobs.workloads import Setting
+from jobs.workloads.protocol import BuildContext
 from jobs.workloads.resident_transformer.workload import CandleTransformer, read_tables
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
 from tests.unit.jobs.workloads.resident_transformer.test_candles import table, weekdays
@@ -55,7 +55,7 @@ def write(file: Path, days: Ohlcv) -> None:
 def build(prices: Path, *, plan: Mapping[str, object] | None = None, **switches: object) -> CandleTransformer:
     settings = {**TINY, "data": str(prices), **(plan or {})}
     profile = Profile.model_validate(switches)
-    return CandleTransformer(ResidentTransformer.model_validate(settings), Setting(3, Switches(profile)))
+    return CandleTransformer(ResidentTransformer.model_validate(settings), BuildContext(3, Switches(profile)))
 
 
 def contents(batches: list[Batch]) -> list[str]:
@@ -86,7 +86,7 @@ def test_every_epoch_visits_the_same_batches_in_another_order(prices: Path) -> N
 
 def test_another_seed_makes_other_batches(prices: Path) -> None:
     plan = ResidentTransformer.model_validate(TINY | {"data": str(prices)})
-    one, other = (CandleTransformer(plan, Setting(seed, Switches(Profile()))) for seed in (3, 4))
+    one, other = (CandleTransformer(plan, BuildContext(seed, Switches(Profile()))) for seed in (3, 4))
     assert not same(one.source.batch(0), other.source.batch(0))
     assert same(one.source.held_out(0), other.source.held_out(0))
 
@@ -209,7 +209,9 @@ def test_signatures_tell_a_change_of_model_from_a_change_of_aim_or_data(prices: 
 
 def test_conversion_is_reported(prices: Path) -> None:
     switches = Switches(Profile(conversion="each_use"))
-    CandleTransformer(ResidentTransformer.model_validate(TINY | {"data": str(prices)}), Setting(3, switches))
+    CandleTransformer(
+        ResidentTransformer.model_validate(TINY | {"data": str(prices)}), BuildContext(3, switches)
+    )
     report = switches.report()["conversion"]
     assert (report.applied, report.verified) == ("each_use", True)
 

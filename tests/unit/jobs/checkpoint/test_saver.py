@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from jobs.checkpoint import directory as lineage
-from jobs.checkpoint import manager as checkpoint
+from jobs.checkpoint import saver as checkpoint
 from jobs.checkpoint.directory import Snapshot, Stamp, load
-from jobs.checkpoint.manager import Checkpoints
+from jobs.checkpoint.saver import Checkpoints
 from jobs.contract import CheckpointPlan, RunPaths, verify
 from jobs.training.report import Reporter
 from tests.fakes.daemon.clock import FakeClock

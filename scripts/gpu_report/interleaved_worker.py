@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jobs.checkpoint.directory import Stamp
-from jobs.checkpoint.manager import Checkpoints
+from jobs.checkpoint.saver import Checkpoints
 from jobs.contract import AttemptSpec, RunPaths
 from jobs.training import loop
 from jobs.training.device import prepare
@@ -17,7 +17,7 @@ from jobs.training.report import Reporter
 from jobs.training.signals import Requests
 from jobs.training.step import Training
 from jobs.training.switches import Switches
-from jobs.workloads import Setting, build
+from jobs.workloads.protocol import BuildContext, build
 from scripts.gpu_report.interleaved import Ready, TurnRequest, TurnResult
 
 
@@ -72,7 +72,7 @@ def train(connection: Connection, spec: AttemptSpec, directory: Path) -> None:
     switches = Switches(spec.profile)
     device = prepare(spec, switches)
     plan: Any = spec.workload
-    workload = build(plan, Setting(spec.seed, switches, paths.home / "cache"))
+    workload = build(plan, BuildContext(spec.seed, switches, paths.home / "cache"))
     training = InterleavedTraining(spec, plan, workload, device, switches)
     training.connection = connection
     reporter.progress.total_steps = plan.steps

@@ -13,14 +13,14 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from jobs.checkpoint.directory import Stamp
-from jobs.checkpoint.manager import Checkpoints
+from jobs.checkpoint.saver import Checkpoints
 from jobs.contract import AttemptSpec, RunPaths
 from jobs.training.compilation import compile_model
 from jobs.training.device import prepare
 from jobs.training.report import Reporter
 from jobs.training.step import Training
 from jobs.training.switches import Switches
-from jobs.workloads import Setting, build
+from jobs.workloads.protocol import BuildContext, build
 from scripts.gpu_report.context import Context
 from scripts.gpu_report.near_limit import REAL_EFFORT, TINY_EFFORT, flops_per_token, spec_of, tokens
 
@@ -76,7 +76,7 @@ def training_of(spec: AttemptSpec, directory: Path) -> Iterator[Training]:
     switches = Switches(spec.profile)
     device = prepare(spec, switches)
     plan: Any = spec.workload
-    workload = build(plan, Setting(spec.seed, switches, paths.home / "cache"))
+    workload = build(plan, BuildContext(spec.seed, switches, paths.home / "cache"))
     training = Training(spec, plan, workload, device, switches)
     reporter = Reporter(paths)
     reporter.begin()

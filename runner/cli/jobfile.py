@@ -119,11 +119,12 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
     Raises:
         SpecError: the file, a path in it, or the policy that it names is not right.
     """
+    from runner.adapters.host.paths import check_path  # noqa: PLC0415  as above
     from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.files.job import load, paths  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.job import load  # noqa: PLC0415  as above
     from runner.files.policy import of_job  # noqa: PLC0415  pydantic: only this command pays for it
 
-    named = of_job.PolicyReference(path.parent, paths.problem_with)
+    named = of_job.PolicyReference(path.parent, check_path)
     jobs = load.load_all(text, path, besides=named.problems).jobs
     warnings: dict[str, None] = {}
     for job in jobs:

@@ -18,12 +18,12 @@ from threading import Thread
 from typing import Final, TypeVar
 
 from jobs.contract import open_regular
+from runner.adapters.host import paths
+from runner.adapters.host.paths import MAX_SECRET_BYTES
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
 from runner.base.threads import run_to_future
 from runner.core.ports.users import PathKind, User
-from runner.files.job import paths
-from runner.files.job.paths import MAX_SECRET_BYTES
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def find_user(uid: int, gid: int) -> User:
 
 def path_problem(who: User, path: Path, kind: PathKind) -> str | None:
     """Return what stands against using ``path`` as somebody; None when nothing does."""
-    return run_as_user(who, lambda: paths.problem_with(path, kind))
+    return run_as_user(who, lambda: paths.check_path(path, kind))
 
 
 def read_as_user(who: User, path: Path) -> bytes:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from runner.adapters.host.as_user import open_as_user
+from runner.adapters.host.paths import check_system_path
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
 from runner.core.ports.users import User
-from runner.files.job.paths import of_the_system
 
 _OPEN_TREE: Final = 428  # the same numbers on every architecture since Linux 5.2
 _MOVE_MOUNT: Final = 429
@@ -83,7 +83,7 @@ def _check(path: Path, fd: int) -> None:
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise UsageError(f"{one_line(str(path))}: is neither a file nor a directory")
-    problem = of_the_system(path, Path(f"/proc/self/fd/{fd}").readlink())
+    problem = check_system_path(path, Path(f"/proc/self/fd/{fd}").readlink())
     if problem:
         raise UsageError(problem)
 

@@ -15,7 +15,7 @@ from jobs import contract
 from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.policy.model import Backoff, Ceilings, Policy, Setting, digest, tightest
 from runner.files.job.model import JobFile, Retry
-from runner.files.job.paths import Look, unusable
+from runner.files.job.paths import PathCheck, find_path_problems
 from runner.files.policy import dump as policy_text
 from runner.files.policy import load as files
 from runner.files.policy.load import PolicySource
@@ -46,16 +46,16 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
 
 
 class PolicyReference:
-    """What the jobs of a file name, seen by ``look`` and ``reader``; what they share is looked at once."""
+    """What the jobs of a file name, seen through ``check`` and ``reader``; each path is checked once."""
 
-    def __init__(self, base: Path, look: Look, reader: Callable[[Path], bytes] = files.source) -> None:
-        self.base, self.look, self._reader = base, cache(look), reader
+    def __init__(self, base: Path, check: PathCheck, reader: Callable[[Path], bytes] = files.source) -> None:
+        self.base, self.check, self._reader = base, cache(check), reader
         self._asked: set[str] = set()
         self._policies: dict[str, Policy] = {}
 
     def problems(self, job: JobFile) -> Iterator[Problem]:
         """Yield what is wrong with the paths of a job, and with its policy as the job file names it."""
-        yield from unusable(job, self.base, self.look)
+        yield from find_path_problems(job, self.base, self.check)
         if job.policy not in self._asked:
             self._asked.add(job.policy)
             try:

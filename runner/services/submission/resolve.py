@@ -141,7 +141,7 @@ class _Reading:
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return where the data of a job lie, and what stands against it, told with the rest."""
         try:
-            return find_data(job, self.named.base, self.resolver.state_dir, self.named.look), ()
+            return find_data(job, self.named.base, self.resolver.state_dir, self.named.check), ()
         except FileError as error:
             return None, error.problems
 

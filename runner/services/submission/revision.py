@@ -56,15 +56,15 @@ class ResolvedMount:
     trusted: bool = False  # the daemon's own; everything else is looked at as the job's owner
 
 
-def find_data(job: JobFile, base: Path, state_dir: Path, look: paths.Look) -> DataReference | None:
+def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck) -> DataReference | None:
     """Return where the data of a job lie, None when they come with the image or are made up.
 
-    ``look`` answers for one path, as in ``spec_paths.unusable``.
+    ``check`` returns why a path cannot be used, or None.
 
     Raises:
         SpecError: they are a set that has not been prepared.
     """
-    name = paths.prepared_set(job.workload)
+    name = paths.prepared_dataset(job.workload)
     if name is not None and not catalogue.is_prepared(state_dir, name):
         fact = f"the data set {quoted(name)} is not prepared; run: runner data prepare {name}"
         raise FileError(job.origin.path, [job.origin.problem(_DATA, fact)])
@@ -74,7 +74,7 @@ def find_data(job: JobFile, base: Path, state_dir: Path, look: paths.Look) -> Da
     if written is None:
         return None
     path = base / written
-    return DataReference(path=str(path), is_file=look(path, "file") is None)
+    return DataReference(path=str(path), is_file=check(path, "file") is None)
 
 
 class ArrayMembership(BaseModel):

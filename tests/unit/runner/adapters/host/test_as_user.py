@@ -9,9 +9,9 @@ from threading import Event
 import pytest
 
 from runner.adapters.host import as_user
+from runner.adapters.host.paths import MAX_SECRET_BYTES
 from runner.base.errors import Unavailable, UsageError
 from runner.core.ports.users import PathKind, User
-from runner.files.job.paths import MAX_SECRET_BYTES
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")

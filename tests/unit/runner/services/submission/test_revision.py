@@ -9,12 +9,12 @@ import pytest
 from jobs.contract import Program
 from jobs.contract.plans.causal_lm import CausalLm
 from jobs.contract.plans.graph_forecast import GraphForecast
+from runner.adapters.host.paths import check_path
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
 from runner.core.policy.adjustments import Overrides
 from runner.core.scheduler.snapshot import GIB, ResourceRequest
 from runner.files import datasets as catalogue
-from runner.files.job import paths
 from runner.files.job.load import load
 from runner.files.job.model import JobFile, Retry
 from runner.files.policy import load as files
@@ -30,7 +30,7 @@ def job(workload: str, rest: str = "") -> JobFile:
 
 
 def found(workload: str, base: Path, state: Path | None = None) -> DataReference | None:
-    return find_data(job(workload), base, state or base / "state", paths.problem_with)
+    return find_data(job(workload), base, state or base / "state", check_path)
 
 
 def resolved(workload: str, base: Path, rest: str = "", state: Path | None = None) -> Revision:
@@ -43,7 +43,7 @@ def resolved(workload: str, base: Path, rest: str = "", state: Path | None = Non
         gid=1000,
         groups=(),
         user="ann",
-        data=find_data(asked, base, state or base / "state", paths.problem_with),
+        data=find_data(asked, base, state or base / "state", check_path),
     )
 
 

@@ -56,9 +56,7 @@ from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
 from runner.core.ports.executor import Executor
 from runner.files.settings.model import Settings, load_settings
-from runner.server.api import cancelling, devices, schedules
-from runner.server.api import rollouts as changes
-from runner.server.api import status as seeing
+from runner.server.api import devices, rollouts, schedules, status
 from runner.server.api.application import application
 from runner.server.api.peer import PeerProtocol
 from runner.server.api.why import reason
@@ -392,23 +390,19 @@ def _serve(service: JobService, path: Path, leaving: Callable[[], None]) -> None
     asked: list[int] = []  # while it starts; the server raises what it has heard once more when it has left
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: asked.append(number))
-    keeper, timetable, notifications = (
-        changes.attach(app, service),
-        schedules.attach(app),
-        notifier(service, notify.sender_for),
-    )
-    devices.attach(app)
-    cancelling.attach(app)
-    screens = seeing.attach(
+    verifier = rollouts.attach(app, service)
+    trigger = schedules.attach(app)
+    notifications = notifier(service, notify.sender_for)
+    status_threads = status.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
     with _listening(path, service.settings) as listener:
         service.daemon.start()
-        keeper.applying.canaries.sweep()
-        keeper.start()
-        timetable.start()
+        verifier.rollouts.canaries.sweep()
+        verifier.start()
+        trigger.start()
         notifications.start()
-        screens.start()
+        status_threads.start()
         server = Server(config, leave, lambda: bool(asked))
         gc.freeze()  # what the daemon is made of stays, and need not be looked through again and again
         gc.enable()
@@ -416,8 +410,8 @@ def _serve(service: JobService, path: Path, leaving: Callable[[], None]) -> None
             server.run(sockets=[listener])
         finally:
             notifications.stop()
-            timetable.stop()
-            keeper.stop()
-            screens.stop()
+            trigger.stop()
+            verifier.stop()
+            status_threads.stop()
             service.daemon.stop()
     log.info("daemon.left")

@@ -52,7 +52,7 @@ MOST_ROWS: Final = 1000
 LAGS: Final = 60
 """Answers of the loop that the longest is taken from."""
 
-UNHEARD_OF: Final = "other"
+OTHER_RULE: Final = "other"
 """Stands for every name of a rule that somebody made up: they could be any number."""
 
 _Key = tuple[str, int]  # job and attempt
@@ -63,27 +63,27 @@ class LoadCounts:
     """What has ended and been decided since the daemon started."""
 
     ended: Counter[str] = field(default_factory=Counter)  # attempts by cause
-    rulings: Counter[tuple[str, str]] = field(default_factory=Counter)  # decisions by moment and rule
+    decisions: Counter[tuple[str, str]] = field(default_factory=Counter)  # decisions by moment and rule
     _event: int | None = None
-    _ruling: int | None = None
+    _decision: int | None = None
 
     def catch_up(self, service: JobService) -> None:
         """Count what is new; from then on, when it is asked for the first time."""
         store = service.store
-        if self._event is None or self._ruling is None:
-            self._event, self._ruling = store.last_seq(), store.last_decision()
+        if self._event is None or self._decision is None:
+            self._event, self._decision = store.last_seq(), store.last_decision()
         while ends := store.attempt_ends(self._event, MOST_ROWS):
             self._event = ends[-1].seq
             self.ended.update(str(row.cause) for row in ends if row.kind == "exited")
             self.ended.update("launch_failed" for row in ends if row.kind == "launch_failed")
-        while uses := store.rule_uses(self._ruling, MOST_ROWS):
-            self._ruling = uses[-1].seq
-            self.rulings.update((row.moment, self._rule(row.rule)) for row in uses)
+        while uses := store.rule_uses(self._decision, MOST_ROWS):
+            self._decision = uses[-1].seq
+            self.decisions.update((row.moment, self._rule(row.rule)) for row in uses)
 
     @staticmethod
     def _rule(name: str) -> str:
         """Return the name of a rule that comes with the runner; all others are one."""
-        return "none" if not name else name if name in _shipped_rules() else UNHEARD_OF
+        return "none" if not name else name if name in _shipped_rules() else OTHER_RULE
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, its limits, and errors as answers with a status."""
+"""The HTTP application: its routes, its limits, and errors as ``{"error": {...}}`` with an exit code."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,13 +9,12 @@ from fastapi.responses import JSONResponse
 from fastapi.telemetry import TelemetryConfig
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
-from runner.server.api import jobs
+from runner.server.api import devices, jobs
 from runner.services.jobs import MAX_JOB_FILE_BYTES, JobService, NotFound
 from runner.services.schedules.service import ScheduleService
 
 MAX_BODY_BYTES: Final = 2 * MAX_JOB_FILE_BYTES
-"""Of any request; the largest holds a job file, as base64."""
-
+"""Limit of a request; the largest holds a job file as base64."""
 
 NO_TELEMETRY: Final[TelemetryConfig] = {
     "tracing": False,
@@ -23,8 +22,7 @@ NO_TELEMETRY: Final[TelemetryConfig] = {
     "logs": False,
     "auto_configure": False,
 }
-"""Nobody is told of requests, whatever the daemon's environment says: they hold names and paths of users."""
-
+"""Requests hold names and paths of users, so no telemetry, whatever the daemon's environment says."""
 
 STATUS: Final[dict[type[RunnerError], tuple[int, str]]] = {
     NotFound: (404, "not_found"),
@@ -44,7 +42,7 @@ def _error(status: int, kind: str, message: str, exit_code: int) -> JSONResponse
     return JSONResponse({"error": body}, status_code=status)
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
+async def _runner_error(request: Request, error: Exception) -> JSONResponse:
     del request
     assert isinstance(error, RunnerError)  # noqa: S101  (registered for it)
     for kind, (status, name) in STATUS.items():
@@ -53,7 +51,7 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
     return _error(500, "internal", str(error), error.exit_code)
 
 
-async def _malformed(request: Request, error: Exception) -> JSONResponse:
+async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     del request
     assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for it)
     first = error.errors()[0]
@@ -62,7 +60,10 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 
 def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
-    """Return the HTTP side of a service; ``leave`` ends the process."""
+    """Return the HTTP application of a service; ``leave`` ends the process.
+
+    Routes that need threads of their own (rollouts, schedules, status) are attached by the composition root.
+    """
     app = FastAPI(
         title="runner", version="1", docs_url=None, redoc_url=None,
         max_body_size=MAX_BODY_BYTES, telemetry=NO_TELEMETRY,
@@ -70,6 +71,7 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     app.state.service, app.state.leave = service, leave
     app.state.schedules = ScheduleService.of(service)
     app.include_router(jobs.router)
-    app.add_exception_handler(RunnerError, _known)
-    app.add_exception_handler(RequestValidationError, _malformed)
+    app.include_router(devices.router)
+    app.add_exception_handler(RunnerError, _runner_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
     return app

@@ -1,10 +1,10 @@
-"""HTTP for devices: what they are and do, and what an operator says about them."""
+"""HTTP for devices: their state, and the operator's drain and resume."""
 
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
@@ -13,7 +13,7 @@ from runner.control.inventory import Inventory
 from runner.control.inventory_types import DeviceView
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.store import JobRow
-from runner.server.api.deps import Body, C, S
+from runner.server.api.deps import Body, CallerDep, ServiceDep
 from runner.server.api.views import moment
 from runner.services.jobs import Caller, JobService
 
@@ -25,14 +25,14 @@ class DrainBody(Body):
 
 
 class ResumeBody(Body):
-    """Nothing: that somebody asks is what counts."""
+    """An empty body."""
 
 
 def inventory_of(service: JobService) -> Inventory:
     """Return the devices of a service.
 
     Raises:
-        Unavailable: this daemon does not look at any.
+        Unavailable: this daemon manages no devices.
     """
     vitals = service.daemon.context.vitals
     if not isinstance(vitals, Inventory):
@@ -41,57 +41,66 @@ def inventory_of(service: JobService) -> Inventory:
 
 
 @router.get("/devices")
-async def devices(service: S) -> dict[str, Any]:
-    return await run_in_threadpool(_listed, service)
+async def list_devices(service: ServiceDep) -> dict[str, Any]:
+    """Answer with all devices."""
+    return await run_in_threadpool(_list, service)
 
 
 @router.post("/devices/{reference}/drain")
-async def drain(reference: str, body: DrainBody, service: S, caller: C) -> dict[str, Any]:
+async def drain(reference: str, body: DrainBody, service: ServiceDep, caller: CallerDep) -> dict[str, Any]:
+    """Drain a device: no further job gets it."""
     return await run_in_threadpool(
-        _said, service, caller, lambda inventory, by: inventory.drain(reference, body.reason, by)
+        _change_state, service, caller, lambda inventory, by: inventory.drain(reference, body.reason, by)
     )
 
 
 @router.post("/devices/{reference}/resume")
-async def resume(reference: str, body: ResumeBody, service: S, caller: C) -> dict[str, Any]:
+async def resume(reference: str, body: ResumeBody, service: ServiceDep, caller: CallerDep) -> dict[str, Any]:
+    """Return a device to service."""
     del body
     return await run_in_threadpool(
-        _said, service, caller, lambda inventory, by: inventory.resume(reference, by)
+        _change_state, service, caller, lambda inventory, by: inventory.resume(reference, by)
     )
 
 
-def _listed(service: JobService) -> dict[str, Any]:
+def _list(service: JobService) -> dict[str, Any]:
     rows, capacity = _rows(service), service.daemon.context.capacity
     return {
-        "devices": [facts(shown, rows) for shown in inventory_of(service).shown()],
+        "devices": [device_json(shown, rows) for shown in inventory_of(service).shown()],
         "cpus": capacity.cpus,
         "memory_bytes": capacity.memory_bytes,
     }
 
 
 def by_uuid(service: JobService) -> Mapping[str, Mapping[str, Any]]:
-    """Return every device as JSON."""
+    """Return every device as JSON, by UUID."""
     rows = _rows(service)
-    return {shown.device.uuid: facts(shown, rows) for shown in inventory_of(service).shown()}
+    return {shown.device.uuid: device_json(shown, rows) for shown in inventory_of(service).shown()}
 
 
-def _said(service: JobService, caller: Caller, say: Callable[[Inventory, str], DeviceView]) -> dict[str, Any]:
-    """Return a device after an operator said something about it; with the turn, for it is written down."""
+def _change_state(
+    service: JobService, caller: Caller, change: Callable[[Inventory, str], DeviceView]
+) -> dict[str, Any]:
+    """Return a device as JSON after an operator has changed its state.
+
+    Raises:
+        Refused: the caller is neither root nor the daemon's own user.
+    """
     if caller.uid not in {0, os.geteuid()}:
         raise Refused("devices: only root and the daemon's own user may drain and resume them")
     inventory, by = inventory_of(service), service.user(caller).name
-    shown = service.daemon.ask(lambda: say(inventory, by))
-    return {"device": facts(shown, _rows(service))}
+    shown = service.daemon.ask(lambda: change(inventory, by))
+    return {"device": device_json(shown, _rows(service))}
 
 
 def _rows(service: JobService) -> Mapping[str, JobRow]:
     return {entry.row.job.id: entry.row for entry in list(service.daemon.entries.values())}
 
 
-def facts(shown: DeviceView, rows: Mapping[str, JobRow]) -> dict[str, Any]:
-    """Return a device as JSON; null is what nobody could find out."""
-    device, health, standing = shown.device, shown.health, shown.standing
-    holders = [rows[job] for job in sorted(standing.holders, key=int) if job in rows]
+def device_json(shown: DeviceView, rows: Mapping[str, JobRow]) -> dict[str, Any]:
+    """Return a device as JSON; null is unknown."""
+    device, health, status = shown.device, shown.health, shown.standing
+    holders = [rows[job] for job in sorted(status.holders, key=int) if job in rows]
     return {
         "uuid": device.uuid,
         "name": device.label,
@@ -109,9 +118,9 @@ def facts(shown: DeviceView, rows: Mapping[str, JobRow]) -> dict[str, Any]:
         "power_w": health.power_w,
         "ecc_uncorrectable": health.ecc_uncorrectable,
         "throttled": None if health.throttled is None else list(health.throttled),
-        "state": standing.state.value,
-        "reason": standing.reason,
-        "since": moment(standing.since),
+        "state": status.state.value,
+        "reason": status.reason,
+        "since": moment(status.since),
         "jobs": [{"id": row.job.id, "name": row.name, "owner": row.owner.name} for row in holders],
         "processes": None if shown.occupants is None else [_process(each) for each in shown.occupants],
     }
@@ -127,8 +136,3 @@ def _process(occupant: ProcessOnDevice) -> dict[str, Any]:
         "program": occupant.program,
         "used_bytes": occupant.used_bytes,
     }
-
-
-def attach(app: FastAPI) -> None:
-    """Let an application answer about devices."""
-    app.include_router(router)

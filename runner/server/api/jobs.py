@@ -1,4 +1,4 @@
-"""HTTP in, the service's answers out.  Every error leaves as ``{"error": {...}}`` with its exit code."""
+"""HTTP for jobs: submit, list, cancel, signal, restart, hold, release, logs, events."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import signal as signals
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -19,10 +19,17 @@ from runner.base.errors import Refused, UsageError
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import describe_start
 from runner.core.ports.store import JobRow
-from runner.server.api import logs as log_pieces
-from runner.server.api import schedules as schedule_views
-from runner.server.api import views
-from runner.server.api.deps import LONGEST_WAIT_S, Body, C, Number, S, decoded
+from runner.server.api import logs, views
+from runner.server.api.deps import (
+    LONGEST_WAIT_S,
+    Body,
+    CallerDep,
+    Number,
+    SchedulesDep,
+    ServiceDep,
+    decode_base64,
+)
+from runner.server.api.schedules import schedule_json
 from runner.server.api.why import reason
 from runner.services.jobs import MAX_JOB_FILE_BYTES, Caller, JobService, Submission
 from runner.services.schedules.service import ScheduleService
@@ -31,9 +38,12 @@ from runner.services.submission.revision import parse_revision
 T = TypeVar("T")
 
 VERSION: Final = version("gpu-job-runner")
-"""Of what runs here, whatever has been installed over it since."""
+"""The version that runs, whatever has been installed since."""
 
-MOST_LISTED: Final = 100_000
+MAX_LISTED: Final = 100_000
+
+MAX_CANCELLED: Final = 1000
+"""As many jobs as a matrix may have."""
 
 
 router = APIRouter(prefix="/v1")
@@ -61,6 +71,11 @@ class SubmitBody(Body):
     instead: InsteadBody = Field(InsteadBody(), description="In place of what the file says.")
 
 
+class CancelBody(Body):
+    jobs: tuple[Annotated[str, Field(max_length=200)], ...] = Field((), max_length=MAX_CANCELLED)
+    sweep: str | None = Field(None, max_length=200, description="All jobs of a matrix, by any of them.")
+
+
 class SignalBody(Body):
     signal: str = Field(max_length=20)
 
@@ -69,13 +84,13 @@ class RestartBody(Body):
     start: Literal["checkpoint", "scratch"] | Number = Field("checkpoint", alias="from")
 
 
-async def _apart(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Do blocking work on another thread."""
+async def _in_thread(work: Callable[..., T], *args: object, **named: object) -> T:
+    """Return what blocking work returns; it is done on another thread."""
     return await run_in_threadpool(partial(work, *args, **named))
 
 
-def _left(service: JobService, deadline: float) -> float:
-    """Return the seconds until a time of the event loop; none when the daemon leaves."""
+def _remaining_s(service: JobService, deadline: float) -> float:
+    """Return the seconds until a time of the event loop; 0 when the daemon leaves."""
     return 0.0 if service.broadcast.leaving else deadline - asyncio.get_running_loop().time()
 
 
@@ -99,7 +114,8 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
 
 
 @router.get("/version")
-async def get_version(service: S) -> dict[str, Any]:
+async def get_version(service: ServiceDep) -> dict[str, Any]:
+    """Answer with the version of the daemon, and where its state is."""
     return {
         "version": VERSION,
         "contract_version": CONTRACT_VERSION,
@@ -109,92 +125,116 @@ async def get_version(service: S) -> dict[str, Any]:
         "executor": service.daemon.context.executor.kind,
         "pid": os.getpid(),
         "started_at": service.started_at.isoformat(),
-        "jobs": await _apart(service.store.count_states),
+        "jobs": await _in_thread(service.store.count_states),
     }
 
 
 @router.post("/jobs")
-async def submit(body: SubmitBody, service: S, caller: C, request: Request) -> Response:
+async def submit(
+    body: SubmitBody, service: ServiceDep, schedules: SchedulesDep, caller: CallerDep
+) -> Response:
+    """Submit the jobs of a job file, or make its schedule."""
     instead = body.instead.model_dump()
-    submission = Submission(body.path, decoded(body.text_b64), body.name, body.shown, body.token, instead)
-    schedules: ScheduleService = request.app.state.schedules
-    # Most files do not have the word, and need not be read twice.
-    if b"schedule" in submission.text and await _apart(schedules.asks_for_one, submission):
-        return await _schedule(schedules, caller, submission, dry_run=body.dry_run)
+    submission = Submission(
+        body.path, decode_base64(body.text_b64), body.name, body.shown, body.token, instead
+    )
+    # Most files do not contain the word, and are not parsed twice.
+    if b"schedule" in submission.text and await _in_thread(schedules.has_schedule, submission):
+        return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
     if body.dry_run:
-        return JSONResponse(await _apart(service.dry_run, caller, submission))
-    rows = await _apart(service.submit_all, caller, submission)
+        return JSONResponse(await _in_thread(service.dry_run, caller, submission))
+    rows = await _in_thread(service.submit_all, caller, submission)
     warnings = list(parse_revision(rows[0].revision).warnings)
     jobs = [_summary(service, row) for row in rows]
     return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
 
 
-async def _schedule(
+async def _make_schedule(
     schedules: ScheduleService, caller: Caller, submission: Submission, *, dry_run: bool
 ) -> Response:
-    """Make a schedule of a job file that has one: its jobs come at their times."""
+    """Make the schedule of a job file; with ``dry_run`` only show it."""
     if dry_run:
-        draft = await _apart(schedules.draft, caller, submission)
-        plan = await _apart(schedules.service.dry_run, caller, submission)
-        return JSONResponse({**plan, "schedule": schedule_views.summary(schedules, draft)})
-    row = await _apart(schedules.make, caller, submission)
-    return JSONResponse({"schedule": schedule_views.summary(schedules, row)}, status_code=201)
+        draft = await _in_thread(schedules.draft, caller, submission)
+        plan = await _in_thread(schedules.service.dry_run, caller, submission)
+        return JSONResponse({**plan, "schedule": schedule_json(schedules, draft)})
+    row = await _in_thread(schedules.make, caller, submission)
+    return JSONResponse({"schedule": schedule_json(schedules, row)}, status_code=201)
 
 
 @router.get("/jobs")
 def list_jobs(  # noqa: PLR0913  (one per query parameter)
-    service: S,
-    caller: C,
+    service: ServiceDep,
+    caller: CallerDep,
     *,
     all: bool = False,  # noqa: A002
     mine: bool = False,
-    limit: int = MOST_LISTED,
+    limit: int = MAX_LISTED,
     label: str | None = None,
     sweep: str | None = None,
 ) -> Any:  # noqa: ANN401
+    """Answer with jobs, the newest first; with ``sweep`` the jobs of one matrix."""
     if sweep is not None:
         return JSONResponse({"jobs": [_summary(service, row) for row in service.sweep(caller, sweep)]})
-    known = min(max(limit, 1), MOST_LISTED)
+    known = min(max(limit, 1), MAX_LISTED)
     rows = service.recent(caller, every=all, mine=mine, limit=known, label=label)
     return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
 
 
 @router.get("/jobs/{reference}")
-def get_job(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
+def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Answer with everything about one job."""
     return JSONResponse(_detail(service, caller, service.find(reference, caller)))
 
 
 @router.get("/jobs/{reference}/why")
-def why(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
-    """Answer with what a job waits for, or what it does, and until when about."""
+def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Answer with the pending reason of a job, or with what it does and its expected end."""
     return JSONResponse(reason(service.daemon, service.find(reference, caller)))
 
 
 @router.get("/jobs/{reference}/wait")
-async def wait(reference: str, service: S, caller: C, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
-    """Answer when the job has settled, after ``timeout`` seconds, or when the daemon leaves."""
-    row = await _apart(service.find, reference, caller)
+async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
+    """Answer when the job has ended or is held, after ``timeout`` seconds, or when the daemon leaves."""
+    row = await _in_thread(service.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
-    while not service.settled(row) and (left := _left(service, deadline)) > 0:
-        await service.broadcast.wait(min(left, 1.0))
-        row = await _apart(service.find, row.job.id)
-    return JSONResponse({"done": service.settled(row), "job": await _apart(_detail, service, caller, row)})
+    while not service.settled(row) and (remaining_s := _remaining_s(service, deadline)) > 0:
+        await service.broadcast.wait(min(remaining_s, 1.0))
+        row = await _in_thread(service.find, row.job.id)
+    return JSONResponse(
+        {"done": service.settled(row), "job": await _in_thread(_detail, service, caller, row)}
+    )
 
 
 @router.post("/jobs/{reference}/cancel")
-async def cancel(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
-    row, changed = await _apart(service.cancel, caller, reference)
+async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Cancel one job; to cancel it twice is no error."""
+    row, changed = await _in_thread(service.cancel, caller, reference)
     return JSONResponse({"job": _summary(service, row), "changed": changed})
 
 
+@router.post("/cancel")
+def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Cancel jobs together, in one transaction: all of them or none."""
+    if bool(body.jobs) == (body.sweep is not None):
+        raise UsageError("cancel: give jobs or a sweep, one of them")
+    if body.sweep is None:
+        found = service.cancel_all(caller, body.jobs)
+    else:
+        found = service.cancel_sweep(caller, body.sweep)
+    jobs = [{"job": _summary(service, row), "changed": changed} for row, changed in found]
+    return JSONResponse({"jobs": jobs})
+
+
 @router.post("/jobs/{reference}/signal")
-async def signal(reference: str, body: SignalBody, service: S, caller: C) -> Any:  # noqa: ANN401
-    name, number = _signal(body.signal)
-    row = await _apart(service.signal, caller, reference, number, name)
+async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Send a signal to the program of a running job."""
+    name, number = _parse_signal(body.signal)
+    row = await _in_thread(service.signal, caller, reference, number, name)
     return JSONResponse({"job": _summary(service, row)})
 
 
-def _signal(text: str) -> tuple[str, int]:
+def _parse_signal(text: str) -> tuple[str, int]:
+    """Return the name and the number of a signal that is given by either."""
     name = text.upper().removeprefix("SIG")
     if name.isdecimal() and int(name) in set(signals.Signals):
         found = signals.Signals(int(name))
@@ -206,72 +246,83 @@ def _signal(text: str) -> tuple[str, int]:
 
 
 @router.post("/jobs/{reference}/restart")
-async def restart(reference: str, body: RestartBody, service: S, caller: C) -> Any:  # noqa: ANN401
+async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Start another attempt of a job, from a checkpoint or from scratch."""
     start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
-    row = await _apart(service.restart, caller, reference, start)
+    row = await _in_thread(service.restart, caller, reference, start)
     return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job)})
 
 
 @router.post("/jobs/{reference}/hold")
-async def hold(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
-    row = await _apart(service.hold, caller, reference)
+async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Hold a job: it gives its resources back and waits for ``release``."""
+    row = await _in_thread(service.hold, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
 @router.post("/jobs/{reference}/release")
-async def release(reference: str, service: S, caller: C) -> Any:  # noqa: ANN401
-    row = await _apart(service.release, caller, reference)
+async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Release a held job into the queue."""
+    row = await _in_thread(service.release, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
 @router.get("/jobs/{reference}/decisions")
-def decisions(reference: str, service: S, caller: C, attempt: Number | None = None) -> Any:  # noqa: ANN401
-    """Answer with what the policy has decided, and why, the oldest first."""
+def list_decisions(
+    reference: str, service: ServiceDep, caller: CallerDep, attempt: Number | None = None
+) -> Any:  # noqa: ANN401
+    """Answer with the decisions of the policy, the oldest first."""
     found = service.decisions(caller, reference, attempt)
     return JSONResponse({"decisions": [json.loads(row.body) for row in found]})
 
 
 @router.get("/jobs/{reference}/log")
-async def log(  # noqa: PLR0913, PLR0917  (one per query parameter)
+async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     reference: str,
-    service: S,
-    caller: C,
+    service: ServiceDep,
+    caller: CallerDep,
     attempt: Number | None = None,
     offset: Number = 0,
     wait: float = 0,
     part: Literal["job", "build"] = "job",
 ) -> Response:
     """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new."""
-    row = await _apart(service.readable, caller, reference)
-    look = partial(log_pieces.read_chunk, service, row.job.id, part, attempt, offset)
+    row = await _in_thread(service.readable, caller, reference)
+    read = partial(logs.read_chunk, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
-    found = await _apart(look)
-    while not found.worth_telling and _left(service, deadline) > 0:
-        await asyncio.sleep(log_pieces.POLL_S)
-        found = await _apart(look)
+    found = await _in_thread(read)
+    while not found.has_news and _remaining_s(service, deadline) > 0:
+        await asyncio.sleep(logs.POLL_S)
+        found = await _in_thread(read)
     return Response(found.content, media_type="text/plain", headers=found.headers())
 
 
 @router.get("/events")
-async def events(  # noqa: PLR0913, PLR0917  (one per query parameter)
-    service: S, caller: C, job: str | None = None, after: Number = 0, wait: float = 0, limit: int = 1000
+async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
+    service: ServiceDep,
+    caller: CallerDep,
+    job: str | None = None,
+    after: Number = 0,
+    wait: float = 0,
+    limit: int = 1000,
 ) -> Any:  # noqa: ANN401
-    row = None if job is None else await _apart(service.find, job, caller)
+    """Answer with the events behind ``after``, waiting up to ``wait`` seconds for one."""
+    row = None if job is None else await _in_thread(service.find, job, caller)
     job_id = None if row is None else row.job.id
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
-    found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
-    while not found and (left := _left(service, deadline)) > 0:
-        await service.broadcast.wait(min(left, 1.0))
-        found = await _apart(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+    found = await _in_thread(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+    while not found and (remaining_s := _remaining_s(service, deadline)) > 0:
+        await service.broadcast.wait(min(remaining_s, 1.0))
+        found = await _in_thread(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     newest = found[-1][0].seq if found else after
     return JSONResponse({"events": [views.event(row, name) for row, name in found], "next": newest})
 
 
 @router.post("/stop")
-async def stop(request: Request, service: S, caller: C) -> Any:  # noqa: ANN401
+async def stop(request: Request, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Stop the daemon; jobs go on."""
     if caller.uid not in {0, os.geteuid()}:
         others = f" and uid {os.geteuid()}" if os.geteuid() else ""
         raise Refused(f"only root{others} may stop this daemon")
-    del service
     request.app.state.leave()
     return JSONResponse({})

@@ -1,4 +1,4 @@
-"""Pieces of an attempt's log, by offset: a reader who asks again where it stopped misses nothing."""
+"""Reading a log by offset: a reader that goes on at the next offset misses nothing."""
 
 import os
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from runner.core.job.states import Finished, Held
 from runner.core.ports.store import AttemptRow, JobRow
 from runner.services.jobs import JobService, NotFound
 
-MAX_PIECE_BYTES: Final = 1024**2
+MAX_CHUNK_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Some bytes of a log, and what a reader must know to go on."""
+    """Some bytes of a log, and what a reader needs to go on."""
 
     content: bytes
     next_offset: int
@@ -25,25 +25,26 @@ class LogChunk:
     attempt_ended: bool
     next_attempt: int | None
     job_ended: bool
-    cut: tuple[int, int] | None = None
+    cut: tuple[int, int] | None = None  # offsets of a hole that the log quota has punched
 
     @property
-    def worth_telling(self) -> bool:
-        """Whether waiting longer would bring the reader nothing that it does not know yet."""
+    def has_news(self) -> bool:
+        """Whether the chunk holds something that the reader does not know yet."""
         return bool(self.content) or self.cut is not None or self.attempt_ended or self.job_ended
 
     def headers(self) -> dict[str, str]:
-        known = {
+        """Return the chunk's position as HTTP headers."""
+        headers = {
             "X-Runner-Attempt": str(self.attempt),
             "X-Runner-Next-Offset": str(self.next_offset),
             "X-Runner-Attempt-Ended": str(int(self.attempt_ended)),
             "X-Runner-Job-Ended": str(int(self.job_ended)),
         }
         if self.next_attempt is not None:
-            known["X-Runner-Next-Attempt"] = str(self.next_attempt)
+            headers["X-Runner-Next-Attempt"] = str(self.next_attempt)
         if self.cut is not None:
-            known["X-Runner-Cut"] = f"{self.cut[0]}-{self.cut[1]}"
-        return known
+            headers["X-Runner-Cut"] = f"{self.cut[0]}-{self.cut[1]}"
+        return headers
 
 
 def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None, offset: int) -> LogChunk:
@@ -52,11 +53,11 @@ def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None,
     Raises:
         NotFound: there is no such job, or no such attempt.
     """
-    # The state is read before the file: what was written before the end is then surely seen.
+    # The state is read before the file, so that nothing written before the end is missed.
     row = service.find(job_id)
     if part == "build":
         over = row.job.state.kind != "preparing"
-        return _cut(
+        return _read_file(
             service.attempt_service.directory(row).root / "build.log",
             offset,
             LogChunk(b"", offset, 0, over, None, over),
@@ -68,26 +69,28 @@ def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None,
         raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")
     if chosen is None:
         return LogChunk(b"", offset, attempt or 0, _settled(row), None, _settled(row))
-    return _of_attempt(service, row, chosen, attempts, offset)
+    return _read_attempt(service, row, chosen, attempts, offset)
 
 
-def _of_attempt(
+def _read_attempt(
     service: JobService, row: JobRow, chosen: AttemptRow, attempts: dict[int, AttemptRow], offset: int
 ) -> LogChunk:
     number = chosen.number
-    later = number + 1 if number + 1 in attempts else None
-    blank = LogChunk(b"", offset, number, chosen.ended_at is not None, later, _settled(row))
-    return _cut(service.attempt_service.paths(row, number, chosen.lineage).log, offset, blank)
+    following = number + 1 if number + 1 in attempts else None
+    blank = LogChunk(b"", offset, number, chosen.ended_at is not None, following, _settled(row))
+    return _read_file(service.attempt_service.paths(row, number, chosen.lineage).log, offset, blank)
 
 
-def _cut(path: Path, offset: int, blank: LogChunk) -> LogChunk:
+def _read_file(path: Path, offset: int, blank: LogChunk) -> LogChunk:
     """Return ``blank`` with what the file holds from ``offset`` on, up to the next hole."""
     try:
         file = open_regular(path)
     except OSError:
         return blank
     with file:
-        content = _read(file.fileno(), offset)  # first: what is cut from now on is no zeros in it
+        content = _read(
+            file.fileno(), offset
+        )  # before the holes are listed: a later cut leaves no zeros in it
         for start, end in log_quota.segments(file.fileno()):
             if offset < start:
                 return _with(blank, b"", start, (offset, start))
@@ -98,9 +101,9 @@ def _cut(path: Path, offset: int, blank: LogChunk) -> LogChunk:
 
 
 def _read(descriptor: int, offset: int) -> bytes:
-    """Return what is at ``offset``, holes as zeros; nothing beyond the end, however far."""
-    there = os.fstat(descriptor).st_size - offset
-    return os.pread(descriptor, min(MAX_PIECE_BYTES, there), offset) if there > 0 else b""
+    """Return the bytes at ``offset``, holes as zeros; nothing beyond the end."""
+    remaining = os.fstat(descriptor).st_size - offset
+    return os.pread(descriptor, min(MAX_CHUNK_BYTES, remaining), offset) if remaining > 0 else b""
 
 
 def _with(blank: LogChunk, content: bytes, next_offset: int, cut: tuple[int, int] | None) -> LogChunk:

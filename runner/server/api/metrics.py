@@ -1,111 +1,177 @@
-"""What a monitoring system reads: gathered in a few milliseconds, without asking the loop or the engine.
+"""The metrics of the daemon for Prometheus, collected in a few milliseconds.
 
-The same text is given over the daemon's socket and, where the settings say so, over TCP.
+Nothing here waits for the control loop or for the engine.  The daemon's socket gives the text and, where the
+settings say so, a TCP port (``metrics_port``).
 """
 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
 from runner.core.job.states import Queued
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import DeviceState
-from runner.server.api.exposition import Sample, text
-from runner.server.api.overview import Overviews
+from runner.server.api.overview import OverviewCache
 from runner.services.monitor import UtilizationMonitor
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 STORE_FILES: Final = ("store.db", "store.db-wal")
 STATES: Final = ("preparing", "queued", "starting", "running", "stopping", "held")
-MOST_CLASSES: Final = 32
-"""Priority classes that are told apart; a site has a handful."""
+
+MAX_CLASSES: Final = 32
+"""Priority classes that have a label of their own; a site has a handful."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family of metrics; ``docs/metrics.md`` is checked against this table."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    def family(self) -> GaugeMetricFamily | CounterMetricFamily:
+        """Return the family without values."""
+        family = GaugeMetricFamily if self.kind == "gauge" else CounterMetricFamily
+        return family(self.name, self.meaning, labels=self.labels)
+
+
+class Sample(NamedTuple):
+    """One value; ``labels`` are the values of the labels of its metric."""
+
+    metric: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+METRICS: Final = (
+    Metric("runner_info", "gauge", "1, with the version and the executor", ("version", "executor")),
+    Metric("runner_started_seconds", "gauge", "when the daemon started, Unix time"),
+    Metric("runner_devices", "gauge", "devices by state", ("state",)),
+    Metric("runner_device_utilisation_ratio", "gauge", "share of the last ten seconds in which a kernel ran",
+           ("device", "name")),
+    Metric("runner_device_memory_used_ratio", "gauge", "share of its memory that is in use",
+           ("device", "name")),
+    Metric("runner_device_temperature_celsius", "gauge", "temperature, where it is known",
+           ("device", "name")),
+    Metric("runner_device_power_watts", "gauge", "power draw, where it is known", ("device", "name")),
+    Metric("runner_device_state", "gauge", "1 for the state that the device is in, 0 for the others",
+           ("device", "name", "state")),
+    Metric("runner_cpus", "gauge", "cpus in total, and those that are allocated", ("part",)),
+    Metric("runner_memory_bytes", "gauge", "memory in total, and what is allocated of it", ("part",)),
+    Metric("runner_jobs", "gauge", "jobs that have not ended, by state", ("state",)),
+    Metric("runner_queue_jobs", "gauge", "waiting jobs by priority class", ("priority_class",)),
+    Metric("runner_queue_oldest_seconds", "gauge", "for how long the oldest waiting job has waited"),
+    Metric("runner_alarms", "gauge", "running jobs with a utilisation alarm"),
+    Metric("runner_attempts_ended_total", "counter", "attempts that ended since the daemon started, by cause",
+           ("cause",)),
+    Metric("runner_decisions_total", "counter",
+           "policy decisions since the daemon started; rules that do not ship with the runner are `other`",
+           ("moment", "rule")),
+    Metric("runner_loop_lag_seconds", "gauge", "how long the control loop took to answer the last probe"),
+    Metric("runner_loop_lag_longest_seconds", "gauge", "the longest answer to the last 60 probes"),
+    Metric("runner_store_bytes", "gauge", "size of the store by file", ("file",)),
+)  # fmt: skip
 
 
 @dataclass(slots=True)
-class MetricsPage:
-    """Gathers figures."""
+class MetricsCollector(Collector):
+    """Collects the metrics; satisfies the collector protocol of ``prometheus_client``."""
 
-    overviews: Overviews
+    overviews: OverviewCache
     monitor: UtilizationMonitor
     _classes: dict[tuple[str, int], str] = field(default_factory=dict)  # by job and revision
 
-    def text(self) -> str:
-        """Return all figures in the text format of Prometheus."""
-        return text(self.samples())
+    def text(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        return generate_latest(self)
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        """Return the metrics that have a value."""
+        families = {metric.name: metric.family() for metric in METRICS}
+        for sample in self.samples():
+            families[sample.metric].add_metric(sample.labels, sample.value)
+        return [family for family in families.values() if family.samples]
 
     def samples(self) -> Iterator[Sample]:
-        """Yield every figure that is known."""
+        """Yield every value that is known."""
         service, overview = self.monitor.service, self.overviews.now()
         yield Sample("runner_info", 1, (version("gpu-job-runner"), overview["executor"]))
         yield Sample("runner_started_seconds", service.started_at.timestamp())
-        yield from _of_devices(overview["devices"])
+        yield from _device_samples(overview["devices"])
         for name, metric in (("cpus", "runner_cpus"), ("memory_bytes", "runner_memory_bytes")):
             for part in ("lent", "total"):
                 yield Sample(metric, overview[name][part], (part,))
-        yield from self._of_jobs([entry.row for entry in list(service.daemon.entries.values())])
-        yield from self._of_the_meter()
+        yield from self._job_samples([entry.row for entry in list(service.daemon.entries.values())])
+        yield from self._monitor_samples()
         for name in STORE_FILES:
             yield Sample("runner_store_bytes", _size(service.state_dir / name), (name,))
 
-    def _of_jobs(self, rows: list[JobRow]) -> Iterator[Sample]:
+    def _job_samples(self, rows: list[JobRow]) -> Iterator[Sample]:
         states = Counter(row.job.state.kind for row in rows)
         for state in STATES:
             yield Sample("runner_jobs", states[state], (state,))
-        waiting = [row for row in rows if isinstance(row.job.state, Queued)]
-        classes = Counter(self._class(row) for row in waiting)
-        for name, count in classes.most_common(MOST_CLASSES):
+        queued = [row for row in rows if isinstance(row.job.state, Queued)]
+        classes = Counter(self._priority_class(row) for row in queued)
+        for name, count in classes.most_common(MAX_CLASSES):
             yield Sample("runner_queue_jobs", count, (name,))
-        self._classes = {
-            key: name for key, name in self._classes.items() if key in {_key(row) for row in waiting}
-        }
+        keys = {_key(row) for row in queued}
+        self._classes = {key: name for key, name in self._classes.items() if key in keys}
         now = self.monitor.service.clock.now()
-        ages = [(now - row.job.state.since).total_seconds() for row in waiting]
+        ages = [(now - row.job.state.since).total_seconds() for row in queued]
         yield Sample("runner_queue_oldest_seconds", max(ages, default=0.0))
 
-    def _class(self, row: JobRow) -> str:
-        """Return the priority class of a job; read once, and without looking at the rest of its file."""
+    def _priority_class(self, row: JobRow) -> str:
+        """Return the priority class of a job; each revision is parsed once, without validation."""
         key = _key(row)
         if key not in self._classes:
             queue = json.loads(row.revision)["job"].get("queue") or {}
             self._classes[key] = str(queue.get("priority_class", "normal"))
         return self._classes[key]
 
-    def _of_the_meter(self) -> Iterator[Sample]:
+    def _monitor_samples(self) -> Iterator[Sample]:
         monitor = self.monitor
         yield Sample("runner_alarms", len(monitor.alarms))
         for cause, count in sorted(monitor.counts.ended.items()):
             yield Sample("runner_attempts_ended_total", count, (cause,))
-        for labels, count in sorted(monitor.counts.rulings.items()):
+        for labels, count in sorted(monitor.counts.decisions.items()):
             yield Sample("runner_decisions_total", count, labels)
         lags = list(monitor.lags)
         yield Sample("runner_loop_lag_seconds", lags[-1])
         yield Sample("runner_loop_lag_longest_seconds", max(lags))
 
 
-def _of_devices(devices: list[dict[str, Any]]) -> Iterator[Sample]:
+def _device_samples(devices: list[dict[str, Any]]) -> Iterator[Sample]:
     states = Counter(each["state"] for each in devices)
     for state in DeviceState:
         yield Sample("runner_devices", states[state.value], (state.value,))
     for each in devices:
         labels = (str(each["uuid"]), str(each["name"]))
-        for name, value in _measured(each):
+        for name, value in _readings(each):
             if value is not None:
                 yield Sample(name, value, labels)
         for state in DeviceState:
             yield Sample("runner_device_state", float(each["state"] == state.value), (*labels, state.value))
 
 
-def _measured(device: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
+def _readings(device: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """Yield the readings of a device by metric; None is unknown."""
     util, used, memory = device.get("util"), device.get("used_bytes"), device.get("memory_bytes")
+    used_share = used / memory if used is not None and memory else device.get("memory")
     yield "runner_device_utilisation_ratio", None if util is None else util / 100
-    yield (
-        "runner_device_memory_used_ratio",
-        used / memory if used is not None and memory else device.get("memory"),
-    )
+    yield "runner_device_memory_used_ratio", used_share
     yield "runner_device_temperature_celsius", device.get("temperature_c")
     yield "runner_device_power_watts", device.get("power_w")
 

@@ -1,8 +1,8 @@
-"""Everything that the machine does at one moment: its devices, the jobs that live, the queue with reasons.
+"""The overview of the machine: its devices, the unfinished jobs, and the queue with pending reasons.
 
-Made for screens that ask every second, several of them at once.  Nothing here waits for the loop, the
-store or the engine: jobs are read as the loop left them, samples as the device threads left them, and of
-each attempt the one small file that it replaces as it goes.  Screens that ask at once get one answer.
+Several live screens ask for it every second.  So nothing here waits for the control loop, the store or the
+engine: jobs are read as the loop left them, readings as the device threads left them, and of each attempt its
+last heartbeat.  Requests that come within a moment get the same answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,81 +25,68 @@ from runner.services.monitor import UtilizationMonitor
 Json: TypeAlias = dict[str, Any]
 
 RECENT_S: Final = 10.0
-"""How far back the utilisation of a screen looks: longer than two looks of the device threads."""
+"""The period that utilization is averaged over: longer than two rounds of the device threads."""
 
-KEPT_S: Final = 0.2
-"""For how long an answer is given again to whoever asks meanwhile."""
+CACHE_S: Final = 0.2
+"""How long an overview is reused."""
 
-SHOWN: Final = 200
-"""Waiting jobs whose reasons are worked out for one answer; of the others only the number is said."""
+MAX_QUEUED: Final = 200
+"""Waiting jobs that an overview lists; the others are only counted."""
 
-NOTHING: Final[Mapping[str, str]] = {}
+DeviceFields: TypeAlias = Callable[[], Mapping[str, Mapping[str, Any]]]
+"""Returns fields of devices by UUID; they replace those that the overview has itself."""
 
-DeviceRows: TypeAlias = Callable[[], Mapping[str, Mapping[str, Any]]]
-"""More about devices than their vitals, by UUID: whatever is there goes over what is known here."""
-
-
-Starts: TypeAlias = Callable[[JobRow], str | None]
-"""When a waiting job will start, in ISO 8601; None: nobody knows."""
-
-
-def no_extras() -> Mapping[str, Mapping[str, Any]]:
-    """Return nothing: the vitals are all that is known about devices."""
-    return {}
-
-
-def unknown_load(row: JobRow) -> None:
-    """Return that nobody knows when a job will start."""
-    del row
+StartEstimate: TypeAlias = Callable[[JobRow], str | None]
+"""Returns when a waiting job is expected to start, in ISO 8601; None if it is not known."""
 
 
 @dataclass(slots=True)
-class Overviews:
-    """Makes overviews; a moment later the same one."""
+class OverviewCache:
+    """Makes overviews, and reuses each for a moment."""
 
     service: JobService
-    more: DeviceRows = no_extras
-    starts: Starts = unknown_load
-    monitor: UtilizationMonitor | None = None  # who knows what is wrong with jobs
-    _kept: tuple[float, Json] | None = None
+    devices: DeviceFields
+    starts: StartEstimate
+    monitor: UtilizationMonitor  # its alarms are part of the overview
+    _cached: tuple[float, Json] | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def now(self) -> Json:
-        """Return what is to be seen now, as JSON values."""
+        """Return the present overview as JSON values."""
         with self._lock:
             at = self.service.clock.monotonic()
-            if self._kept is None or at - self._kept[0] >= KEPT_S:
-                alarms = dict(self.monitor.alarms) if self.monitor else {}
-                self._kept = at, overview(self.service, self.more(), self.starts, alarms)
-            return self._kept[1]
+            if self._cached is None or at - self._cached[0] >= CACHE_S:
+                alarms = dict(self.monitor.alarms)
+                self._cached = at, make_overview(self.service, self.devices(), self.starts, alarms)
+            return self._cached[1]
 
 
-def overview(
+def make_overview(
     service: JobService,
     more: Mapping[str, Mapping[str, Any]],
-    starts: Starts = unknown_load,
-    alarms: Mapping[str, str] = NOTHING,
+    starts: StartEstimate,
+    alarms: Mapping[str, str],
 ) -> Json:
     """Return the devices, the jobs that are being prepared, run or are held, and the queue."""
     context, now = service.daemon.context, service.clock.now()
     rows = [entry.row for entry in list(service.daemon.entries.values())]
-    alive = [row for row in rows if not isinstance(row.job.state, Queued)]
+    active = [row for row in rows if not isinstance(row.job.state, Queued)]
     queued = [row for row in rows if isinstance(row.job.state, Queued)]
-    waiting = nsmallest(SHOWN, queued, key=lambda row: (-row.priority, row.submitted_at))
+    waiting = nsmallest(MAX_QUEUED, queued, key=lambda row: (-row.priority, row.submitted_at))
     devices = device_rows(service, rows, more, now)
     load = {each["uuid"]: each for each in devices}
-    lent = [_wants(service, row) for row in rows if isinstance(row.job.state, Allocated)]
+    allocated = [_wants(service, row) for row in rows if isinstance(row.job.state, Allocated)]
     return {
         "at": views.moment(now),
         "executor": context.executor.kind,
-        "cpus": {"lent": sum(each["cpus"] for each in lent), "total": context.capacity.cpus},
+        "cpus": {"lent": sum(each["cpus"] for each in allocated), "total": context.capacity.cpus},
         "memory_bytes": {
-            "lent": sum(each["memory_bytes"] for each in lent),
+            "lent": sum(each["memory_bytes"] for each in allocated),
             "total": context.capacity.memory_bytes,
         },
         "devices": devices,
-        "jobs": [{**_alive(service, row, load), "alarm": alarms.get(row.job.id)} for row in alive],
-        "queue": sorted((_waiting(service, row, starts) for row in waiting), key=_next_first),
+        "jobs": [{**_active(service, row, load), "alarm": alarms.get(row.job.id)} for row in active],
+        "queue": sorted((_queued(service, row, starts) for row in waiting), key=_start_order),
         "queue_length": len(queued),
     }
 
@@ -110,7 +97,7 @@ def overview(
 def device_rows(
     service: JobService, rows: Iterable[JobRow], more: Mapping[str, Mapping[str, Any]], now: datetime
 ) -> list[Json]:
-    """Return one object per device: what it is, how busy it is, and who has it."""
+    """Return one object per device: its model, its utilization, its state and its jobs."""
     context = service.daemon.context
     unfit = context.vitals.unfit() if context.vitals else {}
     holders = {uuid: row for row in rows for uuid in _devices(row)}
@@ -136,7 +123,7 @@ def _device(device: Device, number: int) -> Json:
 
 
 def _load(service: JobService, uuid: str, now: datetime) -> Json:
-    """Return how busy a device was lately, percent, and how full it is, as a share; None: nobody knows."""
+    """Return the recent utilization of a device in percent and its used share of memory; None is unknown."""
     vitals = service.daemon.context.vitals
     known = vitals.facts((uuid,), now - timedelta(seconds=RECENT_S)) if vitals else {}
     return {"util": known.get("device.util"), "memory": known.get("device.memory")}
@@ -154,7 +141,7 @@ def _state(holder: JobRow | None, unfit: str) -> Json:
 # --- jobs
 
 
-def _alive(service: JobService, row: JobRow, load: Mapping[str, Json]) -> Json:
+def _active(service: JobService, row: JobRow, load: Mapping[str, Json]) -> Json:
     state, held = row.job.state, [load[uuid] for uuid in _devices(row) if uuid in load]
     started = state.since if isinstance(state, Allocated) else None
     return {
@@ -166,7 +153,7 @@ def _alive(service: JobService, row: JobRow, load: Mapping[str, Json]) -> Json:
     }
 
 
-def _waiting(service: JobService, row: JobRow, starts: Starts) -> Json:
+def _queued(service: JobService, row: JobRow, starts: StartEstimate) -> Json:
     return {
         **views.summary(row, service.daemon.why(row.job.id), None),
         "wants": _wants(service, row),
@@ -174,13 +161,13 @@ def _waiting(service: JobService, row: JobRow, starts: Starts) -> Json:
     }
 
 
-def _next_first(job: Json) -> tuple[bool, str]:
-    """Return what puts the jobs first that will start first; the others stay as they were."""
+def _start_order(job: Json) -> tuple[bool, str]:
+    """Return the sort key that puts first the jobs that will start first; the others keep their order."""
     return job["starts_at"] is None, job["starts_at"] or ""
 
 
 def _wants(service: JobService, row: JobRow) -> Json:
-    """Return what an attempt takes, in the revision that it began with where that can be read."""
+    """Return the resources of an attempt, as its own revision requests them if that can be read."""
     context = service.daemon.context
     with suppress(RunnerError):
         row = as_started(context, row)
@@ -193,7 +180,7 @@ def _devices(row: JobRow) -> tuple[str, ...]:
 
 
 def _extreme(choose: Callable[[list[float]], float], values: Iterator[float | None]) -> float | None:
-    """Return the least or the most of what is known; None if not all of it is."""
+    """Return the least or the largest of some values; None if one of them is unknown."""
     each = list(values)
     known = [value for value in each if value is not None]
     return choose(known) if known and len(known) == len(each) else None

@@ -1,7 +1,7 @@
-"""Who is on the other end of the socket, from the kernel and not from the message.
+"""The user at the other end of the socket, as the kernel knows it and not as the request says.
 
-Nobody can keep others from being answered: connections of one person are limited in number, and
-the head of a request in size and time.
+No user can keep the daemon from answering others: the connections of each user are limited in number, and the
+head of a request in size and time.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_S: Final = 30.0
-"""How long a connection may take for a request's head, which clients send at once."""
+"""How long a connection may take to send the head of a request."""
 
 MAX_CONNECTIONS: Final = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-"""Of one uid at a time; each command that follows something has one."""
+"""Connections of one uid at a time; each command that follows a job holds one."""
 
 _TOO_LARGE: Final = f"The head of a request has {MAX_HEAD_BYTES} bytes at most."
 
@@ -28,7 +28,7 @@ _UCRED = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected, at the time when it did."""
+    """The process that connected, as it was when it connected."""
 
     pid: int
     uid: int
@@ -46,11 +46,11 @@ class PeerProtocol(HttpToolsProtocol):
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         pid, self._uid, gid = _UCRED.unpack(raw)
         self.client = (f"{self._uid}:{gid}", pid)
-        self._late: asyncio.TimerHandle | None = None
-        self._await_head()
+        self._timer: asyncio.TimerHandle | None = None
+        self._start_head()
         self._connections[self._uid] += 1
         if self._connections[self._uid] > MAX_CONNECTIONS:
-            self._turn_away()
+            self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections[self._uid] -= 1
@@ -59,7 +59,7 @@ class PeerProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._await_head()
+        self._start_head()
 
     def on_headers_complete(self) -> None:
         self._end_head()
@@ -71,7 +71,7 @@ class PeerProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._late is not None and not self.transport.is_closing():
+        if self._timer is not None and not self.transport.is_closing():
             self._head += len(data)
             if self._head > MAX_HEAD_BYTES:
                 self.send_400_response(_TOO_LARGE)
@@ -79,17 +79,17 @@ class PeerProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(_TOO_LARGE if self._head > MAX_HEAD_BYTES else msg)
 
-    def _await_head(self) -> None:
+    def _start_head(self) -> None:
         self._end_head()
         self._head = 0  # its bytes so far
-        self._late = asyncio.get_running_loop().call_later(HEAD_S, self.transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(HEAD_S, self.transport.abort)
 
     def _end_head(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _turn_away(self) -> None:
+    def _refuse(self) -> None:
         fact = f"uid {self._uid} has {MAX_CONNECTIONS} connections already; end some".encode()
         head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(fact)}\r\nconnection: close\r\n\r\n"
         self.transport.write(head.encode() + fact)

@@ -1,14 +1,14 @@
-"""HTTP for schedules: list, show, pause, resume, remove, next.  They are made by ``POST /v1/jobs``."""
+"""HTTP for schedules: list, show, pause, resume, remove, next.  ``POST /v1/jobs`` makes them."""
 
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from runner.core.ports.schedules import FiringRow, ScheduleRow
-from runner.server.api.deps import C
+from runner.server.api.deps import CallerDep, SchedulesDep
 from runner.server.api.views import Json, moment
 from runner.services.schedules.service import MOST, ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger
@@ -16,47 +16,47 @@ from runner.services.schedules.trigger import ScheduleTrigger
 router: Final = APIRouter(prefix="/v1")
 
 
-async def schedules_of(request: Request) -> ScheduleService:
-    schedules: ScheduleService = request.app.state.schedules
-    return schedules
-
-
-D = Annotated[ScheduleService, Depends(schedules_of)]
-
-
 @router.get("/schedules")
-def list_schedules(schedules: D, caller: C, *, all: bool = False) -> Any:  # noqa: A002, ANN401
+def list_schedules(schedules: SchedulesDep, caller: CallerDep, *, all: bool = False) -> Any:  # noqa: A002, ANN401
+    """Answer with the schedules of the caller."""
     rows = schedules.listed(caller, every=all)
-    return JSONResponse({"schedules": [summary(schedules, row) for row in rows]})
+    return JSONResponse({"schedules": [schedule_json(schedules, row) for row in rows]})
 
 
 @router.get("/schedules/{reference}")
-def show(reference: str, schedules: D, caller: C) -> Any:  # noqa: ANN401
+def get_schedule(reference: str, schedules: SchedulesDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Answer with everything about one schedule."""
     return JSONResponse(detail(schedules, schedules.find(caller, reference)))
 
 
 @router.get("/schedules/{reference}/next")
-def coming(reference: str, schedules: D, caller: C, n: Annotated[int, Field(ge=1, le=MOST)] = 5) -> Any:  # noqa: ANN401
+def list_next_times(
+    reference: str, schedules: SchedulesDep, caller: CallerDep, n: Annotated[int, Field(ge=1, le=MOST)] = 5
+) -> Any:  # noqa: ANN401
+    """Answer with the next times of a schedule."""
     row = schedules.find(caller, reference)
     times = [at.isoformat(timespec="minutes") for at in schedules.next_times(row, n)]
     return JSONResponse({"id": row.id, "name": row.name, "state": row.state, "next": times})
 
 
 @router.post("/schedules/{reference}/{verb}")
-async def steer(reference: str, verb: Literal["pause", "resume", "remove"], schedules: D, caller: C) -> Any:  # noqa: ANN401
+async def change_state(
+    reference: str, verb: Literal["pause", "resume", "remove"], schedules: SchedulesDep, caller: CallerDep
+) -> Any:  # noqa: ANN401
+    """Pause, resume or remove a schedule."""
     row = await run_in_threadpool(getattr(schedules, verb), caller, reference)
-    return JSONResponse({"schedule": summary(schedules, row)})
+    return JSONResponse({"schedule": schedule_json(schedules, row)})
 
 
 def attach(app: FastAPI) -> ScheduleTrigger:
-    """Let an application answer about its schedules, and return who submits their jobs."""
+    """Add these routes to an application, and return the trigger of its schedules."""
     app.include_router(router)
     schedules: ScheduleService = app.state.schedules
-    return schedules.timetable
+    return schedules.trigger
 
 
-def summary(schedules: ScheduleService, row: ScheduleRow) -> Json:
-    """Return what a list shows of one schedule; its next times are on its own clock."""
+def schedule_json(schedules: ScheduleService, row: ScheduleRow) -> Json:
+    """Return one schedule as JSON; its next times are in its own time zone."""
     return {
         "id": row.id or None,
         "name": row.name,
@@ -66,17 +66,17 @@ def summary(schedules: ScheduleService, row: ScheduleRow) -> Json:
         **row.terms,
         "made_at": moment(row.made_at),
         "next": [at.isoformat(timespec="minutes") for at in schedules.next_times(row)],
-        "last": next(map(_occasion, schedules.occasions(row)), None),
+        "last": next(map(_firing_json, schedules.firings(row)), None),
     }
 
 
 def detail(schedules: ScheduleService, row: ScheduleRow) -> Json:
-    """Return everything about one schedule."""
-    occasions = [_occasion(each) for each in schedules.occasions(row)]
-    return {**summary(schedules, row), "path": row.path, "text": row.text, "occasions": occasions}
+    """Return one schedule as JSON, with its job file and its last firings."""
+    firings = [_firing_json(each) for each in schedules.firings(row)]
+    return {**schedule_json(schedules, row), "path": row.path, "text": row.text, "occasions": firings}
 
 
-def _occasion(row: FiringRow) -> Json:
+def _firing_json(row: FiringRow) -> Json:
     return {
         "at": row.at.isoformat(timespec="minutes"),
         "state": row.state,

@@ -1,4 +1,4 @@
-"""Jobs as the outside sees them: JSON values, times in ISO 8601 UTC."""
+"""Jobs as JSON values; times are ISO 8601 in UTC."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -14,7 +14,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
-    """Return what a list shows of one job; ``waiting`` is what the daemon says it waits for."""
+    """Return one job as a list shows it; ``waiting`` is its pending reason."""
     state = row.job.state
     return {
         "id": row.job.id,
@@ -36,7 +36,7 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
 
 
 def settings(turned: Overrides) -> Json:
-    """Return what remedies have changed over the job's own settings."""
+    """Return the settings that policy adjustments have overridden."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(turned).items()
@@ -45,8 +45,8 @@ def settings(turned: Overrides) -> Json:
 
 
 def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Json:
-    """Return one attempt; a killed one wrote no result, so its last heartbeat says where it began."""
-    said = result or status
+    """Return one attempt; a killed one has no result, so its last heartbeat says where it started."""
+    report = result or status
     return {
         "number": row.number,
         "lineage": row.lineage,
@@ -57,12 +57,13 @@ def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Js
         "cause": row.cause,
         "message": row.message,
         "verdict": row.verdict,
-        "resumed_from": None if said is None else said.resumed_from,
+        "resumed_from": None if report is None else report.resumed_from,
         "checkpoint_step": row.checkpoint_step,
     }
 
 
 def event(row: EventRow, name: str) -> Json:
+    """Return one event of a job with a name."""
     at = moment(row.at)
     return {"seq": row.seq, "job": row.job_id, "name": name, "at": at, "kind": row.kind, "text": row.text}
 
@@ -86,4 +87,5 @@ def _devices(job: Job) -> tuple[str, ...]:
 
 
 def moment(at: datetime | None) -> str | None:
+    """Return a time as text, None as None."""
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

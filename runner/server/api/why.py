@@ -1,4 +1,4 @@
-"""``runner why``: what a job does or waits for, until when, and what can be done about it."""
+"""``runner why``: the pending reason of a job, or what it does, until when, and what can be done about it."""
 
 from datetime import UTC, datetime
 
@@ -11,10 +11,10 @@ from runner.server.api.views import Json, moment
 
 
 def reason(daemon: ControlLoop, row: JobRow) -> Json:
-    """Return why a job is where it is.
+    """Return the reason of a job's state as JSON.
 
-    ``starts_at`` is the estimate for a job that waits, ``until`` when one that holds something will
-    have given it back; both null where nobody knows.
+    ``starts_at`` is the expected start of a job that waits, ``until`` the expected end of one that holds
+    resources; null is unknown.
     """
     entry, job_id = daemon.entries.get(row.job.id), row.job.id
     wait = None if entry is None else daemon.queue.wait(entry)
@@ -27,7 +27,7 @@ def reason(daemon: ControlLoop, row: JobRow) -> Json:
         "name": row.name,
         "state": row.job.state.kind,
         "outcome": str(row.job.state.outcome) if isinstance(row.job.state, Finished) else None,
-        "why": _words(row, daemon.why(job_id), ends_s, at),
+        "why": _describe(row, daemon.why(job_id), ends_s, at),
         "starts_at": None if wait is None else _moment(wait.starts_s),
         "never": wait is not None and wait.never,
         "until": _moment(ends_s),
@@ -38,10 +38,10 @@ def _moment(at_s: float | None) -> str | None:
     return None if at_s is None else moment(datetime.fromtimestamp(at_s, UTC))
 
 
-def _words(row: JobRow, why: str, ends_s: float | None, at: Snapshot) -> str:
+def _describe(row: JobRow, why: str, ends_s: float | None, at: Snapshot) -> str:
     match row.job.state:
         case Preparing():
-            return f"its image is being found or built{_more(why)}"
+            return f"its image is being found or built{_suffix(why)}"
         case Queued(why=before):
             first = why or "the queue is about to look at it"
             return f"{first}{f' (before that: {before})' if before else ''}"
@@ -51,10 +51,10 @@ def _words(row: JobRow, why: str, ends_s: float | None, at: Snapshot) -> str:
         case Finished(outcome=outcome, why=ended):
             return ended if ended.startswith(outcome) else f"{outcome}: {ended}"
         case Starting() | Running() | Stopping() as state:
-            return f"{_does(state)}{_ends(state, ends_s, at)}{_more(why)}"
+            return f"{_activity(state)}{_expected_end(state, ends_s, at)}{_suffix(why)}"
 
 
-def _does(state: Allocated) -> str:
+def _activity(state: Allocated) -> str:
     where = ", ".join(state.allocation.devices) or "cpu"
     begins = f"attempt {state.attempt.number}"
     match state:
@@ -67,7 +67,7 @@ def _does(state: Allocated) -> str:
             return f"{begins} on {where} was asked to stop ({reason}{by_whom})"
 
 
-def _ends(state: Allocated, ends_s: float | None, at: Snapshot) -> str:
+def _expected_end(state: Allocated, ends_s: float | None, at: Snapshot) -> str:
     if ends_s is None:
         return "; nobody knows until when"
     until = format_time(ends_s, at)
@@ -80,5 +80,5 @@ def _ends(state: Allocated, ends_s: float | None, at: Snapshot) -> str:
             return f"; probably until about {until}"
 
 
-def _more(why: str) -> str:
+def _suffix(why: str) -> str:
     return f": {why}" if why else ""

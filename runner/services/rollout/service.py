@@ -49,7 +49,7 @@ class RolloutService:
 
     # --- what callers may ask for
 
-    def canary(self, caller: Caller, request: RolloutRequest) -> Trial:
+    def start_canary(self, caller: Caller, request: RolloutRequest) -> Trial:
         """Begin to measure a change, and return the trial.
 
         Raises:
@@ -64,7 +64,7 @@ class RolloutService:
         self.canaries.check_comparable(row)
         return self.canaries.begin(caller, row, after, request.steps, found.kind)
 
-    def weigh(self, caller: Caller, request: RolloutRequest) -> Evaluation:
+    def evaluate(self, caller: Caller, request: RolloutRequest) -> Evaluation:
         """Return what a change is and what would follow from it; nothing is done."""
         row, before, after = self._sides(caller, request)
         found = compare_revisions(before, after)
@@ -76,7 +76,7 @@ class RolloutService:
 
         A change that changes nothing, or that the policy declines, becomes no revision: there is no number.
         """
-        offer = self.weigh(caller, request)
+        offer = self.evaluate(caller, request)
         number = None
         if offer.found.changes and offer.outcome != "decline":
             event = self._event(offer, self.name(caller), approved=request.approved)

@@ -54,7 +54,7 @@ def verify(promise: ExpectedSpeedup, rate: Rate, work: Work) -> MeasuredSpeedup:
 class RolloutVerifier:
     """Looks at jobs that were changed, on a thread of its own, until it knows what became of the change."""
 
-    applying: RolloutService
+    rollouts: RolloutService
     _settled: set[tuple[str, int]] = field(default_factory=set)
     _thread: PeriodicThread = field(init=False)
 
@@ -66,17 +66,17 @@ class RolloutVerifier:
 
     def stop(self) -> None:
         self._thread.stop()
-        self.applying.canaries.leave()
+        self.rollouts.canaries.leave()
 
     def look(self) -> None:
         """Look once at every job that has a promise to keep."""
-        for entry in list(self.applying.service.daemon.entries.values()):
+        for entry in list(self.rollouts.service.daemon.entries.values()):
             row = entry.row
             if row.job.promise is not None and (row.job.id, row.job.revision) not in self._settled:
                 self._look_at(row, row.job.promise)
 
     def _look_at(self, row: JobRow, promise: ExpectedSpeedup) -> None:
-        state, service = row.job.state, self.applying.service
+        state, service = row.job.state, self.rollouts.service
         if not isinstance(state, Running) or state.attempt.revision != row.job.revision:
             return
         attempt = state.attempt
@@ -99,13 +99,13 @@ class RolloutVerifier:
 
     def _back(self, row: JobRow, promise: ExpectedSpeedup, why: str) -> None:
         try:
-            self.applying.back(row, promise.back_to, "the runner", why)
+            self.rollouts.back(row, promise.back_to, "the runner", why)
         except RunnerError as error:
             log.info("keeper.not_taken_back", job_id=row.job.id, problem=str(error))
 
     def _saved(self, row: JobRow, promise: ExpectedSpeedup) -> float:
         """Return the step that the revision before would go on from."""
-        before = self.applying.service.store.revisions(row.job.id)
+        before = self.rollouts.service.store.revisions(row.job.id)
         lineage = next((each.lineage for each in before if each.number == promise.back_to), None)
-        saved = self.applying.saved(row, row.job.lineage if lineage is None else lineage)
+        saved = self.rollouts.saved(row, row.job.lineage if lineage is None else lineage)
         return float(saved.newest or 0)

@@ -39,17 +39,17 @@ class ScheduleService:
 
     service: JobService
     books: Schedules
-    timetable: ScheduleTrigger
+    trigger: ScheduleTrigger
 
     @classmethod
     def of(cls, service: JobService) -> "ScheduleService":
-        """Return the schedules of a service; their timetable has not begun yet."""
+        """Return the schedules of a service; their trigger has not begun yet."""
         trigger = ScheduleTrigger(service, service.schedules, KeyedExecutor(LANES))
         return cls(service, service.schedules, trigger)
 
     # --- making one
 
-    def asks_for_one(self, submission: Submission) -> bool:
+    def has_schedule(self, submission: Submission) -> bool:
         """Return whether a job file has a schedule; of one that is wrong, somebody else tells so."""
         try:
             return load(submission.text, Path(submission.path)).schedule is not None
@@ -100,7 +100,7 @@ class ScheduleService:
                 f"{row.name}: you have {EACH} schedules already; runner schedule remove takes one away"
             )
         made = self.books.add(row, token)
-        self.timetable.changed()
+        self.trigger.changed()
         return made
 
     # --- steering
@@ -129,7 +129,7 @@ class ScheduleService:
             raise Refused(f"schedule {number}: is {row.state}; submit its job file again to make another")
         # Resumed, it goes on from now: what passed in a pause was not missed.
         self.books.move(row, state, note, now if state == "active" else row.looked_at)
-        self.timetable.changed()
+        self.trigger.changed()
         return self.books.known(number)
 
     # --- looking
@@ -162,7 +162,7 @@ class ScheduleService:
         every = upcoming(self.service.clock.now(), terms, times.after)
         return tuple(times.local(at) for at in islice(every, min(max(count, 0), MOST)))
 
-    def occasions(self, row: ScheduleRow) -> tuple[FiringRow, ...]:
+    def firings(self, row: ScheduleRow) -> tuple[FiringRow, ...]:
         """Return what became of the last times of a schedule, the newest first."""
         zone = _zone(row)
         return tuple(replace(each, at=each.at.astimezone(zone)) for each in self.books.occasions(row.id))

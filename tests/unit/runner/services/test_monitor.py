@@ -15,7 +15,7 @@ from runner.base.errors import Unavailable
 from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.store import DecisionRow
 from runner.files.settings.model import Alarm, Settings
-from runner.services.monitor import ALARM, UNHEARD_OF, UtilizationMonitor
+from runner.services.monitor import ALARM, OTHER_RULE, UtilizationMonitor
 from tests.fakes.daemon.clock import FakeClock
 from tests.unit.runner.server.api.test_jobs import JOB
 from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
@@ -215,7 +215,7 @@ def test_ends_and_decisions_are_counted_from_the_start_of_the_daemon(place: Look
     place.until("finished")
     place.looks(1)
     assert dict(place.monitor.counts.ended) == {"completed": 1}
-    assert dict(place.monitor.counts.rulings) == {("exit", "done"): 1}
+    assert dict(place.monitor.counts.decisions) == {("exit", "done"): 1}
     assert not UtilizationMonitor(place.service).counts.ended
     later = UtilizationMonitor(place.service)
     later.look()
@@ -229,8 +229,8 @@ def test_rules_of_peoples_own_are_one_figure(place: Looked) -> None:
         row = DecisionRow("1", 1, DecisionPoint.EXIT, place.service.clock.now(), body)
         place.service.daemon.ask(partial(place.service.store.decided, row))
     place.looks(1)
-    assert dict(place.monitor.counts.rulings) == {
-        ("exit", UNHEARD_OF): 2, ("exit", "done"): 1, ("exit", "none"): 1,
+    assert dict(place.monitor.counts.decisions) == {
+        ("exit", OTHER_RULE): 2, ("exit", "done"): 1, ("exit", "none"): 1,
     }  # fmt: skip
 
 

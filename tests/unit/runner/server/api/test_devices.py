@@ -11,7 +11,6 @@ import pytest
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.control.inventory import Inventory
 from runner.core.ports.devices import DeviceProcess
-from runner.server.api import devices
 from tests.fakes.daemon.clock import FakeClock
 from tests.unit.runner.control.test_inventory import GIB, IDLE, Watch, Whose
 from tests.unit.runner.server.api.test_jobs import Site as Routes
@@ -31,7 +30,6 @@ class Site(Routes):
         self.inventory = Inventory(self.watch, self.whose, SqliteDeviceMarks(self.store, "boot"), clock)
         self.look()
         service.daemon.context = replace(service.daemon.context, vitals=self.inventory)
-        devices.attach(self.app)
 
     def look(self) -> None:
         self.watch.look()

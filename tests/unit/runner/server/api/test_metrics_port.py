@@ -9,15 +9,14 @@ from dataclasses import replace
 from errno import EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
 from threading import enumerate as threads
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from runner.base.errors import UsageError
-from runner.server.api import figures_port
-from runner.server.api import status as seeing
-from runner.server.api.figures_port import MetricsPort, over_tcp
+from runner.server.api import metrics_port, status
+from runner.server.api.metrics_port import MetricsPort
+from runner.server.api.status import StatusThreads
 from runner.services.jobs import JobService
 from tests.unit.runner.server.api.test_jobs import wait_until
 from tests.unit.runner.server.api.test_status import Watched, read
@@ -35,7 +34,7 @@ def place(tmp_path: Path) -> Iterator[Watched]:
 
 @contextmanager
 def started(place: Watched, listen: str) -> Iterator[MetricsPort]:
-    server = over_tcp(place.app.state.figures, listen, AGAIN_S)
+    server = MetricsPort(place.app.state.metrics, listen, AGAIN_S)
     server.start()
     try:
         yield server
@@ -55,6 +54,11 @@ def listening(service: JobService, listen: str) -> JobService:
     return replace(
         service, settings=service.settings.model_copy(update={"metrics": metrics, "watch_every_s": 0.05})
     )
+
+
+def attach(place: Watched, listen: str) -> StatusThreads:
+    """Attach the routes to an application whose settings have a metrics port."""
+    return status.attach(place.app, listening(place.service, listen), dict, lambda _: None)
 
 
 def get(server: MetricsPort, path: str) -> tuple[int, str]:
@@ -98,8 +102,8 @@ def test_who_hangs_up_disturbs_nobody(place: Watched, capsys: pytest.CaptureFixt
 
 
 def test_who_dawdles_keeps_no_daemon_from_leaving(place: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures_port, "LEAVE_S", 0.05)
-    monkeypatch.setattr(figures_port._Exchange, "timeout", 60.0)
+    monkeypatch.setattr(metrics_port, "STOP_S", 0.05)
+    monkeypatch.setattr(metrics_port._RequestHandler, "timeout", 60.0)
     with started(place, "127.0.0.1:0") as server:
         assert server.address is not None
         with socket.create_connection(server.address, timeout=10) as connection:
@@ -111,19 +115,19 @@ def test_who_dawdles_keeps_no_daemon_from_leaving(place: Watched, monkeypatch: p
 
 def test_an_address_that_nobody_could_ever_have_is_refused_at_the_start(place: Watched) -> None:
     with pytest.raises(UsageError, match=r"metrics\.listen: \.\.:9835: cannot listen"):
-        seeing.attach(place.app, listening(place.service, "..:9835"))
+        attach(place, "..:9835")
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, *problems: OSError) -> None:
     """Let the port be had only after these."""
-    real, refusals = figures_port._listening, iter(problems)
+    bind, refusals = metrics_port._Server.server_bind, iter(problems)
 
-    def slowly(*asked: Any) -> figures_port._Server:  # noqa: ANN401
+    def refuse_first(server: metrics_port._Server) -> None:
         if refusal := next(refusals, None):
             raise refusal
-        return real(*asked)
+        bind(server)
 
-    monkeypatch.setattr(figures_port, "_listening", slowly)
+    monkeypatch.setattr(metrics_port._Server, "server_bind", refuse_first)
 
 
 @pytest.mark.parametrize("errno", [EADDRINUSE, EADDRNOTAVAIL])
@@ -149,7 +153,7 @@ def get_when_it_listens(server: MetricsPort) -> int:
 
 def test_a_port_that_somebody_else_has_is_taken_when_they_have_left(place: Watched) -> None:
     with taken() as listen:
-        server = over_tcp(place.app.state.figures, listen, AGAIN_S)
+        server = MetricsPort(place.app.state.metrics, listen, AGAIN_S)
         server.start()
         assert server.address is None
     try:
@@ -161,9 +165,9 @@ def test_a_port_that_somebody_else_has_is_taken_when_they_have_left(place: Watch
 
 def test_an_address_that_is_not_there_yet_keeps_nobody_from_starting(place: Watched) -> None:
     with capture_logs() as lines:
-        looks = seeing.attach(place.app, listening(place.service, NOWHERE))
-    assert looks.tcp is not None
-    assert looks.tcp.address is None
+        looks = attach(place, NOWHERE)
+    assert looks.metrics_port is not None
+    assert looks.metrics_port.address is None
     assert [line["event"] for line in lines] == ["metrics.cannot_listen"]
 
 
@@ -179,27 +183,27 @@ def test_whatever_it_is_later_that_keeps_the_port_from_being_had_it_is_tried_aga
 
 def test_a_daemon_that_leaves_tries_no_more_and_does_not_wait(place: Watched) -> None:
     with taken() as listen:
-        server = over_tcp(place.app.state.figures, listen, again_s=3600)
+        server = MetricsPort(place.app.state.metrics, listen, retry_s=3600)
         server.start()
         began = time.monotonic()
         server.stop()
-        assert time.monotonic() - began < figures_port.LEAVE_S / 2
+        assert time.monotonic() - began < metrics_port.STOP_S / 2
         assert "metrics" not in {thread.name for thread in threads()}
     assert server.address is None
 
 
 def test_a_port_that_was_never_started_is_given_back(place: Watched) -> None:
-    server = over_tcp(place.app.state.figures, "127.0.0.1:0")
+    server = MetricsPort(place.app.state.metrics, "127.0.0.1:0")
     assert server.address is not None
     server.stop()
     socket.create_server(server.address).close()
 
 
 def test_everything_that_looks_starts_and_stops_together(place: Watched) -> None:
-    looks = seeing.attach(place.app, listening(place.service, "127.0.0.1:0"))
-    assert looks.tcp is not None
-    assert looks.tcp.address is not None
-    address = looks.tcp.address
+    looks = attach(place, "127.0.0.1:0")
+    assert looks.metrics_port is not None
+    assert looks.metrics_port.address is not None
+    address = looks.metrics_port.address
     looks.start()
     deadline = time.monotonic() + 10
     while len(looks.monitor.lags) < 3:

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.contract import Phase, Status, dump
 from runner.core.ports.devices import Device
-from runner.server.api import status as seeing
+from runner.server.api import status
 from tests.fakes.gpu.vitals import FakeVitals
 from tests.unit.runner.server.api.test_jobs import JOB, Site
 
@@ -27,10 +27,10 @@ class Place(Site):
         super().__post_init__()
         self.more: dict[str, dict[str, Any]] = {}
         self.starts: dict[str, str] = {}
-        seeing.attach(self.app, self.service, lambda: self.more, lambda row: self.starts.get(row.job.id))
+        status.attach(self.app, self.service, lambda: self.more, lambda row: self.starts.get(row.job.id))
 
     def overview(self, wait: float = 0) -> dict[str, Any]:
-        self.app.state.overviews._kept = None
+        self.app.state.overviews._cached = None
         found: dict[str, Any] = self.ask("GET", f"/overview?wait={wait}").json()
         return found
 

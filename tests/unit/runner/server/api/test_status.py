@@ -1,4 +1,4 @@
-"""What was used and the figures, as the socket and a TCP port give them."""
+"""What was used and the metrics, as the socket and a TCP port give them."""
 
 import time
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runner.server.api.exposition import CONTENT_TYPE, METRICS
+from runner.server.api.metrics import CONTENT_TYPE, METRICS
 from tests.unit.runner.server.api.test_jobs import JOB
 from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
 
-Figures = dict[tuple[str, ...], float]
+Metrics = dict[tuple[str, ...], float]
 
 
 class Watched(Place):
@@ -21,13 +21,13 @@ class Watched(Place):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.monitor = self.app.state.figures.monitor
+        self.monitor = self.app.state.metrics.monitor
 
     def scrape(self) -> httpx.Response:
-        self.app.state.overviews._kept = None
+        self.app.state.overviews._cached = None
         return self.ask("GET", "/../metrics")
 
-    def figures(self) -> Figures:
+    def metrics(self) -> Metrics:
         return read(self.scrape().text)
 
     def lends(self) -> None:
@@ -42,7 +42,7 @@ class Watched(Place):
             )
 
 
-def read(text: str) -> Figures:
+def read(text: str) -> Metrics:
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
@@ -80,10 +80,10 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(place: Watched, wrong: 
     assert place.ask("GET", f"/usage?{wrong}").status_code == 422
 
 
-# --- figures
+# --- metrics
 
 
-def test_the_figures_are_a_text_that_every_line_of_is_understood(place: Watched) -> None:
+def test_the_metrics_are_a_text_that_every_line_of_is_understood(place: Watched) -> None:
     place.submit(GPU_JOB)
     place.until("running")
     place.monitor.look()
@@ -105,7 +105,7 @@ def test_the_figures_are_a_text_that_every_line_of_is_understood(place: Watched)
 def test_what_is_known_of_some_devices_only_is_told_of_those(place: Watched) -> None:
     place.lately.known.clear()
     place.more["GPU-b"] = {"temperature_c": 61, "power_w": 412.5, "used_bytes": 8 * 1024**3}
-    found = place.figures()
+    found = place.metrics()
     assert found["runner_device_temperature_celsius", "GPU-b", "GPU-1"] == 61
     assert found["runner_device_power_watts", "GPU-b", "GPU-1"] == 412.5
     assert found["runner_device_memory_used_ratio", "GPU-b", "GPU-1"] == 0.1
@@ -118,7 +118,7 @@ def test_the_queue_is_told_by_class_and_by_the_age_of_its_oldest(place: Watched)
     place.until("running")
     place.submit(both)
     place.until("queued", "2")
-    found = place.figures()
+    found = place.metrics()
     assert found["runner_queue_jobs", "normal"] == 1
     assert 0 <= found["runner_queue_oldest_seconds",] < 60
 
@@ -130,7 +130,7 @@ def test_ends_and_decisions_are_counted(place: Watched) -> None:
     place.complete()
     place.until("finished")
     place.monitor.look()
-    found = place.figures()
+    found = place.metrics()
     assert found["runner_attempts_ended_total", "completed"] == 1
     assert found["runner_decisions_total", "exit", "done"] == 1
 
@@ -149,11 +149,11 @@ def test_every_figure_that_is_promised_is_given(place: Watched) -> None:
     place.submit(both)
     place.until("queued", "3")
     place.monitor.look()
-    assert {name for name, *_ in place.figures()} == {metric.name for metric in METRICS}
+    assert {name for name, *_ in place.metrics()} == {each.name for each in METRICS}
 
 
 def test_a_scrape_does_not_wait_for_the_loop(place: Watched) -> None:
     began = time.monotonic()
     place.service.daemon.stop()  # nobody would answer
-    assert place.figures()["runner_alarms",] == 0
+    assert place.metrics()["runner_alarms",] == 0
     assert time.monotonic() - began < 10

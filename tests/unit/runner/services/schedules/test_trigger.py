@@ -406,7 +406,7 @@ def test_a_schedule_whose_time_zone_has_gone_rests_and_says_why(site: Clockwork)
     site.tick()
     found = site.books.known(row.id)
     assert site.schedules.next_times(found) == ()
-    assert [row.at.utcoffset() for row in site.schedules.occasions(found)] == [timedelta(0)]
+    assert [row.at.utcoffset() for row in site.schedules.firings(found)] == [timedelta(0)]
     assert (found.state, found.note.split(":")[0]) == (
         "paused",
         'there is no time zone "Europe/Bonn"; for example Europe/Berlin or UTC',

@@ -8,7 +8,6 @@ import pytest
 
 from runner.adapters.sqlite import store
 from runner.base.errors import Unavailable
-from runner.server.api import cancelling
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error, wait_until
 
 MATRIX = JOB + "resources: {cpus: 4}\nmatrix: {values: {seed: [1, 2, 3, 4]}}\n"
@@ -17,7 +16,6 @@ MATRIX = JOB + "resources: {cpus: 4}\nmatrix: {values: {seed: [1, 2, 3, 4]}}\n"
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path)
-    cancelling.attach(site.app)
     yield site
     site.service.daemon.stop()
 

@@ -215,8 +215,3 @@ def tightest(first: Ceilings, second: Ceilings) -> Ceilings:
         ),
         min(first.no_progress, second.no_progress),
     )
-
-
-def digest(policy: Policy) -> str:
-    """Return twelve hexadecimal digits that two policies share only if they are the same."""
-    return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]

@@ -13,7 +13,8 @@ from typing import Final
 
 from jobs import contract
 from runner.base.textfile import FileError, Problem, one_line, quoted
-from runner.core.policy.model import Backoff, Ceilings, Policy, Setting, digest, tightest
+from runner.core.policy.digest import compute_digest
+from runner.core.policy.model import Backoff, Ceilings, Policy, Setting, tightest
 from runner.files.job.model import JobFile, Retry
 from runner.files.job.paths import PathCheck, find_path_problems
 from runner.files.policy import dump as policy_text
@@ -130,13 +131,13 @@ def digests(text: str | None, policy: Policy) -> str:
 
     Where the job file has tightened it to ``policy``, the digest of what came of that is added.
     """
-    written, held = digest(deserialized(text)), digest(policy)
+    written, held = compute_digest(deserialized(text)), compute_digest(policy)
     return written if written == held else f"{written} + retry: {held}"
 
 
 def kept_digest(policy: Policy) -> str:
     """Return the digest that a policy will have once it is kept with a job."""
-    return digest(deserialized(serialized(policy)))
+    return compute_digest(deserialized(serialized(policy)))
 
 
 def in_force(job: JobFile, policy: Policy) -> Policy:

@@ -18,7 +18,7 @@ from runner.core.policy.change_class import (
     classify_change,
     workload_rules,
 )
-from runner.core.policy.model import digest
+from runner.core.policy.digest import compute_digest
 from runner.files.policy.of_job import deserialized
 from runner.services.submission.revision import Revision
 
@@ -72,7 +72,7 @@ def _policy(revision: Revision) -> JsonValue:
 
 
 def _digest(revision: Revision) -> str:
-    return digest(deserialized(revision.policy))
+    return compute_digest(deserialized(revision.policy))
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, JsonValue]]:  # noqa: ANN401  (JSON)

@@ -7,8 +7,9 @@ from pathlib import Path
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
+from runner.core.policy.digest import compute_digest
 from runner.core.policy.facts import FactValue
-from runner.core.policy.model import Policy, digest
+from runner.core.policy.model import Policy
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits
@@ -20,7 +21,7 @@ from runner.files.policy import load as files
 
 @cache
 def pinned(policy: Policy) -> PinnedPolicy:
-    return PinnedPolicy(policy, digest(policy))
+    return PinnedPolicy(policy, compute_digest(policy))
 
 
 @cache

@@ -17,10 +17,11 @@ from runner.core.job.states import Preparing, Running, Starting, Stopping, StopR
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.decision import Guard
+from runner.core.policy.digest import compute_digest
 from runner.core.policy.explain import explain_record
 from runner.core.policy.facts import FactValue
 from runner.core.policy.history import History
-from runner.core.policy.model import Adjustment, Policy, Rule, Setting, Source, Verb, digest
+from runner.core.policy.model import Adjustment, Policy, Rule, Setting, Source, Verb
 from runner.core.policy.model import StartPoint as Origin
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy
 from runner.core.ports.executor import Gone
@@ -85,7 +86,7 @@ class Case:
         if reason is not None:
             state = Stopping(LATER, "img", self.attempt, lent, reason, LATER, by=by, started=NOW)
         ended = AttemptEnd(1, "exception", checkpoint_step=next(iter(self.steps), None))
-        pinned = PinnedPolicy(self.policy, digest(self.policy))
+        pinned = PinnedPolicy(self.policy, compute_digest(self.policy))
         findings = ExitFindings(ended, pinned, self.facts, self.steps, "spec", self.poisoned_at)
         news = Examined("1", 1, LATER, findings)
         found = decide_exit(self.context, self.row(replace(self.job, state=state)), news)

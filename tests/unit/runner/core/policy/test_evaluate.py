@@ -24,7 +24,6 @@ from runner.core.policy.model import (
     Source,
     StartPoint,
     Verb,
-    digest,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -646,11 +645,3 @@ def test_a_history_and_a_verdict_can_be_kept_as_json() -> None:
     histories, verdicts = TypeAdapter(History), TypeAdapter(Action)
     assert histories.validate_json(histories.dump_json(decision.history)) == decision.history
     assert verdicts.validate_json(verdicts.dump_json(decision.verdict)) == decision.verdict
-
-
-def test_the_digest_tells_policies_apart() -> None:
-    one = policy(RESUME)
-    assert digest(one) == digest(policy(RESUME))
-    assert (
-        len({digest(one), digest(policy(replace(RESUME, tries=1))), digest(replace(one, name="other"))}) == 3
-    )

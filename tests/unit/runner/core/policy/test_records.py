@@ -6,6 +6,7 @@ import pytest
 
 from runner.core.policy.conditions import AllOf, Comparison, Operator
 from runner.core.policy.decision import Situation
+from runner.core.policy.digest import compute_digest
 from runner.core.policy.evaluate import decide
 from runner.core.policy.explain import (
     UNBOUNDED_GAIN,
@@ -28,7 +29,6 @@ from runner.core.policy.model import (
     Source,
     StartPoint,
     Verb,
-    digest,
 )
 from runner.core.policy.replay import Replay, replay, unsaved_s
 
@@ -66,7 +66,9 @@ def journal(policy: Policy, *ends: Facts, job: str = "7") -> list[Record]:
         kept.append(
             json.loads(
                 json.dumps(
-                    make_record(DecisionSubject(job, number, digest(policy)), policy, situation, decision)
+                    make_record(
+                        DecisionSubject(job, number, compute_digest(policy)), policy, situation, decision
+                    )
                 )
             )
         )
@@ -99,7 +101,7 @@ def test_a_record_is_json_and_gives_the_situation_back() -> None:
 def test_a_record_of_an_attempt_that_never_started() -> None:
     situation = Situation({"nan": True}, NOW)
     kept = make_record(
-        DecisionSubject("7", 1, digest(POLICY)),
+        DecisionSubject("7", 1, compute_digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.EXIT, History(), situation),
@@ -133,7 +135,7 @@ def test_an_explanation_has_every_rule_with_the_fact_that_decided() -> None:
 def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> None:
     situation = Situation({"data_wait": 0.9, "checkpoint.present": False}, NOW)
     watched = make_record(
-        DecisionSubject("7", 1, digest(POLICY)),
+        DecisionSubject("7", 1, compute_digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.WATCH, History(), situation),
@@ -141,7 +143,7 @@ def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> No
     assert "  advice of slow: slow" in list(explain_record(watched))
     assert "  keep by no rule; policy mine" in "\n".join(explain_record(watched))
     ended = make_record(
-        DecisionSubject("7", 1, digest(POLICY)),
+        DecisionSubject("7", 1, compute_digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.EXIT, History(), situation),
@@ -152,7 +154,7 @@ def test_an_explanation_says_what_limited_a_verdict_and_what_was_advised() -> No
 def test_an_explanation_has_the_economics() -> None:
     situation = Situation({"econ.resume_gain": 1.25, "econ.best": "resume"}, NOW)
     kept = make_record(
-        DecisionSubject("7", 1, digest(POLICY)),
+        DecisionSubject("7", 1, compute_digest(POLICY)),
         POLICY,
         situation,
         decide(POLICY, DecisionPoint.CHANGE, History(), situation),
@@ -167,7 +169,9 @@ def test_a_gain_that_nothing_stands_against_is_no_figure() -> None:
     situation = Situation({"econ.restart_gain": UNBOUNDED_GAIN}, NOW)
     decision = decide(asked, DecisionPoint.CHANGE, History(), situation)
     lines = list(
-        explain_record(make_record(DecisionSubject("7", 1, digest(asked)), asked, situation, decision))
+        explain_record(
+            make_record(DecisionSubject("7", 1, compute_digest(asked)), asked, situation, decision)
+        )
     )
     assert "  econ.restart_gain = without bound" in lines
     assert any("econ.restart_gain = without bound (wanted: " in line for line in lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.textfile import FileError
-from runner.core.policy.model import digest
+from runner.core.policy.digest import compute_digest
 from runner.files.job.load import load
 from runner.files.job.model import JobFile
 from runner.files.policy import load as files
@@ -97,7 +97,7 @@ def test_a_policy_has_one_digest_and_another_one_beside_it_where_the_job_file_ti
     free, tight = job(), job("retry: {max_attempts: 1}\n")
     assert of_job.digests(kept, of_job.in_force(free, of_job.deserialized(kept))) == own
     held = of_job.in_force(tight, of_job.deserialized(kept))
-    assert of_job.digests(kept, held) == f"{own} + retry: {digest(held)}"
+    assert of_job.digests(kept, held) == f"{own} + retry: {compute_digest(held)}"
 
 
 def test_a_name_that_there_is_not_is_a_mistake_of_the_job_file(tmp_path: Path) -> None:

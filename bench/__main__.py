@@ -1,11 +1,10 @@
-"""Benchmarks: ratios measured side by side, with what was aimed at and whether it was reached.
+"""Benchmarks: ratios measured side by side, each with its aim and whether it was reached.
 
-Everything is measured on a daemon, a state directory and queues of its own, which are
-gone afterwards.  docs/benchmarks.md says what each line means.
+Every measurement has its own daemon, state directory and queues, and removes them afterwards.
+docs/benchmarks.md explains each line.
 """
 
 import argparse
-import json
 import signal
 import sys
 import time
@@ -19,6 +18,7 @@ from bench.cases import (
     decide,
     dispatch,
     first_line,
+    idle_daemon,
     latency,
     listing,
     loader_memory,
@@ -29,19 +29,19 @@ from bench.cases import (
     stall,
     submit,
 )
-from bench.cases import idle_daemon as daemon
+from bench.support import kept
 from bench.support.machine import Machine, this_machine
-from bench.support.result import CannotMeasure, Line, NotMeasured, Result, as_json
-from bench.support.scratch import QUICK, Effort, Room, opened
+from bench.support.result import CannotMeasure, Line, NotMeasured, Result
+from bench.support.scratch import QUICK, Effort, Scratch, open_scratch
 from bench.support.table import render
 from runner.base.errors import RunnerError
 
-BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
+BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     submit.BENCH: submit.measure,
     post.BENCH: post.measure,
     first_line.BENCH: first_line.measure,
     resume.BENCH: resume.measure,
-    daemon.BENCH: daemon.measure,
+    idle_daemon.BENCH: idle_daemon.measure,
     listing.BENCH: listing.measure,
     decide.BENCH: decide.measure,
     placement.BENCH: placement.measure,
@@ -52,47 +52,40 @@ BENCHES: Final[dict[str, Callable[[Room], Iterator[Line]]]] = {
     stall.BENCH: stall.measure,
     loader_memory.BENCH: loader_memory.measure,
 }
-RESULTS: Final = Path(__file__).with_name("results")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what was asked for, print it, and keep it if it was all there is."""
+    """Measure what was asked for, print it, and keep it if everything was measured; or show what was kept."""
     asked = _parser().parse_args(argv)
+    if asked.show:
+        for path in kept.find(asked.results or kept.RESULTS, asked.names):
+            print(f"{path}\n{kept.show(path)}")
+        return 0
     names = asked.names or list(BENCHES)
     machine = this_machine()
     print(machine.text(), flush=True)
     effort = replace(QUICK if asked.quick else Effort(), whole=asked.whole)
-    with opened(effort) as room:
-        lines = [line for name in names for line in measured(name, room)]
-    text = f"{machine.text()}\n\n{render(lines)}"
+    with open_scratch(effort) as scratch:
+        lines = [line for name in names for line in measure_case(name, scratch)]
     print(f"\n{render(lines)}", end="")
-    keep = asked.results or (None if asked.quick or asked.names else RESULTS)
-    if keep is not None:
-        name = "-".join([machine.slug, *asked.names])
-        write(keep, name, machine, lines, text)
-        _draw(keep / f"{name}.png", machine, lines)
+    folder = asked.results or (None if asked.quick or asked.names else kept.RESULTS)
+    if folder is not None:
+        path = kept.write(folder, asked.names, machine, lines)
+        _draw(path.with_suffix(".png"), machine, lines)
     return 0
 
 
-def measured(name: str, room: Room) -> list[Line]:
-    """Return the lines of one bench; what goes wrong becomes a line that says so."""
+def measure_case(name: str, scratch: Scratch) -> list[Line]:
+    """Return the lines of one case; an error becomes a line with its reason."""
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     began = time.monotonic()
     lines: list[Line] = []
     try:
-        lines.extend(BENCHES[name](room))
+        lines.extend(BENCHES[name](scratch))
     except (CannotMeasure, RunnerError) as problem:
         lines.append(NotMeasured(name, name, " ".join(str(problem).split())))
     print(f"measured {name} in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return lines
-
-
-def write(directory: Path, name: str, machine: Machine, lines: Sequence[Line], text: str) -> None:
-    """Keep the numbers and the table of one sitting, named after the kind of machine."""
-    directory.mkdir(parents=True, exist_ok=True)
-    kept = {"machine": machine.as_json(), "lines": [as_json(line) for line in lines]}
-    (directory / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
-    (directory / f"{name}.txt").write_text(text)
 
 
 def _draw(path: Path, machine: Machine, lines: Sequence[Line]) -> None:
@@ -111,7 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--whole", action="store_true", help="burst: 300 jobs also in queues that need minutes for them"
     )
-    parser.add_argument("--results", type=Path, metavar="DIR", help="keep JSON and table here")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="keep the numbers below this directory")
+    parser.add_argument(
+        "--show", action="store_true", help="print the tables of kept results and measure nothing"
+    )
     return parser
 
 

@@ -11,13 +11,12 @@ from functools import partial
 from time import perf_counter
 from typing import Final
 
-from bench.rivals import gflow, slurm, spooler
-from bench.rivals import runner as ours
-from bench.rivals.protocol import Gate, Queue
-from bench.support import interleave as rounds
+from bench.rivals import gflow, runner, slurm, spooler
+from bench.rivals.protocol import BlockingJob, Queue
+from bench.support import interleave
 from bench.support.jobfile import CPUS
 from bench.support.result import CannotMeasure, Line, NotMeasured, Result, Series
-from bench.support.scratch import Effort, Room
+from bench.support.scratch import Effort, Scratch
 
 BENCH: Final = "burst"
 OURS: Final = "jobs that do nothing"
@@ -27,23 +26,25 @@ TUNING: Final = (
     "SlurmdDebug=error",
 )
 RIVALS: Final[dict[str, Callable[..., AbstractContextManager[Queue]]]] = {
-    "Slurm, default": slurm.queue,
-    "Slurm, tuned": partial(slurm.queue, more=TUNING),
-    "task-spooler": spooler.working,
-    "gflow": gflow.working,
+    "Slurm, default": slurm.running_cluster,
+    "Slurm, tuned": partial(slurm.running_cluster, more=TUNING),
+    "task-spooler": spooler.running_queue,
+    "gflow": gflow.running_queue,
 }
 FEW: Final = {"Slurm, default": 12, "Slurm, tuned": 30, "gflow": 10}
 """Of queues that take about a second for each job: what they do per second does not depend on how many."""
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield our jobs per second beside those of each other queue."""
     with ExitStack() as stack:
-        queues = {OURS: stack.enter_context(ours.working(room.directory("stage")))}
-        missing = list(joined(BENCH, OURS, room, stack, queues))
-        sizes = {name: size(room.effort, name) for name in queues}
-        contestants = {name: partial(seconds, room, queue, sizes[name]) for name, queue in queues.items()}
-        took = rounds.interleaved(room.effort.bursts, 0, contestants)
+        queues = {OURS: stack.enter_context(runner.running_queue(scratch.directory("daemon")))}
+        missing = list(start_rivals(BENCH, OURS, scratch, stack, queues))
+        sizes = {name: job_count(scratch.effort, name) for name in queues}
+        contestants = {
+            name: partial(time_burst, scratch, queue, sizes[name]) for name, queue in queues.items()
+        }
+        took = interleave.interleave(scratch.effort.bursts, 0, contestants)
     rates = {name: _rate(name, sizes[name], values) for name, values in took.items()}
     mine = rates.pop(OURS)
     yield from (Result(BENCH, mine, theirs) for theirs in rates.values())
@@ -51,31 +52,33 @@ def measure(room: Room) -> Iterator[Line]:
     yield from missing
 
 
-def size(effort: Effort, name: str) -> int:
+def job_count(effort: Effort, name: str) -> int:
     """Return how many jobs a queue gets."""
     few = effort.burst if effort.whole else FEW.get(name, effort.burst)
     return min(effort.burst, few)
 
 
-def joined(bench: str, mine: str, room: Room, stack: ExitStack, queues: dict[str, Queue]) -> Iterator[Line]:
+def start_rivals(
+    bench: str, mine: str, scratch: Scratch, stack: ExitStack, queues: dict[str, Queue]
+) -> Iterator[Line]:
     """Start the other queues, and yield a line for each that cannot be had."""
     for name, start in RIVALS.items():
         try:
-            rival = start(room.directory("rival"), may_install=room.effort.may_install)
+            rival = start(scratch.directory("rival"), may_install=scratch.effort.may_install)
             queues[name] = stack.enter_context(rival)
         except CannotMeasure as problem:
             yield NotMeasured(bench, f"{mine} beside {name}", str(problem))
 
 
-def seconds(room: Room, queue: Queue, jobs: int) -> float:
+def time_burst(scratch: Scratch, queue: Queue, jobs: int) -> float:
     """Return what a queue takes for so many jobs, from the moment when the first of them may begin."""
-    gate = Gate(room.directory("burst"))
+    gate = BlockingJob(scratch.directory("burst"))
     queue.submit(gate.argv, CPUS)
-    gate.await_begin()
+    gate.await_start()
     waiting = [queue.submit(("true",)) for _ in range(jobs)]
     began = perf_counter()
-    gate.let_go()
-    queue.come_to_rest(waiting)
+    gate.release()
+    queue.wait_until_idle(waiting)
     return perf_counter() - began
 
 

@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from bench.support import interleave as rounds
+from bench.support import interleave
 from bench.support.result import Aim, Line, Result, in_milliseconds
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 from bench.support.stats import percentile
 from runner.core.policy.decision import Situation
 from runner.core.policy.evaluate import decide
@@ -33,16 +33,16 @@ DECISIONS: Final = 1000
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield the 99th percentile of deciding, beside the default policy; and with the record of it."""
-    large, default = policy_of(RULES), named("default")
+    large, default = make_policy(RULES), named("default")
     contestants = {
-        "large": worst(large, with_record=False),
-        "default": worst(default, with_record=False),
-        "record": worst(large, with_record=True),
-        "default record": worst(default, with_record=True),
+        "large": time_slowest(large, with_record=False),
+        "default": time_slowest(default, with_record=False),
+        "record": time_slowest(large, with_record=True),
+        "default record": time_slowest(default, with_record=True),
     }
-    took = rounds.interleaved(room.effort.starts, room.effort.warmups, contestants)
+    took = interleave.interleave(scratch.effort.starts, scratch.effort.warmups, contestants)
     series = {name: in_milliseconds(LABELS[name], values) for name, values in took.items()}
     yield Result(BENCH, series["large"], series["default"], Aim(AIM_MS, "p50"))
     yield Result(
@@ -58,7 +58,7 @@ LABELS: Final = {
 }
 
 
-def policy_of(count: int) -> Policy:
+def make_policy(count: int) -> Policy:
     """Return a policy of so many rules, each with a few facts, of which the last is always true."""
     rules = [
         f"  - name: rule-{number}\n"
@@ -72,7 +72,7 @@ def policy_of(count: int) -> Policy:
     return load(text.encode(), Path("bench.yaml"))
 
 
-def ends() -> Iterator[Facts]:
+def exits() -> Iterator[Facts]:
     """Yield ends of attempts, one of each kind after the other."""
     for number in itertools.cycle(range(RULES)):
         yield {
@@ -93,18 +93,18 @@ def ends() -> Iterator[Facts]:
         }
 
 
-def worst(policy: Policy, *, with_record: bool) -> Callable[[], float]:
+def time_slowest(policy: Policy, *, with_record: bool) -> Callable[[], float]:
     """Return a contestant: the seconds below which 99 of 100 decisions stay."""
 
     def measure() -> float:
         gc.collect()
-        known = itertools.islice(ends(), DECISIONS)
-        return percentile([_one(policy, each, with_record=with_record) for each in known], 0.99)
+        known = itertools.islice(exits(), DECISIONS)
+        return percentile([_time_decision(policy, each, with_record=with_record) for each in known], 0.99)
 
     return measure
 
 
-def _one(policy: Policy, known: Facts, *, with_record: bool) -> float:
+def _time_decision(policy: Policy, known: Facts, *, with_record: bool) -> float:
     situation = Situation(known, NOW, NOW - timedelta(hours=1), "spec", "job")
     began = time.thread_time()
     decision = decide(policy, DecisionPoint.EXIT, History(), situation)

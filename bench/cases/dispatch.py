@@ -21,10 +21,10 @@ from typing import Final
 
 import structlog
 
-from bench.support import interleave as rounds
+from bench.support import interleave
 from bench.support.history import OWNER
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 from runner.adapters.host import as_user
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.host.run_directory import HostRunDirectory
@@ -54,14 +54,14 @@ AIM_PER_S: Final = 300.0
 AIM_RATIO: Final = 1.2
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield jobs per second with an empty store, and the cost of one job with a long history beside that."""
-    jobs, history = room.effort.dispatched, room.effort.finished_jobs
+    jobs, history = scratch.effort.dispatched, scratch.effort.finished_jobs
     contestants = {
-        "none": lambda: _seconds(room, jobs, None),
-        "many": lambda: _seconds(room, jobs, room.store()),
+        "none": lambda: _time_jobs(scratch, jobs, None),
+        "many": lambda: _time_jobs(scratch, jobs, scratch.store()),
     }
-    took = rounds.interleaved(room.effort.dispatches, min(room.effort.warmups, 1), contestants)
+    took = interleave.interleave(scratch.effort.dispatches, min(scratch.effort.warmups, 1), contestants)
     rate = Series(
         f"jobs through the daemon, {SLOTS} at a time", "jobs/s", tuple(jobs / s for s in took["none"])
     )
@@ -75,25 +75,25 @@ def _per_job(label: str, seconds: tuple[float, ...], jobs: int) -> Series:
     return Series(label, "ms", tuple(each / jobs * 1000 for each in seconds))
 
 
-def _seconds(room: Room, jobs: int, history: Path | None) -> float:
+def _time_jobs(scratch: Scratch, jobs: int, history: Path | None) -> float:
     """Return what it takes to get through so many jobs, from the moment when they may begin."""
-    directory = room.directory("dispatch")
+    directory = scratch.directory("dispatch")
     if history is not None:
         shutil.copy(history, directory / "store.db")
-    with logged(directory), site(directory) as here:
+    with log_to_file(directory), running_loop(directory) as here:
         here.submit("blocker", float(SLOTS))
         here.await_state(Running, 1)
         for number in range(jobs):
             here.submit(f"job-{number}", 1.0)
         here.await_state(Queued, jobs)
         began = time.perf_counter()
-        here.executor.let_go()
+        here.executor.release()
         here.await_end()
         return time.perf_counter() - began
 
 
 @contextmanager
-def logged(directory: Path) -> Iterator[None]:
+def log_to_file(directory: Path) -> Iterator[None]:
     """Let the daemon's log cost what it costs a daemon: its lines are made, and written to a file."""
     before = structlog.get_config()
     with (directory / "daemon.log").open("w") as file:
@@ -108,7 +108,7 @@ def logged(directory: Path) -> Iterator[None]:
                     vars(logger).pop("bind", None)  # a logger keeps what it was first used with
 
 
-class AtOnce:
+class InstantExecutor:
     """Satisfies ``Executor``: what is launched has ended, but for what holds up the rest."""
 
     kind: Final = "memory"
@@ -124,7 +124,7 @@ class AtOnce:
             self._known[request.key] = Gone(request.key, 0) if ended else Alive(request.key)
         self._wake()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End everything that is still alive."""
         with self._lock:
             self._known = {key: Gone(key, 0) for key in self._known}
@@ -169,19 +169,19 @@ class NoImages:
 
 
 @dataclass(slots=True)
-class Site:
+class InProcessDaemon:
     """A daemon in this process, with nothing between it and whoever submits."""
 
     directory: Path
     daemon: ControlLoop
-    executor: AtOnce
+    executor: InstantExecutor
     ended: Flag
     ids: Iterator[int]
 
     def submit(self, name: str, cpus: float) -> None:
         now = self.daemon.context.clock.now()
         job = Job(str(next(self.ids)), Preparing(now))
-        row = JobRow(job, name, OWNER, now, 50, revision(name, cpus, self.directory))
+        row = JobRow(job, name, OWNER, now, 50, make_revision(name, cpus, self.directory))
         self.daemon.ask(lambda: self.daemon.submit_all((row,), (f"submitted by {OWNER.name}: {name}",)))
 
     def await_state(self, state: type[Running | Queued], count: int) -> None:
@@ -195,7 +195,7 @@ class Site:
             states = [entry.row.job.state for entry in list(self.daemon.entries.values())]
             return sum(isinstance(each, state) for each in states) == count
 
-        rounds.wait_for(f"{count} jobs {state.__name__.lower()}", there, LIMIT_S, 0.02)
+        interleave.wait_for(f"{count} jobs {state.__name__.lower()}", there, LIMIT_S, 0.02)
 
     def await_end(self) -> None:
         """Return when no job is left: the end of the last one is in the store.
@@ -208,9 +208,9 @@ class Site:
 
 
 @contextmanager
-def site(directory: Path) -> Iterator[Site]:
+def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
     """Give a running daemon on a directory; afterwards it has left."""
-    store, executor, clock = SqliteStore(directory / "store.db"), AtOnce(), SystemClock()
+    store, executor, clock = SqliteStore(directory / "store.db"), InstantExecutor(), SystemClock()
     config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=NoImages(),
                            allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock,
                            users=as_user, open_directory=HostRunDirectory)  # fmt: skip
@@ -223,14 +223,14 @@ def site(directory: Path) -> Iterator[Site]:
     gc.freeze()
     daemon.start()
     try:
-        yield Site(directory, daemon, executor, ended, itertools.count(int(store.next_id())))
+        yield InProcessDaemon(directory, daemon, executor, ended, itertools.count(int(store.next_id())))
     finally:
         daemon.stop()
         gc.unfreeze()
         sys.setswitchinterval(before)
 
 
-def revision(name: str, cpus: float, directory: Path) -> str:
+def make_revision(name: str, cpus: float, directory: Path) -> str:
     """Return what the store keeps of the job file of a small program, as after a submission."""
     job = load(TEXT.format(name=name, cpus=cpus).encode(), directory / f"{name}.yaml")
     return Revision(

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from bench.rivals import container
-from bench.support import interleave as rounds
-from bench.support.daemon import Stage, command, stage
+from bench.support import interleave
+from bench.support.daemon import BenchDaemon, runner_command, running_daemon
 from bench.support.jobfile import job_text
 from bench.support.result import Aim, Line, Result, in_milliseconds
-from bench.support.rundir import prepared
-from bench.support.scratch import Room
+from bench.support.rundir import prepare_run_directory
+from bench.support.scratch import Scratch
 from bench.support.stats import median
 
 BENCH: Final = "first-line"
@@ -39,73 +39,77 @@ POLL_S: Final = 0.001
 Parts = dict[str, list[float]]
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield both of our clocks beside docker's."""
-    with stage(room.directory("stage")) as here:
-        file = here.write(job_text())
-        plan = here.plan(file, warm(here, file))
+    with running_daemon(scratch.directory("daemon")) as daemon:
+        file = daemon.write(job_text())
+        plan = daemon.plan(file, warm_up(daemon, file))
         parts: Parts = {}
         contestants = {
-            ACCEPTED: lambda: accepted(here, file, parts),
-            TYPED: lambda: typed(here, file),
-            BARE: docker(room, plan, plan.bare),
-            WALLED: docker(room, plan, plan.walled),
+            ACCEPTED: lambda: time_accepted(daemon, file, parts),
+            TYPED: lambda: time_typed(daemon, file),
+            BARE: time_docker(scratch, plan, plan.bare_argv),
+            WALLED: time_docker(scratch, plan, plan.hardened_argv),
         }
-        seconds = rounds.interleaved(room.effort.first_lines, room.effort.warmups, contestants)
+        seconds = interleave.interleave(scratch.effort.first_lines, scratch.effort.warmups, contestants)
     series = {name: in_milliseconds(name, values) for name, values in seconds.items()}
-    note = f"p50 of each part, from the daemon's events: {_told(parts)}"
+    note = f"p50 of each part, from the daemon's events: {_format_parts(parts)}"
     yield Result(BENCH, series[ACCEPTED], series[BARE], Aim(1.0, "ratio"), note)
     yield Result(BENCH, series[ACCEPTED], series[WALLED])
     yield Result(BENCH, series[TYPED], series[BARE], Aim(1.3, "ratio"))
     yield Result(BENCH, series[TYPED], series[WALLED])
 
 
-def warm(here: Stage, file: Path) -> str:
+def warm_up(daemon: BenchDaemon, file: Path) -> str:
     """Return the image of a job that has started once: from here on nothing is built."""
-    job = here.submit(file)
-    image = here.await_state(job, "running")["image"]
-    here.end(job)
+    job = daemon.submit(file)
+    image = daemon.await_state(job, "running")["image"]
+    daemon.end(job)
     return str(image)
 
 
-def accepted(here: Stage, file: Path, parts: Parts) -> float:
+def time_accepted(daemon: BenchDaemon, file: Path, parts: Parts) -> float:
     """Return the seconds from the daemon's answer to the first line, and keep where they went."""
-    job = here.submit(file)
+    job = daemon.submit(file)
     began = time.perf_counter()
-    seen = not_empty(here.log(job, 1))
+    seen = await_content(daemon.log(job, 1))
     seen_at = time.time()
-    here.await_state(job, "running")
-    for name, seconds in ways({e["kind"]: e["at"] for e in here.events(job)}, seen_at).items():
+    daemon.await_state(job, "running")
+    for name, seconds in split_by_events({e["kind"]: e["at"] for e in daemon.events(job)}, seen_at).items():
         parts.setdefault(name, []).append(seconds * 1000)
-    here.end(job)
+    daemon.end(job)
     return seen - began
 
 
-def typed(here: Stage, file: Path) -> float:
+def time_typed(daemon: BenchDaemon, file: Path) -> float:
     """Return the seconds from the start of ``runner submit`` to the first line."""
-    job = here.next_id()
+    job = daemon.next_id()
     began = time.perf_counter()
-    with subprocess.Popen([*command(), "submit", str(file)], env=here.environment, stdout=subprocess.DEVNULL):
-        seen = not_empty(here.log(job, 1))
-    here.await_state(job, "running")
-    here.end(job)
+    with subprocess.Popen(
+        [*runner_command(), "submit", str(file)], env=daemon.environment, stdout=subprocess.DEVNULL
+    ):
+        seen = await_content(daemon.log(job, 1))
+    daemon.await_state(job, "running")
+    daemon.end(job)
     return seen - began
 
 
-def docker(room: Room, plan: container.Plan, argv: Callable[[str, Path], list[str]]) -> Callable[[], float]:
+def time_docker(
+    scratch: Scratch, plan: container.DockerPlan, argv: Callable[[str, Path], list[str]]
+) -> Callable[[], float]:
     """Return a contestant: ``docker run`` until its command has printed something."""
     numbers = itertools.count(1)
 
     def measure() -> float:
-        run_dir = prepared(room.directory("docker"), plan)
-        name = f"{room.root.name}-{argv.__name__}-{next(numbers)}"
+        run_dir = prepare_run_directory(scratch.directory("docker"), plan)
+        name = f"{scratch.root.name}-{argv.__name__}-{next(numbers)}"
         output = run_dir / "output"
-        return container.watched(argv(name, run_dir), output, lambda: not_empty(output))
+        return container.time_until(argv(name, run_dir), output, lambda: await_content(output))
 
     return measure
 
 
-def ways(events: Mapping[str, str], seen_at: float) -> dict[str, float]:
+def split_by_events(events: Mapping[str, str], seen_at: float) -> dict[str, float]:
     """Return the seconds of each part of the way, from the times in the job's events."""
     kinds = ("submitted", "image_ready", "placed", "launched")
     times = [*(datetime.fromisoformat(events[kind]).timestamp() for kind in kinds), seen_at]
@@ -113,9 +117,9 @@ def ways(events: Mapping[str, str], seen_at: float) -> dict[str, float]:
     return {part: after - before for part, before, after in zip(parts, times, times[1:], strict=False)}
 
 
-def not_empty(path: Path) -> float:
+def await_content(path: Path) -> float:
     """Return when a file first had content, on ``time.perf_counter``'s clock."""
-    return rounds.wait_for("the first line", lambda: _size(path) > 0, LIMIT_S, POLL_S)
+    return interleave.wait_for("the first line", lambda: _size(path) > 0, LIMIT_S, POLL_S)
 
 
 def _size(path: Path) -> int:
@@ -125,5 +129,5 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _told(parts: Parts) -> str:
+def _format_parts(parts: Parts) -> str:
     return ", then ".join(f"{name} {median(values):.0f} ms" for name, values in parts.items())

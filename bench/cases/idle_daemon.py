@@ -12,12 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from bench.support import interleave as rounds
-from bench.support.daemon import FOREVER, Stage, answered, launch, leave, stage
+from bench.support import interleave
+from bench.support.daemon import (
+    FOREVER,
+    BenchDaemon,
+    await_first_answer,
+    launch_daemon,
+    running_daemon,
+    terminate_daemon,
+)
 from bench.support.jobfile import job_text
-from bench.support.process import busy_percent, memory_of
+from bench.support.process import busy_percent, resident_memory
 from bench.support.result import Aim, Line, Result, Series
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 
 BENCH: Final = "daemon"
 LIBRARIES: Final = "docker, fastapi, pydantic, structlog, uvicorn, yaml"
@@ -28,54 +35,54 @@ AIM_IDLE_PERCENT: Final = 1.0
 SETTLE_S: Final = 2.0
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield start, memory and idle time, with as many finished jobs as the effort says."""
-    directory = with_history(room)
-    history = f"{room.effort.finished_jobs:,} finished jobs"
+    directory = with_history(scratch)
+    history = f"{scratch.effort.finished_jobs:,} finished jobs"
     memory: list[float] = []
     contestants = {
         "start": _start(directory, memory),
-        "floor": rounds.command([sys.executable, "-c", f"import {LIBRARIES}"], {}),
+        "floor": interleave.time_command([sys.executable, "-c", f"import {LIBRARIES}"], {}),
     }
-    seconds = rounds.interleaved(room.effort.starts, room.effort.warmups, contestants)
+    seconds = interleave.interleave(scratch.effort.starts, scratch.effort.warmups, contestants)
     start = Series(f"start to first answer, {history}", "s", seconds["start"])
     yield Result(BENCH, start, Series(FLOOR, "s", seconds["floor"]), Aim(AIM_START_S, "p50"))
     resident = Series("resident memory after start", "MiB", tuple(memory))
     yield Result(BENCH, resident, None, Aim(AIM_MEMORY_MIB, "p50"))
-    with stage(directory) as here:
-        yield from _idle(here, room.effort.idle_s)
+    with running_daemon(directory) as daemon:
+        yield from _idle(daemon, scratch.effort.idle_s)
 
 
-def with_history(room: Room) -> Path:
+def with_history(scratch: Scratch) -> Path:
     """Return a fresh state directory with many finished jobs in its store."""
-    directory = room.directory("history")
-    shutil.copy(room.store(), directory / "store.db")
+    directory = scratch.directory("history")
+    shutil.copy(scratch.store(), directory / "store.db")
     return directory
 
 
 def _start(directory: Path, memory: list[float]) -> Callable[[], float]:
     def measure() -> float:
         began = time.perf_counter()
-        process = launch(directory)
+        process = launch_daemon(directory)
         try:
-            took = answered(directory, process) - began
-            memory.append(memory_of(process.pid))
+            took = await_first_answer(directory, process) - began
+            memory.append(resident_memory(process.pid))
         finally:
-            leave(process)
+            terminate_daemon(process)
         return took
 
     return measure
 
 
-def _idle(here: Stage, seconds: float) -> Iterator[Line]:
+def _idle(daemon: BenchDaemon, seconds: float) -> Iterator[Line]:
     aim = Aim(AIM_IDLE_PERCENT, "p50")
     time.sleep(min(SETTLE_S, seconds))
-    nothing = busy_percent(here.process.pid, seconds)
+    nothing = busy_percent(daemon.process.pid, seconds)
     yield Result(BENCH, Series("processor time, no job", "%", (nothing,)), None, aim)
-    job = here.submit(here.write(job_text(steps=FOREVER)))
-    here.await_state(job, "running")
+    job = daemon.submit(daemon.write(job_text(steps=FOREVER)))
+    daemon.await_state(job, "running")
     time.sleep(min(SETTLE_S, seconds))
-    one = busy_percent(here.process.pid, seconds)
+    one = busy_percent(daemon.process.pid, seconds)
     yield Result(BENCH, Series("processor time, one job running", "%", (one,)), None, aim)
-    used = Series("resident memory with that job", "MiB", (memory_of(here.process.pid),))
+    used = Series("resident memory with that job", "MiB", (resident_memory(daemon.process.pid),))
     yield Result(BENCH, used, None, Aim(AIM_MEMORY_MIB, "p50"))

@@ -13,11 +13,11 @@ from time import time
 from typing import Final
 
 from bench.cases import burst
-from bench.rivals import runner as ours
+from bench.rivals import runner
 from bench.rivals.protocol import Queue
-from bench.support import interleave as rounds
+from bench.support import interleave
 from bench.support.result import Aim, CannotMeasure, Line, Result, in_milliseconds
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 from bench.support.stats import median
 
 BENCH: Final = "latency"
@@ -29,45 +29,45 @@ LIMIT_S: Final = 60.0
 Ends = dict[str, list[float]]
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield both of our clocks, the second beside those of other queues."""
     ends: Ends = {}
     with ExitStack() as stack:
-        own = stack.enter_context(ours.working(room.directory("stage")))
+        own = stack.enter_context(runner.running_queue(scratch.directory("daemon")))
         queues: dict[str, Queue] = {TYPED: own}
-        missing = list(burst.joined(BENCH, TYPED, room, stack, queues))
-        contestants: dict[str, Callable[[], float]] = {ACCEPTED: partial(accepted, room, own)}
+        missing = list(burst.start_rivals(BENCH, TYPED, scratch, stack, queues))
+        contestants: dict[str, Callable[[], float]] = {ACCEPTED: partial(time_accepted, scratch, own)}
         for name, queue in queues.items():
-            contestants[name] = partial(typed, room, queue, ends.setdefault(name, []))
-        took = rounds.interleaved(room.effort.latencies, min(room.effort.warmups, 1), contestants)
+            contestants[name] = partial(time_typed, scratch, queue, ends.setdefault(name, []))
+        took = interleave.interleave(scratch.effort.latencies, min(scratch.effort.warmups, 1), contestants)
     series = {name: in_milliseconds(name, values) for name, values in took.items()}
-    yield Result(BENCH, series.pop(ACCEPTED), None, Aim(AIM_MS, "p50"), _told(ends))
+    yield Result(BENCH, series.pop(ACCEPTED), None, Aim(AIM_MS, "p50"), _format_ends(ends))
     mine = series.pop(TYPED)
     yield from (Result(BENCH, mine, theirs) for theirs in series.values())
     yield from missing
 
 
-def accepted(room: Room, queue: Queue) -> float:
+def time_accepted(scratch: Scratch, queue: Queue) -> float:
     """Return the seconds from the answer to a submission to the start of its program."""
-    stamp = Stamp(room.directory("latency"))
+    stamp = StartTimestamp(scratch.directory("latency"))
     job = queue.submit(stamp.argv)
     answered = time()
-    queue.come_to_rest([job])
+    queue.wait_until_idle([job])
     return stamp.written() - answered
 
 
-def typed(room: Room, queue: Queue, ends: list[float]) -> float:
+def time_typed(scratch: Scratch, queue: Queue, ends: list[float]) -> float:
     """Return the seconds from the start of a command to that of its program; keep those from its end."""
-    stamp = Stamp(room.directory("latency"))
+    stamp = StartTimestamp(scratch.directory("latency"))
     began = time()
-    job = queue.typed(stamp.argv)
+    job = queue.submit_typed(stamp.argv)
     ended = time()
-    queue.come_to_rest([job])
+    queue.wait_until_idle([job])
     ends.append(stamp.written() - ended)
     return stamp.written() - began
 
 
-class Stamp:
+class StartTimestamp:
     """A program that writes down when it was started."""
 
     def __init__(self, directory: Path) -> None:
@@ -85,14 +85,14 @@ class Stamp:
         Raises:
             CannotMeasure: it has written nothing.
         """
-        rounds.wait_for("the program's start", lambda: self._path.stat().st_size > 0, LIMIT_S, 0.001)
+        interleave.wait_for("the program's start", lambda: self._path.stat().st_size > 0, LIMIT_S, 0.001)
         try:
             return float(self._path.read_text())
         except ValueError as error:
             raise CannotMeasure("the program has written no time") from error
 
 
-def _told(ends: Ends) -> str:
+def _format_ends(ends: Ends) -> str:
     parts = ", ".join(
         f"{name.partition(' to ')[0]} {median(each) * 1000:.0f} ms" for name, each in ends.items()
     )

@@ -17,9 +17,9 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from bench.support import chart
-from bench.support.process import Held, held_by_tree
+from bench.support.process import HeldMemory, held_by_tree
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 from bench.support.stats import slope
 from jobs.contract import AttemptSpec, Profile, RunPaths
 from jobs.contract.plans.imu_stream import ImuStream
@@ -41,22 +41,22 @@ LIMIT_S: Final = 900.0
 RESIDENT: Final = "resident memory by epoch"
 DISTINCT: Final = "distinct memory by epoch"
 
-Look: TypeAlias = tuple[int, Held]
+Look: TypeAlias = tuple[int, HeldMemory]
 """A step, and the memory at that time."""
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield resident memory by epoch and how much it grows, for each number of loader processes."""
-    steps = max(4, int(STEPS * room.effort.turn_share))
-    recordings, epochs = room.directory("recordings"), room.effort.epochs
-    record(recordings, steps)
-    for loaders in room.effort.loaders:
-        spec = spec_of(recordings, loaders, steps, epochs)
-        looks = watched(RunPaths(room.directory("loaders"), 1, 1), spec)
-        yield from lines_of(loaders, by_epoch(looks, steps, epochs))
+    steps = max(4, int(STEPS * scratch.effort.turn_share))
+    recordings, epochs = scratch.directory("recordings"), scratch.effort.epochs
+    write_recordings(recordings, steps)
+    for loaders in scratch.effort.loaders:
+        spec = make_spec(recordings, loaders, steps, epochs)
+        looks = watch_memory(RunPaths(scratch.directory("loaders"), 1, 1), spec)
+        yield from make_lines(loaders, memory_by_epoch(looks, steps, epochs))
 
 
-def lines_of(loaders: int, memory: Sequence[Held]) -> Iterator[Line]:
+def make_lines(loaders: int, memory: Sequence[HeldMemory]) -> Iterator[Line]:
     """Yield the lines for what was held in each epoch."""
     resident = [each.resident for each in memory]
     distinct = [each.distinct for each in memory]
@@ -90,7 +90,7 @@ def _per_epoch(memory: Sequence[float]) -> str:
     return f"{value:+.0f} KiB per epoch ({low:+.0f} to {high:+.0f}), from epoch {first} on"
 
 
-def spec_of(recordings: Path, loaders: int, steps: int, epochs: int) -> AttemptSpec:
+def make_spec(recordings: Path, loaders: int, steps: int, epochs: int) -> AttemptSpec:
     plan = ImuStream(
         data=str(recordings),
         steps=steps * epochs,
@@ -105,7 +105,7 @@ def spec_of(recordings: Path, loaders: int, steps: int, epochs: int) -> AttemptS
     return AttemptSpec(job_id="bench", attempt=1, lineage=1, workload=plan, profile=profile)
 
 
-def record(directory: Path, steps: int) -> None:
+def write_recordings(directory: Path, steps: int) -> None:
     """Write invented recordings, as many windows as so many steps take."""
     import numpy as np  # with the trainer's packages
 
@@ -118,7 +118,7 @@ def record(directory: Path, steps: int) -> None:
     (directory / "index.csv").write_text("\n".join(rows) + "\n")
 
 
-def watched(paths: RunPaths, spec: AttemptSpec) -> list[Look]:
+def watch_memory(paths: RunPaths, spec: AttemptSpec) -> list[Look]:
     """Train to the end, looking at the memory all the time.
 
     Raises:
@@ -138,7 +138,7 @@ def watched(paths: RunPaths, spec: AttemptSpec) -> list[Look]:
     return looks
 
 
-def by_epoch(looks: Sequence[Look], steps: int, epochs: int) -> list[Held]:
+def memory_by_epoch(looks: Sequence[Look], steps: int, epochs: int) -> list[HeldMemory]:
     """Return the median of the looks in each epoch; the one next to it where nobody has looked.
 
     What comes after the last step is not looked at: the loader processes are gone by then.
@@ -152,11 +152,11 @@ def by_epoch(looks: Sequence[Look], steps: int, epochs: int) -> list[Held]:
     return [_within(during, epoch * steps, (epoch + 1) * steps) for epoch in range(epochs)]
 
 
-def _within(looks: Sequence[Look], first: int, beyond: int) -> Held:
+def _within(looks: Sequence[Look], first: int, beyond: int) -> HeldMemory:
     seen = [held for step, held in looks if first <= step < beyond]
     if not seen:
         return min(looks, key=lambda look: abs(look[0] - first))[1]
-    return Held(median(each.resident for each in seen), median(each.distinct for each in seen))
+    return HeldMemory(median(each.resident for each in seen), median(each.distinct for each in seen))
 
 
 def _looks(process: subprocess.Popen[bytes], status: Path) -> Iterator[Look]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.support import interleave as rounds
-from bench.support.lockstep import Ended, Lane, Missing, Setup, side_by_side
+from bench.support import interleave
+from bench.support.lockstep import MissingPackage, Setup, TrainingProcess, TrainingResult, start_trainings
 from bench.support.result import Aim, Line, NotMeasured, Result, in_milliseconds
-from bench.support.scratch import Effort, Room
+from bench.support.scratch import Effort, Scratch
 from jobs.contract import STDLIB, AttemptSpec, Profile
 from jobs.contract.plans.causal_lm import CausalLm
 
@@ -23,10 +23,10 @@ AIM_FRAMEWORKS: Final = 1.0
 OURS: Final = "ours"
 BY_HAND: Final = "loop by hand"
 LOOPS: Final = {
-    OURS: "bench.rivals.loops:ours",
-    BY_HAND: "bench.rivals.loops:by_hand",
-    "Lightning": "bench.rivals.arm_lightning:lightning",
-    "Hugging Face Trainer": "bench.rivals.arm_huggingface:huggingface",
+    OURS: "bench.rivals.loops:train_with_runner",
+    BY_HAND: "bench.rivals.loops:train_by_hand",
+    "Lightning": "bench.rivals.loop_lightning:lightning",
+    "Hugging Face Trainer": "bench.rivals.loop_huggingface:huggingface",
 }
 SETTLING: Final = 10  # steps before the first turn
 
@@ -50,25 +50,25 @@ CASES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LoopTimes:
     """One loop: seconds of a step in each turn, and what it learnt."""
 
     seconds: tuple[float, ...]
     cpu_s: tuple[float, ...]
-    ended: Ended
+    ended: TrainingResult
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield our step beside that of every other loop, by the clock and in processor time."""
-    for case in CASES[-room.effort.cases :]:
-        sittings = [_measured(case, room) for _ in range(room.effort.sittings)]
-        loops = {name: joined([sitting[name] for sitting in sittings]) for name in LOOPS}
+    for case in CASES[-scratch.effort.cases :]:
+        repeats = [_time_loops(case, scratch) for _ in range(scratch.effort.repeats)]
+        loops = {name: merge_repeats([repeat[name] for repeat in repeats]) for name in LOOPS}
         for name in LOOPS:
             if name != OURS:
-                yield from compared(case, name, loops[OURS], loops[name])
+                yield from compare(case, name, loops[OURS], loops[name])
 
 
-def spec_of(case: Case, turns: int, steps: int) -> AttemptSpec:
+def make_spec(case: Case, turns: int, steps: int) -> AttemptSpec:
     """Return the spec of all loops: one thread, no evaluation, no checkpoint before the last step."""
     plan = CausalLm(
         data=STDLIB,
@@ -84,45 +84,49 @@ def spec_of(case: Case, turns: int, steps: int) -> AttemptSpec:
     return AttemptSpec(job_id="bench", attempt=1, lineage=1, workload=plan, profile=profile)
 
 
-def _measured(case: Case, room: Room) -> dict[str, Measured | Missing]:
-    effort, steps = room.effort, max(1, int(case.steps * room.effort.turn_share))
-    spec = spec_of(case, effort.warmups + effort.turns, steps)
+def _time_loops(case: Case, scratch: Scratch) -> dict[str, LoopTimes | MissingPackage]:
+    effort, steps = scratch.effort, max(1, int(case.steps * scratch.effort.turn_share))
+    spec = make_spec(case, effort.warmups + effort.turns, steps)
     setups = {
-        name: Setup(loop, room.directory(name.replace(" ", "-")), spec, SETTLING, steps)
+        name: Setup(loop, scratch.directory(name.replace(" ", "-")), spec, SETTLING, steps)
         for name, loop in LOOPS.items()
     }
-    with side_by_side(setups) as work_queue:
-        there = {name: lane for name, lane in work_queue.items() if isinstance(lane, Lane)}
-        took = rounds.interleaved(
-            effort.turns, effort.warmups, {name: lane.turn for name, lane in there.items()}
+    with start_trainings(setups) as processes:
+        there = {name: process for name, process in processes.items() if isinstance(process, TrainingProcess)}
+        took = interleave.interleave(
+            effort.turns, effort.warmups, {name: process.turn for name, process in there.items()}
         )
         return {
-            name: Measured(took[name], _cpu(lane, effort), lane.end()) if isinstance(lane, Lane) else lane
-            for name, lane in work_queue.items()
+            name: LoopTimes(took[name], _cpu(process, effort), process.end())
+            if isinstance(process, TrainingProcess)
+            else process
+            for name, process in processes.items()
         }
 
 
-def _cpu(lane: Lane, effort: Effort) -> tuple[float, ...]:
-    return tuple(turn.cpu_s / lane.setup.every for turn in lane.turns[effort.warmups :])
+def _cpu(process: TrainingProcess, effort: Effort) -> tuple[float, ...]:
+    return tuple(turn.cpu_s / process.setup.every for turn in process.turns[effort.warmups :])
 
 
-def joined(sittings: Sequence[Measured | Missing]) -> Measured | Missing:
+def merge_repeats(repeats: Sequence[LoopTimes | MissingPackage]) -> LoopTimes | MissingPackage:
     """Return the turns of all sittings; they end alike, for they differ in nothing but where memory lies."""
-    there = [each for each in sittings if isinstance(each, Measured)]
-    if len(there) < len(sittings):
-        return next(each for each in sittings if isinstance(each, Missing))
-    seconds = tuple(each for sitting in there for each in sitting.seconds)
-    cpu_s = tuple(each for sitting in there for each in sitting.cpu_s)
-    return Measured(seconds, cpu_s, there[-1].ended)
+    there = [each for each in repeats if isinstance(each, LoopTimes)]
+    if len(there) < len(repeats):
+        return next(each for each in repeats if isinstance(each, MissingPackage))
+    seconds = tuple(each for repeat in there for each in repeat.seconds)
+    cpu_s = tuple(each for repeat in there for each in repeat.cpu_s)
+    return LoopTimes(seconds, cpu_s, there[-1].ended)
 
 
-def compared(case: Case, name: str, ours: Measured | Missing, theirs: Measured | Missing) -> Iterator[Line]:
+def compare(
+    case: Case, name: str, ours: LoopTimes | MissingPackage, theirs: LoopTimes | MissingPackage
+) -> Iterator[Line]:
     """Yield what our step and theirs took by the clock, and in processor time."""
     label = f"{case.label}, beside {name}"
-    if isinstance(ours, Missing):
+    if isinstance(ours, MissingPackage):
         yield NotMeasured(BENCH, label, f"{ours.package} is not installed")
         return
-    if isinstance(theirs, Missing):
+    if isinstance(theirs, MissingPackage):
         yield NotMeasured(BENCH, label, f"{theirs.package} is not installed")
         return
     aim = case.beside_by_hand if name == BY_HAND else Aim(AIM_FRAMEWORKS, "ratio")
@@ -132,13 +136,13 @@ def compared(case: Case, name: str, ours: Measured | Missing, theirs: Measured |
         in_milliseconds(wall, ours.seconds),
         in_milliseconds(name, theirs.seconds),
         aim,
-        _learnt(ours.ended, theirs.ended),
+        _compare_weights(ours.ended, theirs.ended),
         paired=True,
     )
     yield Result(BENCH, in_milliseconds(busy, ours.cpu_s), in_milliseconds(name, theirs.cpu_s), paired=True)
 
 
-def _learnt(ours: Ended, theirs: Ended) -> str:
+def _compare_weights(ours: TrainingResult, theirs: TrainingResult) -> str:
     """Return whether both have learnt the same."""
     if ours.weights_sha256 == theirs.weights_sha256:
         return f"same weights at the end, bit for bit (held-out loss {ours.loss:.4f})"

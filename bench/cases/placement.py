@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from bench.support import interleave as rounds
+from bench.support import interleave
 from bench.support.result import Aim, Line, Result, in_milliseconds
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 from runner.core.scheduler.backfill import plan
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import (
@@ -39,11 +39,11 @@ KINDS: Final = tuple(
 )
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield the cost of a plan for machines in several states, and of all reasons in words."""
-    contestants = {name: _timed(snapshot) for name, snapshot in snapshots().items()}
-    contestants["words"] = _worded(snapshots()["full"])
-    took = rounds.interleaved(room.effort.starts, room.effort.warmups, contestants)
+    contestants = {name: _time_plan(snapshot) for name, snapshot in snapshots().items()}
+    contestants["words"] = _time_reasons(snapshots()["full"])
+    took = interleave.interleave(scratch.effort.starts, scratch.effort.warmups, contestants)
     small = in_milliseconds("the same, 100 jobs waiting", took["small"])
     for name, label in LABELS.items():
         ours = in_milliseconds(f"a plan, {WAITING} jobs waiting, {label}", took[name])
@@ -120,7 +120,7 @@ def _waiting(number: int, dice: random.Random) -> PendingJob:
     )
 
 
-def _timed(known: Snapshot) -> Callable[[], float]:
+def _time_plan(known: Snapshot) -> Callable[[], float]:
     def measure() -> float:
         gc.collect()
         began = time.thread_time()
@@ -130,7 +130,7 @@ def _timed(known: Snapshot) -> Callable[[], float]:
     return measure
 
 
-def _worded(known: Snapshot) -> Callable[[], float]:
+def _time_reasons(known: Snapshot) -> Callable[[], float]:
     def measure() -> float:
         gc.collect()
         waits = plan(known).waits

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from bench.support import interleave as rounds
-from bench.support.daemon import Stage, socket_of, stage
+from bench.support import interleave
+from bench.support.daemon import BenchDaemon, running_daemon, socket_path
 from bench.support.jobfile import job_text
 from bench.support.result import Aim, CannotMeasure, Line, Result, in_milliseconds
-from bench.support.scratch import Effort, Room
+from bench.support.scratch import Effort, Scratch
 
 BENCH: Final = "post"
 FRESH: Final = "POST /v1/jobs, a new connection each"
@@ -28,52 +28,57 @@ FLOOR: Final = "GET /v1/version"
 AIM_MS: Final = 5.0
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield what one accepted job costs over the socket, into an empty queue and into a long one."""
-    with stage(room.directory("stage")) as here:
-        here.block()
-        file = here.write(job_text())
-        with _Kept(socket_of(here.directory)) as kept:
+    with running_daemon(scratch.directory("daemon")) as daemon:
+        daemon.block()
+        file = daemon.write(job_text())
+        with _PersistentConnection(socket_path(daemon.directory)) as kept:
             contestants = {
-                FRESH: _submitted(here, lambda: here.submit(file)),
-                KEPT: _submitted(here, lambda: kept.submit(file)),
-                FLOOR: lambda: _asked(here),
+                FRESH: _time_submission(daemon, lambda: daemon.submit(file)),
+                KEPT: _time_submission(daemon, lambda: kept.submit(file)),
+                FLOOR: lambda: _time_question(daemon),
             }
-            seconds = rounds.interleaved(room.effort.posts, room.effort.warmups, contestants)
-        waiting = f"{FRESH}, {room.effort.waiting} jobs waiting"
-        late = _behind_others(here, file, room.effort, waiting)
+            seconds = interleave.interleave(scratch.effort.posts, scratch.effort.warmups, contestants)
+        waiting = f"{FRESH}, {scratch.effort.waiting} jobs waiting"
+        late = _behind_others(daemon, file, scratch.effort, waiting)
     floor = in_milliseconds(FLOOR, seconds.pop(FLOOR))
     for name, values in seconds.items():
         yield Result(BENCH, in_milliseconds(name, values), floor, Aim(AIM_MS, "p50"))
     yield Result(BENCH, in_milliseconds(waiting, late[waiting]), in_milliseconds(FLOOR, late[FLOOR]))
 
 
-def _submitted(here: Stage, submit: Callable[[], str]) -> Callable[[], float]:
+def _time_submission(daemon: BenchDaemon, submit: Callable[[], str]) -> Callable[[], float]:
     def measure() -> float:
         began = time.perf_counter()
         job = submit()
         took = time.perf_counter() - began
-        here.withdraw(job)
+        daemon.withdraw(job)
         return took
 
     return measure
 
 
-def _asked(here: Stage) -> float:
+def _time_question(daemon: BenchDaemon) -> float:
     began = time.perf_counter()
-    here.client.version()
+    daemon.client.version()
     return time.perf_counter() - began
 
 
-def _behind_others(here: Stage, file: Path, effort: Effort, name: str) -> dict[str, tuple[float, ...]]:
+def _behind_others(
+    daemon: BenchDaemon, file: Path, effort: Effort, name: str
+) -> dict[str, tuple[float, ...]]:
     """Measure again when many jobs wait: each turn of the daemon's loop looks at all of them."""
-    for job in [here.submit(file) for _ in range(effort.waiting)]:
-        here.await_state(job, "queued")
-    contestants = {name: _submitted(here, lambda: here.submit(file)), FLOOR: lambda: _asked(here)}
-    return rounds.interleaved(max(effort.posts // 3, 1), effort.warmups, contestants)
+    for job in [daemon.submit(file) for _ in range(effort.waiting)]:
+        daemon.await_state(job, "queued")
+    contestants = {
+        name: _time_submission(daemon, lambda: daemon.submit(file)),
+        FLOOR: lambda: _time_question(daemon),
+    }
+    return interleave.interleave(max(effort.posts // 3, 1), effort.warmups, contestants)
 
 
-class _Kept(http.client.HTTPConnection):
+class _PersistentConnection(http.client.HTTPConnection):
     """A connection to a Unix socket, opened once and again if the server has let go of it."""
 
     def __init__(self, path: Path) -> None:

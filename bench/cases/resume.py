@@ -14,14 +14,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from bench.cases.first_line import warm
+from bench.cases.first_line import warm_up
 from bench.rivals import container
-from bench.support import interleave as rounds
-from bench.support.daemon import FOREVER, Stage, stage
+from bench.support import interleave
+from bench.support.daemon import FOREVER, BenchDaemon, running_daemon
 from bench.support.jobfile import job_text
 from bench.support.result import Aim, Line, Result, Series
-from bench.support.rundir import prepared
-from bench.support.scratch import Room
+from bench.support.rundir import prepare_run_directory
+from bench.support.scratch import Scratch
 
 BENCH: Final = "resume"
 COLD: Final = "docker run to first step"
@@ -30,14 +30,16 @@ POLL_S: Final = 0.002
 STEP: Final = re.compile(rb"^step \d+/", re.MULTILINE)
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield the time to train again, for each backoff."""
-    with stage(room.directory("stage")) as here:
-        files = {backoff: _file(here, backoff) for backoff in room.effort.backoffs_s}
-        plan = here.plan(files[0], warm(here, files[0]))
-        contestants = {_label(backoff): _killed(here, file, backoff) for backoff, file in files.items()}
-        contestants[COLD] = cold(room, plan)
-        seconds = rounds.interleaved(room.effort.resumes, 0, contestants)
+    with running_daemon(scratch.directory("daemon")) as daemon:
+        files = {backoff: _file(daemon, backoff) for backoff in scratch.effort.backoffs_s}
+        plan = daemon.plan(files[0], warm_up(daemon, files[0]))
+        contestants = {
+            _label(backoff): _time_resume(daemon, file, backoff) for backoff, file in files.items()
+        }
+        contestants[COLD] = time_cold_start(scratch, plan)
+        seconds = interleave.interleave(scratch.effort.resumes, 0, contestants)
     theirs = Series(COLD, "s", seconds[COLD])
     for backoff in files:
         ours = Series(_label(backoff), "s", seconds[_label(backoff)])
@@ -48,47 +50,47 @@ def _label(backoff_s: int) -> str:
     return f"SIGKILL to next step, less {backoff_s} s of backoff"
 
 
-def _file(here: Stage, backoff_s: int) -> Path:
+def _file(daemon: BenchDaemon, backoff_s: int) -> Path:
     text = job_text(name=f"backoff-{backoff_s}", steps=FOREVER, log_every=1, backoff_s=backoff_s)
-    return here.write(text, f"backoff-{backoff_s}.yaml")
+    return daemon.write(text, f"backoff-{backoff_s}.yaml")
 
 
-def _killed(here: Stage, file: Path, backoff_s: int) -> Callable[[], float]:
+def _time_resume(daemon: BenchDaemon, file: Path, backoff_s: int) -> Callable[[], float]:
     """Return a contestant: a job that is killed once it has a checkpoint."""
 
     def measure() -> float:
-        job = here.submit(file)
-        lineage = here.log(job, 1).parents[2] / "lineages" / "1"
-        rounds.wait_for("a checkpoint", lambda: any(lineage.glob("step-*")), LIMIT_S, 0.05)
-        name = here.container(job, 1)
+        job = daemon.submit(file)
+        lineage = daemon.log(job, 1).parents[2] / "lineages" / "1"
+        interleave.wait_for("a checkpoint", lambda: any(lineage.glob("step-*")), LIMIT_S, 0.05)
+        name = daemon.container(job, 1)
         began = perf_counter()
         container.docker("kill", "--signal", "KILL", name)
-        seen = trains(here.log(job, 2))
-        here.end(job)
+        seen = await_first_step(daemon.log(job, 2))
+        daemon.end(job)
         return seen - began - backoff_s
 
     return measure
 
 
-def cold(room: Room, plan: container.Plan) -> Callable[[], float]:
+def time_cold_start(scratch: Scratch, plan: container.DockerPlan) -> Callable[[], float]:
     """Return a contestant: ``docker run`` of the same program until its first step."""
     numbers = itertools.count(1)
 
     def measure() -> float:
-        run_dir = prepared(room.directory("cold"), plan)
+        run_dir = prepare_run_directory(scratch.directory("cold"), plan)
         output = run_dir / "output"
-        argv = plan.bare(f"{room.root.name}-cold-{next(numbers)}", run_dir)
-        return container.watched(argv, output, lambda: trains(output))
+        argv = plan.bare_argv(f"{scratch.root.name}-cold-{next(numbers)}", run_dir)
+        return container.time_until(argv, output, lambda: await_first_step(output))
 
     return measure
 
 
-def trains(log: Path) -> float:
+def await_first_step(log: Path) -> float:
     """Return when a log first tells of a step, on ``time.perf_counter``'s clock."""
-    return rounds.wait_for("the first step", lambda: STEP.search(_content(log)) is not None, LIMIT_S, POLL_S)
+    return interleave.wait_for("the first step", lambda: STEP.search(_read(log)) is not None, LIMIT_S, POLL_S)
 
 
-def _content(log: Path) -> bytes:
+def _read(log: Path) -> bytes:
     try:
         return log.read_bytes()
     except FileNotFoundError:

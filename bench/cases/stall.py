@@ -9,10 +9,10 @@ background write is over before the next training has its turn.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from bench.support import interleave as rounds
-from bench.support.lockstep import Lane, Missing, Setup, Turn, side_by_side
+from bench.support import interleave
+from bench.support.lockstep import MissingPackage, Setup, TrainingProcess, Turn, start_trainings
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series, in_milliseconds
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 from jobs.contract import STDLIB, AttemptSpec, CheckpointPlan, Profile
 from jobs.contract.plans.causal_lm import CausalLm
 
@@ -25,18 +25,20 @@ BACKGROUND: Final = f"{EVERY} steps with a save, in the background"
 AT_ONCE: Final = f"{EVERY} steps with a save, waited for"
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield for how long training stands, and how much slower it is, with both ways of saving."""
-    effort, every = room.effort, max(2, int(EVERY * room.effort.turn_share))
-    with side_by_side(setups(room, every, effort.warmups + effort.stalls)) as work_queue:
-        there = {name: _needed(lane) for name, lane in work_queue.items()}
-        rounds.interleaved(effort.stalls, effort.warmups, {name: lane.turn for name, lane in there.items()})
-        turns = {name: lane.turns[effort.warmups :] for name, lane in there.items()}
-        saved = _note(there[BACKGROUND])
+    effort, every = scratch.effort, max(2, int(EVERY * scratch.effort.turn_share))
+    with start_trainings(make_setups(scratch, every, effort.warmups + effort.stalls)) as processes:
+        there = {name: _require(process) for name, process in processes.items()}
+        interleave.interleave(
+            effort.stalls, effort.warmups, {name: process.turn for name, process in there.items()}
+        )
+        turns = {name: process.turns[effort.warmups :] for name, process in there.items()}
+        saved = _checkpoint_size(there[BACKGROUND])
     for name, way in ((BACKGROUND, "in the background"), (AT_ONCE, "waited for")):
         aim = Aim(AIM_PERCENT, "p50") if name == BACKGROUND else None
         yield Result(
-            BENCH, Series(f"training stands, save {way}", "%", stands(turns[name])), None, aim, saved
+            BENCH, Series(f"training stands, save {way}", "%", stall_percent(turns[name])), None, aim, saved
         )
         yield Result(BENCH, _wall(name, turns), _wall(NEVER, turns), paired=True)
         yield Result(BENCH, _busy(name, turns), _busy(NEVER, turns), paired=True)
@@ -50,7 +52,7 @@ def _busy(name: str, turns: Mapping[str, Sequence[Turn]]) -> Series:
     return in_milliseconds(f"{name}, processor time", tuple(turn.cpu_s for turn in turns[name]))
 
 
-def spec_of(every: int, turns: int, checkpoint: CheckpointPlan, *, in_background: bool) -> AttemptSpec:
+def make_spec(every: int, turns: int, checkpoint: CheckpointPlan, *, in_background: bool) -> AttemptSpec:
     """Return the spec of a model with 21 MiB of weights and moments, and steps of about 40 ms."""
     plan = CausalLm(
         data=STDLIB,
@@ -68,31 +70,33 @@ def spec_of(every: int, turns: int, checkpoint: CheckpointPlan, *, in_background
     )
 
 
-def setups(room: Room, every: int, turns: int) -> dict[str, Setup]:
+def make_setups(scratch: Scratch, every: int, turns: int) -> dict[str, Setup]:
     saving = CheckpointPlan(every_steps=every)
     specs = {
-        NEVER: spec_of(every, turns, CheckpointPlan(), in_background=True),
-        BACKGROUND: spec_of(every, turns, saving, in_background=True),
-        AT_ONCE: spec_of(every, turns, saving, in_background=False),
+        NEVER: make_spec(every, turns, CheckpointPlan(), in_background=True),
+        BACKGROUND: make_spec(every, turns, saving, in_background=True),
+        AT_ONCE: make_spec(every, turns, saving, in_background=False),
     }
     return {
-        name: Setup("bench.rivals.loops:ours", room.directory("stall"), spec, every // 2, every)
+        name: Setup(
+            "bench.rivals.loops:train_with_runner", scratch.directory("stall"), spec, every // 2, every
+        )
         for name, spec in specs.items()
     }
 
 
-def _needed(lane: Lane | Missing) -> Lane:
-    if isinstance(lane, Missing):
-        raise CannotMeasure(f"{lane.package} is not installed")
-    return lane
+def _require(process: TrainingProcess | MissingPackage) -> TrainingProcess:
+    if isinstance(process, MissingPackage):
+        raise CannotMeasure(f"{process.package} is not installed")
+    return process
 
 
-def stands(turns: Sequence[Turn]) -> tuple[float, ...]:
+def stall_percent(turns: Sequence[Turn]) -> tuple[float, ...]:
     """Return the share of each turn for which the training waited for a save, in percent."""
     return tuple(turn.stalled_s / turn.seconds * 100 for turn in turns)
 
 
-def _note(lane: Lane) -> str:
+def _checkpoint_size(process: TrainingProcess) -> str:
     """Return what was saved."""
-    sizes = [file.stat().st_size for file in lane.setup.directory.glob("lineages/*/step-*/state.pt")]
+    sizes = [file.stat().st_size for file in process.setup.directory.glob("lineages/*/step-*/state.pt")]
     return f"{max(sizes) / 2**20:.0f} MiB in a checkpoint"

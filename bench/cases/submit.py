@@ -12,25 +12,27 @@ from contextlib import ExitStack
 from typing import Final
 
 from bench.rivals import slurm, spooler
-from bench.support import interleave as rounds
-from bench.support.daemon import Stage, command, stage
+from bench.support import interleave
+from bench.support.daemon import BenchDaemon, runner_command, running_daemon
 from bench.support.jobfile import job_text
 from bench.support.result import Aim, CannotMeasure, Line, NotMeasured, Result, in_milliseconds
-from bench.support.scratch import Room
+from bench.support.scratch import Scratch
 
 BENCH: Final = "submit"
 OURS: Final = "runner submit FILE"
 FLOOR: Final = 'python -c "import click"'
 
 
-def measure(room: Room) -> Iterator[Line]:
+def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield our command beside each of the others."""
-    with stage(room.directory("stage")) as here, ExitStack() as stack:
-        here.block()
-        contestants = {OURS: ours(here)}
-        missing = list(_rivals(room, stack, contestants))
-        contestants[FLOOR] = rounds.command([sys.executable, "-c", "import click"], here.environment)
-        seconds = rounds.interleaved(room.effort.submits, room.effort.warmups, contestants)
+    with running_daemon(scratch.directory("daemon")) as daemon, ExitStack() as stack:
+        daemon.block()
+        contestants = {OURS: submit_with_runner(daemon)}
+        missing = list(_start_rivals(scratch, stack, contestants))
+        contestants[FLOOR] = interleave.time_command(
+            [sys.executable, "-c", "import click"], daemon.environment
+        )
+        seconds = interleave.interleave(scratch.effort.submits, scratch.effort.warmups, contestants)
     series = {name: in_milliseconds(name, values) for name, values in seconds.items()}
     mine = series.pop(OURS)
     yield Result(BENCH, mine, series.pop(FLOOR), Aim(2.0, "ratio"))
@@ -38,25 +40,27 @@ def measure(room: Room) -> Iterator[Line]:
     yield from missing
 
 
-def ours(here: Stage) -> Callable[[], float]:
+def submit_with_runner(daemon: BenchDaemon) -> Callable[[], float]:
     """Return a contestant that submits a file and lets the daemon come to rest."""
-    file = here.write(job_text())
-    once = rounds.command([*command(), "submit", str(file)], here.environment)
+    file = daemon.write(job_text())
+    once = interleave.time_command([*runner_command(), "submit", str(file)], daemon.environment)
 
     def submit() -> float:
-        job = here.next_id()
+        job = daemon.next_id()
         took = once()
-        here.withdraw(job)
+        daemon.withdraw(job)
         return took
 
     return submit
 
 
-def _rivals(room: Room, stack: ExitStack, contestants: dict[str, Callable[[], float]]) -> Iterator[Line]:
+def _start_rivals(
+    scratch: Scratch, stack: ExitStack, contestants: dict[str, Callable[[], float]]
+) -> Iterator[Line]:
     """Start the other queues, and yield a line for each that cannot be had."""
-    for name, start in (("sbatch --wrap true", slurm.cluster), ("tsp true", spooler.queue)):
+    for name, start in (("sbatch --wrap true", slurm.blocked_cluster), ("tsp true", spooler.blocked_queue)):
         try:
-            rival = start(room.directory("rival"), may_install=room.effort.may_install)
+            rival = start(scratch.directory("rival"), may_install=scratch.effort.may_install)
             contestants[name] = stack.enter_context(rival)
         except CannotMeasure as problem:
             yield NotMeasured(BENCH, f"{OURS} beside {name}", str(problem))

@@ -52,7 +52,7 @@ def containers_of(instance: str) -> list[str]:
     return docker("ps", "--all", "--quiet", "--filter", f"label=runner.instance={instance}").split()
 
 
-def watched(argv: Sequence[str], output: Path, seen: Callable[[], float]) -> float:
+def time_until(argv: Sequence[str], output: Path, seen: Callable[[], float]) -> float:
     """Return the seconds from the start of a ``docker run`` until ``seen`` returns; then it is removed."""
     with output.open("wb") as file:
         began = time.perf_counter()
@@ -65,14 +65,14 @@ def watched(argv: Sequence[str], output: Path, seen: Callable[[], float]) -> flo
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DockerPlan:
     """What the runner would give to the engine for an attempt, and what the program would be told."""
 
     image: str
     config: Mapping[str, Any]
     spec: str
 
-    def bare(self, name: str, run_dir: Path) -> list[str]:
+    def bare_argv(self, name: str, run_dir: Path) -> list[str]:
         """Return a plain ``docker run`` of the same program, for a user who knows what to type.
 
         No network, like the runner's: it is quicker, so that the comparison favours docker.
@@ -98,13 +98,13 @@ class Plan:
             *config["Cmd"],
         ]
 
-    def walled(self, name: str, run_dir: Path) -> list[str]:
+    def hardened_argv(self, name: str, run_dir: Path) -> list[str]:
         """Return ``docker run`` with the walls that the runner puts around the same program."""
-        head, image_and_program = _split(self.bare(name, run_dir), self.image)
-        return [*head, *_walls(self.config["HostConfig"]), *image_and_program]
+        head, image_and_program = _split(self.bare_argv(name, run_dir), self.image)
+        return [*head, *_hardening_options(self.config["HostConfig"]), *image_and_program]
 
 
-def plan(image: str, answer: Mapping[str, Any]) -> Plan:
+def make_plan(image: str, answer: Mapping[str, Any]) -> DockerPlan:
     """Return the plan that a dry run answered with, for an image that is there.
 
     Raises:
@@ -112,7 +112,7 @@ def plan(image: str, answer: Mapping[str, Any]) -> Plan:
     """
     if "config" not in answer["engine"]:
         raise CannotMeasure("no container engine: attempts are plain processes here")
-    return Plan(image, answer["engine"]["config"], json.dumps(answer["spec"]))
+    return DockerPlan(image, answer["engine"]["config"], json.dumps(answer["spec"]))
 
 
 def _split(argv: Sequence[str], image: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -120,7 +120,7 @@ def _split(argv: Sequence[str], image: str) -> tuple[Sequence[str], Sequence[str
     return argv[:place], argv[place:]
 
 
-def _walls(host: Mapping[str, Any]) -> list[str]:
+def _hardening_options(host: Mapping[str, Any]) -> list[str]:
     [(tmp, options)] = host["Tmpfs"].items()
     ulimits = [f"--ulimit={limit['Name']}={limit['Soft']}:{limit['Hard']}" for limit in host["Ulimits"]]
     return [

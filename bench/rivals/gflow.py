@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.rivals.protocol import REST_LIMIT_S, Queue, answer
-from bench.support import interleave as rounds
+from bench.rivals.protocol import REST_LIMIT_S, Queue, run_command
+from bench.support import interleave
 from bench.support.packages import find, may_fetch, require
 from bench.support.result import CannotMeasure
 
@@ -27,19 +27,19 @@ START_LIMIT_S: Final = 20.0
 
 
 @contextmanager
-def working(directory: Path, *, may_install: bool) -> Iterator[Queue]:
+def running_queue(directory: Path, *, may_install: bool) -> Iterator[Queue]:
     """Give a queue of gflow that works; afterwards its daemon and its shells are gone.
 
     Raises:
         CannotMeasure: it is not here and may not be installed, or does not start.
     """
     require(("tmux",), ("tmux",), may_install=may_install)
-    programs = installed(directory, may_install=may_install)
-    environment = prepared(directory, programs)
-    there = Gflow(directory, programs, environment)
+    programs = install(directory, may_install=may_install)
+    environment = prepare_home(directory, programs)
+    there = GflowQueue(directory, programs, environment)
     try:
         there.said(PROGRAM, "start")
-        rounds.wait_for("gflow's daemon", there.answers, START_LIMIT_S, 0.1)
+        interleave.wait_for("gflow's daemon", there.answers, START_LIMIT_S, 0.1)
         yield there
     finally:
         with suppress(CannotMeasure):  # it has not started
@@ -48,7 +48,7 @@ def working(directory: Path, *, may_install: bool) -> Iterator[Queue]:
 
 
 @dataclass(slots=True)
-class Gflow:
+class GflowQueue:
     """Satisfies ``Queue``; a job that needs more than one slot holds up those after it."""
 
     directory: Path
@@ -64,12 +64,12 @@ class Gflow:
             self.before = number
         return number
 
-    def typed(self, argv: Sequence[str]) -> str:
+    def submit_typed(self, argv: Sequence[str]) -> str:
         return self.submit(argv)
 
-    def come_to_rest(self, jobs: Sequence[str]) -> None:
+    def wait_until_idle(self, jobs: Sequence[str]) -> None:
         del jobs
-        rounds.wait_for("the end of gflow's jobs", self._rests, REST_LIMIT_S, 0.1)
+        interleave.wait_for("the end of gflow's jobs", self._rests, REST_LIMIT_S, 0.1)
         self.before = None
 
     def _rests(self) -> bool:
@@ -83,10 +83,10 @@ class Gflow:
         return True
 
     def said(self, program: str, *arguments: str) -> str:
-        return answer([str(self.programs / program), *arguments], self.environment, self.directory)
+        return run_command([str(self.programs / program), *arguments], self.environment, self.directory)
 
 
-def installed(directory: Path, *, may_install: bool) -> Path:
+def install(directory: Path, *, may_install: bool) -> Path:
     """Return where gflow's programs are, which may be a place that is made for them.
 
     Raises:
@@ -103,11 +103,11 @@ def installed(directory: Path, *, may_install: bool) -> Path:
         return place / "bin"
     venv.create(place, with_pip=True)
     print(f"installing {PACKAGE} into {place} (RUNNER_NO_INSTALL=1 forbids it)", file=sys.stderr, flush=True)
-    answer([str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE], dict(os.environ))
+    run_command([str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE], dict(os.environ))
     return place / "bin"
 
 
-def prepared(directory: Path, programs: Path) -> dict[str, str]:
+def prepare_home(directory: Path, programs: Path) -> dict[str, str]:
     """Make a home for it, and return the variables that keep it there."""
     places = {
         "HOME": directory,

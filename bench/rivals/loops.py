@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import Dataset
 
-from bench.support.lockstep import Ended, Gate, Setup
+from bench.support.lockstep import Setup, StepGate, TrainingResult
 from jobs.checkpoint.directory import Stamp
 from jobs.checkpoint.saver import Checkpoints
 from jobs.checkpoint.state import Plain, weights_sha256
@@ -36,7 +37,7 @@ from jobs.workloads.protocol import BuildContext
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class TrainingParts:
     """What all loops have in common."""
 
     plan: CausalLm
@@ -78,14 +79,14 @@ class Prepared:
         return batches.to(batches.pin(batch), self.device.torch_device, non_blocking=True)
 
     @torch.inference_mode()
-    def ended(self) -> Ended:
+    def ended(self) -> TrainingResult:
         self.workload.model.eval()
         with self.device.autocast():
             loss = self.loss(self.sent(self.workload.source.held_out(0)))
-        return Ended(float(loss), weights_sha256(self.workload.model.state_dict()))
+        return TrainingResult(float(loss), weights_sha256(self.workload.model.state_dict()))
 
 
-def prepared(setup: Setup, gate: Gate) -> Prepared:
+def prepare_training(setup: Setup, gate: StepGate) -> TrainingParts:
     """Return model, data and settings, with the weights as they are before the first step."""
     plan, switches = setup.spec.workload, Switches(setup.spec.profile)
     if not isinstance(plan, CausalLm):
@@ -93,30 +94,40 @@ def prepared(setup: Setup, gate: Gate) -> Prepared:
     device = prepare(setup.spec, switches)
     if device.torch_device.type == "cuda":
         gate.settle = torch.cuda.synchronize
-    return Prepared(
+    return TrainingParts(
         plan, CausalLanguageModel(plan, BuildContext(setup.spec.seed, switches)), device, switches
     )
 
 
-class Gated:
+class GatedSource:
     """A source of batches with the gate before it."""
 
-    def __init__(self, source: Any, gate: Gate) -> None:  # noqa: ANN401 - jobs.workloads.protocol.Source, and more
+    def __init__(self, source: Any, gate: StepGate) -> None:  # noqa: ANN401 - jobs.workloads.protocol.Source, and more
         self._source, self._gate = source, gate
         self.held_out = source.held_out
         self.resident_bytes = source.resident_bytes
 
     def batch(self, step: int) -> Batch:
-        self._gate.pass_by(step)
+        self._gate.wait_at(step)
         batch: Batch = self._source.batch(step)
         return batch
 
 
-def by_hand(setup: Setup, gate: Gate) -> Ended:
+class StepDataset(Dataset[Batch]):
+    """The batches of a source by step, as frameworks read them."""
+
+    def __init__(self, source: GatedSource) -> None:
+        self._source = source
+
+    def __getitem__(self, step: int) -> Batch:
+        return self._source.batch(step)
+
+
+def train_by_hand(setup: Setup, gate: StepGate) -> TrainingResult:
     """Train with a loop as short as it can be written."""
-    parts = prepared(setup, gate)
+    parts = prepare_training(setup, gate)
     parts.place()
-    plan, model, source = parts.plan, parts.workload.model, Gated(parts.workload.source, gate)
+    plan, model, source = parts.plan, parts.workload.model, GatedSource(parts.workload.source, gate)
     optimizer, parameters = parts.optimizer(plan.learning_rate), list(model.parameters())
     for step in range(plan.steps):
         optimizer.zero_grad(set_to_none=True)
@@ -133,9 +144,9 @@ def by_hand(setup: Setup, gate: Gate) -> Ended:
     return parts.ended()
 
 
-def ours(setup: Setup, gate: Gate) -> Ended:
+def train_with_runner(setup: Setup, gate: StepGate) -> TrainingResult:
     """Train with the trainer of this project, its reports and its checkpoints included."""
-    parts = prepared(setup, gate)
+    parts = prepare_training(setup, gate)
     paths = RunPaths(setup.directory, 1, 1)
     paths.attempt_dir.mkdir(parents=True)
     paths.lineage_dir.mkdir(parents=True)
@@ -149,10 +160,10 @@ def ours(setup: Setup, gate: Gate) -> Ended:
         from jobs.training.compilation import compile_model  # as late as the trainer does
 
         compile_model(training.workload.model, parts.switches, parts.device, training.rehearse)
-    training.feed.source = Gated(training.feed.source, gate)  # type: ignore[assignment]  # no other device
+    training.feed.source = GatedSource(training.feed.source, gate)  # type: ignore[assignment]  # no other device
     stamp = Stamp(setup.spec.job_id, 1, 1, 1, training.signatures, training.environment())
     in_background = setup.spec.profile.async_save
-    with Timed(
+    with TimedCheckpoints(
         paths.lineage_dir, setup.spec.checkpoint, stamp, reporter, in_background=in_background
     ) as checkpoints:
         checkpoints.gate = gate
@@ -160,10 +171,10 @@ def ours(setup: Setup, gate: Gate) -> Ended:
     return parts.ended()
 
 
-class Timed(Checkpoints):
+class TimedCheckpoints(Checkpoints):
     """Checkpoints that tell the gate how long they kept the training waiting."""
 
-    gate: Gate
+    gate: StepGate
 
     def save(self, step: int, state: Plain) -> None:
         with self._timed():

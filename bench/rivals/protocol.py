@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.support import interleave as rounds
+from bench.support import interleave
 from bench.support.result import CannotMeasure
 
 REST_LIMIT_S: Final = 900.0
@@ -19,10 +19,10 @@ class Queue(Protocol):
     def submit(self, argv: Sequence[str], slots: int = 1) -> str:
         """Hand in a job in the quickest way there is, and return its id once it is accepted."""
 
-    def typed(self, argv: Sequence[str]) -> str:
+    def submit_typed(self, argv: Sequence[str]) -> str:
         """Hand in a job as people do, with the command, and return its id when that has ended."""
 
-    def come_to_rest(self, jobs: Sequence[str]) -> None:
+    def wait_until_idle(self, jobs: Sequence[str]) -> None:
         """Return when all of these jobs, which are all there are, have ended.
 
         Raises:
@@ -30,7 +30,7 @@ class Queue(Protocol):
         """
 
 
-class Gate:
+class BlockingJob:
     """What the jobs behind it wait for: a program that reads from a pipe to which nobody writes."""
 
     def __init__(self, directory: Path) -> None:
@@ -43,13 +43,13 @@ class Gate:
     def argv(self) -> tuple[str, ...]:
         return ("cat", str(self._path))
 
-    def await_begin(self) -> None:
+    def await_start(self) -> None:
         """Return when the program has begun.
 
         Raises:
             CannotMeasure: it does not.
         """
-        rounds.wait_for("the job that holds up the others", self._is_read, BEGIN_LIMIT_S, 0.02)
+        interleave.wait_for("the job that holds up the others", self._is_read, BEGIN_LIMIT_S, 0.02)
 
     def _is_read(self) -> bool:
         try:
@@ -58,14 +58,14 @@ class Gate:
             return False
         return True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let the program come to its end."""
         if self._open is not None:
             os.close(self._open)
             self._open = None
 
 
-def answer(argv: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None) -> str:
+def run_command(argv: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None) -> str:
     """Return what a command says.
 
     Raises:

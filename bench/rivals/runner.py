@@ -7,54 +7,54 @@ from functools import partial
 from json import dumps
 from pathlib import Path
 
-from bench.rivals.protocol import REST_LIMIT_S, Queue, answer
-from bench.support import interleave as rounds
-from bench.support.daemon import Stage, command, stage
+from bench.rivals.protocol import REST_LIMIT_S, Queue, run_command
+from bench.support import interleave
+from bench.support.daemon import BenchDaemon, runner_command, running_daemon
 from bench.support.jobfile import CPUS
 from runner.client.client import Client
 
 
 @contextmanager
-def working(directory: Path) -> Iterator[Queue]:
+def running_queue(directory: Path) -> Iterator[Queue]:
     """Give a daemon that runs programs as processes of this host; afterwards it is gone."""
-    with stage(directory, "process") as here:
-        yield Ours(here)
+    with running_daemon(directory, "process") as daemon:
+        yield RunnerQueue(daemon)
 
 
 @dataclass(slots=True)
-class Ours:
+class RunnerQueue:
     """Satisfies ``bench.rivals.protocol.Queue``."""
 
-    here: Stage
+    daemon: BenchDaemon
     _files: dict[tuple[tuple[str, ...], int], Path] = field(default_factory=dict)
 
     def submit(self, argv: Sequence[str], slots: int = 1) -> str:
-        return self.here.submit(self._file(argv, slots))
+        return self.daemon.submit(self._file(argv, slots))
 
-    def typed(self, argv: Sequence[str]) -> str:
-        job = self.here.next_id()
-        answer([*command(), "submit", str(self._file(argv, 1))], self.here.environment)
+    def submit_typed(self, argv: Sequence[str]) -> str:
+        job = self.daemon.next_id()
+        run_command([*runner_command(), "submit", str(self._file(argv, 1))], self.daemon.environment)
         return job
 
-    def come_to_rest(self, jobs: Sequence[str]) -> None:
-        client = self.here.client
+    def wait_until_idle(self, jobs: Sequence[str]) -> None:
+        client = self.daemon.client
         for job in jobs[-CPUS:]:  # they begin in the order in which they came
-            rounds.wait_for("the end of our jobs", partial(_ended, client, job), REST_LIMIT_S, 0.05)
+            interleave.wait_for("the end of our jobs", partial(_has_ended, client, job), REST_LIMIT_S, 0.05)
 
     def _file(self, argv: Sequence[str], slots: int) -> Path:
         """Return a job file for a command; the same one for the same command."""
         known = (tuple(argv), slots)
         if known not in self._files:
             name = f"job-{len(self._files)}"
-            self._files[known] = self.here.write(program(name, argv, slots), f"{name}.yaml")
+            self._files[known] = self.daemon.write(job_file(name, argv, slots), f"{name}.yaml")
         return self._files[known]
 
 
-def _ended(client: Client, job: str) -> bool:
+def _has_ended(client: Client, job: str) -> bool:
     return client.job(job)["state"] == "finished"
 
 
-def program(name: str, argv: Sequence[str], slots: int) -> str:
+def job_file(name: str, argv: Sequence[str], slots: int) -> str:
     """Return the job file of a program that needs some slots and hardly any memory."""
     return f"""\
 name: {name}

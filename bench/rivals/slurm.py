@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.rivals.protocol import REST_LIMIT_S, Queue, answer
-from bench.support import interleave as rounds
+from bench.rivals.protocol import REST_LIMIT_S, Queue, run_command
+from bench.support import interleave
 from bench.support.jobfile import CPUS
 from bench.support.packages import find, require
 
@@ -32,7 +32,7 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterConfig:
     """What varies between clusters."""
 
     cpus: int = 1
@@ -40,9 +40,9 @@ class Plan:
     more: tuple[str, ...] = ()  # lines of slurm.conf
 
 
-def configuration(directory: Path, user: str, ports: Ports, plan: Plan | None = None) -> str:
+def render_configuration(directory: Path, user: str, ports: Ports, plan: ClusterConfig | None = None) -> str:
     """Return a ``slurm.conf`` that touches nothing outside ``directory``."""
-    plan = plan or Plan()
+    plan = plan or ClusterConfig()
     more = "".join(f"{line}\n" for line in plan.more)
     return f"""\
 ClusterName=bench
@@ -75,29 +75,29 @@ PartitionName=bench Nodes=localhost Default=YES MaxTime=INFINITE State={plan.sta
 
 
 @contextmanager
-def cluster(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]]:
+def blocked_cluster(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]]:
     """Give a contestant that submits with ``sbatch``; afterwards the cluster is gone.
 
     Raises:
         CannotMeasure: Slurm is not here and may not be installed, or does not start.
     """
-    with started(directory, Plan(), may_install=may_install) as environment:
-        yield rounds.command([find("sbatch"), "--wrap", "true"], environment, directory)
+    with start_cluster(directory, ClusterConfig(), may_install=may_install) as environment:
+        yield interleave.time_command([find("sbatch"), "--wrap", "true"], environment, directory)
 
 
 @contextmanager
-def queue(directory: Path, *, may_install: bool, more: tuple[str, ...] = ()) -> Iterator[Queue]:
+def running_cluster(directory: Path, *, may_install: bool, more: tuple[str, ...] = ()) -> Iterator[Queue]:
     """Give a cluster that works, with as many CPUs as our own queue; afterwards it is gone.
 
     Raises:
         CannotMeasure: Slurm is not here and may not be installed, or does not start.
     """
-    with started(directory, Plan(CPUS, "UP", more), may_install=may_install) as environment:
-        yield Cluster(directory, environment)
+    with start_cluster(directory, ClusterConfig(CPUS, "UP", more), may_install=may_install) as environment:
+        yield SlurmQueue(directory, environment)
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SlurmQueue:
     """Satisfies ``bench.rivals.protocol.Queue``."""
 
     directory: Path
@@ -109,46 +109,50 @@ class Cluster:
     def _options(self, slots: int) -> tuple[str, ...]:
         return ("--parsable", "--ntasks=1", f"--cpus-per-task={slots}", "--output=/dev/null")
 
-    def typed(self, argv: Sequence[str]) -> str:
+    def submit_typed(self, argv: Sequence[str]) -> str:
         return self.submit(argv)
 
-    def come_to_rest(self, jobs: Sequence[str]) -> None:
+    def wait_until_idle(self, jobs: Sequence[str]) -> None:
         del jobs
-        rounds.wait_for("the end of Slurm's jobs", lambda: not self._said("squeue", "-h"), REST_LIMIT_S, 0.1)
+        interleave.wait_for(
+            "the end of Slurm's jobs", lambda: not self._said("squeue", "-h"), REST_LIMIT_S, 0.1
+        )
 
     def _said(self, program: str, *arguments: str) -> str:
-        return answer([find(program), *arguments], self.environment, self.directory)
+        return run_command([find(program), *arguments], self.environment, self.directory)
 
 
 @contextmanager
-def started(directory: Path, plan: Plan, *, may_install: bool) -> Iterator[dict[str, str]]:
+def start_cluster(directory: Path, plan: ClusterConfig, *, may_install: bool) -> Iterator[dict[str, str]]:
     """Give the variables that lead to a cluster; afterwards it is gone.
 
     Raises:
         CannotMeasure: Slurm is not here and may not be installed, or does not start.
     """
     require(PROGRAMS, PACKAGES, may_install=may_install)
-    environment = _prepared(directory, plan)
+    environment = _prepare_directory(directory, plan)
     daemons: list[subprocess.Popen[bytes]] = []
     try:
-        for argv in _daemons(directory):
-            daemons.append(_launched(argv, environment, directory))
+        for argv in _daemon_commands(directory):
+            daemons.append(_launch(argv, environment, directory))
             if argv[0] == find("munged"):
-                _await(directory / "munge" / "socket")
-        rounds.wait_for("the controller of Slurm", lambda: _answers(environment), START_LIMIT_S, 0.1)
+                _await_file(directory / "munge" / "socket")
+        interleave.wait_for(
+            "the controller of Slurm", lambda: _controller_answers(environment), START_LIMIT_S, 0.1
+        )
         if plan.state == "UP":
-            rounds.wait_for("the node of Slurm", lambda: _idle(environment), START_LIMIT_S, 0.1)
+            interleave.wait_for("the node of Slurm", lambda: _node_is_idle(environment), START_LIMIT_S, 0.1)
         yield environment
     finally:
         for process in reversed(daemons):
-            _ended(process)
+            _terminate(process)
 
 
-def _idle(environment: dict[str, str]) -> bool:
-    return answer([find("sinfo"), "-h", "-o", "%t"], environment) == "idle"
+def _node_is_idle(environment: dict[str, str]) -> bool:
+    return run_command([find("sinfo"), "-h", "-o", "%t"], environment) == "idle"
 
 
-def _prepared(directory: Path, plan: Plan) -> dict[str, str]:
+def _prepare_directory(directory: Path, plan: ClusterConfig) -> dict[str, str]:
     """Make what the daemons want to find, and return the variables that lead to it."""
     directory.chmod(0o711)  # everybody must be able to reach munge's socket
     (directory / "munge").mkdir(mode=0o755)
@@ -159,7 +163,7 @@ def _prepared(directory: Path, plan: Plan) -> dict[str, str]:
     key.chmod(0o400)
     conf = directory / "slurm.conf"
     user = pwd.getpwuid(os.geteuid()).pw_name
-    conf.write_text(configuration(directory, user, _free_ports(), plan))
+    conf.write_text(render_configuration(directory, user, _free_ports(), plan))
     return dict(os.environ) | {"SLURM_CONF": str(conf)}
 
 
@@ -170,7 +174,7 @@ def _free_ports() -> Ports:
         return Ports(one.getsockname()[1], other.getsockname()[1])
 
 
-def _daemons(directory: Path) -> tuple[Sequence[str], ...]:
+def _daemon_commands(directory: Path) -> tuple[Sequence[str], ...]:
     keys, conf = directory / "keys", str(directory / "slurm.conf")
     munge = (
         f"--socket={directory}/munge/socket",
@@ -186,23 +190,23 @@ def _daemons(directory: Path) -> tuple[Sequence[str], ...]:
     )
 
 
-def _launched(argv: Sequence[str], environment: dict[str, str], directory: Path) -> subprocess.Popen[bytes]:
+def _launch(argv: Sequence[str], environment: dict[str, str], directory: Path) -> subprocess.Popen[bytes]:
     with (directory / f"{Path(argv[0]).name}.out").open("wb") as out:
         return subprocess.Popen(
             argv, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
 
 
-def _await(path: Path) -> None:
-    rounds.wait_for("munge", path.exists, START_LIMIT_S, 0.05)
+def _await_file(path: Path) -> None:
+    interleave.wait_for("munge", path.exists, START_LIMIT_S, 0.05)
 
 
-def _answers(environment: dict[str, str]) -> bool:
+def _controller_answers(environment: dict[str, str]) -> bool:
     asked = subprocess.run([find("sinfo")], env=environment, capture_output=True, check=False)
     return asked.returncode == 0 and not asked.stderr
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(10)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.rivals.protocol import REST_LIMIT_S, Queue, answer
-from bench.support import interleave as rounds
+from bench.rivals.protocol import REST_LIMIT_S, Queue, run_command
+from bench.support import interleave
 from bench.support.jobfile import CPUS
 from bench.support.packages import find, require
 
@@ -19,7 +19,7 @@ PROGRAM: Final = "tsp"
 
 
 @contextmanager
-def working(directory: Path, *, may_install: bool) -> Iterator[Queue]:
+def running_queue(directory: Path, *, may_install: bool) -> Iterator[Queue]:
     """Give a queue of task-spooler that works, with as many slots as ours; afterwards its server is gone.
 
     Raises:
@@ -28,14 +28,14 @@ def working(directory: Path, *, may_install: bool) -> Iterator[Queue]:
     require((PROGRAM,), PACKAGES, may_install=may_install)
     environment = _environment(directory)
     try:
-        answer([find(PROGRAM), "-S", str(CPUS)], environment, directory)
-        yield Spooler(directory, environment)
+        run_command([find(PROGRAM), "-S", str(CPUS)], environment, directory)
+        yield SpoolerQueue(directory, environment)
     finally:
-        _said("-K", environment)
+        _run_option("-K", environment)
 
 
 @dataclass(frozen=True, slots=True)
-class Spooler:
+class SpoolerQueue:
     """Satisfies ``bench.rivals.protocol.Queue``."""
 
     directory: Path
@@ -44,12 +44,12 @@ class Spooler:
     def submit(self, argv: Sequence[str], slots: int = 1) -> str:
         return self._answer("-N", str(slots), *argv)
 
-    def typed(self, argv: Sequence[str]) -> str:
+    def submit_typed(self, argv: Sequence[str]) -> str:
         return self.submit(argv)
 
-    def come_to_rest(self, jobs: Sequence[str]) -> None:
+    def wait_until_idle(self, jobs: Sequence[str]) -> None:
         self._answer("-w", jobs[-1])
-        rounds.wait_for("the end of task-spooler's jobs", self._rests, REST_LIMIT_S, 0.02)
+        interleave.wait_for("the end of task-spooler's jobs", self._rests, REST_LIMIT_S, 0.02)
         self._answer("-C")
 
     def _rests(self) -> bool:
@@ -57,7 +57,7 @@ class Spooler:
         return not {"queued", "running", "allocating"} & set(states)
 
     def _answer(self, *arguments: str) -> str:
-        return answer([find(PROGRAM), *arguments], self.environment, self.directory)
+        return run_command([find(PROGRAM), *arguments], self.environment, self.directory)
 
 
 def _environment(directory: Path) -> dict[str, str]:
@@ -65,7 +65,7 @@ def _environment(directory: Path) -> dict[str, str]:
 
 
 @contextmanager
-def queue(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]]:
+def blocked_queue(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]]:
     """Give a contestant that submits with ``tsp``; afterwards its server is gone.
 
     Raises:
@@ -73,22 +73,22 @@ def queue(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]
     """
     require((PROGRAM,), PACKAGES, may_install=may_install)
     environment = _environment(directory)
-    rounds.command([find(PROGRAM), "sleep", "3600"], environment, directory)()
+    interleave.time_command([find(PROGRAM), "sleep", "3600"], environment, directory)()
     try:
-        rounds.wait_for(
-            "the start of task-spooler's job", lambda: _blocker(environment) is not None, 10, 0.02
+        interleave.wait_for(
+            "the start of task-spooler's job", lambda: _blocking_process(environment) is not None, 10, 0.02
         )
-        yield rounds.command([find(PROGRAM), "true"], environment, directory)
+        yield interleave.time_command([find(PROGRAM), "true"], environment, directory)
     finally:
-        blocker = _blocker(environment)
-        _said("-K", environment)
+        blocker = _blocking_process(environment)
+        _run_option("-K", environment)
         if blocker is not None:
             os.kill(blocker, signal.SIGTERM)
 
 
-def _blocker(environment: dict[str, str]) -> int | None:
+def _blocking_process(environment: dict[str, str]) -> int | None:
     """Return the process of the running job; task-spooler says 0 as long as there is none."""
-    return process_number(_said("-p", environment))
+    return process_number(_run_option("-p", environment))
 
 
 def process_number(said: str) -> int | None:
@@ -97,6 +97,6 @@ def process_number(said: str) -> int | None:
     return int(text) if text.isdecimal() and int(text) > 1 else None
 
 
-def _said(option: str, environment: dict[str, str]) -> str:
+def _run_option(option: str, environment: dict[str, str]) -> str:
     argv = [find(PROGRAM), option]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False).stdout

@@ -28,7 +28,7 @@ FOREVER: Final = 10**9  # steps
 
 
 @dataclass(slots=True)
-class Stage:
+class BenchDaemon:
     """A daemon that lends what one job takes, so that a second one must queue."""
 
     directory: Path
@@ -36,7 +36,7 @@ class Stage:
 
     @property
     def client(self) -> Client:
-        return Client(Endpoint(str(socket_of(self.directory)), None))
+        return Client(Endpoint(str(socket_path(self.directory)), None))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -71,9 +71,9 @@ class Stage:
         """Return where an attempt appends what it prints."""
         return self.directory / "jobs" / job / "attempts" / str(attempt) / "log.txt"
 
-    def plan(self, file: Path, image: str) -> container.Plan:
+    def plan(self, file: Path, image: str) -> container.DockerPlan:
         answer = self.client.submit(str(file), file.read_bytes(), None, dry_run=True)
-        return container.plan(image, answer)
+        return container.make_plan(image, answer)
 
     def await_state(self, job: str, *states: str) -> JobDetail:
         """Return the job once it is in one of ``states``, woken by its events.
@@ -139,17 +139,17 @@ class Stage:
         self.await_state(job, "finished")
 
 
-def socket_of(directory: Path) -> Path:
+def socket_path(directory: Path) -> Path:
     return directory / "runner.sock"
 
 
-def command() -> list[str]:
+def runner_command() -> list[str]:
     """Return how a user calls the runner: the installed script, where there is one."""
     script = Path(sys.executable).with_name("runner")
     return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "runner.cli.main"]
 
 
-def launch(directory: Path, executor: str = "auto") -> subprocess.Popen[bytes]:
+def launch_daemon(directory: Path, executor: str = "auto") -> subprocess.Popen[bytes]:
     """Start a daemon on a directory, without waiting for it."""
     settings = directory / "settings.yaml"
     settings.write_text(f"cpus: {CPUS}\nexecutor: {executor}\n")
@@ -159,13 +159,13 @@ def launch(directory: Path, executor: str = "auto") -> subprocess.Popen[bytes]:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
 
 
-def answered(directory: Path, process: subprocess.Popen[bytes]) -> float:
+def await_first_answer(directory: Path, process: subprocess.Popen[bytes]) -> float:
     """Return when the daemon gave its first answer, on ``time.perf_counter``'s clock.
 
     Raises:
         CannotMeasure: it left instead, or said nothing for too long.
     """
-    client = Client(Endpoint(str(socket_of(directory)), None))
+    client = Client(Endpoint(str(socket_path(directory)), None))
     socket = client.place.socket
 
     def answers() -> bool:
@@ -184,7 +184,7 @@ def _last_line(log: Path) -> str:
     return log.read_text(errors="replace").strip().rpartition("\n")[2]
 
 
-def leave(process: subprocess.Popen[bytes]) -> None:
+def terminate_daemon(process: subprocess.Popen[bytes]) -> None:
     """End a daemon that was started here."""
     process.terminate()
     try:
@@ -195,25 +195,25 @@ def leave(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def stage(directory: Path, executor: str = "auto") -> Iterator[Stage]:
+def running_daemon(directory: Path, executor: str = "auto") -> Iterator[BenchDaemon]:
     """Give a running daemon; afterwards neither it nor any of its jobs is left."""
-    process = launch(directory, executor)
+    process = launch_daemon(directory, executor)
     try:
-        answered(directory, process)
-        here = Stage(directory, process)
+        await_first_answer(directory, process)
+        here = BenchDaemon(directory, process)
         instance = here.instance() if here.in_containers() else None
         try:
             yield here
         finally:
-            _closing(here.clear)
-            leave(process)
+            _clean_up(here.clear)
+            terminate_daemon(process)
             if instance is not None:
-                _closing(lambda: _remove(instance))
+                _clean_up(lambda: _remove_containers(instance))
     finally:
-        leave(process)
+        terminate_daemon(process)
 
 
-def _closing(work: Callable[[], None]) -> None:
+def _clean_up(work: Callable[[], None]) -> None:
     """Tidy up as far as possible: what went wrong before matters more."""
     try:
         work()
@@ -221,7 +221,7 @@ def _closing(work: Callable[[], None]) -> None:
         print(f"bench: could not tidy up: {error}", file=sys.stderr)
 
 
-def _remove(instance: str) -> None:
+def _remove_containers(instance: str) -> None:
     left = container.containers_of(instance)
     if left:
         container.docker("rm", "--force", *left)

@@ -31,18 +31,18 @@ OWNER: Final = Owner(65532, 65532, "nobody")
 IMAGE: Final = f"sha256:{'0' * 64}"
 
 
-def build(path: Path, count: int, now: datetime | None = None) -> None:
+def build_store(path: Path, count: int, now: datetime | None = None) -> None:
     """Make a store of ``count`` jobs that succeeded, the last of them just now."""
     store = SqliteStore(path)
     newest = now or datetime.now(UTC)
     revision = _revision(path.with_name("job.yaml"))
     for number in range(1, count + 1):
-        _live(store, number, newest - SPAN * (count - number) / count - timedelta(minutes=1), revision)
+        _record_job(store, number, newest - SPAN * (count - number) / count - timedelta(minutes=1), revision)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def life(began: datetime) -> Iterator[Event]:
+def job_events(began: datetime) -> Iterator[Event]:
     """Yield what happens to a job that needs one attempt."""
     yield ImageReady(began + timedelta(seconds=0.1), IMAGE)
     yield Placed(began + timedelta(seconds=0.2), Allocation())
@@ -52,11 +52,11 @@ def life(began: datetime) -> Iterator[Event]:
     yield Exited(began + timedelta(seconds=40), 1, ended, ruling)
 
 
-def _live(store: SqliteStore, number: int, began: datetime, revision: str) -> None:
+def _record_job(store: SqliteStore, number: int, began: datetime, revision: str) -> None:
     job = Job(str(number), Preparing(began))
     row = JobRow(job, f"finished-{number}", OWNER, began, 50, revision)
     store.add(row, f"submitted by {OWNER.name}: job.yaml")
-    for event in life(began):
+    for event in job_events(began):
         after, _ = advance(job, event)
         store.record(RecordedTransition(job, after, event))
         job = after

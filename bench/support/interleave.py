@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.support.result import CannotMeasure
 
 
-def interleaved(
+def interleave(
     rounds: int, warmups: int, contestants: Mapping[str, Callable[[], float]]
 ) -> dict[str, tuple[float, ...]]:
     """Return the seconds that each contestant reported in each round, the warm-ups left out."""
@@ -21,7 +21,7 @@ def interleaved(
     return {name: tuple(values) for name, values in seconds.items()}
 
 
-def command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Callable[[], float]:
+def time_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Callable[[], float]:
     """Return a contestant: a program from its start to its end, its output thrown away.
 
     Raises:

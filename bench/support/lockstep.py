@@ -38,7 +38,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TrainingResult:
     """A training that came to its end, with what it learnt."""
 
     loss: float  # on held-out batches
@@ -46,7 +46,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingPackage:
     """A training that cannot be, for want of a package."""
 
     package: str
@@ -67,7 +67,7 @@ def _nothing() -> None:
     """Wait for nothing: on a CPU a statement that has returned is done."""
 
 
-class Gate:
+class StepGate:
     """Lets a training pass when it is its turn, and tells how long the turn took.
 
     ``settle`` waits for what a device has still to do: a turn ends when its work has ended.
@@ -80,7 +80,7 @@ class Gate:
         self._first, self._every = first, every
         self._began: tuple[float, float, float] | None = None
 
-    def pass_by(self, batch: int) -> None:
+    def wait_at(self, batch: int) -> None:
         """Wait here if a turn ends with this batch."""
         if batch < self._first or (batch - self._first) % self._every:
             return
@@ -97,11 +97,11 @@ class Gate:
         return time.perf_counter(), time.process_time(), self.stalled_s
 
 
-Training: TypeAlias = Callable[[Setup, Gate], Ended]
+Training: TypeAlias = Callable[[Setup, StepGate], TrainingResult]
 
 
 @dataclass(slots=True)
-class Lane:
+class TrainingProcess:
     """One of the trainings, seen from outside."""
 
     setup: Setup
@@ -118,12 +118,12 @@ class Lane:
         self.turns.append(turn)
         return turn.seconds / self.setup.every
 
-    def end(self) -> Ended:
+    def end(self) -> TrainingResult:
         """Let it train to its end."""
         self.connection.send(None)
-        return cast("Ended", self.answer())
+        return cast("TrainingResult", self.answer())
 
-    def answer(self) -> Turn | Ended | Missing | None:
+    def answer(self) -> Turn | TrainingResult | MissingPackage | None:
         """Return what it says next; None: it is ready for its first turn.
 
         Raises:
@@ -131,24 +131,24 @@ class Lane:
         """
         try:
             if self.connection.poll(LIMIT_S):
-                return cast("Turn | Ended | Missing | None", self.connection.recv())
+                return cast("Turn | TrainingResult | MissingPackage | None", self.connection.recv())
         except EOFError as error:
-            raise CannotMeasure(f"{self.setup.directory.name}: {self._last_words()}") from error
+            raise CannotMeasure(f"{self.setup.directory.name}: {self._last_log_line()}") from error
         raise CannotMeasure(f"{self.setup.directory.name}: silent for {LIMIT_S:.0f} s")
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         lines = (self.setup.directory / LOG).read_text(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "ended without a word")
 
 
 @contextmanager
-def side_by_side(trainings: Mapping[str, Setup]) -> Iterator[dict[str, Lane | Missing]]:
+def start_trainings(trainings: Mapping[str, Setup]) -> Iterator[dict[str, TrainingProcess | MissingPackage]]:
     """Give the trainings, ready for their first turn."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["jobs.training.loop"])  # torch is imported once for all
-    work_queue = {name: _started(processes, setup) for name, setup in trainings.items()}
+    work_queue = {name: _start(processes, setup) for name, setup in trainings.items()}
     try:
-        yield {name: _ready(lane) for name, lane in work_queue.items()}
+        yield {name: _await_ready(lane) for name, lane in work_queue.items()}
     finally:
         for lane in work_queue.values():
             lane.process.kill()
@@ -156,33 +156,33 @@ def side_by_side(trainings: Mapping[str, Setup]) -> Iterator[dict[str, Lane | Mi
             lane.connection.close()
 
 
-def _started(processes: ForkServerContext, setup: Setup) -> Lane:
+def _start(processes: ForkServerContext, setup: Setup) -> TrainingProcess:
     ours, theirs = processes.Pipe()
-    process = processes.Process(target=_train, args=(theirs, setup))
+    process = processes.Process(target=_run_with_log, args=(theirs, setup))
     process.start()
     theirs.close()
-    return Lane(setup, process, ours)
+    return TrainingProcess(setup, process, ours)
 
 
-def _ready(lane: Lane) -> Lane | Missing:
+def _await_ready(lane: TrainingProcess) -> TrainingProcess | MissingPackage:
     said = lane.answer()
-    return said if isinstance(said, Missing) else lane
+    return said if isinstance(said, MissingPackage) else lane
 
 
-def _train(connection: Connection, setup: Setup) -> None:
+def _run_with_log(connection: Connection, setup: Setup) -> None:
     """Carry one training to its end, in a process of its own."""
     log = os.open(setup.directory / LOG, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    carry(connection, setup)
+    run_training(connection, setup)
 
 
-def carry(connection: Connection, setup: Setup) -> None:
+def run_training(connection: Connection, setup: Setup) -> None:
     """Train, and tell how it ended, or what is missing for it."""
     module, _, name = setup.loop.partition(":")
     try:
         training: Training = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        connection.send(Missing(str(error.name)))
+        connection.send(MissingPackage(str(error.name)))
         return
-    connection.send(training(setup, Gate(connection, setup.first, setup.every)))
+    connection.send(training(setup, StepGate(connection, setup.first, setup.every)))

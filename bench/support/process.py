@@ -24,32 +24,32 @@ def resident_mib(status: str) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def memory_of(pid: int) -> float:
+def resident_memory(pid: int) -> float:
     return resident_mib(Path(f"/proc/{pid}/status").read_text())
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """Memory of processes in MiB, without that of files: libraries cannot leak, and others use them too."""
 
     resident: float  # in every process that sees it
     distinct: float  # once
 
 
-def held(rollup: str, status: str) -> Held:
+def parse_held(rollup: str, status: str) -> HeldMemory:
     """Return what ``/proc/PID/smaps_rollup`` and ``status`` say; of a shared page a part is distinct."""
     distinct = re.findall(r"^Pss_(?:Anon|Shmem):\s*(\d+) kB$", rollup, re.MULTILINE)
     resident = re.findall(r"^Rss(?:Anon|Shmem):\s*(\d+) kB$", status, re.MULTILINE)
-    return Held(sum(map(int, resident)) / 1024, sum(map(int, distinct)) / 1024)
+    return HeldMemory(sum(map(int, resident)) / 1024, sum(map(int, distinct)) / 1024)
 
 
-def held_by_tree(pid: int) -> Held:
+def held_by_tree(pid: int) -> HeldMemory:
     """Return what a process and all below it hold."""
     each = [
-        held(_text(Path(f"/proc/{one}/smaps_rollup")), _text(Path(f"/proc/{one}/status")))
+        parse_held(_text(Path(f"/proc/{one}/smaps_rollup")), _text(Path(f"/proc/{one}/status")))
         for one in tree(pid)
     ]
-    return Held(sum(one.resident for one in each), sum(one.distinct for one in each))
+    return HeldMemory(sum(one.resident for one in each), sum(one.distinct for one in each))
 
 
 def tree(pid: int) -> Iterator[int]:

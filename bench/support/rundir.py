@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from bench.rivals.container import Plan
+from bench.rivals.container import DockerPlan
 from jobs.contract import AttemptSpec
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.core.ports.users import Owner
 
 
-def prepared(directory: Path, plan: Plan) -> Path:
+def prepare_run_directory(directory: Path, plan: DockerPlan) -> Path:
     """Return the run directory, made below ``directory``, with all that the program reads."""
     uid, _, gid = str(plan.config["User"]).partition(":")
     run = HostRunDirectory(directory / "job", Owner(int(uid), int(gid), "bench"))

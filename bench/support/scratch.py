@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.support import history as finished
+from bench.support import history
 
 MEMORY_DISK: Final = Path("/dev/shm")  # noqa: S108 - what is made there moves on at once
 MEMORY_NEEDED: Final = 256 * 1024**2
@@ -30,7 +30,7 @@ class Effort:
     finished_jobs: int = 10_000
     idle_s: float = 12.0
     cases: int = 2
-    sittings: int = 5
+    repeats: int = 5
     turns: int = 16
     stalls: int = 12
     turn_share: float = 1.0  # of the steps that a turn should have
@@ -58,7 +58,7 @@ QUICK: Final = Effort(
     finished_jobs=200,
     idle_s=0.2,
     cases=1,
-    sittings=1,
+    repeats=1,
     turns=2,
     stalls=1,
     turn_share=0.2,
@@ -76,7 +76,7 @@ QUICK: Final = Effort(
 
 
 @dataclass(slots=True)
-class Room:
+class Scratch:
     """A directory that goes when the benches are through."""
 
     effort: Effort
@@ -95,25 +95,25 @@ class Room:
         """Return a store full of finished jobs, made when it is first asked for."""
         if self._store is None:
             self._store = self.directory("store") / "store.db"
-            with _quick_disk(self.root) as disk:
-                finished.build(disk / "store.db", self.effort.finished_jobs)
+            with _fast_directory(self.root) as disk:
+                history.build_store(disk / "store.db", self.effort.finished_jobs)
                 shutil.copy(disk / "store.db", self._store)
         return self._store
 
 
 @contextmanager
-def opened(effort: Effort) -> Iterator[Room]:
+def open_scratch(effort: Effort) -> Iterator[Scratch]:
     """Give a room, and take it back with all that is in it."""
     root = Path(tempfile.mkdtemp(prefix="runner-bench-"))
     root.chmod(0o755)
     try:
-        yield Room(effort, root)
+        yield Scratch(effort, root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
 @contextmanager
-def _quick_disk(otherwise: Path) -> Iterator[Path]:
+def _fast_directory(otherwise: Path) -> Iterator[Path]:
     """Give a directory in memory: each of the many transactions would wait for the disk."""
     memory = os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > MEMORY_NEEDED
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if memory else otherwise) as directory:

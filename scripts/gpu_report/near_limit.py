@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.support import interleave as rounds
-from bench.support.lockstep import Ended, Lane, Missing, Setup, side_by_side
+from bench.support import interleave
+from bench.support.lockstep import MissingPackage, Setup, TrainingProcess, TrainingResult, start_trainings
 from bench.support.result import CannotMeasure
 from bench.support.stats import paired_ratio
 from jobs.contract import STDLIB, AttemptSpec
@@ -31,10 +31,10 @@ AIM_MFU: Final = 0.45
 OURS: Final = "ours"
 BY_HAND: Final = "hand-written loop"
 LOOPS: Final = {
-    OURS: "bench.rivals.loops:ours",
-    BY_HAND: "bench.rivals.loops:by_hand",
-    "Hugging Face Trainer": "bench.rivals.arm_huggingface:huggingface",
-    "Lightning": "bench.rivals.arm_lightning:lightning",
+    OURS: "bench.rivals.loops:train_with_runner",
+    BY_HAND: "bench.rivals.loops:train_by_hand",
+    "Hugging Face Trainer": "bench.rivals.loop_huggingface:huggingface",
+    "Lightning": "bench.rivals.loop_lightning:lightning",
 }
 
 REAL: Final[Mapping[str, Any]] = {"batch_size": 24, "context": 1024, "layers": 17, "heads": 12, "width": 768}
@@ -65,7 +65,7 @@ def run(context: Context) -> Iterator[Finding]:
     effort = context.sized(REAL_EFFORT, TINY_EFFORT)
     spec = spec_of(context, effort)
     seconds, ended = _turns(context, spec, effort)
-    if isinstance(ended[OURS], Missing):
+    if isinstance(ended[OURS], MissingPackage):
         raise CannotMeasureHere(f"{ended[OURS].package} is not installed")
     yield from _compared(context, spec, seconds, ended)
     yield _utilisation(context, spec, seconds[OURS], peak)
@@ -88,19 +88,22 @@ def spec_of(context: Context, effort: Effort, profile: str = PROFILE, **plan: An
 
 def _turns(
     context: Context, spec: AttemptSpec, effort: Effort
-) -> tuple[dict[str, tuple[float, ...]], dict[str, Ended | Missing]]:
+) -> tuple[dict[str, tuple[float, ...]], dict[str, TrainingResult | MissingPackage]]:
     """Return the seconds of a step in each turn, and the end state of each loop."""
     setups = {
         name: Setup(loop, context.folder(f"loop-{number}"), spec, effort.settling, effort.steps)
         for number, (name, loop) in enumerate(LOOPS.items())
     }
     try:
-        with side_by_side(setups) as lanes:
-            there = {name: lane for name, lane in lanes.items() if isinstance(lane, Lane)}
-            took = rounds.interleaved(
+        with start_trainings(setups) as lanes:
+            there = {name: lane for name, lane in lanes.items() if isinstance(lane, TrainingProcess)}
+            took = interleave.interleave(
                 effort.turns, effort.warmups, {name: lane.turn for name, lane in there.items()}
             )
-            ended = {name: lane.end() if isinstance(lane, Lane) else lane for name, lane in lanes.items()}
+            ended = {
+                name: lane.end() if isinstance(lane, TrainingProcess) else lane
+                for name, lane in lanes.items()
+            }
     except CannotMeasure as error:
         raise CannotMeasureHere(f"{error}; {_logs(setups)}") from error
     return took, ended
@@ -122,17 +125,21 @@ def _compared(
     context: Context,
     spec: AttemptSpec,
     seconds: Mapping[str, tuple[float, ...]],
-    ended: Mapping[str, Ended | Missing],
+    ended: Mapping[str, TrainingResult | MissingPackage],
 ) -> Iterator[Finding]:
     for name, theirs in ended.items():
         if name == OURS:
             continue
-        if isinstance(theirs, Missing):
+        if isinstance(theirs, MissingPackage):
             yield not_run(f"compared with {name}", f"{theirs.package} is not installed")
             continue
         ratio = paired_ratio(seconds[name], seconds[OURS])
         ours = ended[OURS]
-        loss = "" if isinstance(ours, Missing) else f"; held-out loss {ours.loss:.4f} and {theirs.loss:.4f}"
+        loss = (
+            ""
+            if isinstance(ours, MissingPackage)
+            else f"; held-out loss {ours.loss:.4f} and {theirs.loss:.4f}"
+        )
         summary = (
             f"{ratio.value:.3f} x ({ratio.low:.3f}-{ratio.high:.3f}) in tokens/s:"
             f" {_rate(spec, seconds[OURS]):,.0f} and {_rate(spec, seconds[name]):,.0f}{loss}"

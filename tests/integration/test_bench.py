@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHES, main
+from bench.support import kept
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -14,9 +15,7 @@ def test_a_quick_measurement_fills_every_bench_and_keeps_what_it_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--quick", "--results", str(tmp_path)]) == 0
-    [table] = tmp_path.glob("*.txt")
-    [numbers] = tmp_path.glob("*.json")
-    kept = json.loads(numbers.read_text())
-    measured = {line["bench"] for line in kept["lines"] if "ours" in line}
+    [numbers] = tmp_path.glob("*/all.json")
+    measured = {line["bench"] for line in json.loads(numbers.read_text())["lines"] if "ours" in line}
     assert measured == set(BENCHES)
-    assert table.read_text().partition("\n\n")[2] in capsys.readouterr().out
+    assert kept.show(numbers).partition("\n\n")[2] in capsys.readouterr().out

@@ -7,10 +7,8 @@ import pytest
 
 from bench.cases import burst, first_line, resume
 from bench.rivals import container, spooler
-from bench.rivals.slurm import Plan, Ports, configuration
-from bench.support import history as finished
-from bench.support import interleave as rounds
-from bench.support import packages
+from bench.rivals.slurm import ClusterConfig, Ports, render_configuration
+from bench.support import history, interleave, packages
 from bench.support.jobfile import CPUS, job_text
 from bench.support.result import CannotMeasure
 from runner.adapters.docker.hardening import HardeningSettings, engine_arguments
@@ -25,7 +23,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ARGV = ("python", "-P", "-m", "jobs", "--root", "/job", "--attempt", "1", "--lineage", "1")
 
 
-def plan() -> container.Plan:
+def plan() -> container.DockerPlan:
     request = LaunchRequest(
         key=Key("bench", "1", 1),
         job_name="bench",
@@ -37,11 +35,11 @@ def plan() -> container.Plan:
         limits=Limits(2.0, 1024**3),
     )
     arguments = engine_arguments(request, HardeningSettings("bench"))
-    return container.plan("sha256:abc", {"engine": arguments, "spec": {}})
+    return container.make_plan("sha256:abc", {"engine": arguments, "spec": {}})
 
 
 def test_docker_gets_the_program_the_user_and_the_variables_of_the_runner() -> None:
-    argv = plan().bare("name", Path("/elsewhere"))
+    argv = plan().bare_argv("name", Path("/elsewhere"))
     assert tuple(argv[-len(ARGV) - 1 :]) == ("sha256:abc", *ARGV)
     assert argv[argv.index("--user") + 1] == "1000:1000"
     assert argv[argv.index("--mount") + 1] == "type=bind,source=/elsewhere,target=/job"
@@ -50,7 +48,7 @@ def test_docker_gets_the_program_the_user_and_the_variables_of_the_runner() -> N
 
 
 def test_docker_can_get_the_walls_of_the_runner_as_well() -> None:
-    argv = plan().walled("name", Path("/elsewhere"))
+    argv = plan().hardened_argv("name", Path("/elsewhere"))
     assert {"--init", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"} < set(argv)
     assert {"--memory=1073741824", "--memory-swap=1073741824", "--cpus=2", "--pids-limit=4096"} < set(argv)
     assert tuple(argv[-len(ARGV) - 1 :]) == ("sha256:abc", *ARGV)
@@ -58,12 +56,12 @@ def test_docker_can_get_the_walls_of_the_runner_as_well() -> None:
 
 def test_plain_processes_are_not_compared_with_docker() -> None:
     with pytest.raises(CannotMeasure, match="no container engine"):
-        container.plan("none", {"engine": {"argv": []}, "spec": {}})
+        container.make_plan("none", {"engine": {"argv": []}, "spec": {}})
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan(2, "UP", burst.TUNING)])
-def test_slurm_touches_nothing_outside_its_directory(plan: Plan) -> None:
-    text = configuration(Path("/bench/rival"), "somebody", Ports(10001, 10002), plan)
+@pytest.mark.parametrize("plan", [ClusterConfig(), ClusterConfig(2, "UP", burst.TUNING)])
+def test_slurm_touches_nothing_outside_its_directory(plan: ClusterConfig) -> None:
+    text = render_configuration(Path("/bench/rival"), "somebody", Ports(10001, 10002), plan)
     settings = dict(line.split("=", 1) for line in text.splitlines())
     files = ("AuthInfo", "StateSaveLocation", "SlurmdSpoolDir", "SlurmctldPidFile", "SlurmdPidFile")
     assert all(settings[name].removeprefix("socket=").startswith("/bench/rival/") for name in files)
@@ -88,7 +86,7 @@ def test_the_measured_job_file_is_valid_and_takes_all_that_a_stage_lends() -> No
 
 def test_the_finished_jobs_have_had_a_whole_life() -> None:
     job = Job("1", Preparing(NOW))
-    for event in finished.life(NOW):
+    for event in history.job_events(NOW):
         job, _ = advance(job, event)
     assert isinstance(job.state, Finished)
     assert (job.state.outcome, job.attempts) == (Outcome.SUCCEEDED, 1)
@@ -97,7 +95,7 @@ def test_the_finished_jobs_have_had_a_whole_life() -> None:
 def test_the_way_to_the_first_line_is_taken_from_the_events() -> None:
     kinds = ("submitted", "image_ready", "placed", "launched")
     events = {kind: (NOW + timedelta(seconds=number)).isoformat() for number, kind in enumerate(kinds)}
-    ways = first_line.ways(events, NOW.timestamp() + 3.5)
+    ways = first_line.split_by_events(events, NOW.timestamp() + 3.5)
     assert ways == {
         "image looked up": 1,
         "placed": 1,
@@ -126,7 +124,7 @@ def test_contestants_take_turns_and_warm_ups_do_not_count() -> None:
         calls.append(name)
         return float(len(calls))
 
-    found = rounds.interleaved(2, 1, {"a": lambda: contestant("a"), "b": lambda: contestant("b")})
+    found = interleave.interleave(2, 1, {"a": lambda: contestant("a"), "b": lambda: contestant("b")})
     assert calls == ["a", "b"] * 3
     assert found == {"a": (3.0, 5.0), "b": (4.0, 6.0)}
 

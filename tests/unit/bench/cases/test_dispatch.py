@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 from bench.cases import dispatch
-from bench.support import history as finished
+from bench.support import history
 from bench.support.result import Result
-from bench.support.scratch import QUICK, opened
+from bench.support.scratch import QUICK, open_scratch
 from runner.adapters.sqlite.store import SqliteStore
 from runner.core.job.states import Finished, Outcome, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Limits
@@ -27,26 +27,26 @@ def request(name: str) -> LaunchRequest:
 
 
 def test_programs_have_ended_when_they_are_launched_but_for_the_one_that_blocks() -> None:
-    executor, woken = dispatch.AtOnce(), []
+    executor, woken = dispatch.InstantExecutor(), []
     executor.watch(lambda: woken.append("look"))
     executor.launch(request("blocker"))
     executor.launch(request("job-1"))
     assert executor.observe() == (Alive(request("blocker").key), Gone(request("job-1").key, 0))
-    executor.let_go()
+    executor.release()
     executor.remove(request("job-1").key)
     assert executor.observe() == (Gone(request("blocker").key, 0),)
     assert woken == ["look"] * 3
 
 
 def test_nothing_begins_before_it_is_let_go_and_then_every_job_succeeds(tmp_path: Path) -> None:
-    finished.build(tmp_path / "store.db", 2)
-    with dispatch.logged(tmp_path), dispatch.site(tmp_path) as here:
+    history.build_store(tmp_path / "store.db", 2)
+    with dispatch.log_to_file(tmp_path), dispatch.running_loop(tmp_path) as here:
         here.submit("blocker", float(dispatch.SLOTS))
         here.await_state(Running, 1)
         for number in range(3):
             here.submit(f"job-{number}", 1.0)
         here.await_state(Queued, 3)
-        here.executor.let_go()
+        here.executor.release()
         here.await_end()
     store = SqliteStore(tmp_path / "store.db")
     states = [row.job.state for number in range(3, 7) if (row := store.get(str(number)))]
@@ -58,8 +58,8 @@ def test_nothing_begins_before_it_is_let_go_and_then_every_job_succeeds(tmp_path
 
 
 def test_a_quick_measurement_has_both_lines() -> None:
-    with opened(QUICK) as room:
-        rate, cost = dispatch.measure(room)
+    with open_scratch(QUICK) as scratch:
+        rate, cost = dispatch.measure(scratch)
     assert isinstance(rate, Result)
     assert isinstance(cost, Result)
     assert rate.met is not None

@@ -8,34 +8,33 @@ from pathlib import Path
 import pytest
 
 from bench.cases import burst, latency
-from bench.rivals import gflow
-from bench.rivals import runner as ours
-from bench.rivals.protocol import Gate, answer
+from bench.rivals import gflow, runner
+from bench.rivals.protocol import BlockingJob, run_command
 from bench.support import packages
 from bench.support.jobfile import CPUS
 from bench.support.result import CannotMeasure, NotMeasured
-from bench.support.scratch import Effort, opened
+from bench.support.scratch import Effort, open_scratch
 from jobs.contract import Program
 from runner.files.job.load import load
 
 
 def test_the_program_at_the_gate_ends_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
-    gate = Gate(tmp_path)
+    gate = BlockingJob(tmp_path)
     with subprocess.Popen(gate.argv) as program:
-        gate.await_begin()
+        gate.await_start()
         assert program.poll() is None
-        gate.let_go()
+        gate.release()
         assert program.wait(10) == 0
 
 
 def test_a_program_tells_when_it_was_started(tmp_path: Path) -> None:
-    stamp, before = latency.Stamp(tmp_path), time.time()
+    stamp, before = latency.StartTimestamp(tmp_path), time.time()
     subprocess.run(stamp.argv, check=True)
     assert before <= stamp.written() <= time.time()
 
 
 def test_a_program_that_tells_no_time_is_not_measured(tmp_path: Path) -> None:
-    stamp = latency.Stamp(tmp_path)
+    stamp = latency.StartTimestamp(tmp_path)
     (tmp_path / "started").write_text("later\n")
     with pytest.raises(CannotMeasure, match="no time"):
         stamp.written()
@@ -43,26 +42,26 @@ def test_a_program_that_tells_no_time_is_not_measured(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_is_not_measured(tmp_path: Path) -> None:
     with pytest.raises(CannotMeasure, match="sh ended with exit code 3: no room"):
-        answer(["sh", "-c", "echo no room >&2; exit 3"], {}, tmp_path)
+        run_command(["sh", "-c", "echo no room >&2; exit 3"], {}, tmp_path)
 
 
 def test_our_job_file_is_the_command_and_takes_its_slots() -> None:
-    job = load(ours.program("x", ("sh", "-c", 'echo "a: b" > c'), CPUS).encode(), Path("/job.yaml"))
+    job = load(runner.job_file("x", ("sh", "-c", 'echo "a: b" > c'), CPUS).encode(), Path("/job.yaml"))
     assert isinstance(job.workload, Program)
     assert job.workload.command == ("sh", "-c", 'echo "a: b" > c')
     assert job.resources.cpus == CPUS
 
 
 def test_queues_that_need_a_second_for_a_job_get_fewer_unless_all_is_wanted() -> None:
-    sizes = {name: burst.size(Effort(), name) for name in (burst.OURS, *burst.RIVALS)}
+    sizes = {name: burst.job_count(Effort(), name) for name in (burst.OURS, *burst.RIVALS)}
     assert sizes[burst.OURS] == sizes["task-spooler"] == Effort().burst
     assert sizes["gflow"] < sizes["Slurm, tuned"] < Effort().burst
-    assert burst.size(Effort(whole=True), "gflow") == Effort().burst
-    assert burst.size(Effort(burst=4), "gflow") == 4
+    assert burst.job_count(Effort(whole=True), "gflow") == Effort().burst
+    assert burst.job_count(Effort(burst=4), "gflow") == 4
 
 
 def test_gflow_keeps_everything_in_its_directory(tmp_path: Path) -> None:
-    environment = gflow.prepared(tmp_path, Path("/bin"))
+    environment = gflow.prepare_home(tmp_path, Path("/bin"))
     places = [name for name in environment if name.startswith("XDG_") or name in {"HOME", "TMUX_TMPDIR"}]
     assert len(places) >= 7
     own = {name: environment[name] for name in places if environment[name].startswith(str(tmp_path))}
@@ -78,7 +77,7 @@ def test_gflow_is_not_fetched_where_that_is_forbidden(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(packages, "SYSTEM_PROGRAMS", ())
     with pytest.raises(CannotMeasure, match="gflowd is not installed, and RUNNER_NO_INSTALL=1 forbids"):
-        gflow.installed(tmp_path, may_install=True)
+        gflow.install(tmp_path, may_install=True)
 
 
 def test_a_queue_that_cannot_be_had_becomes_a_line_that_says_why(
@@ -86,7 +85,7 @@ def test_a_queue_that_cannot_be_had_becomes_a_line_that_says_why(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(packages, "SYSTEM_PROGRAMS", ())
-    with opened(Effort(may_install=False)) as room, ExitStack() as stack:
-        lines = list(burst.joined("burst", "ours", room, stack, {}))
+    with open_scratch(Effort(may_install=False)) as scratch, ExitStack() as stack:
+        lines = list(burst.start_rivals("burst", "ours", scratch, stack, {}))
     missing = [line.label for line in lines if isinstance(line, NotMeasured)]
     assert missing == [f"ours beside {name}" for name in burst.RIVALS]

@@ -1,6 +1,6 @@
 import os
 
-from bench.support.process import TICKS_PER_S, Held, cpu_seconds, held, held_by_tree, resident_mib
+from bench.support.process import TICKS_PER_S, HeldMemory, cpu_seconds, held_by_tree, parse_held, resident_mib
 
 STAT = "4242 (a name) with) spaces) S 1 4242 4242 0 -1 4194560 9999 0 12 0 300 200 7 8 20 0 9 0 100 1 2 3"
 
@@ -22,11 +22,11 @@ STATUS = "VmRSS:\t9216 kB\nRssAnon:\t4096 kB\nRssFile:\t3072 kB\nRssShmem:\t2048
 
 
 def test_memory_of_files_is_not_held_and_a_shared_page_is_in_part_distinct() -> None:
-    assert held(ROLLUP, STATUS) == Held(resident=6.0, distinct=3.0)
+    assert parse_held(ROLLUP, STATUS) == HeldMemory(resident=6.0, distinct=3.0)
 
 
 def test_a_process_that_has_gone_holds_nothing() -> None:
-    assert held("", "") == Held(0.0, 0.0)
+    assert parse_held("", "") == HeldMemory(0.0, 0.0)
 
 
 def test_this_process_holds_something_and_shares_no_more_than_it_has() -> None:

@@ -3,28 +3,17 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
-from bench.rivals.loops import Gated, Prepared, prepared
-from bench.support.lockstep import Ended, Gate, Setup
-from jobs.training.batches import Batch
-
-
-class Steps(Dataset[Batch]):
-    """Batches by step."""
-
-    def __init__(self, source: Gated) -> None:
-        self._source = source
-
-    def __getitem__(self, step: int) -> Batch:
-        return self._source.batch(step)
+from bench.rivals.loops import GatedSource, StepDataset, TrainingParts, prepare_training
+from bench.support.lockstep import Setup, StepGate, TrainingResult
 
 
 class Model(nn.Module):
     """The model with its loss, as the trainer wants it."""
 
-    def __init__(self, parts: Prepared) -> None:
+    def __init__(self, parts: TrainingParts) -> None:
         super().__init__()
         self.parts = parts
         self.model = parts.workload.model
@@ -42,12 +31,12 @@ class Fed(Trainer):
         return self.feed
 
 
-def huggingface(setup: Setup, gate: Gate) -> Ended:
+def huggingface(setup: Setup, gate: StepGate) -> TrainingResult:
     """Train with ``Trainer.train``."""
-    parts = prepared(setup, gate)
+    parts = prepare_training(setup, gate)
     parts.place()
     on_device = parts.device.torch_device.type == "cuda"
-    steps = Steps(Gated(parts.workload.source, gate))
+    steps = StepDataset(GatedSource(parts.workload.source, gate))
     arguments = TrainingArguments(
         output_dir=str(setup.directory / "out"),
         max_steps=parts.plan.steps,

@@ -5,27 +5,17 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from bench.rivals.loops import Gated, Prepared, prepared
-from bench.support.lockstep import Ended, Gate, Setup
+from bench.rivals.loops import GatedSource, StepDataset, TrainingParts, prepare_training
+from bench.support.lockstep import Setup, StepGate, TrainingResult
 from jobs.training.batches import Batch
-
-
-class Steps(Dataset[Batch]):
-    """Batches by step."""
-
-    def __init__(self, source: Gated) -> None:
-        self._source = source
-
-    def __getitem__(self, step: int) -> Batch:
-        return self._source.batch(step)
 
 
 class Module(pl.LightningModule):
     """Loss and optimiser, as Lightning wants them."""
 
-    def __init__(self, parts: Prepared) -> None:
+    def __init__(self, parts: TrainingParts) -> None:
         super().__init__()
         self.parts = parts
         self.model = parts.workload.model
@@ -70,12 +60,12 @@ class Log(pl.Callback):
             print(f"step {trainer.global_step}  loss {outputs['loss'].item():.4f}", flush=True)
 
 
-def lightning(setup: Setup, gate: Gate) -> Ended:
+def lightning(setup: Setup, gate: StepGate) -> TrainingResult:
     """Train with ``Trainer.fit``."""
-    parts = prepared(setup, gate)
+    parts = prepare_training(setup, gate)
     parts.place()
     on_device = parts.device.torch_device.type == "cuda"
-    steps = Steps(Gated(parts.workload.source, gate))
+    steps = StepDataset(GatedSource(parts.workload.source, gate))
     loader = DataLoader(steps, batch_size=None, sampler=range(parts.plan.steps), pin_memory=on_device)
     trainer = pl.Trainer(
         accelerator="gpu" if on_device else "cpu",

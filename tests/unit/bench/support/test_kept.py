@@ -1,0 +1,35 @@
+"""The numbers of a measurement are kept, and its table is rendered from them."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.support import kept
+from bench.support.machine import Machine
+from bench.support.result import Aim, Line, NotMeasured, Result, Series
+from bench.support.table import render
+
+MACHINE = Machine("Some CPU", 2, 23.5, "6.1", "none", "3.11.7", 0.4)
+LINES: tuple[Line, ...] = (
+    Result("post", Series("ours", "ms", (1.0, 2.0)), Series("theirs", "ms", (2.0, 2.0)), Aim(1.0, "ratio")),
+    Result("post", Series("alone", "jobs/s", (3.0,)), note="a note"),
+    NotMeasured("burst", "gflow", "gflowd is not installed"),
+)
+COMMITTED = sorted(kept.find(kept.RESULTS, []))
+
+
+def test_the_kept_numbers_give_the_table_that_was_printed(tmp_path: Path) -> None:
+    path = kept.write(tmp_path, (), MACHINE, LINES)
+    assert path == tmp_path / "some-cpu-2-cores" / "all.json"
+    assert kept.show(path) == f"{MACHINE.text()}\n\n{render(LINES)}"
+
+
+def test_results_are_found_by_the_cases_in_them(tmp_path: Path) -> None:
+    paths = [kept.write(tmp_path, names, MACHINE, LINES) for names in (("post", "burst"), ("stall",))]
+    assert list(kept.find(tmp_path, ["burst"])) == paths[:1]
+    assert list(kept.find(tmp_path, [])) == paths
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_committed_result_can_be_shown(path: Path) -> None:
+    assert "ratio" in kept.show(path)

@@ -20,7 +20,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 
 
-class Trace:
+class ProgressDecoder:
     """Turns records into log lines; keeps the half lines and what has been announced."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Final
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.ports import BuildRequest
 
@@ -43,7 +43,9 @@ def works() -> bool:
     return done.returncode == 0
 
 
-def build(request: BuildRequest, context: IO[bytes], url: str | None, interest: Interest) -> Iterator[str]:
+def build(
+    request: BuildRequest, context: IO[bytes], url: str | None, interest: CancellationToken
+) -> Iterator[str]:
     """Yield the build's log lines.
 
     Raises:
@@ -69,7 +71,7 @@ def build(request: BuildRequest, context: IO[bytes], url: str | None, interest: 
 
 
 @contextmanager
-def _killed_early(process: subprocess.Popen[str], interest: Interest) -> Iterator[None]:
+def _killed_early(process: subprocess.Popen[str], interest: CancellationToken) -> Iterator[None]:
     """Let nothing go on that nobody waits for or listens to; the engine ends a build with its client."""
 
     def kill() -> None:

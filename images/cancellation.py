@@ -11,7 +11,7 @@ from threading import Event, Lock
 from images.errors import BuildAbandoned
 
 
-class Interest:
+class CancellationToken:
     """The interest in one image; once it is abandoned it stays so."""
 
     def __init__(self) -> None:

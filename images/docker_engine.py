@@ -21,8 +21,8 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import CancellableStream, Mount
 
 from images import buildx
-from images.buildkit_progress import Trace
-from images.cancellation import Interest
+from images.buildkit_progress import ProgressDecoder
+from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineForbidden, EngineUnavailable
 from images.ports import BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
@@ -73,7 +73,7 @@ class DockerEngine:
     def load_root(self, archive: IO[bytes], tag: str) -> str:
         repository, name = tag.rsplit(":", 1)
         params = {"fromSrc": "-", "repo": repository, "tag": name, "changes": f"ENV PATH={_DEFAULT_PATH}"}
-        for record in self._post("images/create", params, archive, Interest()):
+        for record in self._post("images/create", params, archive, CancellationToken()):
             if "error" in record:
                 raise BuildFailed(f"import {tag}: {record['error']}")
         found = self.image(tag)
@@ -110,7 +110,7 @@ class DockerEngine:
         return f"{version['Os']}/{version['Arch']}"
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
     ) -> Iterator[str]:
         match kind:
             case "buildx":
@@ -137,7 +137,7 @@ class DockerEngine:
                     raise
 
     def _post(
-        self, path: str, params: Mapping[str, str], body: IO[bytes], interest: Interest
+        self, path: str, params: Mapping[str, str], body: IO[bytes], interest: CancellationToken
     ) -> Iterator[dict[str, Any]]:
         """Send a tar, yield the answer's records; no time limit, for a command may print nothing for long."""
         with self._client(path) as api:
@@ -182,7 +182,7 @@ def _knock(path: str) -> None:
         raise _silent(f"{path}: {error.strerror or error}") from error
 
 
-def _chunks(body: IO[bytes], interest: Interest) -> Iterator[bytes]:
+def _chunks(body: IO[bytes], interest: CancellationToken) -> Iterator[bytes]:
     while chunk := body.read(_CHUNK_BYTES):
         interest.check()
         yield chunk
@@ -287,7 +287,7 @@ def _build_params(request: BuildRequest, version: str) -> dict[str, str]:
 
 
 def _buildkit_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
-    trace = Trace()
+    trace = ProgressDecoder()
     for record in records:
         if record.get("id") == "moby.buildkit.trace":
             yield from _traced(trace, record["aux"])
@@ -296,7 +296,7 @@ def _buildkit_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
             yield from _plain_lines(record)
 
 
-def _traced(trace: Trace, aux: str) -> Iterator[str]:
+def _traced(trace: ProgressDecoder, aux: str) -> Iterator[str]:
     """Yield a record's lines; one that is not understood must not fail a build that goes well."""
     try:
         yield from trace.lines(aux)

@@ -6,21 +6,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 
 _LOOK_S: Final = 0.2  # between two tries; the kernel's own waiting could not be given up
 
 
 @contextmanager
 def locked(
-    cache_dir: Path, name: str, waiting: Callable[[], None], interest: Interest | None = None
+    cache_dir: Path, name: str, waiting: Callable[[], None], interest: CancellationToken | None = None
 ) -> Iterator[None]:
     """Keep everybody else out, after saying so if that means to wait.
 
     Raises:
         BuildAbandoned: ``interest`` was abandoned meanwhile.
     """
-    interest = interest or Interest()
+    interest = interest or CancellationToken()
     with _file(cache_dir, name).open("w") as file:
         if not _taken(file):
             waiting()

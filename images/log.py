@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 
 LAST_LINES: Final = 20
@@ -17,9 +17,9 @@ class BuildLog:
     """Appends to a file, so that somebody else can follow it, and knows whether anybody still waits."""
 
     def __init__(
-        self, path: Path, echo: Callable[[str], None] | None = None, interest: Interest | None = None
+        self, path: Path, echo: Callable[[str], None] | None = None, interest: CancellationToken | None = None
     ) -> None:
-        self.interest = interest or Interest()
+        self.interest = interest or CancellationToken()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", buffering=1, encoding="utf-8", errors="replace")
         self._echo = echo
@@ -52,7 +52,7 @@ class BuildLog:
         argv: Sequence[str],
         environment: Mapping[str, str] | None = None,
         *,
-        interest: Interest | None = None,
+        interest: CancellationToken | None = None,
     ) -> None:
         """Run a program to its end with its output in the log; kill it when ``interest`` is abandoned.
 
@@ -60,7 +60,7 @@ class BuildLog:
             BuildFailed: it cannot be started, or ends with another code than 0.
             BuildAbandoned: it was killed.
         """
-        interest = interest or Interest()
+        interest = interest or CancellationToken()
         try:
             process = subprocess.Popen(
                 argv,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.settings import BuilderKind
 
 
@@ -86,7 +86,7 @@ class Engine(Protocol):
         """Return what images are built for: ``linux/amd64``."""
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
     ) -> Iterator[str]:
         """Build and tag a context (an open file: a tar with a ``Dockerfile``); yield the log as it comes.
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from images import bases, wheels
 from images.bootstrap import Bootstrap, bootstrap
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
 from images.errors import BuildAbandoned, BuildFailed, EngineUnavailable
@@ -65,7 +65,7 @@ class ImageStore:
 
         return DockerEngine(self._settings.engine_url)
 
-    def ensure(self, accelerator: str, log: Path, interest: Interest | None = None) -> str:
+    def ensure(self, accelerator: str, log: Path, interest: CancellationToken | None = None) -> str:
         """Return the id of the image for an accelerator's jobs, building what is missing.
 
         Raises:

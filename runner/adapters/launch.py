@@ -1,7 +1,7 @@
-"""What every executor says alike about an attempt: its name, its environment, its first line of shell.
+"""What all executors agree on when they launch an attempt: its name, environment and first shell command.
 
-Kept apart so that a job meets the same words in a container and as a plain process.
-Everything here is pure; the executors act.
+Each executor builds its launch from these functions, so a program finds the same log, working directory,
+environment and signals in a container and as a plain process.  The functions are pure; the executors act.
 """
 
 import re
@@ -13,9 +13,13 @@ from runner.base.errors import Refused
 from runner.core.ports.executor import Key, LaunchRequest
 
 ENTRY: Final = 'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; exec "$@"'
-"""The attempt appends its own output to its log: complete whatever happens to daemon and engine."""
+"""A shell script that opens the log, changes to the working directory and is replaced by the program.
 
-WATCHED_ENTRY: Final = """\
+Arguments: the working directory, the log, the program and its arguments.  The program appends to the log
+itself, so the log is complete even if the daemon or the container engine dies.
+"""
+
+SUPERVISED_ENTRY: Final = """\
 umask 077; exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
 env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
 env --default-signal=INT,QUIT /bin/sh -c 'exec "$@"' runner "$@" 3>&- &
@@ -32,26 +36,38 @@ for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_contro
 done
 exit $status
 """
-"""The same in a container, whose shell stays to read what the kernel counted before the group is gone.
+"""``ENTRY`` for a container: the shell stays as the parent of the program.
 
-It passes every signal on that an init passes to it, says ``oom_kill COUNT`` to the engine's log and
-ends as the program ended.  Where ``env`` cannot undo that a shell's child ignores SIGINT (coreutils
-before 8.31, busybox) the program takes the shell's place, and the engine's word is the only one.
+It forwards every signal that the container's init sends it.  When the program has ended, it reads how many
+processes the kernel has killed for memory, before the control group and its counters are removed, and
+writes ``oom_kill COUNT`` to the container's own output, which the engine keeps.  Its exit status is that
+of the program.  A shell starts background processes with SIGINT and SIGQUIT ignored.  Where ``env`` cannot
+reset them (coreutils before 8.31, busybox), the program replaces the shell, and an out-of-memory kill is
+known only if the engine reports it.
 """
 
-OOM_WORD: Final = re.compile(r"oom_kill [0-9]+")
+OOM_MARKER: Final = re.compile(r"oom_kill [0-9]+")
+"""What ``SUPERVISED_ENTRY`` writes when the kernel has killed a process of the container for memory."""
 
 FORBIDDEN_VARIABLES: Final = re.compile(
     r"LD_.*|NVIDIA_.*|DOCKER_.*|(AMD|ROCR|HIP|CUDA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
 )
-"""They steer loaders, device injection or the engine, and some are read before the job's uid is in force."""
+"""Environment variables that a job must not set.
+
+They control the dynamic loader, the injection of devices, or the container engine.  Some of them are read
+by programs that still run as root.
+"""
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def attempt_name(key: Key) -> str:
-    """Return the name of the attempt, unique in the world and valid for containers and directories."""
+    """Return the name of an attempt: unique on the host, and valid for a container and for a directory.
+
+    Raises:
+        Refused: the instance or the job id has characters that a name must not have.
+    """
     if not (_NAME.fullmatch(key.instance) and _NAME.fullmatch(key.job_id)):
         raise Refused(
             f"{key.job_id!r} of {key.instance!r}: not a name; use letters, digits, '_', '.' and '-'"
@@ -59,11 +75,11 @@ def attempt_name(key: Key) -> str:
     return f"runner-{key.instance}-{key.job_id}-{key.attempt}"
 
 
-def launch_script(request: LaunchRequest) -> None:
+def check_request(request: LaunchRequest) -> None:
     """Check the rules that hold in every executor.
 
     Raises:
-        Refused: it would be root, or its environment says what no job may say.
+        Refused: the attempt would run as root, or its environment has a forbidden or malformed variable.
     """
     owner = request.owner
     if owner.uid == 0 or owner.gid == 0:
@@ -76,20 +92,26 @@ def launch_script(request: LaunchRequest) -> None:
 
 
 def entry_script(directory: PurePath, log: PurePath, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command that opens ``log`` for appending, goes to ``directory`` and becomes ``argv``."""
+    """Return the command that runs ``argv`` in ``directory`` and appends its output to ``log``."""
     return ("/bin/sh", "-c", ENTRY, "runner", str(directory), str(log), *argv)
 
 
 def supervised_entry_script(directory: PurePath, log: PurePath) -> tuple[str, ...]:
-    """Return what does the same for the arguments that follow, and tells what the kernel counted."""
-    return ("/bin/sh", "-c", WATCHED_ENTRY, "runner", str(directory), str(log))
+    """Return the command that does this in a container; the engine appends ``argv`` to it."""
+    return ("/bin/sh", "-c", SUPERVISED_ENTRY, "runner", str(directory), str(log))
 
 
 def attempt_environment(request: LaunchRequest, home: PurePath, scratch: PurePath) -> Mapping[str, str]:
-    """Return what an attempt finds in its environment; the job's own words win over the defaults."""
+    """Return the environment of an attempt; variables of the job override the defaults.
+
+    Args:
+        request: The attempt.
+        home: The home directory, as the program sees it.
+        scratch: The directory for caches of compilers, as the program sees it.
+    """
     return {
         "HOME": str(home),
-        "USER": request.owner.name,  # PyTorch asks getpwuid, which an image cannot answer
+        "USER": request.owner.name,  # PyTorch calls getpwuid, which fails in an image without this user
         "LOGNAME": request.owner.name,
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),

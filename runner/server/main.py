@@ -255,9 +255,9 @@ def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Execut
 
 
 def _docker(directory: Path, settings: Settings, store: SqliteStore) -> Executor:
-    from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, loopback_names  # noqa: PLC0415  loads the SDK
+    from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
 
-    hardened = replace(_hardened(settings, store.instance), hosts=loopback_names(directory))
+    hardened = replace(_hardened(settings, store.instance), hosts_file=write_hosts_file(directory))
     return DockerExecutor(DockerExecutorSettings(hardened, settings.engine))
 
 

@@ -15,7 +15,7 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobs.contract import RunPaths
-from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, loopback_names
+from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file
 from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.host.clock import boot_id
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
@@ -149,7 +149,7 @@ def process_place() -> "Iterator[Place]":
 @contextmanager
 def docker_place(url: str, image: str) -> "Iterator[Place]":
     def make(instance: str) -> DockerExecutor:
-        hardened = HardeningSettings(instance, hosts=loopback_names(root), boot_id=boot_id())
+        hardened = HardeningSettings(instance, hosts_file=write_hosts_file(root), boot_id=boot_id())
         return DockerExecutor(DockerExecutorSettings(hardened, url))
 
     with _root() as root:

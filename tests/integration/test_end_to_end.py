@@ -9,7 +9,7 @@ import pytest
 
 from images.store import ImageStore
 from jobs.contract import Effective, Result, checkpoints, verify
-from runner.adapters.docker.hardening import describe_difference
+from runner.adapters.docker.hardening import find_differences
 from tests.fakes.daemon.service import Json, Service, service, until
 from tests.fakes.workloads.counter_image import counter_image
 
@@ -201,7 +201,7 @@ def test_a_dry_run_is_what_the_engine_gets(daemon: Service) -> None:
     [inspected] = daemon.containers(job_id)
     daemon.runner("cancel", job_id)
     asked = filled_in(plan["engine"], job_id, inspected)
-    assert describe_difference(asked, inspected) == []
+    assert find_differences(asked, inspected) == []
     assert asked["name"] == inspected["Name"].removeprefix("/")
     spec = json.loads(daemon.paths(job_id).spec.read_text())
     measured = {"mean_between_s": spec["checkpoint"]["mean_between_s"]}  # goes on while we look

@@ -15,7 +15,7 @@ import docker
 import pytest
 from click.testing import CliRunner
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.context import text_entry, write_tar
 from images.docker_engine import DockerEngine
 from images.errors import BuildFailed, EngineUnavailable
@@ -40,7 +40,7 @@ class Observed(DockerEngine):
         super().__init__(self.url)
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
     ) -> Iterator[str]:
         self.built.append(request.tag)
         return super().build(kind, request, context, interest)
@@ -295,6 +295,6 @@ def _build(kind: BuilderKind, dockerfile: str, lines: list[str]) -> list[str]:
     write_tar([text_entry("Dockerfile", dockerfile)], archive)
     archive.seek(0)
     request = BuildRequest("runner-images-test:build", {}, {})
-    for line in DockerEngine().build(kind, request, archive, Interest()):
+    for line in DockerEngine().build(kind, request, archive, CancellationToken()):
         lines.append(line)  # noqa: PERF402  kept also when the build fails half-way
     return lines

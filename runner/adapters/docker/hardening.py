@@ -1,9 +1,12 @@
-"""The one function that turns an attempt into engine arguments, and the check that the engine obeyed.
+"""The create request of a hardened container, and the comparison of the created container with it.
 
-Both are pure.  The result is the raw body of ``POST /containers/create``, so that what
-is printed by a dry run, what is sent and what is inspected afterwards speak one language.
-Dangerous fields are always sent, with their safe value: an option that is left out takes
-the default of whoever configured the engine, and one that is sent can be compared.
+``engine_arguments`` is the only function that turns an attempt into arguments of the container engine.  It
+returns the body of ``POST /containers/create`` as it is sent, so a dry run, the request and the inspected
+container can be compared field by field.  ``find_differences`` makes that comparison.  Both are pure; the
+executor sends, inspects and starts.
+
+Every security-relevant field is sent, also where its value is the engine's default.  A field that is left
+out gets whatever default the engine was configured with, and it cannot be compared afterwards.
 """
 
 import re
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
 
-from runner.adapters.launch import attempt_environment, attempt_name, launch_script, supervised_entry_script
+from runner.adapters.launch import attempt_environment, attempt_name, check_request, supervised_entry_script
 from runner.base.errors import Refused
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
@@ -20,6 +23,7 @@ from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 Json: TypeAlias = dict[str, Any]
 
 JOB_DIR: Final = PurePosixPath("/job")
+"""Where a container finds the run directory."""
 
 LABEL_INSTANCE: Final = "runner.instance"
 LABEL_JOB: Final = "runner.job"
@@ -31,64 +35,65 @@ LABEL_BOOT: Final = "runner.boot"
 SYSTEM_DIRS: Final = frozenset(
     "bin boot dev etc lib lib32 lib64 libx32 proc root run sbin sys usr var".split()  # noqa: SIM905 - a word list
 )
-"""First components of paths that a mount would take away from the image or the kernel."""
+"""Top-level directories of the image and the kernel, which a mount must not hide."""
 
 IMAGE_FORBIDDEN: Final = re.compile(r"LD_.*|NVIDIA_.*|AMD_VISIBLE_DEVICES")
-"""An image that sets these speaks to injection hooks that run as root, before the job does."""
+"""Variables that an image must not set: hooks that inject devices read them, as root."""
 
+IMAGE_MERGED_FIELDS: Final = frozenset({"HostConfig", "Env", "Labels", "Healthcheck"})
+"""Fields that the engine merges with those of the image; each of them is compared separately."""
 
-MERGED: Final = frozenset({"HostConfig", "Env", "Labels", "Healthcheck"})
-"""Fields into which an engine mixes what the image says; each has a comparison of its own."""
+IGNORED_FIELDS: Final = frozenset({"NetworkDisabled"})
+"""Fields that an engine may ignore: ``HostConfig.NetworkMode`` isolates the network, and is compared."""
 
-WAIVED: Final = frozenset({"NetworkDisabled"})
-"""Fields that an engine may pass over: the wall is ``HostConfig.NetworkMode``, which is compared."""
-
-LOOPBACK: Final = b"""\
+LOOPBACK_HOSTS: Final = b"""\
 127.0.0.1 localhost
 ::1 localhost ip6-localhost ip6-loopback
 """
-"""What ``HardeningSettings.hosts`` holds: all that there is to be named without a network."""
+"""Content of ``HardeningSettings.hosts_file``: the only names that exist without a network."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardeningSettings:
-    """What an operator may decide about every container."""
+    """What an operator decides about every container."""
 
     instance: str
-    """Of the store; part of every name and label."""
+    """Id of the store; part of each container's name and labels."""
     runtime: str = "runc"
-    """Always sent, so that an engine whose default runtime injects every GPU does not."""
+    """The OCI runtime.  It is always sent: the engine's default runtime may inject every GPU."""
     gpu_injection: Literal["cdi", "hook"] = "cdi"
-    """CDI survives ``systemctl daemon-reload``; the hook is for engines older than 25."""
+    """How NVIDIA devices are injected.  The hook is for engines before version 25, which have no CDI.  When
+    systemd reloads its units, containers lose the devices that the hook has injected."""
     seccomp: str | None = None
-    """A profile as JSON text; None: the engine's built-in default, which denies NUMA calls."""
+    """The seccomp profile as JSON text.  None: the engine's built-in profile, which denies NUMA calls."""
     memlock_unlimited: bool = False
-    """Pinned memory without a limit; fails at start where the engine may not raise limits itself."""
+    """Whether a job may lock any amount of memory.  The start fails if the engine may not raise the limit."""
     open_files: int = 16384
-    """Must not exceed the engine's own hard limit."""
-    hosts: Path | None = None
-    """A file with ``LOOPBACK``.  Where there is one, a container without a network has the kernel's empty
-    namespace, and the engine is spared making one of its own: that takes half of the time of a start."""
+    """Limit of open files; it must not exceed the engine's own hard limit."""
+    hosts_file: Path | None = None
+    """A file with ``LOOPBACK_HOSTS``, mounted as ``/etc/hosts`` into containers without a network.  They get
+    an empty network namespace from the kernel instead of one from the engine, which halves the start time."""
     boot_id: str = ""
-    """Of this boot of the host; tells an exit that was seen from one that a power cut invented."""
+    """Boot id of the host.  It tells an observed exit from one that the engine invented after a reset."""
 
 
 def engine_arguments(
     request: LaunchRequest, settings: HardeningSettings, device_gids: tuple[int, ...] = ()
 ) -> Json:
-    """Return ``{"name": ..., "config": ...}``: the name and the body of the create call, JSON-able.
+    """Return ``{"name": ..., "config": ...}``: the name and the JSON body of the create request.
 
     Args:
         request: The attempt.
-        settings: The operator's.
-        device_gids: Groups that own AMD device nodes on the host, as numbers: names resolve in the image.
+        settings: The operator's settings.
+        device_gids: Numeric ids of the groups that own the AMD device nodes on the host.  The engine would
+            look up names in the image.
 
     Raises:
         Refused: uid or gid 0; a forbidden variable, mount target or network; a log outside the run directory.
     """
-    launch_script(request)
+    check_request(request)
     owner = request.owner
-    hosts = settings.hosts if request.network is None else None
+    hosts_file = settings.hosts_file if request.network is None else None
     return {
         "name": attempt_name(request.key),
         "config": {
@@ -96,49 +101,53 @@ def engine_arguments(
             "Entrypoint": list(supervised_entry_script(request.directory or JOB_DIR, _log(request))),
             "Cmd": list(request.argv),
             "WorkingDir": str(JOB_DIR),
-            "User": f"{owner.uid}:{owner.gid}",  # one number alone takes groups from the image
+            "User": f"{owner.uid}:{owner.gid}",  # without a gid, the groups come from the image
             "Env": [f"{name}={value}" for name, value in _environment(request, settings).items()],
             "Labels": _labels(request, settings),
             "StopSignal": "SIGTERM",
-            "Healthcheck": {"Test": ["NONE"]},  # an image's own would run beside the job
+            "Healthcheck": {"Test": ["NONE"]},  # that of the image would run beside the job
             "Tty": False,
             "OpenStdin": False,
-            "NetworkDisabled": hosts is not None,
+            "NetworkDisabled": hosts_file is not None,
             "HostConfig": {
-                **_walls(request, settings),
+                **_isolation(request, settings),
                 **_limits(request.limits, settings),
                 **_devices(request.devices, settings, device_gids),
                 "Mounts": [_bind(Mount(request.run_dir, Path(JOB_DIR), read_only=False))]
-                + [_bind(_checked(mount)) for mount in request.mounts]
-                + ([] if hosts is None else [_bind(Mount(hosts, Path("/etc/hosts")))]),
+                + [_bind(_check_mount(mount)) for mount in request.mounts]
+                + ([] if hosts_file is None else [_bind(Mount(hosts_file, Path("/etc/hosts")))]),
             },
         },
     }
 
 
-def describe_difference(asked: Json, inspected: Json) -> list[str]:
-    """Return what a created container has other than was asked, one line each; empty when it obeys."""
-    config = asked["config"]
+def find_differences(requested: Json, inspected: Json) -> list[str]:
+    """Return the differences between a create request and the container that it made, one line each.
+
+    An empty list means that the container may be started.
+    """
+    config = requested["config"]
     host = inspected["HostConfig"]
     found = [
-        f"HostConfig.{field} is {host.get(field)!r} where {value!r} was asked"
+        f"HostConfig.{field} is {host.get(field)!r} instead of {value!r}"
         for field, value in config["HostConfig"].items()
-        if not _same(value, host.get(field))
+        if not _is_equivalent(value, host.get(field))
     ]
     found += [
-        f"{field} is {inspected['Config'].get(field)!r} where {value!r} was asked"
+        f"{field} is {inspected['Config'].get(field)!r} instead of {value!r}"
         for field, value in config.items()
-        if field not in MERGED | WAIVED and not _same(value, inspected["Config"].get(field))
+        if field not in IMAGE_MERGED_FIELDS | IGNORED_FIELDS
+        and not _is_equivalent(value, inspected["Config"].get(field))
     ]
     if "MaskedPaths" in host and not (host["MaskedPaths"] and host.get("ReadonlyPaths")):
         found.append("kernel paths are not masked")
-    return found + list(_from_the_image(asked, inspected))
+    return found + list(_differences_by_image(requested, inspected))
 
 
 def key_of(labels: Mapping[str, str], name: str) -> Key | None:
-    """Return the key of a container of ours; None if the labels do not belong to the name.
+    """Return the key of a container of the runner, None if it is not one or its labels contradict its name.
 
-    Labels can be forged by an image, a name cannot: the engine knows every name once.
+    An image can forge labels.  It cannot forge a name: the runner names the container, and names are unique.
     """
     try:
         key = Key(labels[LABEL_INSTANCE], labels[LABEL_JOB], int(labels[LABEL_ATTEMPT]))
@@ -148,11 +157,11 @@ def key_of(labels: Mapping[str, str], name: str) -> Key | None:
 
 
 def _environment(request: LaunchRequest, settings: HardeningSettings) -> dict[str, str]:
-    hooked = [device.uuid for device in request.devices if device.vendor == "nvidia"]
-    visible = ",".join(hooked) if settings.gpu_injection == "hook" else ""
+    nvidia = [device.uuid for device in request.devices if device.vendor == "nvidia"]
+    visible = ",".join(nvidia) if settings.gpu_injection == "hook" else ""
     return {
         **attempt_environment(request, JOB_DIR / "home", PurePosixPath("/tmp")),  # noqa: S108 - a private tmpfs
-        "NVIDIA_VISIBLE_DEVICES": visible or "void",  # an image may say "all"
+        "NVIDIA_VISIBLE_DEVICES": visible or "void",  # overrides an image that sets "all"
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
 
@@ -168,11 +177,11 @@ def _labels(request: LaunchRequest, settings: HardeningSettings) -> dict[str, st
     }
 
 
-def _walls(request: LaunchRequest, settings: HardeningSettings) -> Json:
-    """Return what keeps the job inside."""
+def _isolation(request: LaunchRequest, settings: HardeningSettings) -> Json:
+    """Return the fields that separate the container from the host and from other containers."""
     security = ["no-new-privileges:true"]
     if settings.seccomp is not None:
-        security.append(f"seccomp={settings.seccomp}")  # the text: a path fails at start
+        security.append(f"seccomp={settings.seccomp}")  # as text: the API takes no path
     return {
         "Privileged": False,
         "CapDrop": ["ALL"],
@@ -188,13 +197,13 @@ def _walls(request: LaunchRequest, settings: HardeningSettings) -> Json:
         "UsernsMode": "",
         "CgroupnsMode": "private",
         "CgroupParent": "",
-        "Binds": [],  # they create a missing source as root; Mounts refuse it
+        "Binds": [],  # Binds create a missing source as root; Mounts refuse it
         "VolumesFrom": [],
         "Sysctls": {},
         "OomScoreAdj": 0,
         "OomKillDisable": False,
-        "Init": True,  # reaps children and passes signals on
-        "AutoRemove": False,  # would take the exit code with it
+        "Init": True,  # reaps children and forwards signals
+        "AutoRemove": False,  # the exit code would be lost
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
     }
@@ -209,26 +218,26 @@ def _limits(limits: Limits, settings: HardeningSettings) -> Json:
         ulimits.append({"Name": "memlock", "Soft": -1, "Hard": -1})
     return {
         "Memory": limits.memory_bytes,
-        "MemorySwap": limits.memory_bytes,  # memory and swap together: no swap
+        "MemorySwap": limits.memory_bytes,  # of memory and swap together, so there is no swap
         "NanoCpus": round(limits.cpus * 1e9),
         "PidsLimit": limits.pids,
         "ShmSize": limits.shm_bytes,
         "Ulimits": ulimits,
-        # exec: compilers load what they write there
+        # exec, because compilers load the libraries that they write there
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={limits.tmp_bytes},mode=1777"},  # noqa: S108 - private
     }
 
 
 def _devices(devices: tuple[Device, ...], settings: HardeningSettings, gids: tuple[int, ...]) -> Json:
-    """Return how devices get in: NVIDIA through CDI or the hook, AMD as device nodes."""
+    """Return the fields that inject devices: NVIDIA's through CDI or the hook, AMD's as device nodes."""
     nvidia = [device.uuid for device in devices if device.vendor == "nvidia"]
     nodes = [str(device.render_node) for device in devices if device.vendor == "amd"]
     if nodes:
         nodes.insert(0, "/dev/kfd")
-    by_cdi = {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}" for uuid in nvidia]}
+    cdi_request = {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}" for uuid in nvidia]}
     return {
         "Runtime": "nvidia" if nvidia and settings.gpu_injection == "hook" else settings.runtime,
-        "DeviceRequests": [by_cdi] if nvidia and settings.gpu_injection == "cdi" else [],
+        "DeviceRequests": [cdi_request] if nvidia and settings.gpu_injection == "cdi" else [],
         "Devices": [
             {"PathOnHost": node, "PathInContainer": node, "CgroupPermissions": "rw"} for node in nodes
         ],
@@ -247,11 +256,17 @@ def _bind(mount: Mount) -> Json:
     }
 
 
-def _checked(mount: Mount) -> Mount:
+def _check_mount(mount: Mount) -> Mount:
+    """Return the mount.
+
+    Raises:
+        Refused: its target hides a part of the image, of the kernel's file systems, or of the run directory.
+    """
     target = PurePosixPath(mount.target)
     first, *rest = target.parts[1:] or ("",)
-    system = first in SYSTEM_DIRS and not (first == "run" and rest[:1] == ["secrets"] and rest[1:])
-    if not target.is_absolute() or not first or ".." in target.parts or system:
+    is_secret = first == "run" and rest[:1] == ["secrets"] and bool(rest[1:])
+    is_system = first in SYSTEM_DIRS and not is_secret
+    if not target.is_absolute() or not first or ".." in target.parts or is_system:
         raise Refused(f"mount target {str(target)!r}: not a place for data; use /data/<name>")
     if target == JOB_DIR or JOB_DIR in target.parents:
         raise Refused(f"mount target {str(target)!r}: /job is the run directory; use /data/<name>")
@@ -259,51 +274,62 @@ def _checked(mount: Mount) -> Mount:
 
 
 def _network(network: str | None) -> str:
+    """Return the network mode.
+
+    Raises:
+        Refused: it would share the network of the host, of another container, or of the engine's default.
+    """
     if network is None:
         return "none"
     if network in {"host", "default"} or network.startswith("container:"):
-        raise Refused(f"network {network!r}: leaves the container's walls; name an operator's network")
+        raise Refused(f"network {network!r}: is not isolated; name a network that an operator has made")
     return network
 
 
 def _log(request: LaunchRequest) -> PurePosixPath:
+    """Return the path of the log in the container.
+
+    Raises:
+        Refused: the log is not below the run directory.
+    """
     try:
         return JOB_DIR / request.log.relative_to(request.run_dir)
     except ValueError as error:
         raise Refused(f"log {str(request.log)!r}: not below the run directory {request.run_dir}") from error
 
 
-def _from_the_image(asked: Json, inspected: Json) -> Iterator[str]:
-    """Yield what an image smuggled into the container."""
+def _differences_by_image(requested: Json, inspected: Json) -> Iterator[str]:
+    """Yield what the image has added to the container or overridden."""
     config = inspected["Config"]
     labels = config.get("Labels") or {}
     if (config.get("Healthcheck") or {}).get("Test") != ["NONE"]:
         yield "the health check of the image would run"
-    wanted = set(asked["config"]["Env"])
+    wanted = set(requested["config"]["Env"])
     present = set(config.get("Env") or [])
     for variable in sorted(wanted - present):
-        yield f"the variable {variable.partition('=')[0]} is not what was asked"
+        yield f"the variable {variable.partition('=')[0]} differs from the request"
     for variable in sorted(present - wanted):
         name = variable.partition("=")[0]
         if IMAGE_FORBIDDEN.fullmatch(name):
             yield f"the image sets {name}; build it without"
-    for name, value in asked["config"]["Labels"].items():
+    for name, value in requested["config"]["Labels"].items():
         if labels.get(name) != value:
-            yield f"label {name} is {labels.get(name)!r} where {value!r} was asked"
+            yield f"label {name} is {labels.get(name)!r} instead of {value!r}"
     for path in sorted(config.get("Volumes") or {}):
         yield f"the image declares the volume {path}; build it without"
-    targets = {mount["Target"] for mount in asked["config"]["HostConfig"]["Mounts"]}
+    targets = {mount["Target"] for mount in requested["config"]["HostConfig"]["Mounts"]}
     for mount in inspected.get("Mounts") or []:
         if mount["Type"] == "bind" and mount["Destination"] not in targets:
-            yield f"{mount['Source']} is mounted at {mount['Destination']}, which nobody asked for"
+            yield f"{mount['Source']} is mounted at {mount['Destination']}, which was not requested"
 
 
-def _same(asked: object, inspected: object) -> bool:
-    """Tell whether two JSON values mean the same: engines drop or null what is empty."""
-    if not asked or not inspected:
-        return not asked and not inspected
-    if isinstance(asked, dict) and isinstance(inspected, dict):
-        return all(_same(asked.get(name), inspected.get(name)) for name in asked.keys() | inspected.keys())
-    if isinstance(asked, list) and isinstance(inspected, list):
-        return len(asked) == len(inspected) and all(map(_same, asked, inspected))
-    return asked == inspected
+def _is_equivalent(requested: object, inspected: object) -> bool:
+    """Return whether two JSON values mean the same; engines omit empty values or replace them by null."""
+    if not requested or not inspected:
+        return not requested and not inspected
+    if isinstance(requested, dict) and isinstance(inspected, dict):
+        names = requested.keys() | inspected.keys()
+        return all(_is_equivalent(requested.get(name), inspected.get(name)) for name in names)
+    if isinstance(requested, list) and isinstance(inspected, list):
+        return len(requested) == len(inspected) and all(map(_is_equivalent, requested, inspected))
+    return requested == inspected

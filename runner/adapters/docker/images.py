@@ -13,27 +13,27 @@ from threading import Lock
 from time import monotonic
 from typing import Final
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.errors import BuildAbandoned, EngineUnavailable
 from images.errors import BuildFailed as ImageBuildFailed
 from images.store import ImageStore
 from runner.base.errors import Unavailable
 from runner.core.ports.images import Accelerator, BuildFailed
 
-GOOD_FOR_S: Final = 5.0
+CACHE_S: Final = 5.0
 """How long the engine is not asked again whether an image is there; that it is not, a launch finds out."""
 
 
 @dataclass(slots=True)
-class Wait:
+class PendingBuild:
     """Those who wait for one image."""
 
-    interest: Interest = field(default_factory=Interest)
+    interest: CancellationToken = field(default_factory=CancellationToken)
     job_ids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
-class BuildResult:
+class CachedImage:
     """An image that was there a moment ago, and who was told so."""
 
     image: str
@@ -46,23 +46,23 @@ class DockerImages:
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
-        self._waits: dict[Accelerator, Wait] = {}
-        self._answers: dict[Accelerator, BuildResult] = {}
+        self._waits: dict[Accelerator, PendingBuild] = {}
+        self._answers: dict[Accelerator, CachedImage] = {}
         self._lock = Lock()
 
     def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
         answer = self._answered(accelerator, job_id)
         if answer is None:
-            answer = BuildResult(self._ensured(accelerator, log, job_id), monotonic())
+            answer = CachedImage(self._ensured(accelerator, log, job_id), monotonic())
         with self._lock:
             self._answers[accelerator] = answer
             answer.job_ids.add(job_id)
         return answer.image
 
-    def _answered(self, accelerator: Accelerator, job_id: str) -> BuildResult | None:
+    def _answered(self, accelerator: Accelerator, job_id: str) -> CachedImage | None:
         with self._lock:
             answer = self._answers.get(accelerator)
-            if answer is None or monotonic() - answer.asked_s > GOOD_FOR_S or job_id in answer.job_ids:
+            if answer is None or monotonic() - answer.asked_s > CACHE_S or job_id in answer.job_ids:
                 return None
             return answer
 
@@ -74,9 +74,9 @@ class DockerImages:
         finally:
             self.leave(job_id)
 
-    def _join(self, accelerator: Accelerator, job_id: str) -> Interest:
+    def _join(self, accelerator: Accelerator, job_id: str) -> CancellationToken:
         with self._lock:
-            wait = self._waits.setdefault(accelerator, Wait())
+            wait = self._waits.setdefault(accelerator, PendingBuild())
             wait.job_ids.add(job_id)
             return wait.interest
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.launch import attempt_environment, attempt_name, entry_script, launch_script
+from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
 from runner.adapters.process.records import ProcessRecords
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
@@ -72,7 +72,7 @@ class ProcessExecutor:
             settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
-        launch_script(request)
+        check_request(request)
         return {
             "argv": list(request.argv),
             "command": list(self._command(request)),
@@ -83,7 +83,7 @@ class ProcessExecutor:
         }
 
     def launch(self, request: LaunchRequest) -> None:
-        launch_script(request)
+        check_request(request)
         _check(request)
         books = self._books(request.key)
         with _disk(f"launch {books.path.name}"):

@@ -9,7 +9,7 @@ from signal import SIGKILL
 from threading import Lock
 from typing import Final
 
-from runner.adapters.launch import attempt_name, launch_script
+from runner.adapters.launch import attempt_name, check_request
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import (
     Alive,
@@ -81,11 +81,11 @@ class FakeExecutor:
         self.context = context or World()
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
-        launch_script(request)
+        check_request(request)
         return {"name": attempt_name(request.key), "argv": list(request.argv)}
 
     def launch(self, request: LaunchRequest) -> None:
-        launch_script(request)
+        check_request(request)
         self._answer()
         with self.context.lock:
             if request.image in self.context.images_gone:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import IO
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineUnavailable
 from images.ports import BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
@@ -90,7 +90,7 @@ class FakeEngine:
         return "linux/amd64"
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: Interest
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
     ) -> Iterator[str]:
         with tarfile.open(fileobj=io.BytesIO(context.read())) as tar:
             dockerfile = tar.extractfile("Dockerfile")

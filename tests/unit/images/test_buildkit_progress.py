@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from images.buildkit_progress import Trace, fields
+from images.buildkit_progress import ProgressDecoder, fields
 
 
 def number(value: int) -> bytes:
@@ -39,24 +39,24 @@ STARTED = text(5, flag(1))
 
 
 def test_a_step_is_announced_once_when_it_starts() -> None:
-    trace = Trace()
+    trace = ProgressDecoder()
     assert list(trace.lines(aux(vertex("d1", "RUN pip")))) == []
     assert list(trace.lines(aux(vertex("d1", "RUN pip", STARTED)))) == ["=> RUN pip"]
     assert list(trace.lines(aux(vertex("d1", "RUN pip", STARTED)))) == []
 
 
 def test_a_cached_step_says_so() -> None:
-    assert list(Trace().lines(aux(vertex("d1", "RUN pip", flag(4))))) == ["=> RUN pip (cached)"]
+    assert list(ProgressDecoder().lines(aux(vertex("d1", "RUN pip", flag(4))))) == ["=> RUN pip (cached)"]
 
 
 def test_half_lines_wait_for_their_rest() -> None:
-    trace = Trace()
+    trace = ProgressDecoder()
     assert list(trace.lines(aux(log("d1", "one\ntw"), log("d2", "other\n")))) == ["one", "other"]
     assert list(trace.lines(aux(log("d1", "o\n")))) == ["two"]
 
 
 def test_a_failed_step_shows_what_it_printed_last_and_then_its_error() -> None:
-    trace = Trace()
+    trace = ProgressDecoder()
     list(trace.lines(aux(vertex("d1", "RUN pip", STARTED), log("d1", "no such wheel"))))
     assert list(trace.lines(aux(vertex("d1", "RUN pip", STARTED, text(7, "exit code: 1"))))) == [
         "no such wheel",
@@ -65,12 +65,14 @@ def test_a_failed_step_shows_what_it_printed_last_and_then_its_error() -> None:
 
 
 def test_output_that_is_no_text_is_shown_all_the_same() -> None:
-    assert list(Trace().lines(aux(text(3, text(1, "d1") + text(4, b"\xff\n"))))) == ["�"]
+    assert list(ProgressDecoder().lines(aux(text(3, text(1, "d1") + text(4, b"\xff\n"))))) == ["�"]
 
 
 def test_unknown_fields_of_every_kind_are_skipped() -> None:
     unknown = number(99 << 3 | 1) + bytes(8) + number(98 << 3 | 5) + bytes(4) + flag(97) + text(96, "new")
-    assert list(Trace().lines(aux(unknown, vertex("d1", "RUN pip", STARTED, unknown)))) == ["=> RUN pip"]
+    assert list(ProgressDecoder().lines(aux(unknown, vertex("d1", "RUN pip", STARTED, unknown)))) == [
+        "=> RUN pip"
+    ]
 
 
 @pytest.mark.parametrize("broken", [b"\x0a\x05abc", b"\x0a", b"\x80", b"\x0b", b"\x09\0"])
@@ -81,4 +83,4 @@ def test_a_torn_record_is_an_error_and_not_a_guess(broken: bytes) -> None:
 
 def test_a_number_where_a_message_belongs_is_an_error() -> None:
     with pytest.raises(ValueError, match="a number where"):
-        list(Trace().lines(aux(flag(1))))
+        list(ProgressDecoder().lines(aux(flag(1))))

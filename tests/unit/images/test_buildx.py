@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from images import buildx
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.ports import BuildRequest
 
@@ -24,7 +24,7 @@ def built(url: str | None = None) -> list[str]:
     with tempfile.TemporaryFile() as context:
         context.write(b"the tar")
         context.seek(0)
-        return list(buildx.build(REQUEST, context, url, Interest()))
+        return list(buildx.build(REQUEST, context, url, CancellationToken()))
 
 
 def test_the_plugin_is_there_when_it_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_build_that_nobody_waits_for_ends_with_all_its_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program(monkeypatch, tmp_path, "echo begun; sleep 600 & wait")
-    interest = Interest()
+    interest = CancellationToken()
     with tempfile.TemporaryFile() as context:
         lines = buildx.build(REQUEST, context, None, interest)
         assert next(lines) == "begun"
@@ -68,7 +68,7 @@ def test_a_build_that_nobody_waits_for_ends_with_all_its_processes(
 def test_a_build_that_nobody_listens_to_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(monkeypatch, tmp_path, "echo $$; exec sleep 600")
     with tempfile.TemporaryFile() as context:
-        lines = buildx.build(REQUEST, context, None, Interest())
+        lines = buildx.build(REQUEST, context, None, CancellationToken())
         pid = next(lines)
         assert isinstance(lines, Generator)
         lines.close()

@@ -11,7 +11,7 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from images.cancellation import Interest
+from images.cancellation import CancellationToken
 from images.docker_engine import DockerEngine
 from images.errors import BuildAbandoned, EngineForbidden, EngineUnavailable
 from images.ports import BuildRequest
@@ -73,7 +73,7 @@ def engine(tmp_path: Path) -> Iterator[Builder]:
 
 
 def test_the_engine_is_hung_up_on_when_nobody_waits_any_more(engine: Builder) -> None:
-    interest = Interest()
+    interest = CancellationToken()
     lines = DockerEngine(f"unix://{engine.server_address!s}").build(
         "classic", REQUEST, io.BytesIO(b"tar"), interest
     )
@@ -86,7 +86,7 @@ def test_the_engine_is_hung_up_on_when_nobody_waits_any_more(engine: Builder) ->
 
 
 def test_no_context_is_sent_for_nobody(engine: Builder) -> None:
-    interest = Interest()
+    interest = CancellationToken()
     interest.abandon()
     lines = DockerEngine(f"unix://{engine.server_address!s}").build(
         "classic", REQUEST, io.BytesIO(b"tar"), interest

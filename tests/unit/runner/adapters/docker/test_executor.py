@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from runner.adapters.docker import executor as docker_engine
-from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, gone, loopback_names
-from runner.adapters.docker.hardening import LOOPBACK, HardeningSettings
+from runner.adapters.docker import executor as docker_executor
+from runner.adapters.docker.connection import EngineConnection
+from runner.adapters.docker.executor import (
+    DockerExecutor,
+    DockerExecutorSettings,
+    end_observation,
+    write_hosts_file,
+)
+from runner.adapters.docker.hardening import LOOPBACK_HOSTS, HardeningSettings
 from runner.base.errors import Unavailable
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, Key, LaunchRefused, LaunchRequest, Limits
@@ -26,7 +32,7 @@ def _inspected(code: int, *, oom: bool = False, error: str = "", boot: str = "b1
 
 
 def _gone(inspected: dict[str, Any], *, booted_at: float = 0.0) -> Gone:
-    return gone(KEY, inspected, "b1", booted_at)
+    return end_observation(KEY, inspected, "b1", booted_at)
 
 
 def test_the_exit_code_and_the_kernels_word_are_kept_apart() -> None:
@@ -114,24 +120,27 @@ def test_launches_at_the_same_time_do_not_start_twice_what_ends_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, executor = QuickEnd(), _executor("unix:///nowhere")
-    monkeypatch.setattr(DockerExecutor, "_client", lambda _: engine)
+    monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
     monkeypatch.setattr(DockerExecutor, "_create", lambda *_: None)
-    monkeypatch.setattr(docker_engine, "key_of", lambda *_: KEY)
-    monkeypatch.setattr(docker_engine, "describe_difference", lambda *_: [])
+    monkeypatch.setattr(docker_executor, "key_of", lambda *_: KEY)
+    monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: executor.launch(_request()), range(4)))
     assert (engine.starts, engine.looks) == (1, ["created", "exited", "exited", "exited"])
 
 
 def test_the_names_of_the_loopback_are_kept_and_mended(tmp_path: Path) -> None:
-    hosts = loopback_names(tmp_path)
+    hosts = write_hosts_file(tmp_path)
     assert hosts is not None
-    assert (hosts.read_bytes(), hosts.stat().st_mode & 0o777) == (LOOPBACK, 0o644)
+    assert (hosts.read_bytes(), hosts.stat().st_mode & 0o777) == (LOOPBACK_HOSTS, 0o644)
     inode = hosts.stat().st_ino
     hosts.write_bytes(b"127.0.0.1 elsewh")  # torn by a full disk
-    assert loopback_names(tmp_path) == hosts
-    assert (hosts.read_bytes(), hosts.stat().st_ino) == (LOOPBACK, inode)  # what runs has this very file
+    assert write_hosts_file(tmp_path) == hosts
+    assert (hosts.read_bytes(), hosts.stat().st_ino) == (
+        LOOPBACK_HOSTS,
+        inode,
+    )  # what runs has this very file
 
 
 def test_where_no_names_can_be_kept_there_are_none(tmp_path: Path) -> None:
-    assert loopback_names(tmp_path / "missing") is None
+    assert write_hosts_file(tmp_path / "missing") is None

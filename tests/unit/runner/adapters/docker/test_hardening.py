@@ -12,8 +12,8 @@ import pytest
 from runner.adapters.docker.hardening import (
     HardeningSettings,
     Json,
-    describe_difference,
     engine_arguments,
+    find_differences,
     key_of,
 )
 from runner.base.errors import Refused
@@ -166,7 +166,7 @@ def test_there_is_no_network_unless_the_site_names_one() -> None:
 
 def test_without_a_network_the_engine_makes_none_where_the_loopback_has_its_names() -> None:
     hosts = Path("/state/hosts")
-    named = replace(SETTINGS, hosts=hosts)
+    named = replace(SETTINGS, hosts_file=hosts)
     bind = {"Source": "/state/hosts", "Target": "/etc/hosts", "ReadOnly": True}
     for request, settings, spared in (
         (REQUEST, named, True),
@@ -180,12 +180,12 @@ def test_without_a_network_the_engine_makes_none_where_the_loopback_has_its_name
 
 
 def test_an_engine_may_make_a_network_that_leads_nowhere_all_the_same() -> None:
-    asked = engine_arguments(REQUEST, replace(SETTINGS, hosts=Path("/state/hosts")))
+    asked = engine_arguments(REQUEST, replace(SETTINGS, hosts_file=Path("/state/hosts")))
     inspected = _obeyed(asked)
     del inspected["Config"]["NetworkDisabled"]
-    assert not describe_difference(asked, inspected)
+    assert not find_differences(asked, inspected)
     inspected["HostConfig"]["NetworkMode"] = "bridge"
-    assert describe_difference(asked, inspected)
+    assert find_differences(asked, inspected)
 
 
 @pytest.mark.parametrize("network", ["host", "container:x", "default"])
@@ -246,7 +246,7 @@ ASKED = engine_arguments(REQUEST, SETTINGS)
 
 
 def test_an_obedient_engine_differs_in_nothing() -> None:
-    assert describe_difference(ASKED, _obeyed(ASKED)) == []
+    assert find_differences(ASKED, _obeyed(ASKED)) == []
 
 
 def _set(part: str, field: str, value: object) -> Callable[[Json], None]:
@@ -284,23 +284,25 @@ def _append(part: str, field: str, value: object) -> Callable[[Json], None]:
         (_set("Config", "Healthcheck", {"Test": ["CMD", "x"]}), "health check"),
         (_set("Config", "Labels", {}), "label runner.instance"),
         (_set("Config", "Volumes", {"/var/x": {}}), "declares the volume /var/x"),
-        (_set("Config", "Env", []), "variable HOME is not what was asked"),
+        (_set("Config", "Env", []), "variable HOME differs from the request"),
         (_append("Config", "Env", "LD_PRELOAD=/evil.so"), "image sets LD_PRELOAD"),
         (_append("Config", "Env", "NVIDIA_REQUIRE_CUDA=x"), "image sets NVIDIA_REQUIRE_CUDA"),
     ],
 )
-def test_a_container_that_differs_is_found_out(change: Callable[[Json], None], complaint: str) -> None:
+def test_a_container_that_differs_from_its_request_is_found(
+    change: Callable[[Json], None], complaint: str
+) -> None:
     inspected = _obeyed(ASKED)
     change(inspected)
-    found = describe_difference(ASKED, inspected)
+    found = find_differences(ASKED, inspected)
     assert found
     assert any(complaint in line for line in found), found
 
 
-def test_a_mount_that_nobody_asked_for_is_found_out() -> None:
+def test_a_mount_that_was_not_requested_is_found() -> None:
     inspected = _obeyed(ASKED)
     inspected["Mounts"].append({"Type": "bind", "Source": "/", "Destination": "/host"})
-    assert describe_difference(ASKED, inspected) == ["/ is mounted at /host, which nobody asked for"]
+    assert find_differences(ASKED, inspected) == ["/ is mounted at /host, which was not requested"]
 
 
 # --- Whose is it? --------------------------------------------------------------------------------------

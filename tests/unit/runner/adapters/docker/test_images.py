@@ -133,5 +133,5 @@ def test_jobs_that_come_together_ask_the_engine_once(site: Site, monkeypatch: py
     second = builds_for("1")
     assert second > first, "who asks again has found it gone"
     assert builds_for("2") == second
-    now[0] += image_store.GOOD_FOR_S + 0.1
+    now[0] += image_store.CACHE_S + 0.1
     assert builds_for("3") > second, "what was there a while ago is asked for again"

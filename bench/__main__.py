@@ -1,7 +1,7 @@
 """Benchmarks: ratios measured side by side, each with its aim and whether it was reached.
 
 Every measurement has its own daemon, state directory and queues, and removes them afterwards.
-docs/benchmarks.md explains each line.
+docs/explanation/benchmarks.md explains each line.
 """
 
 import argparse

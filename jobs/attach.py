@@ -10,7 +10,7 @@
 
 One file, standard library only, Python 3.8 or newer: import it as ``jobs.attach`` in the
 job's image, or copy it beside your script.  Started by the runner it keeps the contract
-(``docs/contract.md``); started by hand it saves below ``./checkpoints`` and reports nothing.
+(``docs/reference/contract.md``); started by hand it saves below ``./checkpoints`` and reports nothing.
 Saving is synchronous.  Of several processes (``RANK``) only the first writes.
 """
 

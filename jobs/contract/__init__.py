@@ -3,7 +3,7 @@
 The only package of ``jobs`` that the host may import, so it needs pydantic and the
 standard library alone.  Everything here is language-neutral on disk (JSON files and
 directories under ``/job``), so a user's own program may speak it too; the written form
-is ``docs/contract.md``.
+is ``docs/reference/contract.md``.
 
 What a container writes is a hint from an untrusted party: the reading side limits its
 size, ignores keys that it does not know and lets it influence its own job only.

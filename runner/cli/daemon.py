@@ -41,7 +41,7 @@ WantedBy=multi-user.target
 @click.command()
 @click.option("--socket", metavar="PATH", help="Listen here; by default in the state directory.")
 @click.option("--state-dir", metavar="DIR", help="Keep jobs here; one daemon per directory.")
-@click.option("--settings", metavar="FILE", help="The operator's settings (docs/operations.md).")
+@click.option("--settings", metavar="FILE", help="The operator's settings (docs/operate/operations.md).")
 @click.option("--systemd-unit", is_flag=True, help="Print a unit file for a daemon of all users, and leave.")
 def serve(*, socket: str | None, state_dir: str | None, settings: str | None, systemd_unit: bool) -> None:
     """Be the daemon, in the foreground, until SIGTERM or "runner stop".  Jobs go on without it.

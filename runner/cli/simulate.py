@@ -27,7 +27,9 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 
 
 @click.command()
-@click.option("--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/scheduling.md.")
+@click.option(
+    "--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/explanation/scheduling.md."
+)
 @click.option("--synthetic", "seed", type=int, metavar="SEED", help="Make a trace up: 20 users, two weeks.")
 @click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True,
               help="Jobs of a made-up trace.")  # fmt: skip

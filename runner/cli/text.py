@@ -146,7 +146,7 @@ def weights(job: JobDetail) -> str | None:
 
 
 def list_cells(job: JobSummary) -> tuple[object, ...]:
-    """Return the columns of ``runner list`` in a pipe, as docs/cli.md promises them."""
+    """Return the columns of ``runner list`` in a pipe, as docs/reference/cli.md promises them."""
     return (
         job["id"],
         job["name"],

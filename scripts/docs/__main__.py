@@ -3,7 +3,11 @@
 from scripts.docs import cli, job_file, policy
 from scripts.docs.page import DOCS, regenerate
 
-PAGES = {"cli.md": cli.reference, "jobfile-fields.md": job_file.reference, "policy.md": policy.reference}
+PAGES = {
+    "reference/cli.md": cli.reference,
+    "reference/jobfile-fields.md": job_file.reference,
+    "reference/policy.md": policy.reference,
+}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The generated part of ``docs/cli.md``: the exit codes, and the help of every command."""
+"""The generated part of ``docs/reference/cli.md``: the exit codes, and the help of every command."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""The generated part of ``docs/jobfile-fields.md``: the fields of every workload and of the profile.
+"""The generated part of ``docs/reference/jobfile-fields.md``: all fields of workloads and of the profile.
 
 The models are the only place where a field is described.
 """

@@ -8,7 +8,7 @@ from jobs.contract.base import BILLION, Spec
 
 
 class Program(Spec):
-    """A command of the user's own, with the run directory as its contract (``docs/contract.md``)."""
+    """A command of the user's own; ``docs/reference/contract.md`` describes its run directory."""
 
     kind: Literal["program"] = "program"
     command: tuple[str, ...] = Field(

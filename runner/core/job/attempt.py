@@ -49,7 +49,7 @@ class AttemptEnd:
     """The evidence about the end of one attempt, gathered by the daemon."""
 
     exit_code: int | None  # None: nobody knows (the container vanished)
-    cause: str  # one word, see docs/lifecycle.md
+    cause: str  # one word, see docs/explanation/lifecycle.md
     message: str = ""  # one line for people
     oom_seen: bool = False  # the kernel killed a process of this attempt for memory
     completed: bool = False  # exit 0, and the result says so where the workload writes one

@@ -1,4 +1,4 @@
-"""The facts there are.  ``runner policy facts`` and the reference in docs/policy.md are made from this table.
+"""The table of all facts.  ``runner policy facts`` and docs/reference/policy.md are made from it.
 
 Words that a container says are marked as hints: they decide about its own job and nothing else.
 """

@@ -3,7 +3,7 @@
 Work is counted in items (samples, tokens, rows), rates in items per second, all of them measured.
 A rate is a mean with an uncertainty; a gain is taken at the bounds that speak against the change,
 so that only what is certainly faster is called faster.  What has not been measured has no rate, and
-then there is no answer: None, which is an unknown fact.  docs/policy.md derives the formulas.
+then there is no answer: None, which is an unknown fact.  docs/reference/policy.md derives the formulas.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What the site has decided about order: classes, shares, quotas, and what a preemption must earn.
 
-Values only; ``docs/scheduling.md`` gives the formulae and their sources.
+Values only; ``docs/explanation/scheduling.md`` gives the formulae and their sources.
 """
 
 from collections.abc import Mapping

@@ -136,7 +136,7 @@ class Settings(BaseModel):
     """Memory to lend in all, bytes; None: nine tenths of this host's."""
 
     base: str | None = None
-    """Base image tag; None: found, pulled or bootstrapped (docs/operations.md)."""
+    """Base image tag; None: found, pulled or bootstrapped (docs/operate/operations.md)."""
 
     pull: str | None = "python:3.11-slim-bookworm"
     """Reference to pull when there is no local base; None: never pull."""
@@ -169,7 +169,7 @@ class Settings(BaseModel):
     """Who is told of what by webhook, mail or a command; each has a thread of its own."""
 
     queue: QueueSettings = QueueSettings()
-    """Who goes first, and who may have how much (docs/scheduling.md)."""
+    """Who goes first, and who may have how much (docs/explanation/scheduling.md)."""
 
     alarm: Alarm = Alarm()
     """When a job that uses little of what it holds is worth a word."""

@@ -25,7 +25,7 @@ def _several(value: object) -> object:
 def _words(value: tuple[str, ...]) -> tuple[str, ...]:
     for word in value:
         if word not in TOPICS:
-            hint = did_you_mean(word, TOPICS) or "; docs/notifications.md has them all"
+            hint = did_you_mean(word, TOPICS) or "; docs/operate/notifications.md has them all"
             raise ValueError(f"nothing that happens is called {quoted(word)}{hint}")
     return value
 

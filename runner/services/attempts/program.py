@@ -1,7 +1,7 @@
 """How a program of the user's own is started: its command, its place, its environment.
 
 The built-in trainer reads ``spec.json``; a program may be a shell script, so what it needs
-is said in variables (``docs/contract.md``).  Pure: paths are words here, nobody looks at them.
+is said in variables (``docs/reference/contract.md``).  Pure: paths are words here, nobody looks at them.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Traces for the simulator: which jobs came when, what they asked for, and how long they took.
 
 A trace is CSV with a head, or JSON Lines, one job per line, in any order.  ``FIELDS`` is the
-whole format; docs/scheduling.md explains it.
+whole format; docs/explanation/scheduling.md explains it.
 """
 
 import csv
@@ -82,7 +82,8 @@ def _foreign(row: Mapping[str, Any]) -> bool:
 
 
 def _no_trace(path: Path, line: int, name: str) -> FileError:
-    fact = f"is no trace: line {line} has unknown field {quoted(name)}; docs/scheduling.md has the fields"
+    where = "docs/explanation/scheduling.md has the fields"
+    fact = f"is no trace: line {line} has unknown field {quoted(name)}; {where}"
     return FileError(path, [Problem(None, "", fact)])
 
 

@@ -65,7 +65,7 @@ def publish(path: Path, content: dict[str, Any]) -> None:
 
 
 def save(spec: dict[str, Any], lineage: Path, step: int) -> None:
-    """Publish a checkpoint as docs/contract.md describes it."""
+    """Publish a checkpoint as docs/reference/contract.md describes it."""
     target = lineage / f"step-{step:08d}"
     if target.exists():
         return

@@ -1,4 +1,4 @@
-"""What docs/benchmarks.md says, compared with what is measured."""
+"""What docs/explanation/benchmarks.md says, compared with what is measured."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from bench.__main__ import BENCHES
 from bench.cases import burst, decide, dispatch, idle_daemon, latency, loader_memory, overhead, post, stall
 from bench.support.scratch import Effort
 
-PAGE = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/explanation/benchmarks.md").read_text()
 
 
 @pytest.mark.parametrize("name", BENCHES)

@@ -16,8 +16,8 @@ from runner.services.schedules.service import EACH
 from runner.services.schedules.trigger import AGAIN_S, LABEL
 
 DOCS = Path(__file__).parents[4] / "docs"
-PAGE = (DOCS / "notifications.md").read_text(encoding="utf-8")
-HOWTO = (DOCS / "howto" / "schedule.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "operate/notifications.md").read_text(encoding="utf-8")
+HOWTO = (DOCS / "howto/schedule.md").read_text(encoding="utf-8")
 
 
 def first_cells(after: str) -> set[str]:

@@ -27,10 +27,11 @@ def test_a_page_without_a_marker_is_refused() -> None:
 
 
 def test_the_page_of_commands_has_every_command_and_every_exit_code() -> None:
-    commands = page("cli.md")
+    commands = page("reference/cli.md")
     assert all(f"\n## runner {name}\n" in commands for name in COMMANDS)
     assert all(f"| {code} | {meaning} |" in commands for code, meaning in EXIT_CODES.items())
 
 
 def test_the_page_of_the_policy_has_every_fact() -> None:
-    assert re.findall(r"^\| `([a-z_.]+)` \| .* \| [EWC]+ \|", page("policy.md"), re.MULTILINE) == list(FACTS)
+    policy = page("reference/policy.md")
+    assert re.findall(r"^\| `([a-z_.]+)` \| .* \| [EWC]+ \|", policy, re.MULTILINE) == list(FACTS)

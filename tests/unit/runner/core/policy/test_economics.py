@@ -1,4 +1,4 @@
-"""The arithmetic of docs/policy.md, with its published and worked examples."""
+"""The arithmetic of docs/reference/policy.md, with its published and worked examples."""
 
 import math
 

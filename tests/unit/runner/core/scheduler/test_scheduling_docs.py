@@ -9,7 +9,7 @@ from runner.core.scheduler.snapshot import GIB, DeviceState, ResourceRequest
 from runner.services.simulation.trace import FIELDS
 from tests.fakes.host.directories import devices, host, out, planned, running, waiting
 
-TEXT = (Path(__file__).parents[5] / "docs" / "scheduling.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[5] / "docs/explanation/scheduling.md").read_text(encoding="utf-8")
 
 
 def test_every_field_of_a_trace_is_explained() -> None:

@@ -16,9 +16,11 @@ from runner.files.job.schema import schema
 from scripts.docs import job_file
 
 DOCS = Path(__file__).parents[5] / "docs"
-TEXT = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("jobfile", "jobfile-queue"))
-FIELDS = (DOCS / "jobfile-fields.md").read_text(encoding="utf-8")
-FIRST_JOB = (DOCS / "howto" / "first-job.md").read_text(encoding="utf-8")
+TEXT = "".join(
+    (DOCS / f"reference/{page}.md").read_text(encoding="utf-8") for page in ("jobfile", "jobfile-queue")
+)
+FIELDS = (DOCS / "reference/jobfile-fields.md").read_text(encoding="utf-8")
+FIRST_JOB = (DOCS / "get-started/first-job.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([a-z_0-9.\[\]]+)` \| (.+?) \|", re.MULTILINE)
 SPECIAL = {"name": "the file's name", "workload": "required"}
 ELSEWHERE = ("workload", "profile")

@@ -1,4 +1,4 @@
-"""What docs/policy.md and the how-to say, compared with the code; every piece of YAML on them is right."""
+"""The pages about policies, compared with the code; every piece of YAML on them is right."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ from runner.files.policy import cases as policy_cases
 from runner.files.policy.load import SHIPPED, PolicySource, load, named
 
 DOCS = Path(__file__).parents[5] / "docs"
-PAGE = (DOCS / "policy.md").read_text(encoding="utf-8")
-HOWTO = (DOCS / "howto" / "write-a-policy.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference/policy.md").read_text(encoding="utf-8")
+HOWTO = (DOCS / "howto/write-a-policy.md").read_text(encoding="utf-8")
 
 
 def blocks(text: str, kind: str = "yaml") -> list[str]:

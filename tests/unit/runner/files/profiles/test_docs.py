@@ -13,9 +13,9 @@ from runner.files.profiles.load import ACCELERATORS, chain, profile_names, resol
 from runner.files.profiles.load import ProfileChoice as Choice
 
 DOCS = Path(__file__).parents[5] / "docs"
-TEXT = (DOCS / "profiles.md").read_text(encoding="utf-8")
-PAGE = (DOCS / "profiles" / "switches.md").read_text(encoding="utf-8")
-PROMISES = (DOCS / "profiles" / "promises.md").read_text(encoding="utf-8")
+TEXT = (DOCS / "reference/profiles.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference/profiles/switches.md").read_text(encoding="utf-8")
+PROMISES = (DOCS / "reference/profiles/promises.md").read_text(encoding="utf-8")
 NAMES = profile_names(profiles_dir())
 NUMBERED = {"M": (range(23, 29),), "G": (range(1, 6), range(24, 35)), "T": (range(17, 32),),
             "L": (range(63, 67),), "A": (range(20, 27),)}  # fmt: skip

@@ -112,6 +112,6 @@ def test_the_contract_names_every_variable_of_a_program() -> None:
     plan = Program(command=("x",), steps=900)
     saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
     full = spec(workload=plan, checkpoint=saving, resume_step=40, device_bytes=1)
-    below = (Path(__file__).parents[5] / "docs" / "contract.md").read_text().partition("## Programs")[2]
+    below = (Path(__file__).parents[5] / "docs/reference/contract.md").read_text().partition("## Programs")[2]
     named = re.findall(r"^\| `(\w+)` \|", below, re.MULTILINE)
     assert sorted(named) == sorted(variables(full, plan, RunPaths(Path("/job"), 2, 3)))

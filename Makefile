@@ -14,15 +14,17 @@ OTHERS := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract tests/gpu
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart test check fix unit bench graph docs-reference venv engine clean
+.PHONY: help demo demo-restart test check fix unit bench docs docs-reference graph venv engine clean
 
 help:
-	@echo "make demo   train, kill, resume and compare, in containers of this machine"
-	@echo "make demo-restart  a change in the middle of a job: restart, keep or resume, by arithmetic and by measurement"
-	@echo "make test   everything that can fail: static checks, unit, contract, integration and chaos tests"
-	@echo "make check  the static half, in seconds"
-	@echo "make bench  this runner beside what it is compared with, as ratios"
-	@echo "make graph  draw the imports between the packages: docs/images/import-graph.svg"
+	@echo "make demo          train, kill, resume and compare, in containers on this machine"
+	@echo "make demo-restart  change a running job: restart, keep or resume, by estimate and by measurement"
+	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
+	@echo "make check         the static checks, in seconds"
+	@echo "make unit          the unit tests"
+	@echo "make docs          the documentation as a site, in build/docs"
+	@echo "make graph         the imports between the packages, drawn into docs/images/import-graph.svg"
+	@echo "make bench         this runner beside its alternatives, as ratios"
 
 venv: $(STAMP)
 
@@ -48,7 +50,7 @@ demo-restart: venv
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_restart.py
 
-test: check engine
+test: check docs engine
 	rm -rf .coverage
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
@@ -71,11 +73,16 @@ unit: venv
 bench: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m bench
 
-# The generated half of docs/cli.md, docs/jobfile-fields.md and docs/policy.md.
+# The documentation as a site, in build/docs.  Dead links and anchors, pages that the navigation leaves out and
+# broken diagrams fail.
+docs: venv
+	$(BIN)/python -m scripts.docs.site
+
+# The generated half of docs/reference/cli.md, docs/reference/jobfile-fields.md and docs/reference/policy.md.
 docs-reference: venv
 	$(BIN)/python -m scripts.docs
 
-# The picture of the imports between runner's packages, in docs/architecture.md.
+# The picture of the imports between runner's packages, in docs/explanation/architecture.md.
 graph: venv
 	$(BIN)/python scripts/import_graph.py
 

@@ -43,7 +43,7 @@ class Evaluation:
     """What held-out data says about the model, beside what no model at all would get."""
 
     metrics: Mapping[str, float]
-    baseline: Mapping[str, float]  # the same metrics of the trivial predictor that docs/workloads.md names
+    baseline: Mapping[str, float]  # of the trivial predictor named in docs/get-started/workloads.md
     primary: str  # decides which checkpoint is the best
     higher_is_better: bool = False
 

@@ -35,7 +35,7 @@ MAX_CLASSES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family of metrics; ``docs/metrics.md`` is checked against this table."""
+    """One family of metrics; ``docs/reference/metrics.md`` is checked against this table."""
 
     name: str
     kind: Literal["gauge", "counter"]

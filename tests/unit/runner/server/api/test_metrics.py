@@ -9,7 +9,7 @@ import pytest
 
 from runner.server.api.metrics import METRICS, MetricsCollector, Sample
 
-PAGE = (Path(__file__).parents[5] / "docs/metrics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[5] / "docs/reference/metrics.md").read_text(encoding="utf-8")
 NAMES = [metric.name for metric in METRICS]
 
 

@@ -62,12 +62,12 @@ LABELS: Final = {
 def snapshots() -> dict[str, Snapshot]:
     """Return the same queue before hosts in several states."""
     full = snapshot(WAITING, 1.0)
-    quotas = Quotas(user=Quota(devices=sum(job.needs.gpus for job in full.running) // 40, jobs=10))
+    quotas = Quotas(user=Quota(devices=sum(job.request.gpus for job in full.running) // 40, jobs=10))
     return {
         "full": full,
         "some": snapshot(WAITING, 0.75),
         "empty": snapshot(WAITING, 0.0),
-        "capped": replace(snapshot(WAITING, 0.75), rules=SchedulerConfig(quotas=quotas)),
+        "capped": replace(snapshot(WAITING, 0.75), config=SchedulerConfig(quotas=quotas)),
         "small": snapshot(100, 1.0),
     }
 
@@ -116,7 +116,7 @@ def _waiting(number: int, dice: random.Random) -> PendingJob:
         NOW_S - 86400 + number * 8.0,
         group=dice.choice(("lab", "guests")),
         priority_class=dice.choice(("idle", "normal", "normal", "urgent")),
-        limit_s=dice.choice((None, float(dice.randrange(600, 86400)))),
+        time_limit_s=dice.choice((None, float(dice.randrange(600, 86400)))),
     )
 
 
@@ -133,7 +133,7 @@ def _time_plan(known: Snapshot) -> Callable[[], float]:
 def _time_reasons(known: Snapshot) -> Callable[[], float]:
     def measure() -> float:
         gc.collect()
-        waits = plan(known).waits
+        waits = plan(known).pending_reasons
         began = time.thread_time()
         len([wait.why for wait in waits.values()])
         return time.thread_time() - began

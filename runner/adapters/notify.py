@@ -31,7 +31,7 @@ def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMA
     if rule.webhook is not None:
         url = rule.webhook
         return lambda notification: post_webhook(
-            url, notification.json(origin.instance, origin.host).encode()
+            url, notification.to_json(origin.instance, origin.host).encode()
         )
     if rule.mail is not None:
         argv = (sendmail, "-i", "--", rule.mail)
@@ -39,7 +39,7 @@ def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMA
         return lambda notification: run_command(argv, send_mail(to, notification, origin))
     command = rule.command or ()
     return lambda notification: run_command(
-        command, f"{notification.json(origin.instance, origin.host)}\n".encode()
+        command, f"{notification.to_json(origin.instance, origin.host)}\n".encode()
     )
 
 

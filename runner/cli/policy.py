@@ -238,15 +238,15 @@ def _test(found: Policy, path: Path, *, as_json: bool) -> int:
 
 
 def _print_replay(replay: Replay) -> None:
-    for turn in replay.turns:
-        verdict = turn.verdict
+    for turn in replay.steps:
+        verdict = turn.action
         said = (str(verdict.verb), verdict.rule, verdict.reason) if verdict else (None, None, None)
         mark = "" if turn.certain else " ?"
         do = f"{said[0]}{mark}" if said[0] else None
-        say_row(replay.job, turn.attempt, turn.recorded, do, said[1], f"{turn.lost_s:.0f}", said[2])
-    recorded, still = replay.lost_s
-    more = "; it would go on where the journal ends" if replay.goes_on else ""
+        say_row(replay.job, turn.attempt, turn.recorded, do, said[1], f"{turn.unsaved_s:.0f}", said[2])
+    recorded, still = replay.unsaved_s
+    more = "; it would go on where the journal ends" if replay.continues else ""
     complain(
-        f"job {replay.job}: {replay.made} of {len(replay.turns)} attempts, "
+        f"job {replay.job}: {replay.attempts_made} of {len(replay.steps)} attempts, "
         f"{still:.0f} of {recorded:.0f} s of work lost{more}"
     )

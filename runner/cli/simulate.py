@@ -70,7 +70,7 @@ def simulate(  # noqa: PLR0913  one for each option
 
     if (trace is None) == (seed is None):
         raise click.UsageError("give either --trace FILE or --synthetic SEED")
-    site = Site(simulation.parse_hosts(written), tick_s=tick_s)
+    site = Site(simulation.parse_hosts(written), min_interval_s=tick_s)
     arrivals = traces.read(trace) if trace is not None else _made_up(seed or 0, jobs, load, site)
     if save is not None:
         traces.write(save, arrivals)

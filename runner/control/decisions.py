@@ -92,8 +92,8 @@ def decide_exit(context: Context, row: JobRow, news: Examined | LaunchRefusal) -
     decision = _as_asked(decision, row.job, state, situation)
     decision, start = _begun(decision, state.attempt, findings)
     devices = state.allocation.devices
-    turned = apply_adjustments(row.job.turned, decision.verdict.adjust, decision.facts, devices)
-    ruling = ExitDecision(decision.verdict, decision.history, start, turned)
+    turned = apply_adjustments(row.job.turned, decision.action.adjust, decision.facts, devices)
+    ruling = ExitDecision(decision.action, decision.history, start, turned)
     kept = decision_row(row, state.attempt, findings.pinned, situation, decision, _next(ruling))
     if isinstance(news, LaunchRefusal):
         return LaunchFailed(news.at, news.why, ruling), kept
@@ -180,18 +180,18 @@ def _not_started(news: LaunchRefusal) -> ExitFindings:
 
 def _as_asked(decision: PolicyDecision, job: Job, state: Allocated, situation: Situation) -> PolicyDecision:
     """Return what follows from what a person or the queue wants: it costs nothing, whatever ceilings say."""
-    if not isinstance(state, Stopping) or state.reason not in _FREE or decision.verdict.verb is Verb.FINISH:
+    if not isinstance(state, Stopping) or state.reason not in _FREE or decision.action.verb is Verb.FINISH:
         return decision
     advanced = decision.facts.get("progress.advanced") is True
-    before = job.history.revised() if advanced else job.history
+    before = job.history.reset_tallies() if advanced else job.history
     history = _one_more(before, situation, had_checkpoint=decision.history.had_checkpoint)
     if state.reason is StopReason.PREEMPTION:
-        history = history.asked_for()  # the next start is the queue's wish, and part of no storm
+        history = history.request_next()  # the next start is the queue's wish, and part of no storm
     verb = Verb.HOLD if state.reason is StopReason.HOLD else Verb.RESUME
     verdict = Action(verb, "", _wish(state), charged=False, limit=Guard.OPERATOR)
     if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
         verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_spent(job, state), limit=Guard.WALL)
-    return mark_overruled(replace(decision, verdict=verdict, history=history))
+    return mark_overruled(replace(decision, action=verdict, history=history))
 
 
 def _spent(job: Job, state: Stopping) -> str:
@@ -209,7 +209,7 @@ _FREE: Final = frozenset({StopReason.RESTART, StopReason.CHANGE, StopReason.HOLD
 
 
 def _one_more(before: History, situation: Situation, *, had_checkpoint: bool) -> History:
-    ended = before.ended(situation.started or situation.now, situation.uptime)
+    ended = before.add_attempt(situation.started or situation.now, situation.uptime)
     return replace(ended, had_checkpoint=had_checkpoint)
 
 
@@ -217,7 +217,7 @@ def _begun(
     decision: PolicyDecision, attempt: Attempt, findings: ExitFindings
 ) -> tuple[PolicyDecision, Start]:
     """Return a decision whose start can be had, and that start."""
-    verdict = decision.verdict
+    verdict = decision.action
     if decision.facts.get("exit.class") == "no_start" and verdict.verb is Verb.RESUME:
         return decision, Start() if attempt.start.source is StartFrom.SCRATCH else attempt.start
     if verdict.verb is Verb.RESTART:
@@ -226,7 +226,7 @@ def _begun(
         return decision, Start()
     step = _step(verdict, findings)
     if step is None:
-        return replace(decision, verdict=_nowhere(verdict)), Start()
+        return replace(decision, action=_nowhere(verdict)), Start()
     return decision, Start(StartFrom.STEP, step)
 
 

@@ -88,7 +88,7 @@ class Inventory:
     thread: PeriodicThread = field(init=False)
 
     def __post_init__(self) -> None:
-        self.thread = PeriodicThread("inventory", self.rules.care.stale_s, self.take_in)
+        self.thread = PeriodicThread("inventory", self.rules.care.max_reading_age_s, self.take_in)
         self._said, self._kept = dict(self.words.all()), dict(self.words.kept())
         self._step()
 
@@ -127,7 +127,7 @@ class Inventory:
             unusable=health.unusable,
             recovery=health.recovery,
             used_bytes=used,
-            occupants=occupants,
+            processes=occupants,
         )
 
     def _occupants(
@@ -165,7 +165,7 @@ class Inventory:
 
     def _fresh(self, uuid: str, monotonic: float) -> Reading | None:
         look = self._looks.get(uuid)
-        return look if look and monotonic - look.at <= self.rules.care.stale_s else None
+        return look if look and monotonic - look.at <= self.rules.care.max_reading_age_s else None
 
     def _stand(self, uuid: str, now: DeviceNow, *, missed: bool) -> DeviceStatus:
         device, look = self._devices[uuid], self._looks.get(uuid)
@@ -329,7 +329,7 @@ class Inventory:
                     device,
                     self._standings[uuid],
                     samples[uuid].health if uuid in samples else Health(),
-                    look.occupants if (look := self._looks.get(uuid)) else None,
+                    look.processes if (look := self._looks.get(uuid)) else None,
                 )
                 for uuid, device in self._devices.items()
             )
@@ -340,13 +340,13 @@ class Inventory:
         with self._lock:
             looks = [self._fresh(uuid, self.clock.monotonic()) for uuid in devices]
             others = any(self._intruded.get(uuid) for uuid in devices)
-        if others or (devices and all(look and look.tells for look in looks)):
+        if others or (devices and all(look and look.owners_known for look in looks)):
             known["device.intruder"] = others
         return known
 
     def unfit(self) -> Mapping[str, str]:
         """Return the devices that must not be lent, each with the reason."""
-        fine = {DeviceState.FREE, DeviceState.LENT}
+        fine = {DeviceState.FREE, DeviceState.ALLOCATED}
         with self._lock:
             return {
                 uuid: each.reason or str(each.state)

@@ -138,5 +138,5 @@ def device_views(device: Device, standing: DeviceStatus) -> snapshot.Schedulable
         kind=snapshot.DeviceKind(device.kind),
         state=standing.state,
         reason=standing.reason,
-        shareable_bytes=max(memory - (standing.baseline or 0), 0) if device.kind == "shared" else 0,
+        shareable_bytes=max(memory - (standing.baseline_bytes or 0), 0) if device.kind == "shared" else 0,
     )

@@ -57,7 +57,7 @@ def schedulable_devices(context: Context, lent: Mapping[str, str]) -> tuple[snap
 def _state(uuid: str, unfit: Mapping[str, str], lent: Mapping[str, str]) -> DeviceState:
     if uuid in unfit:
         return DeviceState.QUARANTINED
-    return DeviceState.LENT if uuid in lent else DeviceState.FREE
+    return DeviceState.ALLOCATED if uuid in lent else DeviceState.FREE
 
 
 def by_uuid(window: Maintenance, devices: Iterable[snapshot.SchedulableDevice]) -> Maintenance:
@@ -73,20 +73,20 @@ def ordered(picture: Snapshot, preparing: Iterable[PendingJob]) -> Snapshot:
     """
     first: dict[str, NumericId] = {}
     for job in preparing:
-        if job.sweep is not None and picture.now_s - job.submitted_s < SOON_S:
-            first[job.sweep.id] = min(numeric_id(job), first.get(job.sweep.id, numeric_id(job)))
+        if job.array is not None and picture.now_s - job.submitted_s < SOON_S:
+            first[job.array.id] = min(numeric_id(job), first.get(job.array.id, numeric_id(job)))
     if not first:
         return picture
-    ready = (job for job in picture.waiting if job.sweep is None
-             or job.sweep.id not in first or numeric_id(job) < first[job.sweep.id])  # fmt: skip
-    return replace(picture, waiting=tuple(ready))
+    ready = (job for job in picture.pending if job.array is None
+             or job.array.id not in first or numeric_id(job) < first[job.array.id])  # fmt: skip
+    return replace(picture, pending=tuple(ready))
 
 
 def before(job: PendingJob | None, preparing: Iterable[PendingJob]) -> str:
     """Return what a job that ``ordered`` has left out waits for; empty if it cannot have been."""
-    if job is None or job.sweep is None:
+    if job is None or job.array is None:
         return ""
-    theirs = [each for each in preparing if each.sweep is not None and each.sweep.id == job.sweep.id]
+    theirs = [each for each in preparing if each.array is not None and each.array.id == job.array.id]
     ahead = min((each for each in theirs if numeric_id(each) < numeric_id(job)), key=numeric_id, default=None)
     return "" if ahead is None else f"waits for job {ahead.job_id} of its matrix, which has no image yet"
 
@@ -112,8 +112,8 @@ class Names:
 
 def lacks(picture: Snapshot, job: PendingJob) -> str:
     """Return what a job would have to wait for, if nobody else waited; empty if it could start now."""
-    alone = plan(replace(picture, waiting=(job,)))
-    return "" if alone.starts else alone.waits[job.job_id].why
+    alone = plan(replace(picture, pending=(job,)))
+    return "" if alone.starts else alone.pending_reasons[job.job_id].why
 
 
 def as_started(context: Context, row: JobRow) -> JobRow:

@@ -132,7 +132,7 @@ class Scheduler:
         if held is None:
             return
         if isinstance(age_s, int | float):
-            held = replace(held, saved_s=news.at.timestamp() - age_s)
+            held = replace(held, checkpoint_s=news.at.timestamp() - age_s)
         if news.start_s is not None:
             self._starts_s[news.job_id] = news.start_s
             held = replace(held, restart_s=news.start_s)
@@ -145,7 +145,7 @@ class Scheduler:
         """Charge for what a job holds, as long as it does."""
         now_s, held = self.context.clock.monotonic(), self.running.get(job_id)
         if held is not None:
-            devices = billed_devices(held.needs, self.context.site.rules)
+            devices = billed_devices(held.request, self.context.site.rules)
             self._usage.lend(job_id, (held.owner, held.group, devices), now_s)
             return
         self._usage.returned(job_id, now_s)
@@ -181,16 +181,16 @@ class Scheduler:
         return PendingJob(
             job_id=row.job.id,
             owner=row.owner.name,
-            needs=self._needs_of(row),
+            request=self._needs_of(row),
             submitted_s=self._submitted_s(row),
             group=terms.team,
             priority_class=terms.priority_class,
             priority=row.priority,
             not_before_s=max((each for each in (backoff, wished) if each is not None), default=None),
-            after=terms.after,
-            limit_s=_left_s(row),
-            learned_s=self._learned.left_s(row, terms.sweep),
-            sweep=terms.sweep,
+            dependencies=terms.after,
+            time_limit_s=_left_s(row),
+            estimated_s=self._learned.left_s(row, terms.sweep),
+            array=terms.sweep,
         )
 
     def _submitted_s(self, row: JobRow) -> float:
@@ -215,7 +215,7 @@ class Scheduler:
         return snapshot.RunningJob(
             job_id=row.job.id,
             owner=row.owner.name,
-            needs=self._needs.setdefault(needs, needs),
+            request=self._needs.setdefault(needs, needs),
             host=self.context.site.host,
             devices=state.allocation.devices,
             started_s=started.timestamp() + shift_s,
@@ -226,7 +226,7 @@ class Scheduler:
             restart_s=self._starts_s.get(row.job.id, snapshot.RESTART_S),
             stopping=isinstance(state, Stopping),
             preempted=row.job.preempted,
-            sweep=terms.sweep,
+            array=terms.sweep,
         )
 
     def _ends_s(
@@ -256,13 +256,13 @@ class Scheduler:
         return Snapshot(
             now_s=now.at.timestamp(),
             hosts=(host,),
-            waiting=(*self.waiting.values(), *(self._preparing.values() if admitted else ())),
+            pending=(*self.waiting.values(), *(self._preparing.values() if admitted else ())),
             running=tuple(self.running.values()),
             user_usage=self._usage.users.told(),
             group_usage=self._usage.groups.told(),
             ended=dict(self._awaited.ended),
             maintenance=tuple(by_uuid(each, devices) for each in site.maintenance),
-            rules=site.rules,
+            config=site.rules,
             utc_offset_s=site.utc_offset_s(now.at),
         )
 
@@ -316,7 +316,7 @@ class Scheduler:
     def _lending(self, row: JobRow, devices: tuple[str, ...], at: datetime) -> UsageRecord:
         """Return what the next attempt of a waiting job gets, for the books."""
         job = self.waiting[row.job.id]
-        number, needs = row.job.attempts + 1, job.needs
+        number, needs = row.job.attempts + 1, job.request
         return UsageRecord(row.job.id, number, job.owner, job.group, needs.gpus, needs.cpus, devices, at)
 
     def plan(self, now: Instant) -> Plan | None:
@@ -366,7 +366,7 @@ class Scheduler:
             return None
         made, lock = self._last
         with lock:  # words are worked out when they are read, and kept; the loop does not wait for that
-            return made.waits.get(entry.row.job.id)
+            return made.pending_reasons.get(entry.row.job.id)
 
     def lacks(self, row: JobRow, needs: ResourceRequest) -> str:
         """Return what another attempt of a job would wait for if nobody else did; empty: it could start."""
@@ -376,7 +376,7 @@ class Scheduler:
         """Return a job that is not in the queue as if it were."""
         terms, submitted_s = self.context.attempt_service.terms(row), self._submitted_s(row)
         job = PendingJob(job_id, row.owner.name, needs, submitted_s, terms.team, terms.priority_class)
-        return replace(job, sweep=terms.sweep) if job_id else job
+        return replace(job, array=terms.sweep) if job_id else job
 
 
 def _backoff_s(entry: TrackedJob, state: Queued, now: Instant) -> float:
@@ -399,7 +399,7 @@ def _left_s(row: JobRow) -> float | None:
 
 def _times(picture: Snapshot, made: Plan) -> Iterator[float]:
     """Yield the times at which what waits may start without anything else happening."""
-    yield from (job.not_before_s for job in picture.waiting if job.not_before_s is not None)
+    yield from (job.not_before_s for job in picture.pending if job.not_before_s is not None)
     yield from (each.at_s for each in made.reservations)
     for window in picture.maintenance:
         yield from (window.begins_s, window.ends_s)

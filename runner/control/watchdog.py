@@ -78,7 +78,7 @@ class Watchdog:
             window = context.attempt_service.policy(row).policy.economics.rate_window
             born = now.monotonic - (now.at - state.since).total_seconds()
             heart = Heartbeat(window_s=max(window.total_seconds(), 1.0), born=born)
-        heart = self._hearts[key] = heart.seen(glance.sign, now.monotonic)
+        heart = self._hearts[key] = heart.observe(glance.sign, now.monotonic)
         devices = context.vitals.facts(state.allocation.devices, state.since) if context.vitals else {}
         facts = {**glance.facts, **heartbeat_facts(heart, context.silence_floor_s), **devices}
         if state.deadline is not None:
@@ -97,7 +97,7 @@ def heartbeat_facts(heart: Heartbeat, floor_s: float) -> dict[str, object]:
     facts: dict[str, object] = {
         "heartbeat.age_s": heart.age_s,
         "heartbeat.limit_s": heart.limit_s(floor_s),
-        "heartbeat.age_over_limit": heart.over(floor_s),
+        "heartbeat.age_over_limit": heart.is_over_limit(floor_s),
         "progress.idle_s": heart.idle_s,
         "progress.rate": heart.rate,
         "progress.rate_recent": None if heart.recent is None else heart.recent.mean,
@@ -144,12 +144,12 @@ def find_concern(context: Context, entry: TrackedJob, news: Probed) -> Finding |
     facts = {**news.facts, "operator.request": "none"}
     situation = Situation(facts, news.at, state.since, news.effective, row.job.id)
     decision = decide(pinned.policy, DecisionPoint.WATCH, row.job.history, situation)
-    stops = decision.verdict.verb is Verb.STOP
+    stops = decision.action.verb is Verb.STOP
     advice = tuple(each for each in decision.advice if each.rule not in _said(context, entry, news.attempt))
     if not stops and not advice:
         return None
-    why = decision.verdict.reason.removeprefix("stop: ")
-    condemned = LivenessFailed(news.at, news.attempt, decision.verdict.rule, why)
+    why = decision.action.reason.removeprefix("stop: ")
+    condemned = LivenessFailed(news.at, news.attempt, decision.action.rule, why)
     kept = decision_row(row, state.attempt, pinned, situation, replace(decision, advice=advice))
     return Finding(condemned if stops else None, advice, kept)
 

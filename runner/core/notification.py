@@ -56,7 +56,7 @@ class Notification:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def words(self) -> frozenset[str]:
+    def topics(self) -> frozenset[str]:
         """Everything that it answers to."""
         said = {self.kind, self.state, self.outcome}
         said |= {"decision"} if self.kind in DECISIONS else set()
@@ -69,7 +69,7 @@ class Notification:
         what = self.outcome or self.state or self.kind.replace("_", " ")
         return one_line(f"[runner] {self.name} ({self.job_id}) {what}")[:200]
 
-    def json(self, instance: str, host: str) -> str:
+    def to_json(self, instance: str, host: str) -> str:
         """Return it as one line of JSON; ``instance`` names the state directory."""
         told: dict[str, Any] = {
             "version": VERSION,
@@ -89,5 +89,5 @@ class Notification:
         return json.dumps(told)
 
 
-FIELDS: Final = tuple(json.loads(Notification(0, "", "", "", datetime.min, "", "").json("", "")))  # noqa: DTZ901
+FIELDS: Final = tuple(json.loads(Notification(0, "", "", "", datetime.min, "", "").to_json("", "")))  # noqa: DTZ901
 """Names of the fields of a notice's JSON."""

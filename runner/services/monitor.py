@@ -173,8 +173,8 @@ class UtilizationMonitor:
         status = self._spoken(last, held, now)
         util = min(known) if known and len(known) == len(utils) else None
         phase, wait = (None, None) if status is None else (status.phase.value, status.data_wait)
-        look = UtilizationSample(now, phase, util, wait, mute=last is None)
-        held.spell = held.spell.seen(look, self.service.settings.alarm.window_s)
+        look = UtilizationSample(now, phase, util, wait, silent=last is None)
+        held.spell = held.spell.add(look, self.service.settings.alarm.window_s)
         self._judge(key, row, state, held)
 
     @staticmethod

@@ -93,7 +93,7 @@ class Sender:
     def wants(self, notification: Notification) -> bool:
         """Return whether the rule is about something that has happened."""
         whose = self.rule.who == "all" or notification.owner in self.rule.who
-        return whose and not notification.words.isdisjoint(self.rule.on)
+        return whose and not notification.topics.isdisjoint(self.rule.on)
 
     def _begin(self) -> None:
         """Go on where the daemon before has left off; a new rule begins with what comes next."""

@@ -98,7 +98,7 @@ def test_the_rule_about_maintenance_can_be_broken() -> None:
     jobs = waiting("long", gpus(1), hours=2.5), waiting("endless", gpus(1), hours=None)
     fan = Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "new fan", devices=frozenset({"h-1"}))
     site = Snapshot(
-        NOW_S, (host(2),), jobs, maintenance=(fan,), rules=SchedulerConfig(unknown_s=2.5 * HOUR_S)
+        NOW_S, (host(2),), jobs, maintenance=(fan,), config=SchedulerConfig(default_duration_s=2.5 * HOUR_S)
     )
     nothing = replace(plan(site), starts=())
     for job in jobs:

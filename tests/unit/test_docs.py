@@ -212,7 +212,7 @@ def explained() -> set[str]:
     codes = [None, *range(256)]
     return {
         causes.explain_exit(
-            causes.Evidence(code, oom, "", word, "", reports=True),
+            causes.Evidence(code, oom, "", word, "", writes_result=True),
         )[0]
         for code, oom, word in product(codes, (False, True), said)
     } | {"launch_failed", "not_started"}  # of the lifecycle and of the store: no attempt ended

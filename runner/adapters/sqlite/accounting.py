@@ -85,7 +85,7 @@ def _record(row: sqlite3.Row) -> UsageSpan:
         cpus=row["cpus"],
         placed_s=datetime.fromisoformat(row["placed_at"]).timestamp(),
         ended_s=ended_s,
-        ran_s=ran_s,
+        started_s=ran_s,
         lost_s=_lost_s(row, ran_s, ended_s),
         util=row["busy_s"] / row["device_s"] if row["device_s"] else None,
     )

@@ -63,9 +63,9 @@ class SqliteDeviceMarks:
             for uuid, each in kept.items():
                 said = {
                     "boot": self.boot,
-                    "baseline": each.baseline,
-                    "left": sorted(each.left),
-                    "returned": each.returned,
+                    "baseline": each.baseline_bytes,
+                    "left": sorted(each.uncleaned_jobs),
+                    "returned": each.returned_at,
                 }
                 connection.execute(SQL["set_meta"], {"key": f"{KEPT}{uuid}", "value": json.dumps(said)})
 

@@ -35,19 +35,19 @@ class UsageSpan:
     cpus: float
     placed_s: float
     ended_s: float | None = None  # None: it still holds them
-    ran_s: float | None = None
+    started_s: float | None = None
     lost_s: float = 0.0
     util: float | None = None
 
-    def within(self, since_s: float, until_s: float) -> float:
+    def allocated_s(self, since_s: float, until_s: float) -> float:
         """Return for how long it was lent within a span of time."""
         return _overlap(self.placed_s, self._end(until_s), since_s, until_s)
 
-    def useful(self, since_s: float, until_s: float) -> float:
+    def useful_s(self, since_s: float, until_s: float) -> float:
         """Return how much of that came to something."""
-        if self.ran_s is None:
+        if self.started_s is None:
             return 0.0
-        return _overlap(self.ran_s, self._end(until_s) - self.lost_s, since_s, until_s)
+        return _overlap(self.started_s, self._end(until_s) - self.lost_s, since_s, until_s)
 
     def _end(self, until_s: float) -> float:
         return until_s if self.ended_s is None else self.ended_s
@@ -74,7 +74,7 @@ def usage_by(
     usage_records: Iterable[UsageSpan], since_s: float, until_s: float, by: GroupBy
 ) -> tuple[UsageRow, ...]:
     """Return the use of everybody who used something, most first."""
-    found = [each for each in usage_records if each.within(since_s, until_s) > 0]
+    found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
     groups: dict[str, list[UsageSpan]] = defaultdict(list)
     for each in found:
         groups[_who(each, by)].append(each)
@@ -85,7 +85,7 @@ def usage_by(
 
 def total_usage(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
     """Return the use of all together."""
-    found = [each for each in usage_records if each.within(since_s, until_s) > 0]
+    found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
     return _use("", found, _sums(found, since_s, until_s), since_s, until_s)
 
 
@@ -106,7 +106,7 @@ class _Sums:
 
 
 def _sums(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> _Sums:
-    spans = [(each, each.within(since_s, until_s)) for each in usage_records]
+    spans = [(each, each.allocated_s(since_s, until_s)) for each in usage_records]
     return _Sums(
         fsum(each.gpus * span_s for each, span_s in spans),
         fsum(each.cpus * span_s for each, span_s in spans),
@@ -120,7 +120,7 @@ def _use(
     share = _ratio(mine.device_s, whole.device_s) if whole.device_s else _ratio(mine.cpu_s, whole.cpu_s)
     weights = [each.gpus if mine.device_s else each.cpus for each in usage_records]
     useful = fsum(
-        weight * each.useful(since_s, until_s) for weight, each in zip(weights, usage_records, strict=True)
+        weight * each.useful_s(since_s, until_s) for weight, each in zip(weights, usage_records, strict=True)
     )
     return UsageRow(
         who,
@@ -136,7 +136,7 @@ def _use(
 def _utilisation(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> float | None:
     """Return the mean over the device time in which somebody looked."""
     known = [
-        (each.gpus * each.within(since_s, until_s), each.util)
+        (each.gpus * each.allocated_s(since_s, until_s), each.util)
         for each in usage_records
         if each.util is not None
     ]

@@ -29,41 +29,41 @@ class UtilizationSample:
     phase: str | None = None
     util: float | None = None
     data_wait: float | None = None
-    mute: bool = False  # it has never said anything of itself
+    silent: bool = False  # it has never said anything of itself
 
 
 @dataclass(frozen=True, slots=True)
 class SampleWindow:
     """What was seen of an attempt over a while."""
 
-    looks: tuple[UtilizationSample, ...] = ()
+    samples: tuple[UtilizationSample, ...] = ()
 
-    def seen(self, look: UtilizationSample, window_s: float) -> "SampleWindow":
+    def add(self, look: UtilizationSample, window_s: float) -> "SampleWindow":
         """Return the spell after another look; of those before, as many as make up the window."""
-        if look.phase in LONG_PHASES or (look.phase is None and not look.mute):
+        if look.phase in LONG_PHASES or (look.phase is None and not look.silent):
             return SampleWindow()
-        kept = (*(self.looks if self.mute == look.mute else ()), look)
+        kept = (*(self.samples if self.silent == look.silent else ()), look)
         while len(kept) > 1 and kept[1].at <= look.at - window_s:
             kept = kept[1:]
         return SampleWindow(kept)
 
     @property
-    def mute(self) -> bool:
+    def silent(self) -> bool:
         """Return whether it is of an attempt that has never said anything."""
-        return bool(self.looks) and self.looks[-1].mute
+        return bool(self.samples) and self.samples[-1].silent
 
     def covers(self, window_s: float) -> bool:
-        return bool(self.looks) and self.looks[-1].at - self.looks[0].at >= window_s
+        return bool(self.samples) and self.samples[-1].at - self.samples[0].at >= window_s
 
     @property
     def util(self) -> float | None:
         """Return how busy its devices were, a share."""
-        return _mean(each.util for each in self.looks)
+        return _mean(each.util for each in self.samples)
 
     @property
     def data_wait(self) -> float | None:
         """Return the share of step time that it waited for batches."""
-        return _mean(each.data_wait for each in self.looks)
+        return _mean(each.data_wait for each in self.samples)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -77,7 +77,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 class LoaderSetup:
     """How an attempt is set up, as far as it has said so, and where the time of its steps goes."""
 
-    parts: Mapping[str, float] = field(default_factory=dict)  # shares of step time
+    step_shares: Mapping[str, float] = field(default_factory=dict)  # shares of step time
     workers: int | None = None
     micro_batch: int | None = None
     compiled: bool | None = None
@@ -102,11 +102,11 @@ def idle_alarm(
     used = spell.util if on_devices else _not(wait)
     if used is None or used >= below or not spell.covers(window_s):
         return None
-    if spell.mute and (not on_devices or used >= IDLE_SHARE):
+    if spell.silent and (not on_devices or used >= IDLE_SHARE):
         return None
     what, lately = "devices" if on_devices else "steps", format_span(timedelta(seconds=window_s))
-    kind, why = ("mute", _WORDS["mute"]) if spell.mute else _diagnosis(wait, setup, on_devices=on_devices)
-    below = min(below, IDLE_SHARE) if spell.mute else below
+    kind, why = ("mute", _WORDS["mute"]) if spell.silent else _diagnosis(wait, setup, on_devices=on_devices)
+    below = min(below, IDLE_SHARE) if spell.silent else below
     return IdleAlarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")
 
 
@@ -128,7 +128,9 @@ def _bottleneck(wait: float | None, setup: LoaderSetup, *, on_devices: bool) -> 
     if wait is not None and (wait >= BOTTLENECK_SHARE or not on_devices):
         return "input", f": {wait:.0%} of step time waits for data{_workers(setup)}"
     parts = {
-        name: share for name, share in setup.parts.items() if name in _PARTS and share >= BOTTLENECK_SHARE
+        name: share
+        for name, share in setup.step_shares.items()
+        if name in _PARTS and share >= BOTTLENECK_SHARE
     }
     if parts:
         name = max(parts, key=lambda each: parts[each])

@@ -52,12 +52,12 @@ class Reading:
     recovery: str | None = None
     used_bytes: int | None = None  # without what the host's own programs use
     total_bytes: int | None = None
-    occupants: tuple[ProcessOnDevice, ...] | None = None
+    processes: tuple[ProcessOnDevice, ...] | None = None
 
     @property
-    def tells(self) -> bool:
+    def owners_known(self) -> bool:
         """Whether it is known of every process on the device whose it is."""
-        return self.occupants is not None and all(each.job or each.foreign for each in self.occupants)
+        return self.processes is not None and all(each.job or each.foreign for each in self.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class CleanupRules:
     """How careful to be."""
 
     clean_within_s: float = 60.0  # after this a device that is not clean again is quarantined
-    stale_s: float = 10.0  # a look that is older says nothing any more
+    max_reading_age_s: float = 10.0  # a look that is older says nothing any more
     spare_bytes: int = 256 * MIB  # above the least that was ever in use with nobody on it
 
 
@@ -95,18 +95,18 @@ class DeviceStatus:
     since: datetime
     reason: str = ""
     holders: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()  # jobs that gave it back and are not proven gone
-    returned: float | None = None  # monotonic: when the last of those did
-    baseline: int | None = None  # bytes in use with nobody on it
+    uncleaned_jobs: frozenset[str] = frozenset()  # jobs that gave it back and are not proven gone
+    returned_at: float | None = None  # monotonic: when the last of those did
+    baseline_bytes: int | None = None  # bytes in use with nobody on it
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """What of a standing outlives the daemon, until the machine is booted anew."""
 
-    baseline: int | None = None
-    left: frozenset[str] = frozenset()
-    returned: float | None = None  # monotonic
+    baseline_bytes: int | None = None
+    uncleaned_jobs: frozenset[str] = frozenset()
+    returned_at: float | None = None  # monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,34 +114,34 @@ class StatusInput:
     """All that the next standing of a device follows from."""
 
     before: DeviceStatus | None
-    look: Reading | None
+    reading: Reading | None
     holders: frozenset[str]
-    word: AdminMark | None
+    mark: AdminMark | None
     now: DeviceNow
-    care: CleanupRules = field(default_factory=CleanupRules)
+    cleanup: CleanupRules = field(default_factory=CleanupRules)
     watched: bool = True  # False: nobody looks at this kind of device
 
     @property
-    def fresh(self) -> Reading | None:
+    def fresh_reading(self) -> Reading | None:
         """The last look, unless it is too old to be true."""
-        old = self.look is None or self.now.monotonic - self.look.at > self.care.stale_s
-        return None if old else self.look
+        old = self.reading is None or self.now.monotonic - self.reading.at > self.cleanup.max_reading_age_s
+        return None if old else self.reading
 
 
 def next_status(case: StatusInput) -> DeviceStatus:
     """Return where a device stands now."""
     before, now = case.before, case.now
     gone = before.holders - case.holders if before else frozenset[str]()
-    left = ((before.left if before else frozenset[str]()) | gone) - case.holders
-    returned = now.monotonic if gone else before.returned if before and left else None
-    baseline = before.baseline if before else None
+    left = ((before.uncleaned_jobs if before else frozenset[str]()) | gone) - case.holders
+    returned = now.monotonic if gone else before.returned_at if before and left else None
+    baseline = before.baseline_bytes if before else None
     unclean = _unclean(case, left, returned, baseline) if left else None
     if left and unclean is None:
         left, returned = frozenset(), None
     state, reason = _verdict(case, left, returned, unclean, baseline)
-    since = case.word.since if case.word else before.since if before and before.state is state else now.at
+    since = case.mark.since if case.mark else before.since if before and before.state is state else now.at
     if state is DeviceState.FREE:
-        baseline = _lower(baseline, case.fresh)
+        baseline = _lower(baseline, case.fresh_reading)
     return DeviceStatus(state, since, reason, case.holders, left, returned, baseline)
 
 
@@ -149,33 +149,33 @@ def _verdict(
     case: StatusInput, left: frozenset[str], returned: float | None, unclean: str | None, baseline: int | None
 ) -> tuple[DeviceState, str]:
     """Return state and reason; what stands against lending comes before who has it."""
-    if case.word is not None:
-        return case.word.state, case.word.reason
-    broken = driver_fault(case.fresh)
+    if case.mark is not None:
+        return case.mark.state, case.mark.reason
+    broken = driver_fault(case.fresh_reading)
     if broken:
         return DeviceState.QUARANTINED, broken
     if unclean is not None and returned is not None:
         waited_s, after = case.now.monotonic - returned, f"after {_jobs(left)}: {unclean}"
-        if waited_s > case.care.clean_within_s:
-            return DeviceState.QUARANTINED, f"not clean {case.care.clean_within_s:g} s {after}"
+        if waited_s > case.cleanup.clean_within_s:
+            return DeviceState.QUARANTINED, f"not clean {case.cleanup.clean_within_s:g} s {after}"
         if not case.holders:
             return DeviceState.DIRTY, after
     if case.holders:
-        return DeviceState.LENT, _jobs(case.holders)
+        return DeviceState.ALLOCATED, _jobs(case.holders)
     return _unheld(case, baseline)
 
 
 def _unheld(case: StatusInput, baseline: int | None) -> tuple[DeviceState, str]:
     """Return the state of a device that nobody has and that nothing was said about."""
-    look = case.fresh
+    look = case.fresh_reading
     if not case.watched:
         return DeviceState.FREE, ""
     if look is None:
         return DeviceState.DIRTY, _unseen(case)
-    foreign = [each for each in look.occupants or () if each.foreign]
+    foreign = [each for each in look.processes or () if each.foreign]
     if foreign:
         return DeviceState.FOREIGN, format_processes(foreign)
-    unclean = _occupied(look, baseline, case.care)
+    unclean = _occupied(look, baseline, case.cleanup)
     return (DeviceState.DIRTY, unclean) if unclean else (DeviceState.FREE, "")
 
 
@@ -192,8 +192,8 @@ def foreign_processes(standing: DeviceStatus, look: Reading | None) -> tuple[Pro
     """Return the processes on a lent device that are known not to be its holders'."""
     if not standing.holders or look is None:
         return ()
-    fine = standing.holders | standing.left
-    return tuple(each for each in look.occupants or () if each.foreign or (each.job and each.job not in fine))
+    fine = standing.holders | standing.uncleaned_jobs
+    return tuple(each for each in look.processes or () if each.foreign or (each.job and each.job not in fine))
 
 
 def format_processes(occupants: Iterable[ProcessOnDevice]) -> str:
@@ -208,7 +208,7 @@ def _unclean(
     case: StatusInput, left: frozenset[str], returned: float | None, baseline: int | None
 ) -> str | None:
     """Return why a device that was given back is not proven clean; None: it is."""
-    look = case.fresh
+    look = case.fresh_reading
     if not case.watched:
         return None
     if look is None:
@@ -216,17 +216,17 @@ def _unclean(
     if returned is not None and look.at <= returned:
         return "not looked at since"
     if case.holders:  # others share it, so its memory proves nothing
-        theirs = [each for each in look.occupants or () if each.job in left]
+        theirs = [each for each in look.processes or () if each.job in left]
         return f"still used by {format_processes(theirs)}" if theirs else None
-    return _occupied(look, baseline, case.care)
+    return _occupied(look, baseline, case.cleanup)
 
 
 def _occupied(look: Reading, baseline: int | None, care: CleanupRules) -> str | None:
     """Return what keeps a device that nobody should be using from being lent; None: nothing."""
     if look.unusable:
         return look.unusable
-    if look.occupants:
-        return f"used by {format_processes(look.occupants)}"
+    if look.processes:
+        return f"used by {format_processes(look.processes)}"
     normal = _normal(look, baseline, care)
     if look.used_bytes is None or normal is None or look.used_bytes <= normal:
         return None
@@ -250,9 +250,9 @@ def _lower(baseline: int | None, look: Reading | None) -> int | None:
 
 
 def _unseen(case: StatusInput) -> str:
-    if case.look is None:
+    if case.reading is None:
         return "not looked at yet"
-    return f"its driver has not answered for {case.now.monotonic - case.look.at:.0f} s"
+    return f"its driver has not answered for {case.now.monotonic - case.reading.at:.0f} s"
 
 
 def _jobs(jobs: frozenset[str]) -> str:
@@ -264,20 +264,20 @@ def clear_status(before: DeviceStatus, look: Reading | None, monotonic: float) -
 
     One that no look of ours has seen since it was given back waits for that look anew.
     """
-    if before.returned is not None and (look is None or look.at <= before.returned):
-        return replace(before, returned=monotonic)
-    idle = look is not None and not look.occupants
-    baseline = look.used_bytes if look and idle else before.baseline
-    return replace(before, left=frozenset(), returned=None, baseline=baseline)
+    if before.returned_at is not None and (look is None or look.at <= before.returned_at):
+        return replace(before, returned_at=monotonic)
+    idle = look is not None and not look.processes
+    baseline = look.used_bytes if look and idle else before.baseline_bytes
+    return replace(before, uncleaned_jobs=frozenset(), returned_at=None, baseline_bytes=baseline)
 
 
 def remember_status(standing: DeviceStatus, monotonic: float) -> Remembered:
     """Return what to keep of a standing; most devices are clean at the next look, and cost no writing."""
-    slow = standing.returned is not None and monotonic - standing.returned >= SLOW_CLEANUP_S
+    slow = standing.returned_at is not None and monotonic - standing.returned_at >= SLOW_CLEANUP_S
     return (
-        Remembered(standing.baseline, standing.left, standing.returned)
+        Remembered(standing.baseline_bytes, standing.uncleaned_jobs, standing.returned_at)
         if slow
-        else Remembered(standing.baseline)
+        else Remembered(standing.baseline_bytes)
     )
 
 
@@ -286,12 +286,14 @@ def restore_status(kept: Remembered, now: DeviceNow, care: CleanupRules) -> Devi
 
     While there was none, nobody looked: however long that was, there is time for a look.
     """
-    if kept.returned is None:
-        return DeviceStatus(DeviceState.DIRTY, now.at, baseline=kept.baseline)
-    latest = now.monotonic - max(care.clean_within_s - care.stale_s, 0.0)
-    returned = max(kept.returned, latest)
-    since = now.at - timedelta(seconds=now.monotonic - kept.returned)
-    return DeviceStatus(DeviceState.DIRTY, since, "", frozenset(), kept.left, returned, kept.baseline)
+    if kept.returned_at is None:
+        return DeviceStatus(DeviceState.DIRTY, now.at, baseline_bytes=kept.baseline_bytes)
+    latest = now.monotonic - max(care.clean_within_s - care.max_reading_age_s, 0.0)
+    returned = max(kept.returned_at, latest)
+    since = now.at - timedelta(seconds=now.monotonic - kept.returned_at)
+    return DeviceStatus(
+        DeviceState.DIRTY, since, "", frozenset(), kept.uncleaned_jobs, returned, kept.baseline_bytes
+    )
 
 
 # --- Names for people -------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ class Evidence:
     engine_error: str
     result_cause: str | None  # from result.json, a hint by the program
     result_message: str
-    reports: bool  # the workload writes a result: exit 0 alone is not believed
-    saved: bool = False  # the attempt has left a valid checkpoint
-    memory: str = ""  # how much it could have, as its job file would say it
-    asked: bool = False  # it was told to stop: exit 0 alone may be no more than its answer to that
+    writes_result: bool  # the workload writes a result: exit 0 alone is not believed
+    has_checkpoint: bool = False  # the attempt has left a valid checkpoint
+    memory_limit: str = ""  # how much it could have, as its job file would say it
+    stop_requested: bool = False  # it was told to stop: exit 0 alone may be no more than its answer to that
 
 
 BY_SIGNAL: Final[dict[int, tuple[str, str]]] = {
@@ -73,11 +73,11 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             return _zero(evidence)
         case Evidence(oom_seen=True):
             return "host_oom", _starved(evidence)
-        case Evidence(exit_code=75, reports=False, saved=False):
+        case Evidence(exit_code=75, writes_result=False, has_checkpoint=False):
             return "stopped", evidence.result_message or "asked to be started again (exit 75)"
         case Evidence(exit_code=int(code)) if code in BY_CODE:
             cause, message = BY_CODE[code]
-            known = evidence.reports or code == 75
+            known = evidence.writes_result or code == 75
             return cause, evidence.result_message or (message if known else f"{message} (exit code {code})")
         case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:
             return BY_SIGNAL[code - 128]
@@ -93,20 +93,20 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
 
 def _starved(evidence: Evidence) -> str:
     """Return what to do about a kill for memory: a plain program has no other knob than its limit."""
-    if evidence.reports or not evidence.memory:
+    if evidence.writes_result or not evidence.memory_limit:
         return "the kernel killed a process for memory (resources.memory)"
-    return f"the kernel killed a process; raise resources.memory ({evidence.memory})"
+    return f"the kernel killed a process; raise resources.memory ({evidence.memory_limit})"
 
 
 def is_complete(evidence: Evidence) -> bool:
     """Return whether the attempt really finished its work."""
-    alone = not evidence.reports and not evidence.asked
+    alone = not evidence.writes_result and not evidence.stop_requested
     return evidence.exit_code == 0 and (alone or evidence.result_cause == "completed")
 
 
 def _zero(evidence: Evidence) -> tuple[str, str]:
     if not is_complete(evidence):
-        if evidence.asked and not evidence.reports and evidence.result_cause is None:
+        if evidence.stop_requested and not evidence.writes_result and evidence.result_cause is None:
             return "stopped", "exit 0 when it was told to stop: nothing says that its work is done"
         return "no_result", "exit 0 without a result that says completed"
     return "completed", "a child process was killed for memory" if evidence.oom_seen else ""

@@ -207,12 +207,12 @@ def _changed(job: Job, event: RevisionApplied) -> Step:
 
 def _pardoned(job: Job, at: datetime) -> Step:
     """Let a job go on that a person has looked at: only what was seen is kept."""
-    return _to(replace(job, history=job.history.pardoned()), Preparing(at)), (PrepareImage(),)
+    return _to(replace(job, history=job.history.reset_counters()), Preparing(at)), (PrepareImage(),)
 
 
 def _released(job: Job, at: datetime) -> Step:
     """Let a job go on that somebody wanted to wait: nothing is forgiven."""
-    return _to(replace(job, history=job.history.asked_for()), Preparing(at)), (PrepareImage(),)
+    return _to(replace(job, history=job.history.request_next()), Preparing(at)), (PrepareImage(),)
 
 
 # --- Ends ---------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:
     if state.reason is StopReason.CANCELLED:
         why = "cancelled" if state.by is None else f"cancelled by {state.by}"
         return _over(_to(job, Finished(at, Outcome.CANCELLED, why)), state)
-    job = replace(job, history=job.history.asked_for())
+    job = replace(job, history=job.history.request_next())
     return _over(_to(job, Queued(at, state.image, f"{state.reason}, as asked")), state)
 
 

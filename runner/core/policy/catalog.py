@@ -32,7 +32,7 @@ FACTS: Final[Mapping[str, Fact]] = {fact.name: fact for _, facts in SECTIONS for
 
 def facts_at(moment: DecisionPoint) -> dict[str, Fact]:
     """Return the facts that a rule of this moment may ask about."""
-    return {name: fact for name, fact in FACTS.items() if moment in fact.moments}
+    return {name: fact for name, fact in FACTS.items() if moment in fact.decision_points}
 
 
 def validate_facts(given: Mapping[str, object], moment: DecisionPoint) -> dict[str, FactValue]:
@@ -44,7 +44,7 @@ def validate_facts(given: Mapping[str, object], moment: DecisionPoint) -> dict[s
     facts: dict[str, FactValue] = {}
     for name, value in given.items():
         fact = FACTS.get(name)
-        if fact is None or moment not in fact.moments:
+        if fact is None or moment not in fact.decision_points:
             raise ValueError(f"there is no fact {name!r} on {moment}")
         kept = None if value is None else fact.read(value)
         if kept is not None:

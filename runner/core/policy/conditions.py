@@ -91,22 +91,23 @@ ALWAYS: Final = AllOf()
 class FactUse(NamedTuple):
     """A fact that decided: what was wanted, and what it was.  A tuple, for each decision makes dozens."""
 
-    test: Comparison
+    comparison: Comparison
     value: FactValue | None
     negated: bool = False
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Return ``phase = eval (wanted: train)``."""
         found = "is unknown" if self.value is None else f"= {format_value(self.value)}"
-        return f"{self.test.fact} {found} (wanted: {'not ' if self.negated else ''}{self.test.wanted})"
+        negation = "not " if self.negated else ""
+        return f"{self.comparison.fact} {found} (wanted: {negation}{self.comparison.wanted})"
 
 
 class ConditionResult(NamedTuple):
     """Whether a condition is true, and the facts that made it so."""
 
     truth: Truth
-    readings: tuple[FactUse, ...] = ()
+    fact_uses: tuple[FactUse, ...] = ()
 
 
 def evaluate(condition: Condition, facts: Facts) -> ConditionResult:
@@ -121,7 +122,7 @@ def evaluate(condition: Condition, facts: Facts) -> ConditionResult:
             return _join(parts, facts, decisive=True)
         case Not(part):  # exhaustive
             found = evaluate(part, facts)
-            turned = tuple(reading._replace(negated=not reading.negated) for reading in found.readings)
+            turned = tuple(reading._replace(negated=not reading.negated) for reading in found.fact_uses)
             return ConditionResult(None if found.truth is None else not found.truth, turned)
 
 
@@ -136,7 +137,7 @@ def _join(parts: tuple[Condition, ...], facts: Facts, *, decisive: bool) -> Cond
         if found.truth is None:
             unknown = unknown or found
         else:
-            settled.extend(found.readings)
+            settled.extend(found.fact_uses)
     return unknown or ConditionResult(not decisive, tuple(settled))
 
 

@@ -51,7 +51,7 @@ class RuleResult(NamedTuple):
     rule: str
     do: Verb
     truth: Truth
-    readings: tuple[FactUse, ...]
+    fact_uses: tuple[FactUse, ...]
     note: str = ""
 
 
@@ -88,8 +88,8 @@ class PolicyDecision:
     """A verdict with everything that led to it.  ``history`` is the job's from now on."""
 
     moment: DecisionPoint
-    verdict: Action
+    action: Action
     history: History
     facts: Facts
-    weighed: tuple[RuleResult, ...] = ()
+    rule_results: tuple[RuleResult, ...] = ()
     advice: tuple[Advice, ...] = ()

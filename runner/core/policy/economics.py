@@ -82,7 +82,7 @@ class Overheads:
     warm_s: float = 0.0
 
     @property
-    def fresh_s(self) -> float:
+    def restart_s(self) -> float:
         """Return what it costs to stop, and to begin at step 0."""
         return self.stop_s + self.start_s + self.data_s + self.warm_s
 
@@ -158,8 +158,8 @@ def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) 
         return None
     kept = work.done if work.on_demand else work.saved
     save_s = costs.save_s if work.on_demand else 0.0
-    resumed_s = save_s + costs.fresh_s + costs.load_s + _expected(case, (work.total - kept) / new.low)
-    restart_s = costs.fresh_s + _expected(case, work.total / new.low)
+    resumed_s = save_s + costs.restart_s + costs.load_s + _expected(case, (work.total - kept) / new.low)
+    restart_s = costs.restart_s + _expected(case, work.total / new.low)
     return Alternatives(_kept_going(case, now.high), resumed_s if kept > 0 else None, restart_s, case.trial_s)
 
 

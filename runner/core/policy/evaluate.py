@@ -98,14 +98,14 @@ def _ask(policy: Policy, moment: DecisionPoint, history: History, situation: Sit
     for rule in policy.rules(moment):
         finding = evaluate(rule.when, situation.facts)
         note = ""
-        if finding.truth and rule.speaks_only:
+        if finding.truth and rule.only_advises:
             note = "only says so"
             advice.append(Advice(rule.name, describe_warning(rule, situation.facts)))
         elif finding.truth and answer is None:
             answer, note = _try(rule, finding, moment, history, situation)
         elif finding.truth:
             note = "an earlier rule has answered"
-        weighed.append(RuleResult(rule.name, rule.do, finding.truth, finding.readings, note))
+        weighed.append(RuleResult(rule.name, rule.do, finding.truth, finding.fact_uses, note))
     return _Asked(tuple(weighed), tuple(advice), answer)
 
 
@@ -113,7 +113,7 @@ def _try(
     rule: Rule, finding: ConditionResult, moment: DecisionPoint, history: History, situation: Situation
 ) -> tuple[_Answer | None, str]:
     """Return the answer of a rule that is true, None if it has none; and a note about it."""
-    if moment is not DecisionPoint.EXIT and rule.do in DISTURBS and not finding.readings:
+    if moment is not DecisionPoint.EXIT and rule.do in DISTURBS and not finding.fact_uses:
         return None, "no fact speaks for it: a running attempt is not disturbed"
     left = tuple(adjustment for adjustment in rule.adjust if can_adjust(adjustment, situation.facts))
     spent = _spent(rule, left, history, situation) if moment is DecisionPoint.EXIT else ""
@@ -138,10 +138,10 @@ def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation
 def _after_exit(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
     facts, root = situation.facts, failure_fingerprint(situation.facts)
     advanced = facts.get("progress.advanced")
-    before = history.revised() if advanced is True else history
+    before = history.reset_tallies() if advanced is True else history
     seen = facts.get("checkpoint.present") is True
     ended = replace(
-        before.ended(situation.started or situation.now, situation.uptime),
+        before.add_attempt(situation.started or situation.now, situation.uptime),
         had_checkpoint=history.had_checkpoint or seen,
     )
     asked = _ask(policy, DecisionPoint.EXIT, before, situation)
@@ -149,23 +149,23 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Polic
     verdict = wish or _judged(asked.answer, history, facts)
     if asked.answer and verdict.rule:
         verdict = limits.guard_charge(verdict, asked.answer.rule, facts)
-    after = (
-        ended.charged_for(root, situation.effective, advanced=_truth(advanced)) if verdict.charged else ended
-    )
+    after = ended.charge(root, situation.effective, advanced=_truth(advanced)) if verdict.charged else ended
     if verdict.verb in STARTS:
         delay = policy.backoff.wait(after.setbacks, f"{situation.seed}/{after.attempts}")
         verdict = replace(verdict, delay=delay)
     verdict = limits.apply_ceilings(verdict, policy, after, situation, root)
     if asked.answer and verdict.verb in STARTS:
-        after = after.tried_once_more(asked.answer.rule, root, situation.effective)
+        after = after.add_try(asked.answer.rule, root, situation.effective)
     decision = PolicyDecision(DecisionPoint.EXIT, verdict, after, facts, asked.weighed, asked.advice)
     return mark_overruled(decision) if wish else decision
 
 
 def mark_overruled(decision: PolicyDecision) -> PolicyDecision:
     """Return a decision whose rules say that what was asked for came first."""
-    weighed = (each._replace(note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.weighed)
-    return replace(decision, weighed=tuple(weighed))
+    weighed = (
+        each._replace(note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.rule_results
+    )
+    return replace(decision, rule_results=tuple(weighed))
 
 
 def _judged(answer: _Answer | None, history: History, facts: Facts) -> Action:
@@ -227,4 +227,7 @@ def _offered(policy: Policy, history: History, situation: Situation) -> PolicyDe
 def _argument(asked: _Asked) -> str:
     """Return the facts for which the answering rule was true."""
     said = next(each for each in asked.weighed if each.note == ANSWERS)
-    return ", ".join(f"{r.test.fact} {r.test.wanted}" for r in said.readings) or "nothing speaks for a change"
+    return (
+        ", ".join(f"{r.comparison.fact} {r.comparison.wanted}" for r in said.fact_uses)
+        or "nothing speaks for a change"
+    )

@@ -51,8 +51,8 @@ def make_record(
         "effective": situation.effective,
         "policy": {"name": policy.name, "digest": about.digest},
         "facts": {name: _figure(value) for name, value in sorted(decision.facts.items())},
-        "verdict": _verdict(decision.verdict),
-        "rules": [_weighed(each) for each in decision.weighed],
+        "verdict": _verdict(decision.action),
+        "rules": [_weighed(each) for each in decision.rule_results],
         "advice": [{"rule": each.rule, "text": each.text} for each in decision.advice],
         "used": {
             "attempts": history.attempts,
@@ -108,7 +108,7 @@ def _start(start: StartPoint) -> str:
 
 
 def _weighed(each: RuleResult) -> dict[str, Any]:
-    because = [_bounded(reading).words for reading in each.readings]
+    because = [_bounded(reading).text for reading in each.fact_uses]
     return {"name": each.rule, "do": str(each.do), "truth": each.truth, "because": because, "note": each.note}
 
 
@@ -173,7 +173,7 @@ def _economics(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_gain(reading: FactUse) -> bool:
-    return reading.test.fact.startswith("econ.") and _boundless(reading.value)
+    return reading.comparison.fact.startswith("econ.") and _boundless(reading.value)
 
 
 def _gained(value: Any) -> str:  # noqa: ANN401  (JSON)

@@ -58,7 +58,7 @@ class Fact:
 
     name: str
     kind: FactKind
-    moments: tuple[DecisionPoint, ...]
+    decision_points: tuple[DecisionPoint, ...]
     meaning: str
     source: str
     values: tuple[str, ...] = ()

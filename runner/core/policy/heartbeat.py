@@ -71,7 +71,7 @@ class Heartbeat:
     first: ProgressPoint | None = None
     points: tuple[ProgressPoint, ...] = ()
 
-    def seen(self, sign: ProgressReport | None, now: float) -> "Heartbeat":
+    def observe(self, sign: ProgressReport | None, now: float) -> "Heartbeat":
         """Return what is known after one more look; None: there was nothing that could be read."""
         if sign is None or self.sign is None:
             spoke = now if sign else self.spoke
@@ -126,7 +126,7 @@ class Heartbeat:
             longest = self.spoke - self.born
         return None if longest is None else max(floor_s, FACTOR * longest)
 
-    def over(self, floor_s: float = FLOOR_S) -> bool | None:
+    def is_over_limit(self, floor_s: float = FLOOR_S) -> bool | None:
         """Return whether it is silent for longer than it may be; None where there is no limit."""
         limit = self.limit_s(floor_s)
         return None if limit is None else self.age_s > limit

@@ -42,16 +42,16 @@ class History:
     had_checkpoint: bool = False
     wanted: bool = False  # a person has asked for the attempt that comes next: its start is part of no storm
 
-    def pardoned(self) -> "History":
+    def reset_counters(self) -> "History":
         """Return the history after a person has said: once more.  Only what was seen is kept."""
         seen = History(attempts=self.attempts, starts=self.starts, had_checkpoint=self.had_checkpoint)
-        return seen.asked_for()
+        return seen.request_next()
 
-    def asked_for(self) -> "History":
+    def request_next(self) -> "History":
         """Return the history of a job whose next attempt begins because a person wants it."""
         return replace(self, wanted=True)
 
-    def revised(self) -> "History":
+    def reset_tallies(self) -> "History":
         """Return the history after the job's file has changed: another experiment, the same ceilings."""
         return replace(self, setbacks=0, tried=(), stuck=())
 
@@ -61,16 +61,16 @@ class History:
     def times_stuck(self, root: str, effective: str) -> int:
         return _times(self.stuck, RuleTally(root, effective, 0))
 
-    def tried_once_more(self, rule: Rule, root: str, effective: str) -> "History":
+    def add_try(self, rule: Rule, root: str, effective: str) -> "History":
         counted = _counted(self.tried, RuleTally(root, _keyed(rule, effective), 0, rule.name))
         return replace(self, tried=counted)
 
-    def ended(self, started: datetime, uptime: timedelta) -> "History":
+    def add_attempt(self, started: datetime, uptime: timedelta) -> "History":
         """Return the history with one more attempt in it, before anybody has judged it."""
         starts = self.starts if self.wanted else (*self.starts, started)[-KEPT_STARTS:]
         return replace(self, attempts=self.attempts + 1, ran=self.ran + uptime, starts=starts, wanted=False)
 
-    def charged_for(self, root: str, effective: str, *, advanced: bool | None) -> "History":
+    def charge(self, root: str, effective: str, *, advanced: bool | None) -> "History":
         """Return the history with the attempt that has just ended charged for."""
         stuck = _counted(self.stuck, RuleTally(root, effective, 0)) if advanced is False else self.stuck
         setbacks = 0 if advanced else self.setbacks + 1

@@ -123,7 +123,7 @@ class Rule:
     why: str = ""
 
     @property
-    def speaks_only(self) -> bool:
+    def only_advises(self) -> bool:
         """Whether it changes nothing, so that the search goes on after it."""
         return self.mode is Mode.LOG or self.do is Verb.ADVISE
 

@@ -22,8 +22,8 @@ class ReplayStep:
     attempt: int
     recorded: str
     reason: str
-    lost_s: float
-    verdict: Action | None
+    unsaved_s: float
+    action: Action | None
     certain: bool
 
 
@@ -32,23 +32,23 @@ class Replay:
     """One job under another policy."""
 
     job: str
-    turns: tuple[ReplayStep, ...]
+    steps: tuple[ReplayStep, ...]
 
     @property
-    def made(self) -> int:
+    def attempts_made(self) -> int:
         """How many of the recorded attempts the other policy would have made."""
-        return sum(turn.verdict is not None for turn in self.turns)
+        return sum(turn.action is not None for turn in self.steps)
 
     @property
-    def lost_s(self) -> tuple[float, float]:
+    def unsaved_s(self) -> tuple[float, float]:
         """Seconds of work that were done and not saved: as recorded, and of the attempts still made."""
-        still = sum(turn.lost_s for turn in self.turns if turn.verdict)
-        return sum(turn.lost_s for turn in self.turns), still
+        still = sum(turn.unsaved_s for turn in self.steps if turn.action)
+        return sum(turn.unsaved_s for turn in self.steps), still
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether the other policy would go on where the journal ends."""
-        last = self.turns[-1].verdict if self.turns else None
+        last = self.steps[-1].action if self.steps else None
         return last is not None and last.verb in STARTS
 
 
@@ -67,13 +67,13 @@ def replay(job: str, policy: Policy, journal: Sequence[Record]) -> Replay:
         situation = read_situation(kept)
         decision = None if stopped else decide(policy, DecisionPoint.EXIT, history, situation)
         recorded = kept["verdict"]
-        verdict = decision.verdict if decision else None
+        verdict = decision.action if decision else None
         lost = unsaved_s(situation)
         turns.append(ReplayStep(kept["attempt"], recorded["do"], recorded["reason"], lost, verdict, certain))
         if decision:
             history = _next(decision.history, situation)
-            stopped = decision.verdict.verb not in STARTS
-            certain = certain and _alike(decision.verdict, recorded["do"], recorded["with"])
+            stopped = decision.action.verb not in STARTS
+            certain = certain and _alike(decision.action, recorded["do"], recorded["with"])
     return Replay(job, tuple(turns))
 
 
@@ -81,7 +81,7 @@ def _next(history: History, situation: Situation) -> History:
     """Return a history that knows whether a person asked for the attempt that comes next."""
     facts = situation.facts
     asked = facts.get("operator.request") == "restart" or facts.get("killed_by") == "change"
-    return history.asked_for() if asked else history
+    return history.request_next() if asked else history
 
 
 def unsaved_s(situation: Situation) -> float:

@@ -23,14 +23,14 @@ class RefusalReason(StrEnum):
     MEMORY = "memory"  # of a device
     CAPABILITY = "capability"
     HOST = "host"  # processors and memory
-    TURN = "turn"  # nothing of the job: its owner has too much already, or may have nothing
+    QUOTA = "turn"  # nothing of the job: its owner has too much already, or may have nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a job cannot be accepted, and what there is instead."""
 
-    about: RefusalReason
+    reason: RefusalReason
     text: str
 
 
@@ -44,7 +44,7 @@ def check_admission(job: PendingJob, snapshot: Snapshot, jobs: int = 1) -> tuple
 
 
 def _classes(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
-    names = [each.name for each in sorted(snapshot.rules.classes, key=lambda each: each.rank)]
+    names = [each.name for each in sorted(snapshot.config.classes, key=lambda each: each.rank)]
     if job.priority_class not in names:
         yield Refusal(
             RefusalReason.CLASS, f"there is no class {job.priority_class}; there are {', '.join(names)}"
@@ -53,20 +53,20 @@ def _classes(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
 
 def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
     places = Placements(Calendar(snapshot))
-    if places.possible(places.shape(job.needs)):
+    if places.could_ever_run(places.request_class(job.request)):
         return
     devices = [device for host in snapshot.hosts for device in host.devices]
-    if job.needs.gpus and not any(matches_request(job.needs, device) for device in devices):
-        text = f"no device suits: {describe_request(job.needs)} asked for; there {_inventory(devices)}"
-        yield Refusal(_culprit(job.needs, devices), text)
-    elif job.needs.gpus and not _together(job.needs, places):
-        most = max(_most(job.needs, places))
+    if job.request.gpus and not any(matches_request(job.request, device) for device in devices):
+        text = f"no device suits: {describe_request(job.request)} asked for; there {_inventory(devices)}"
+        yield Refusal(_culprit(job.request, devices), text)
+    elif job.request.gpus and not _together(job.request, places):
+        most = max(_most(job.request, places))
         yield Refusal(
             RefusalReason.COUNT,
-            f"{describe_request(job.needs)} asked for; of such devices there are at most {most} together",
+            f"{describe_request(job.request)} asked for; of such devices there are at most {most} together",
         )
     else:
-        yield Refusal(RefusalReason.HOST, _no_host(job.needs, snapshot))
+        yield Refusal(RefusalReason.HOST, _no_host(job.request, snapshot))
 
 
 def _no_host(needs: ResourceRequest, snapshot: Snapshot) -> str:
@@ -98,14 +98,14 @@ def _culprit(needs: ResourceRequest, devices: Iterable[SchedulableDevice]) -> Re
 
 
 def _together(needs: ResourceRequest, places: Placements) -> bool:
-    pool = places.shape(needs).pool
-    return any(select_devices(needs, host, pool.slots[host.number]) for host in places.book.hosts)
+    pool = places.request_class(needs).pool
+    return any(select_devices(needs, host, pool.slots[host.number]) for host in places.calendar.hosts)
 
 
 def _most(needs: ResourceRequest, places: Placements) -> Iterator[int]:
     """Yield for each host how many suitable devices it could give at most, linked if they must be."""
-    pool = places.shape(needs).pool
-    for host in places.book.hosts:
+    pool = places.request_class(needs).pool
+    for host in places.calendar.hosts:
         slots = pool.slots[host.number]
         fitting = (
             count
@@ -127,12 +127,12 @@ def _inventory(devices: Iterable[SchedulableDevice]) -> str:
 
 
 def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
-    quotas = snapshot.rules.quotas
-    waiting = snapshot.waiting
+    quotas = snapshot.config.quotas
+    waiting = snapshot.pending
     own = sum(each.owner == job.owner for each in waiting)
-    yield from _quota(f"user {job.owner}", quotas.of_user(job.owner), job.needs.gpus, own, jobs)
+    yield from _quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus, own, jobs)
     group = sum(each.group == job.group for each in waiting)
-    yield from _quota(f"group {job.group}", quotas.of_group(job.group), job.needs.gpus, group, jobs)
+    yield from _quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus, group, jobs)
 
 
 def _quota(whose: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iterator[Refusal]:
@@ -140,10 +140,10 @@ def _quota(whose: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Itera
         text = f"{whose} may have {format_count(quota.devices, 'device')} at a time, and this asks for {gpus}"
         yield Refusal(RefusalReason.COUNT, text)
     if quota.jobs == 0:
-        yield Refusal(RefusalReason.TURN, f"{whose} may have no job running")
+        yield Refusal(RefusalReason.QUOTA, f"{whose} may have no job running")
     if quota.queued is not None and queued + jobs > quota.queued:
         more = f"; these are {jobs}" if jobs > 1 else ""
         yield Refusal(
-            RefusalReason.TURN,
+            RefusalReason.QUOTA,
             f"{whose} may have {format_count(quota.queued, 'job')} waiting, and has {queued}{more}",
         )

@@ -35,7 +35,7 @@ class DeviceSlot:
     device: SchedulableDevice
     number: int  # place among the devices of its host
     capacity: int
-    free: Timeline
+    timeline: Timeline
 
 
 @dataclass(slots=True)
@@ -48,12 +48,14 @@ class HostCalendar:
     memory: Timeline
     slots: list[DeviceSlot]
     link_groups: dict[str | None, int]  # devices on each
-    rising: bool = True
+    only_frees_up: bool = True
     version: int = 0
 
     def copy(self) -> "HostCalendar":
         """Return a twin to try something out on."""
-        slots = [DeviceSlot(each.device, each.number, each.capacity, each.free.copy()) for each in self.slots]
+        slots = [
+            DeviceSlot(each.device, each.number, each.capacity, each.timeline.copy()) for each in self.slots
+        ]
         return HostCalendar(
             self.number,
             self.host,
@@ -61,18 +63,18 @@ class HostCalendar:
             self.memory.copy(),
             slots,
             self.link_groups,
-            rising=False,
+            only_frees_up=False,
         )
 
-    def take(self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
+    def book(self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
         """Write in that a job has what it needs for a time."""
-        self._book(needs, devices, begins_s, ends_s, 1)
+        self._change(needs, devices, begins_s, ends_s, 1)
 
-    def give(self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
+    def release(self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
         """Write in that a job does not have for a time what it was booked to have."""
-        self._book(needs, devices, begins_s, ends_s, -1)
+        self._change(needs, devices, begins_s, ends_s, -1)
 
-    def _book(
+    def _change(
         self, needs: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float, sign: int
     ) -> None:
         self.millicpus.take(begins_s, ends_s, sign * millicpus(needs))
@@ -80,20 +82,20 @@ class HostCalendar:
         held = frozenset(devices)
         for slot in self.slots if held else ():
             if slot.device.uuid in held:
-                slot.free.take(begins_s, ends_s, sign * device_units(needs))
+                slot.timeline.take(begins_s, ends_s, sign * device_units(needs))
         self.version += 1
 
     def close(self, window: Maintenance, now_s: float) -> None:
         """Write in a time in which some or all of the host is not ours."""
-        whole = window.whole(self.host.name)
+        whole = window.covers_host(self.host.name)
         begins_s, ends_s = max(window.begins_s, now_s), window.ends_s
         slots = [slot for slot in self.slots if whole or slot.device.uuid in window.devices]
         for slot in slots:
-            slot.free.take(begins_s, ends_s, slot.capacity)
+            slot.timeline.take(begins_s, ends_s, slot.capacity)
         if whole:
             self.millicpus.take(begins_s, ends_s, round(self.host.cpus * 1000))
             self.memory.take(begins_s, ends_s, self.host.memory_bytes)
-        self.rising = self.rising and not (whole or slots)
+        self.only_frees_up = self.only_frees_up and not (whole or slots)
 
 
 def millicpus(needs: ResourceRequest) -> int:
@@ -107,7 +109,7 @@ def device_units(needs: ResourceRequest) -> int:
 
 def expected_end(job: RunningJob, snapshot: Snapshot) -> float:
     """Return when a running job will have given everything back, as far as anybody can tell."""
-    unknown = job.started_s + snapshot.rules.unknown_s
+    unknown = job.started_s + snapshot.config.default_duration_s
     ends_s = unknown if job.ends_s is None else job.ends_s
     late_s = max(OVERRUN_SHARE * (snapshot.now_s - job.started_s), OVERRUN_S)
     return ends_s if ends_s > snapshot.now_s else snapshot.now_s + late_s
@@ -117,16 +119,16 @@ def expected_end(job: RunningJob, snapshot: Snapshot) -> float:
 class Limit:
     """One limit that a job falls under, and how much of it the job would use."""
 
-    whose: str
-    what: str
-    limit: int
+    holder: str
+    resource: str
+    maximum: int
     amount: int
-    free: Timeline
+    timeline: Timeline
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """Return whose limit on what it is."""
-        return f"{self.whose}: {self.what}"
+        return f"{self.holder}: {self.resource}"
 
 
 @dataclass(slots=True)
@@ -136,9 +138,9 @@ class Calendar:
     snapshot: Snapshot
     hosts: list[HostCalendar] = field(default_factory=list)
     by_name: dict[str, HostCalendar] = field(default_factory=dict)
-    ends: dict[str, float] = field(default_factory=dict)
+    ends_s: dict[str, float] = field(default_factory=dict)
     changed: list[HostCalendar] = field(default_factory=list)  # every start and reservation, in order
-    _caps: dict[tuple[str, str], tuple[int, Timeline]] = field(default_factory=dict)
+    _limits: dict[tuple[str, str], tuple[int, Timeline]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         held = {uuid for job in self.snapshot.running for uuid in job.devices}
@@ -149,19 +151,19 @@ class Calendar:
             for book in self.hosts if window.ends_s > now_s else ():
                 book.close(window, now_s)
         for job in self.snapshot.running:
-            self._running(job)
+            self._book_running(job)
 
-    def _running(self, job: RunningJob) -> None:
+    def _book_running(self, job: RunningJob) -> None:
         now_s = self.snapshot.now_s
-        ends_s = self.ends[job.job_id] = expected_end(job, self.snapshot)
+        ends_s = self.ends_s[job.job_id] = expected_end(job, self.snapshot)
         if job.host in self.by_name:
-            self.by_name[job.host].take(job.needs, job.devices, now_s, ends_s)
-        for cap in self.caps(job):
-            cap.free.take(now_s, ends_s, cap.amount)
+            self.by_name[job.host].book(job.request, job.devices, now_s, ends_s)
+        for cap in self.limits(job):
+            cap.timeline.take(now_s, ends_s, cap.amount)
 
     def start(self, job: PendingJob, host: HostCalendar, devices: Iterable[str], lasts_s: float) -> None:
         """Write in a job that starts now."""
-        self._write(job, host, devices, self.snapshot.now_s, lasts_s)
+        self._book(job, host, devices, self.snapshot.now_s, lasts_s)
 
     def reserve(  # noqa: PLR0913  (a reservation is all of these)
         self,
@@ -178,38 +180,38 @@ class Calendar:
         Until then what it will use up of its limits is there for whoever is gone by then.  Not so
         with an overdue job: should its place come free early, nobody of its owner must be in the way.
         """
-        self._write(job, host, devices, at_s, lasts_s)
-        for cap in self.caps(job) if late else ():
-            cap.free.take(self.snapshot.now_s, at_s, cap.amount)
-        host.rising = False
+        self._book(job, host, devices, at_s, lasts_s)
+        for cap in self.limits(job) if late else ():
+            cap.timeline.take(self.snapshot.now_s, at_s, cap.amount)
+        host.only_frees_up = False
 
-    def _write(
+    def _book(
         self, job: PendingJob, host: HostCalendar, devices: Iterable[str], at_s: float, lasts_s: float
     ) -> None:
-        host.take(job.needs, devices, at_s, at_s + lasts_s)
-        for cap in self.caps(job):
-            cap.free.take(at_s, at_s + lasts_s, cap.amount)
+        host.book(job.request, devices, at_s, at_s + lasts_s)
+        for cap in self.limits(job):
+            cap.timeline.take(at_s, at_s + lasts_s, cap.amount)
         self.changed.append(host)
 
-    def caps(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
+    def limits(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
         """Yield the limits that somebody has set for jobs such as this one."""
-        quotas = self.snapshot.rules.quotas
-        yield from self._quota(f"user {job.owner}", quotas.of_user(job.owner), job.needs.gpus)
+        quotas = self.snapshot.config.quotas
+        yield from self._quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus)
         if job.group:
-            yield from self._quota(f"group {job.group}", quotas.of_group(job.group), job.needs.gpus)
-        if job.sweep and job.sweep.at_a_time is not None:
-            yield self._cap(f"sweep {job.sweep.id}", "jobs", job.sweep.at_a_time, 1)
+            yield from self._quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus)
+        if job.array and job.array.max_parallel is not None:
+            yield self._limit(f"sweep {job.array.id}", "jobs", job.array.max_parallel, 1)
 
     def _quota(self, whose: str, quota: Quota, gpus: int) -> Iterator[Limit]:
         if quota.jobs is not None:
-            yield self._cap(whose, "jobs", quota.jobs, 1)
+            yield self._limit(whose, "jobs", quota.jobs, 1)
         if quota.devices is not None and gpus:
-            yield self._cap(whose, "devices", quota.devices, gpus)
+            yield self._limit(whose, "devices", quota.devices, gpus)
 
-    def _cap(self, whose: str, what: str, limit: int, amount: int) -> Limit:
-        known = self._caps.get((whose, what))
+    def _limit(self, whose: str, what: str, limit: int, amount: int) -> Limit:
+        known = self._limits.get((whose, what))
         if known is None:
-            known = self._caps[whose, what] = (limit, Timeline(self.snapshot.now_s, limit))
+            known = self._limits[whose, what] = (limit, Timeline(self.snapshot.now_s, limit))
         return Limit(whose, what, known[0], amount, known[1])
 
 
@@ -224,7 +226,7 @@ def _host_book(number: int, host: Host, held: set[str], now_s: float) -> HostCal
 
 def _slot(number: int, device: SchedulableDevice, held: set[str], now_s: float) -> DeviceSlot:
     in_service = device.state is DeviceState.FREE or (
-        device.state is DeviceState.LENT and (device.uuid in held or device.kind is DeviceKind.SHARED)
+        device.state is DeviceState.ALLOCATED and (device.uuid in held or device.kind is DeviceKind.SHARED)
     )
     capacity = device.shareable_bytes if device.kind is DeviceKind.SHARED else 1
     return DeviceSlot(device, number, capacity, Timeline(now_s, capacity if in_service else 0))

@@ -29,13 +29,13 @@ class PriorityClass:
     weight: float = 1.0  # what a device-second of waiting is worth; for preemption alone
     preempts: bool = False  # may stop preemptible jobs of lower ranks
     preemptible: bool = False
-    bound_s: float = 3 * DAY_S  # anti-starvation: waiting longer, a job goes before all others
+    starvation_limit_s: float = 3 * DAY_S  # anti-starvation: waiting longer, a job goes before all others
 
 
 DEFAULT_CLASSES = (
-    PriorityClass("idle", 0, 0.5, preemptible=True, bound_s=14 * DAY_S),
+    PriorityClass("idle", 0, 0.5, preemptible=True, starvation_limit_s=14 * DAY_S),
     PriorityClass("normal", 10),
-    PriorityClass("urgent", 20, 4.0, preempts=True, bound_s=DAY_S),
+    PriorityClass("urgent", 20, 4.0, preempts=True, starvation_limit_s=DAY_S),
 )
 
 
@@ -57,10 +57,10 @@ class Quotas:
     user: Quota = Quota()
     group: Quota = Quota()
 
-    def of_user(self, name: str) -> Quota:
+    def for_user(self, name: str) -> Quota:
         return self.users.get(name, self.user)
 
-    def of_group(self, name: str) -> Quota:
+    def for_group(self, name: str) -> Quota:
         """Return the quota of a group; jobs of no group have none."""
         return self.groups.get(name, self.group) if name else Quota()
 
@@ -69,10 +69,10 @@ class Quotas:
 class PreemptionConfig:
     """When it pays to stop one job for another."""
 
-    hurdle: float = 1.5  # what is won must be so many times what is lost
+    min_gain: float = 1.5  # what is won must be so many times what is lost
     grace_s: float = 60.0  # from the request to the devices being clean
-    young_s: float = 600.0  # an attempt younger than this is let be
-    most: int = 3  # times that one job may be made to give way
+    min_runtime_s: float = 600.0  # an attempt younger than this is let be
+    max_preemptions: int = 3  # times that one job may be made to give way
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class SchedulerConfig:
     group_shares: Mapping[str, float] = field(default_factory=dict)
     half_life_s: float = 7 * DAY_S  # after which a device-second counts half
     cpu_weight: float = 0.01  # devices that a processor counts as: of importance where there are no devices
-    ahead_s: float = HOUR_S  # of its remaining time, a running job is charged this much at once
-    unknown_s: float = DAY_S  # what a job without a limit or a past is taken to need
+    charge_ahead_s: float = HOUR_S  # of its remaining time, a running job is charged this much at once
+    default_duration_s: float = DAY_S  # what a job without a limit or a past is taken to need
     overdue_per_owner: int = 4  # jobs of one owner that may go before all others at a time
     reservations: int = 8  # kept at a time for overdue jobs
     preemption: PreemptionConfig = PreemptionConfig()
 
-    def class_of(self, name: str) -> PriorityClass:
+    def priority_class(self, name: str) -> PriorityClass:
         """Return a class; a name that the site has given up means the middle rank of those it has."""
         found = next((each for each in self.classes if each.name == name), None)
         return found or sorted(self.classes, key=lambda each: each.rank)[len(self.classes) // 2]

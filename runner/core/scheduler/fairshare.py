@@ -51,19 +51,19 @@ class FairShare:
 
     users: dict[str, float] = field(default_factory=dict)
     groups: dict[str, float] = field(default_factory=dict)
-    rules: SchedulerConfig = field(default_factory=SchedulerConfig)
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
     charges: int = 0  # how often somebody was charged: until the next time all ranks stay
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "FairShare":
-        shares = cls(dict(snapshot.user_usage), dict(snapshot.group_usage), snapshot.rules)
+        shares = cls(dict(snapshot.user_usage), dict(snapshot.group_usage), snapshot.config)
         for job in snapshot.running:
-            shares.charge(job.owner, job.group, job.needs, _remaining(job, snapshot))
+            shares.charge(job.owner, job.group, job.request, _remaining(job, snapshot))
         return shares
 
     def charge(self, user: str, group: str, needs: ResourceRequest, lasts_s: float) -> None:
         """Count what a job takes as used for the time to come, as far as that is charged at once."""
-        device_s = billed_devices(needs, self.rules) * min(lasts_s, self.rules.ahead_s)
+        device_s = billed_devices(needs, self.config) * min(lasts_s, self.config.charge_ahead_s)
         self.users[user] = self.users.get(user, 0.0) + device_s
         self.groups[group] = self.groups.get(group, 0.0) + device_s
         self.charges += 1
@@ -71,8 +71,8 @@ class FairShare:
     def rank(self, user: str, group: str) -> tuple[float, float]:
         """Return what the order compares: the lower goes first."""
         return (
-            _over(self.groups.get(group, 0.0), self.rules.group_shares, group),
-            _over(self.users.get(user, 0.0), self.rules.user_shares, user),
+            _over(self.groups.get(group, 0.0), self.config.group_shares, group),
+            _over(self.users.get(user, 0.0), self.config.user_shares, user),
         )
 
 
@@ -82,5 +82,5 @@ def _over(usage: float, shares: Mapping[str, float], name: str) -> float:
 
 
 def _remaining(job: RunningJob, snapshot: Snapshot) -> float:
-    ends_s = job.started_s + snapshot.rules.unknown_s if job.ends_s is None else job.ends_s
+    ends_s = job.started_s + snapshot.config.default_duration_s if job.ends_s is None else job.ends_s
     return max(ends_s - snapshot.now_s, 0.0)

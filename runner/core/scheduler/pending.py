@@ -62,12 +62,12 @@ class PendingReasons(Mapping[str, PendingReason]):
     """The jobs that do not start, by id."""
 
     snapshot: Snapshot
-    places: Placements
-    shares: FairShare
+    placements: Placements
+    fair_share: FairShare
     started: frozenset[str]
     reserved: Mapping[str, float]
-    room: Mapping[str, int]  # how many jobs give way to a job
-    until: Mapping[str, float]  # ends of what was just started, by device
+    making_room: Mapping[str, int]  # how many jobs give way to a job
+    device_ends_s: Mapping[str, float]  # ends of what was just started, by device
     _lasting: dict[tuple[int, float | None], float | None] = field(default_factory=dict)  # by shape, duration
     _opened: dict[tuple[int, Span], float | None] = field(default_factory=dict)
     _seen: dict[int, _Seen] = field(default_factory=dict)
@@ -80,41 +80,41 @@ class PendingReasons(Mapping[str, PendingReason]):
         return iter(self._jobs)
 
     def __len__(self) -> int:
-        return len(self.snapshot.waiting) - len(self.started)
+        return len(self.snapshot.pending) - len(self.started)
 
     @cached_property
     def _jobs(self) -> dict[str, PendingJob]:
-        return {job.job_id: job for job in self.snapshot.waiting if job.job_id not in self.started}
+        return {job.job_id: job for job in self.snapshot.pending if job.job_id not in self.started}
 
     @cached_property
     def _caps(self) -> LimitLookup:
-        return LimitLookup(self.places.book)
+        return LimitLookup(self.placements.calendar)
 
     @cached_property
     def _standings(self) -> dict[str, QueuePosition]:
-        return queue_positions(self.snapshot, self.places, self.shares, self.started, self.reserved)
+        return queue_positions(self.snapshot, self.placements, self.fair_share, self.started, self.reserved)
 
     @cached_property
     def _unending(self) -> UnboundedJobs:
-        return UnboundedJobs(self.snapshot, self.places, self.started, self.reserved)
+        return UnboundedJobs(self.snapshot, self.placements, self.started, self.reserved)
 
     @cached_property
     def _endless(self) -> Span:
-        return self.snapshot.endless
+        return self.snapshot.unlimited
 
     def _until_s(self, job: PendingJob) -> float:
         """Return when a job would end if it began now."""
-        return self._stay(job).until(self.snapshot.now_s)
+        return self._stay(job).end_s(self.snapshot.now_s)
 
     def _stay(self, job: PendingJob) -> Span:
-        return self._endless if job.lasts_s is None else Span(job.lasts_s)
+        return self._endless if job.duration_s is None else Span(job.duration_s)
 
     @cached_property
     def _until_by_device(self) -> dict[str, float]:
         """Return until when devices are lent; one that many share, until the first of them leaves."""
-        until = dict(self.until)
+        until = dict(self.device_ends_s)
         for job in self.snapshot.running:
-            ends_s = inf if job.job_id in self._unending.ids else self.places.book.ends[job.job_id]
+            ends_s = inf if job.job_id in self._unending.ids else self.placements.calendar.ends_s[job.job_id]
             until |= {uuid: min(ends_s, until.get(uuid, inf)) for uuid in job.devices}
         return until
 
@@ -127,7 +127,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         if job.not_before_s is not None and job.not_before_s > now_s:
             begins = f"{format_time(job.not_before_s, self.snapshot)} {format_zone(self.snapshot)}"
             return PendingReason(job.job_id, f"not before {begins}", job.not_before_s)
-        shape = self.places.shape(job.needs)
+        shape = self.placements.request_class(job.request)
         return self._dependent(job) or self._capped(job, shape) or self._scarce(job, shape)
 
     def _never(self, job: PendingJob) -> PendingReason | None:
@@ -141,7 +141,7 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _failed(self, job: PendingJob) -> str:
         """Return which of the jobs that a job waits for has ended in another way than it was to, and how."""
-        for after in job.after:
+        for after in job.dependencies:
             if check_dependency(after, self.snapshot.ended) is Readiness.NEVER:
                 outcome, end = self.snapshot.ended[after.job_id].outcome, _ENDS[after.condition]
                 return f"job {after.job_id} {outcome}, and it was to {end}"
@@ -149,15 +149,15 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _impossible(self, job: PendingJob) -> str:
         """Return what no host has."""
-        if self.places.possible(self.places.shape(job.needs)):
+        if self.placements.could_ever_run(self.placements.request_class(job.request)):
             return ""
-        return f"no host has {describe_request(job.needs)}{_beside(job)}"
+        return f"no host has {describe_request(job.request)}{_beside(job)}"
 
     def _beyond(self, job: PendingJob) -> str:
         """Return which limit is smaller than what a job asks for."""
-        for cap in self._caps.of(job):
-            if cap.limit < cap.amount:
-                most = f"{cap.whose} may have {cap.limit} {cap.what} at a time"
+        for cap in self._caps.for_job(job):
+            if cap.maximum < cap.amount:
+                most = f"{cap.holder} may have {cap.maximum} {cap.resource} at a time"
                 return f"{most}, and this asks for {cap.amount}"
         return ""
 
@@ -171,14 +171,16 @@ class PendingReasons(Mapping[str, PendingReason]):
                 continue
             if never := self._never(job):
                 return never
-            more = [after.job_id for after in job.after if after.job_id not in found]
+            more = [after.job_id for after in job.dependencies if after.job_id not in found]
             found |= dict.fromkeys(more)
             todo += more
         return None
 
     def _dependent(self, job: PendingJob) -> PendingReason | None:
         open_ = [
-            each for each in job.after if check_dependency(each, self.snapshot.ended) is Readiness.PENDING
+            each
+            for each in job.dependencies
+            if check_dependency(each, self.snapshot.ended) is Readiness.PENDING
         ]
         if not open_:
             return None
@@ -194,32 +196,32 @@ class PendingReasons(Mapping[str, PendingReason]):
         )
 
     def _capped(self, job: PendingJob, shape: RequestClass) -> PendingReason | None:
-        for cap in self._caps.of(job):
-            free = cap.free.least(self.snapshot.now_s, self._until_s(job))
+        for cap in self._caps.for_job(job):
+            free = cap.timeline.min_free(self.snapshot.now_s, self._until_s(job))
             if job.job_id not in self.reserved and free < cap.amount:
-                return self._at_limit(job, shape, cap, cap.limit - free)
+                return self._at_limit(job, shape, cap, cap.maximum - free)
         return None
 
     def _at_limit(self, job: PendingJob, shape: RequestClass, cap: Limit, used: int) -> PendingReason:
         """Return for how long a limit keeps a job: those of its owner that go first use it up before."""
         stay = self._stay(job)
         opens_s = max(
-            each.free.opening(self.snapshot.now_s, stay, each.amount) for each in self._caps.of(job)
+            each.timeline.earliest(self.snapshot.now_s, stay, each.amount) for each in self._caps.for_job(job)
         )
         place_s, standing = None if opens_s == inf else self._opens(job, shape), self._standings[job.job_id]
-        why = f"waits for its quota: {cap.words}: {used} of {cap.limit} in use or kept"
+        why = f"waits for its quota: {cap.label}: {used} of {cap.maximum} in use or kept"
         if place_s is None:
             return self._told(job, why, None)
         unknown = (
-            standing.capped_endless
-            or self._unending.capping(opens_s, job)
-            or self._unending.before(place_s, job, shape)
+            standing.unbounded_under_limits
+            or self._unending.blocking_limits(opens_s, job)
+            or self._unending.blocking(place_s, job, shape)
         )
-        starts_s = self._outside(job, shape, max(place_s, opens_s + standing.capped_s))
+        starts_s = self._outside(job, shape, max(place_s, opens_s + standing.limits_busy_s))
         return self._told(job, why, starts_s, unknown)
 
     def _scarce(self, job: PendingJob, shape: RequestClass) -> PendingReason:
-        known, room = self._look(shape), self.room.get(job.job_id, 0)
+        known, room = self._look(shape), self.making_room.get(job.job_id, 0)
         facts = list(self._facts(job, known))
         if room:
             facts.append(f"{format_count(room, 'job')} making room")
@@ -253,11 +255,11 @@ class PendingReasons(Mapping[str, PendingReason]):
         return self._seen[id(shape)]
 
     def _looked(self, shape: RequestClass) -> _Seen:
-        slots = list(self.places.everywhere(shape))
+        slots = list(self.placements.usable_slots(shape))
         windows = tuple(each for each in self.snapshot.maintenance
                         if each.ends_s > self.snapshot.now_s and self._takes(each, shape))  # fmt: skip
         current = [each for each in windows if each.begins_s <= self.snapshot.now_s]
-        fits = self.places.now(shape, 0.0) is not None
+        fits = self.placements.find_now(shape, 0.0) is not None
         facts = (
             *(
                 f"closed for {each.reason} until {format_time(each.ends_s, self.snapshot)}"
@@ -270,31 +272,31 @@ class PendingReasons(Mapping[str, PendingReason]):
         shut = sorted(
             (each for each in windows if not self._leaves(each, shape)), key=lambda each: each.begins_s
         )
-        free = self._free(shape, slots) if shape.needs.gpus else ""
-        return _Seen(describe_request(shape.needs), free, fits, facts, windows, tuple(shut))
+        free = self._free(shape, slots) if shape.request.gpus else ""
+        return _Seen(describe_request(shape.request), free, fits, facts, windows, tuple(shut))
 
     def _free(self, shape: RequestClass, slots: list[DeviceSlot]) -> str:
-        free = sum(slot.free.free[0] >= shape.share for slot in slots)
-        apart = free >= shape.needs.gpus and not self.places.together(shape)
+        free = sum(slot.timeline.free[0] >= shape.device_units for slot in slots)
+        apart = free >= shape.request.gpus and not self.placements.enough_together(shape)
         return f"{free} free{', not together' if apart else ''}"
 
     def _takes(self, window: Maintenance, shape: RequestClass) -> bool:
-        return any(window.whole(host.host.name) for host in self._hosts(shape)) or any(
-            slot.device.uuid in window.devices for slot in self.places.everywhere(shape)
+        return any(window.covers_host(host.host.name) for host in self._hosts(shape)) or any(
+            slot.device.uuid in window.devices for slot in self.placements.usable_slots(shape)
         )
 
     def _leaves(self, window: Maintenance, shape: RequestClass) -> bool:
         """Return whether a maintenance leaves enough on some host, were all else gone."""
         return any(
-            not window.whole(host.host.name)
+            not window.covers_host(host.host.name)
             and sum(slot.device.uuid not in window.devices for slot in shape.pool.slots[host.number])
-            >= shape.needs.gpus
+            >= shape.request.gpus
             for host in self._hosts(shape)
         )
 
     def _hosts(self, shape: RequestClass) -> list[HostCalendar]:
-        return [each for each in self.places.book.hosts
-                if not shape.needs.gpus or shape.pool.slots[each.number]]  # fmt: skip
+        return [each for each in self.placements.calendar.hosts
+                if not shape.request.gpus or shape.pool.slots[each.number]]  # fmt: skip
 
     def _lent(
         self, shape: RequestClass, slots: list[DeviceSlot], current: list[Maintenance]
@@ -302,8 +304,8 @@ class PendingReasons(Mapping[str, PendingReason]):
         """Yield how many devices are lent, of those that are not out of reach for another reason anyhow."""
         closed = {uuid for each in current for uuid in each.devices}
         held = [slot.device.uuid for slot in slots
-                if slot.free.free[0] < shape.share and slot.device.uuid not in closed
-                and slot.device.state in {DeviceState.FREE, DeviceState.LENT}]  # fmt: skip
+                if slot.timeline.free[0] < shape.device_units and slot.device.uuid not in closed
+                and slot.device.state in {DeviceState.FREE, DeviceState.ALLOCATED}]  # fmt: skip
         lent = [self._until_by_device[uuid] for uuid in held if uuid in self._until_by_device]
         if lent:
             next_s = min(lent)
@@ -312,7 +314,7 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _host(self, shape: RequestClass, current: list[Maintenance]) -> Iterator[str]:
         hosts = [host for host in self._hosts(shape)
-                 if not any(each.whole(host.host.name) for each in current)]  # fmt: skip
+                 if not any(each.covers_host(host.host.name) for each in current)]  # fmt: skip
         if hosts:
             cpus = max(host.millicpus.free[0] for host in hosts)
             yield from describe_shortage(shape, cpus, max(host.memory.free[0] for host in hosts))
@@ -320,29 +322,30 @@ class PendingReasons(Mapping[str, PendingReason]):
     def _kept(self, job: PendingJob, known: _Seen) -> str:
         """Return why what is free now is not for this job: promised, or soon not ours."""
         now_s, until_s = self.snapshot.now_s, self._until_s(job)
-        if self.places.now(self.places.shape(job.needs), until_s - now_s) is not None:
+        if self.placements.find_now(self.placements.request_class(job.request), until_s - now_s) is not None:
             return ""
         kept = [f"job {each}{self._from(each, at_s)}"
                 for each, at_s in self.reserved.items() if each != job.job_id and at_s < until_s]  # fmt: skip
         kept += [f"{window.reason} at {format_time(window.begins_s, self.snapshot)}"
                  for window in known.windows if now_s < window.begins_s < until_s]  # fmt: skip
-        limit = "" if job.lasts_s is not None else "; a time limit would tell whether it fits before"
+        limit = "" if job.duration_s is not None else "; a time limit would tell whether it fits before"
         return f"kept for {' and '.join(kept[:2])}{limit}"
 
     def _from(self, job_id: str, at_s: float) -> str:
         """Return from when on a reservation is, where that is known."""
         job = self._jobs[job_id]
-        rests = self._unending.before(at_s, job, self.places.shape(job.needs))
+        rests = self._unending.blocking(at_s, job, self.placements.request_class(job.request))
         return "" if rests else f" from about {format_time(at_s, self.snapshot)}"
 
     def _first(self, job: PendingJob) -> Iterator[str]:
         standing = self._standings[job.job_id]
-        if standing.higher:
-            yield f"{format_count(standing.higher, 'job')} of a higher class"
-        if standing.ahead > standing.higher:
-            verb = "goes" if standing.ahead - standing.higher == 1 else "go"
-            more = " more" if standing.higher else ""
-            yield f"{format_count(standing.ahead - standing.higher, 'job')}{more} {verb} first"
+        if standing.higher_class_ahead:
+            yield f"{format_count(standing.higher_class_ahead, 'job')} of a higher class"
+        if standing.jobs_ahead > standing.higher_class_ahead:
+            same_class = standing.jobs_ahead - standing.higher_class_ahead
+            verb = "goes" if same_class == 1 else "go"
+            more = " more" if standing.higher_class_ahead else ""
+            yield f"{format_count(same_class, 'job')}{more} {verb} first"
 
     # --- estimates
 
@@ -350,16 +353,16 @@ class PendingReasons(Mapping[str, PendingReason]):
         """Return when a job starts, and the job without a known end that this rests on, if on one."""
         if job.job_id in self.reserved:
             at_s = self.reserved[job.job_id]
-            return at_s, self._unending.before(at_s, job, shape)
+            return at_s, self._unending.blocking(at_s, job, shape)
         opens_s, standing = self._opens(job, shape), self._standings[job.job_id]
         if opens_s is None:
             return None, ""
-        unknown = self._unending.before(opens_s, job, shape) or standing.endless
-        return self._outside(job, shape, max(opens_s, self.snapshot.now_s + standing.busy_s)), unknown
+        unknown = self._unending.blocking(opens_s, job, shape) or standing.unbounded_ahead
+        return self._outside(job, shape, max(opens_s, self.snapshot.now_s + standing.devices_busy_s)), unknown
 
     def _opens(self, job: PendingJob, shape: RequestClass) -> float | None:
         """Return when a place opens for a job."""
-        key = (id(shape), job.lasts_s)
+        key = (id(shape), job.duration_s)
         if key not in self._lasting:
             self._lasting[key] = self._roughly(job, shape)
         return self._lasting[key]
@@ -367,11 +370,11 @@ class PendingReasons(Mapping[str, PendingReason]):
     def _roughly(self, job: PendingJob, shape: RequestClass) -> float | None:
         """Return when a place opens, of durations rounded to a power of two: few are worked out."""
         stay = self._stay(job)
-        if not stay.stops and stay.lasts_s > 0:
-            stay = Span(exp2(round(log2(stay.lasts_s))))
+        if not stay.boundaries and stay.duration_s > 0:
+            stay = Span(exp2(round(log2(stay.duration_s))))
         key = (id(shape), stay)
         if key not in self._opened:
-            place = self.places.earliest(shape, stay)
+            place = self.placements.find_earliest(shape, stay)
             self._opened[key] = place.at_s if place else None
         return self._opened[key]
 
@@ -380,7 +383,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         shut = self._look(shape).shut
         stay = self._stay(job) if shut else self._endless
         for window in shut:
-            if at_s < window.ends_s and stay.until(at_s) > window.begins_s:
+            if at_s < window.ends_s and stay.end_s(at_s) > window.begins_s:
                 at_s = window.ends_s
         return at_s
 
@@ -394,7 +397,7 @@ _ENDS = {
 
 def _beside(job: PendingJob) -> str:
     """Return what a job wants beside its devices, which the host would have to have too."""
-    needs = job.needs
+    needs = job.request
     return (
         f" beside {needs.cpus:g} cpus and {format_memory(needs.memory_bytes)} of memory" if needs.gpus else ""
     )

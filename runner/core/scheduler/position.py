@@ -15,12 +15,14 @@ from runner.core.scheduler.snapshot import DeviceState, JobArray, PendingJob, Ru
 class QueuePosition:
     """The place of a job in the queue."""
 
-    ahead: int  # jobs before it that could use what it needs
-    higher: int  # of these, jobs of a higher class
-    busy_s: float  # for how long these keep everything that it could use busy
-    capped_s: float = 0.0  # for how long its owner's jobs before it use up the limits that it falls under
-    endless: str = ""  # the first of those before it of which nobody knows how long they last
-    capped_endless: str = ""  # and of its owner's
+    jobs_ahead: int  # jobs before it that could use what it needs
+    higher_class_ahead: int  # of these, jobs of a higher class
+    devices_busy_s: float  # for how long these keep everything that it could use busy
+    limits_busy_s: float = (
+        0.0  # for how long its owner's jobs before it use up the limits that it falls under
+    )
+    unbounded_ahead: str = ""  # the first of those before it of which nobody knows how long they last
+    unbounded_under_limits: str = ""  # and of its owner's
 
 
 @dataclass(slots=True)
@@ -56,9 +58,9 @@ class _Fields:
                 (number, slot.number)
                 for number, slots in shape.pool.slots.items()
                 for slot in slots
-                if slot.device.state in {DeviceState.FREE, DeviceState.LENT}
+                if slot.device.state in {DeviceState.FREE, DeviceState.ALLOCATED}
             )
-            cpus = sum(book.host.cpus for book in self.places.book.hosts)
+            cpus = sum(book.host.cpus for book in self.places.calendar.hosts)
             found = self.known.setdefault(members, _Field(members, float(len(members)) or cpus))
             self.by_shape[id(shape)] = found
         return found
@@ -107,7 +109,7 @@ class _Limits:
     used: dict[int, _Used] = field(default_factory=dict)  # by the identity of its timeline
 
     def before(self, caps: Sequence[Limit]) -> _Used:
-        used = [self.used.get(id(cap.free), _UNUSED) for cap in caps]
+        used = [self.used.get(id(cap.timeline), _UNUSED) for cap in caps]
         if not used:
             return _UNUSED
         endless = next((each.endless for each in used if each.endless), "")
@@ -115,23 +117,23 @@ class _Limits:
 
     def count(self, caps: Iterable[Limit], lasts_s: float, endless: str) -> None:
         for cap in caps:
-            before = self.used.get(id(cap.free), _UNUSED)
-            seconds = before.seconds + lasts_s * cap.amount / cap.limit
-            self.used[id(cap.free)] = _Used(seconds, before.endless or endless)
+            before = self.used.get(id(cap.timeline), _UNUSED)
+            seconds = before.seconds + lasts_s * cap.amount / cap.maximum
+            self.used[id(cap.timeline)] = _Used(seconds, before.endless or endless)
 
 
 @dataclass(slots=True)
 class LimitLookup:
     """The limits that jobs fall under; jobs that are alike fall under the same."""
 
-    book: Calendar
+    calendar: Calendar
     known: dict[tuple[str, str, int, JobArray | None], tuple[Limit, ...]] = field(default_factory=dict)
 
-    def of(self, job: PendingJob) -> tuple[Limit, ...]:
-        key = (job.owner, job.group, job.needs.gpus, job.sweep)
+    def for_job(self, job: PendingJob) -> tuple[Limit, ...]:
+        key = (job.owner, job.group, job.request.gpus, job.array)
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = tuple(self.book.caps(job))
+            found = self.known[key] = tuple(self.calendar.limits(job))
         return found
 
 
@@ -149,30 +151,35 @@ def queue_positions(
 def _standings(
     places: Placements, eligible: EligibleJobs, started: frozenset[str], reserved: Container[str]
 ) -> Iterator[tuple[str, QueuePosition]]:
-    snapshot, fields, limits, capped = eligible.snapshot, _Fields(places), _Limits(), LimitLookup(places.book)
+    snapshot, fields, limits, capped = (
+        eligible.snapshot,
+        _Fields(places),
+        _Limits(),
+        LimitLookup(places.calendar),
+    )
     ranks: dict[str, int] = {}
     for job in eligible:
         if job.job_id in started:
             continue
-        shape, caps = places.shape(job.needs), capped.of(job)
+        shape, caps = places.request_class(job.request), capped.for_job(job)
         if _hopeless(shape, places, caps):
             continue
         rank = ranks.get(job.priority_class)
         if rank is None:
-            rank = ranks[job.priority_class] = snapshot.rules.class_of(job.priority_class).rank
-        own, lasts_s = fields.of(shape), job.lasting(snapshot.rules)
+            rank = ranks[job.priority_class] = snapshot.config.priority_class(job.priority_class).rank
+        own, lasts_s = fields.of(shape), job.planned_duration_s(snapshot.config)
         yield job.job_id, fields.before(own, rank, limits.before(caps))
-        endless = job.job_id if job.lasts_s is None else ""
+        endless = job.job_id if job.duration_s is None else ""
         if job.job_id not in reserved:  # the time of one that is stands in the book
             limits.count(caps, lasts_s, endless)
         elif endless:
             endless, lasts_s = "", 0.0
-        own.count(rank, (job.needs.gpus or job.needs.cpus) * lasts_s, endless)
+        own.count(rank, (job.request.gpus or job.request.cpus) * lasts_s, endless)
 
 
 def _hopeless(shape: RequestClass, places: Placements, caps: Iterable[Limit]) -> bool:
     """Return whether a job will never start as things stand, and so is in nobody's way."""
-    return not places.possible(shape) or any(cap.limit < cap.amount for cap in caps)
+    return not places.could_ever_run(shape) or any(cap.maximum < cap.amount for cap in caps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +196,7 @@ class UnboundedJobs:
     """The jobs of a plan whose ends nobody knows, and what rests on them."""
 
     snapshot: Snapshot
-    places: Placements
+    placements: Placements
     started: Container[str]
     reserved: Mapping[str, float]
     _by_shape: dict[int, tuple[UnboundedJob, ...]] = field(default_factory=dict)
@@ -205,49 +212,51 @@ class UnboundedJobs:
 
     def _running(self) -> Iterator[UnboundedJob]:
         for job in self.snapshot.running:
-            ends_s = self.places.book.ends[job.job_id]
+            ends_s = self.placements.calendar.ends_s[job.job_id]
             if job.ends_s is None and ends_s == expected_end(job, self.snapshot):  # else it gives way
                 yield UnboundedJob(ends_s, job, frozenset(job.devices))
 
     def _waiting(self) -> Iterator[UnboundedJob]:
-        now_s, lasts_s = self.snapshot.now_s, self.snapshot.rules.unknown_s
-        for job in self.snapshot.waiting:
+        now_s, lasts_s = self.snapshot.now_s, self.snapshot.config.default_duration_s
+        for job in self.snapshot.pending:
             begins_s = now_s if job.job_id in self.started else self.reserved.get(job.job_id)
-            if job.lasts_s is None and begins_s is not None:
-                yield UnboundedJob(begins_s + lasts_s, job, self._usable(self.places.shape(job.needs)))
+            if job.duration_s is None and begins_s is not None:
+                yield UnboundedJob(
+                    begins_s + lasts_s, job, self._usable_devices(self.placements.request_class(job.request))
+                )
 
-    def before(self, at_s: float, job: PendingJob, shape: RequestClass) -> str:
+    def blocking(self, at_s: float, job: PendingJob, shape: RequestClass) -> str:
         """Return the id of the job that a place at a time is taken from; empty: of none without an end."""
         if id(shape) not in self._by_shape:
             self._by_shape[id(shape)] = tuple(each for each in self.all if self._in_the_way(each, shape))
         return _first(self._by_shape[id(shape)], at_s, job)
 
-    def capping(self, at_s: float, job: PendingJob) -> str:
+    def blocking_limits(self, at_s: float, job: PendingJob) -> str:
         """Return the same for a place under the limits of a job."""
-        own = self._caps_of(job)
-        return _first((each for each, caps in self._capped if caps & own), at_s, job)
+        own = self._limits_of(job)
+        return _first((each for each, caps in self._with_limits if caps & own), at_s, job)
 
     @cached_property
-    def _capped(self) -> tuple[tuple[UnboundedJob, frozenset[str]], ...]:
-        each_with_caps = ((each, self._caps_of(each.job)) for each in self.all)
+    def _with_limits(self) -> tuple[tuple[UnboundedJob, frozenset[str]], ...]:
+        each_with_caps = ((each, self._limits_of(each.job)) for each in self.all)
         return tuple((each, caps) for each, caps in each_with_caps if caps)
 
-    def _caps_of(self, job: RunningJob | PendingJob) -> frozenset[str]:
-        return frozenset(cap.words for cap in self.places.book.caps(job))
+    def _limits_of(self, job: RunningJob | PendingJob) -> frozenset[str]:
+        return frozenset(cap.label for cap in self.placements.calendar.limits(job))
 
     def _in_the_way(self, each: UnboundedJob, shape: RequestClass) -> bool:
         """Return whether a job has what the jobs of a shape could use, or too little is left beside it."""
-        if each.devices & self._usable(shape):
+        if each.devices & self._usable_devices(shape):
             return True
         now_s, at = self.snapshot.now_s, each.job.host if isinstance(each.job, RunningJob) else None
         return any(
             _tight(host, shape, now_s, each.ends_s)
-            for host in self.places.book.hosts
-            if at in {None, host.host.name} and (not shape.needs.gpus or shape.pool.slots[host.number])
+            for host in self.placements.calendar.hosts
+            if at in {None, host.host.name} and (not shape.request.gpus or shape.pool.slots[host.number])
         )
 
-    def _usable(self, shape: RequestClass) -> frozenset[str]:
-        return frozenset(slot.device.uuid for slot in self.places.everywhere(shape))
+    def _usable_devices(self, shape: RequestClass) -> frozenset[str]:
+        return frozenset(slot.device.uuid for slot in self.placements.usable_slots(shape))
 
 
 def _first(unending: Iterable[UnboundedJob], at_s: float, job: PendingJob) -> str:
@@ -257,5 +266,5 @@ def _first(unending: Iterable[UnboundedJob], at_s: float, job: PendingJob) -> st
 
 def _tight(host: HostCalendar, shape: RequestClass, begins_s: float, ends_s: float) -> bool:
     """Return whether a host's own resources keep a shape out at some time."""
-    cpus, memory = host.millicpus.least(begins_s, ends_s), host.memory.least(begins_s, ends_s)
-    return cpus < shape.millicpus or memory < shape.needs.memory_bytes
+    cpus, memory = host.millicpus.min_free(begins_s, ends_s), host.memory.min_free(begins_s, ends_s)
+    return cpus < shape.millicpus or memory < shape.request.memory_bytes

@@ -22,17 +22,17 @@ class PreemptionCandidate:
     """Who gives way, where the job then starts, and what that costs and wins in device-seconds."""
 
     victims: tuple[RunningJob, ...]
-    place: Placement
-    lost: float
-    won: float
+    placement: Placement
+    lost_device_s: float
+    gained_device_s: float
 
 
 def find_preemption(
     book: Calendar, job: PendingJob, shape: RequestClass, place: Placement, stay: Span
 ) -> PreemptionCandidate | None:
     """Return the cheapest preemption that pays for a job that would else start at ``place``."""
-    rules, now_s = book.snapshot.rules, book.snapshot.now_s
-    own = rules.class_of(job.priority_class)
+    rules, now_s = book.snapshot.config, book.snapshot.now_s
+    own = rules.priority_class(job.priority_class)
     at_s = now_s + rules.preemption.grace_s
     if (
         rules.order not in {SchedulingOrder.FAIR, SchedulingOrder.PRIORITY}
@@ -40,15 +40,17 @@ def find_preemption(
         or place.at_s <= at_s
     ):
         return None
-    spared_s = min(place.at_s - at_s, rules.unknown_s)
-    won = own.weight * max(billed_devices(job.needs, rules), rules.cpu_weight) * spared_s
+    spared_s = min(place.at_s - at_s, rules.default_duration_s)
+    won = own.weight * max(billed_devices(job.request, rules), rules.cpu_weight) * spared_s
     offers = [
         PreemptionCandidate(victims, at, _lost(victims, book), won)
         for host in book.hosts
         for victims, at in _victims(book, host, shape, own, stay)
     ]
-    paying = [offer for offer in offers if offer.won > rules.preemption.hurdle * offer.lost]
-    return min(paying, key=lambda offer: (offer.lost, offer.place.choice.score), default=None)
+    paying = [
+        offer for offer in offers if offer.gained_device_s > rules.preemption.min_gain * offer.lost_device_s
+    ]
+    return min(paying, key=lambda offer: (offer.lost_device_s, offer.placement.selection.score), default=None)
 
 
 def _lost(victims: Sequence[RunningJob], book: Calendar) -> float:
@@ -56,9 +58,9 @@ def _lost(victims: Sequence[RunningJob], book: Calendar) -> float:
 
 
 def _cost(victim: RunningJob, book: Calendar) -> float:
-    rules = book.snapshot.rules
-    weight = rules.class_of(victim.priority_class).weight
-    return weight * billed_devices(victim.needs, rules) * victim.lost_s(book.snapshot.now_s)
+    rules = book.snapshot.config
+    weight = rules.priority_class(victim.priority_class).weight
+    return weight * billed_devices(victim.request, rules) * victim.lost_s(book.snapshot.now_s)
 
 
 def _victims(
@@ -72,7 +74,11 @@ def _victims(
             for job in book.snapshot.running
             if _may_go(job, host, own, book) and _helps(job, shape, wanted)
         ),
-        key=lambda job: (book.snapshot.rules.class_of(job.priority_class).rank, _cost(job, book), job.job_id),
+        key=lambda job: (
+            book.snapshot.config.priority_class(job.priority_class).rank,
+            _cost(job, book),
+            job.job_id,
+        ),
     )
     chosen: list[RunningJob] = []
     for job in candidates:
@@ -90,20 +96,20 @@ def _victims(
 
 
 def _helps(job: RunningJob, shape: RequestClass, wanted: set[str]) -> bool:
-    return not shape.needs.gpus or any(uuid in wanted for uuid in job.devices)
+    return not shape.request.gpus or any(uuid in wanted for uuid in job.devices)
 
 
 def _may_go(job: RunningJob, host: HostCalendar, own: PriorityClass, book: Calendar) -> bool:
-    rules, now_s = book.snapshot.rules, book.snapshot.now_s
-    its = rules.class_of(job.priority_class)
+    rules, now_s = book.snapshot.config, book.snapshot.now_s
+    its = rules.priority_class(job.priority_class)
     return (
         job.host == host.host.name
         and its.preemptible
         and its.rank < own.rank
         and not job.stopping
-        and book.ends[job.job_id] > now_s + rules.preemption.grace_s
-        and now_s - job.started_s >= rules.preemption.young_s
-        and job.preempted < rules.preemption.most
+        and book.ends_s[job.job_id] > now_s + rules.preemption.grace_s
+        and now_s - job.started_s >= rules.preemption.min_runtime_s
+        and job.preempted < rules.preemption.max_preemptions
     )
 
 
@@ -111,11 +117,11 @@ def _without(
     book: Calendar, host: HostCalendar, shape: RequestClass, gone: Sequence[RunningJob], stay: Span
 ) -> Placement | None:
     """Return the place on a host once some jobs have left it."""
-    at_s = book.snapshot.now_s + book.snapshot.rules.preemption.grace_s
+    at_s = book.snapshot.now_s + book.snapshot.config.preemption.grace_s
     twin = host.copy()
     for job in gone:
         book_release(book, twin, job, at_s)
-    choice = fit_host(shape, twin, _same(twin, shape, host), at_s, stay.until(at_s))
+    choice = fit_host(shape, twin, _same(twin, shape, host), at_s, stay.end_s(at_s))
     return Placement(at_s, choice) if choice else None
 
 
@@ -125,4 +131,4 @@ def _same(twin: HostCalendar, shape: RequestClass, host: HostCalendar) -> list[D
 
 def book_release(book: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:
     """Write in that a job leaves at a time, before the end that it is booked to."""
-    host.give(job.needs, job.devices, at_s, book.ends[job.job_id])
+    host.release(job.request, job.devices, at_s, book.ends_s[job.job_id])

@@ -39,56 +39,57 @@ class EligibleJobs:
     """The waiting jobs of a snapshot, apart: those that may start, in lines, and the others."""
 
     snapshot: Snapshot
-    shares: FairShare
+    fair_share: FairShare
     overdue: list[PendingJob] = field(default_factory=list)
-    lines: list[OwnerQueue] = field(default_factory=list)
-    kept: list[PendingJob] = field(default_factory=list)  # by a time or by another job
-    needs: dict[int, ResourceRequest] = field(default_factory=dict)  # of those that may start, by identity
+    queues: list[OwnerQueue] = field(default_factory=list)
+    ineligible: list[PendingJob] = field(default_factory=list)  # by a time or by another job
+    requests: dict[int, ResourceRequest] = field(default_factory=dict)  # of those that may start, by identity
 
     def __post_init__(self) -> None:
-        fair = self.snapshot.rules.order is SchedulingOrder.FAIR
-        lines = self._sorted_out(fair=fair)
-        self.lines = list(lines.values())
+        fair = self.snapshot.config.order is SchedulingOrder.FAIR
+        lines = self._split_by_owner(fair=fair)
+        self.queues = list(lines.values())
         if fair:
-            self._promote()
+            self._take_overdue()
 
-    def _sorted_out(self, *, fair: bool) -> dict[QueueName, OwnerQueue]:
+    def _split_by_owner(self, *, fair: bool) -> dict[QueueName, OwnerQueue]:
         lines: dict[QueueName, OwnerQueue] = {}
-        now_s, needs = self.snapshot.now_s, self.needs
-        for job in self.snapshot.waiting:  # thousands, at every plan
+        now_s, needs = self.snapshot.now_s, self.requests
+        for job in self.snapshot.pending:  # thousands, at every plan
             if (job.not_before_s is not None and job.not_before_s > now_s) or (
-                job.after and check_dependencies(job.after, self.snapshot.ended) is not Readiness.READY
+                job.dependencies
+                and check_dependencies(job.dependencies, self.snapshot.ended) is not Readiness.READY
             ):
-                self.kept.append(job)
+                self.ineligible.append(job)
                 continue
             key = (job.priority_class, job.owner, job.group) if fair else ("", "", "")
             line = lines.get(key)
             if line is None:
-                line = lines[key] = OwnerQueue(self.snapshot.rules.class_of(key[0]).rank, key)
+                line = lines[key] = OwnerQueue(self.snapshot.config.priority_class(key[0]).rank, key)
             line.jobs.append(job)
             line.oldest_s = min(line.oldest_s, job.submitted_s)
-            wanted = job.needs
+            wanted = job.request
             needs[id(wanted)] = wanted
         return lines
 
-    def _promote(self) -> None:
+    def _take_overdue(self) -> None:
         """Take out the jobs that have waited longer than their bound, of each owner the oldest few."""
-        late = overdue_jobs(self.snapshot, [job for line in self.lines for job in line.jobs])
+        late = overdue_jobs(self.snapshot, [job for line in self.queues for job in line.jobs])
         self.overdue = late
         taken = {job.job_id for job in late}
-        for line in self.lines if late else ():
+        for line in self.queues if late else ():
             line.jobs = [job for job in line.jobs if job.job_id not in taken]
 
     def __iter__(self) -> Iterator[PendingJob]:
         """Yield every job that may start, in order; ``shares`` may change on the way."""
         yield from self.overdue
-        key = sort_key(self.snapshot.rules)
-        heap: list[QueueEntry] = [self._entry(i) for i, line in enumerate(self.lines) if line.jobs]
+        key = sort_key(self.snapshot.config)
+        heap: list[QueueEntry] = [self._entry(i) for i, line in enumerate(self.queues) if line.jobs]
         heapify(heap)
         sorted_: set[int] = set()
         while heap:
             number = heap[0][3]
-            line = self.lines[number]
+            line = self.queues[number]
             if number not in sorted_:
                 line.jobs.sort(key=key, reverse=True)
                 sorted_.add(number)
@@ -96,32 +97,32 @@ class EligibleJobs:
             if entry > heap[0]:
                 heapreplace(heap, entry)
                 continue
-            yield from self._served(line, entry[0])
+            yield from self._serve(line, entry[0])
             heappop(heap)
             if line.jobs:
                 heappush(heap, self._entry(number))
 
-    def _served(self, line: OwnerQueue, rank: QueueRank) -> Iterator[PendingJob]:
+    def _serve(self, line: OwnerQueue, rank: QueueRank) -> Iterator[PendingJob]:
         """Yield from one line until its owner has got something."""
-        charges = self.shares.charges
+        charges = self.fair_share.charges
         while line.jobs:
             yield line.jobs.pop()
-            if line.jobs and self.shares.charges != charges and self._rank(line) != rank:
+            if line.jobs and self.fair_share.charges != charges and self._rank(line) != rank:
                 return
 
     def _entry(self, number: int) -> QueueEntry:
-        line = self.lines[number]
+        line = self.queues[number]
         return self._rank(line), line.oldest_s, line.name, number
 
     def _rank(self, line: OwnerQueue) -> QueueRank:
         _, owner, name = line.name
-        group, user = self.shares.rank(owner, name)
+        group, user = self.fair_share.rank(owner, name)
         return -line.rank, group, user
 
 
 def eligible_since_s(job: PendingJob, snapshot: Snapshot) -> float:
     """Return since when nothing but the order and what is free keeps a job waiting."""
-    ended = (snapshot.ended[each.job_id].at_s for each in job.after)
+    ended = (snapshot.ended[each.job_id].at_s for each in job.dependencies)
     return max(job.submitted_s, -inf if job.not_before_s is None else job.not_before_s, *ended)
 
 
@@ -131,8 +132,8 @@ def overdue_jobs(snapshot: Snapshot, eligible: list[PendingJob]) -> list[Pending
     Of one owner only the ``overdue_per_owner`` oldest: whoever hands in thousands of jobs at
     once must not come before everybody else when they have grown old.
     """
-    rules, now_s = snapshot.rules, snapshot.now_s
-    bounds = {each.name: each.bound_s for each in rules.classes}
+    rules, now_s = snapshot.config, snapshot.now_s
+    bounds = {each.name: each.starvation_limit_s for each in rules.classes}
     least = min(bounds.values())
     late = [
         (due_s, numeric_id(job), job)
@@ -150,7 +151,7 @@ def overdue_jobs(snapshot: Snapshot, eligible: list[PendingJob]) -> list[Pending
 
 
 def _bound(bounds: dict[str, float], rules: SchedulerConfig, name: str) -> float:
-    return bounds[name] if name in bounds else rules.class_of(name).bound_s
+    return bounds[name] if name in bounds else rules.priority_class(name).starvation_limit_s
 
 
 NumericId: TypeAlias = tuple[int, str]
@@ -181,9 +182,9 @@ def sort_key(rules: SchedulerConfig) -> SortKey:
             return lambda job: (
                 -_rank_of(ranks, rules, job), -job.priority, job.submitted_s, numeric_id(job))  # fmt: skip
         case SchedulingOrder.SJF:  # exhaustive
-            return lambda job: (job.lasting(rules), job.submitted_s, 0.0, numeric_id(job))
+            return lambda job: (job.planned_duration_s(rules), job.submitted_s, 0.0, numeric_id(job))
 
 
 def _rank_of(ranks: dict[str, int], rules: SchedulerConfig, job: PendingJob) -> int:
     known = ranks.get(job.priority_class)
-    return rules.class_of(job.priority_class).rank if known is None else known
+    return rules.priority_class(job.priority_class).rank if known is None else known

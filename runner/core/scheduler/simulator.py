@@ -37,15 +37,15 @@ class Arrival:
 
     job_id: str
     owner: str
-    needs: ResourceRequest
+    request: ResourceRequest
     submitted_s: float
-    lasts_s: float
-    limit_s: float | None = None
+    duration_s: float
+    time_limit_s: float | None = None
     group: str = ""
     priority_class: str = "normal"
     priority: int = 50
-    after: tuple[Dependency, ...] = ()
-    sweep: JobArray | None = None
+    dependencies: tuple[Dependency, ...] = ()
+    array: JobArray | None = None
     restart_s: float = RESTART_S  # what coming back costs after it gave way
 
 
@@ -54,9 +54,9 @@ class Site:
     """Where a trace is played.  ``tick_s`` is the least time between two plans."""
 
     hosts: tuple[Host, ...]
-    rules: SchedulerConfig = field(default_factory=SchedulerConfig)
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
     maintenance: tuple[Maintenance, ...] = ()
-    tick_s: float = 0.0
+    min_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,14 @@ class _Play:
 
     def all(self, trace: Iterable[Arrival]) -> None:
         for arrival in trace:
-            self.lives[arrival.job_id] = _Life(arrival, arrival.lasts_s, arrival.limit_s)
-            self.wanted.update(after.job_id for after in arrival.after)
+            self.lives[arrival.job_id] = _Life(arrival, arrival.duration_s, arrival.time_limit_s)
+            self.wanted.update(after.job_id for after in arrival.dependencies)
             self._later(arrival.submitted_s, _Kind.ARRIVED, arrival.job_id)
         for window in self.site.maintenance:
             self._later(window.ends_s, _Kind.WAKE, "")
         planned_s = -inf
         while self.events:
-            self.now_s = max(self.events[0][0], planned_s + self.site.tick_s)
+            self.now_s = max(self.events[0][0], planned_s + self.site.min_interval_s)
             while self.events and self.events[0][0] <= self.now_s:
                 self._happen(*heappop(self.events))
             if self.waiting:
@@ -172,8 +172,8 @@ class _Play:
     def _queue(self, life: _Life) -> None:
         job = life.arrival
         self.waiting[job.job_id] = PendingJob(
-            job.job_id, job.owner, job.needs, job.submitted_s, job.group, job.priority_class, job.priority,
-            after=job.after, limit_s=life.limit_s, sweep=job.sweep,
+            job.job_id, job.owner, job.request, job.submitted_s, job.group, job.priority_class, job.priority,
+            dependencies=job.dependencies, time_limit_s=life.limit_s, array=job.array,
         )  # fmt: skip
 
     def _leave(self, life: _Life, at_s: float) -> None:
@@ -197,7 +197,7 @@ class _Play:
         return life.arrival.restart_s if life.attempt > 1 else 0.0
 
     def _charge(self, job: Arrival, at_s: float, sign: int) -> None:
-        rate, half_life_s = sign * billed_devices(job.needs, self.site.rules), self.site.rules.half_life_s
+        rate, half_life_s = sign * billed_devices(job.request, self.site.config), self.site.config.half_life_s
         for accounts, name in ((self.users, job.owner), (self.groups, job.group)):
             accounts.setdefault(name, _Account(at_s=at_s)).change(at_s, rate, half_life_s)
 
@@ -207,11 +207,11 @@ class _Play:
         return Snapshot(
             self.now_s, self.site.hosts, tuple(self.waiting.values()), tuple(self.running.values()),
             self._usage(self.users), self._usage(self.groups), self.ended, self.site.maintenance,
-            self.site.rules,
+            self.site.config,
         )  # fmt: skip
 
     def _usage(self, accounts: Mapping[str, _Account]) -> dict[str, float]:
-        half_life_s = self.site.rules.half_life_s
+        half_life_s = self.site.config.half_life_s
         return {name: account.read(self.now_s, half_life_s) for name, account in accounts.items()}
 
     def _plan(self) -> None:
@@ -230,8 +230,8 @@ class _Play:
         ends_s = None if life.limit_s is None else self.now_s + life.limit_s
         del self.waiting[start.job_id]
         self.running[start.job_id] = RunningJob(
-            job.job_id, job.owner, job.needs, start.host, start.devices, self.now_s, ends_s, job.group,
-            job.priority_class, restart_s=job.restart_s, preempted=len(life.spans), sweep=job.sweep,
+            job.job_id, job.owner, job.request, start.host, start.devices, self.now_s, ends_s, job.group,
+            job.priority_class, restart_s=job.restart_s, preempted=len(life.spans), array=job.array,
         )  # fmt: skip
         self._charge(job, self.now_s, 1)
         lasts_s = min(life.work_s + self._overhead(life), limit_s)
@@ -239,7 +239,7 @@ class _Play:
 
     def _preempt(self, preemption: PreemptJob) -> None:
         victim = self.running[preemption.job_id]
-        leaves_s = self.now_s + self.site.rules.preemption.grace_s
+        leaves_s = self.now_s + self.site.config.preemption.grace_s
         self.running[preemption.job_id] = replace(victim, stopping=True, ends_s=leaves_s)
         self._later(leaves_s, _Kind.ENDED, victim.job_id, self.lives[victim.job_id].attempt)
 

@@ -102,7 +102,7 @@ def _mark(
     samples: list[dict[str, int]], each: SimulatedJob, span: tuple[float, float], step_s: float
 ) -> None:
     """Add a job's devices to the moments that lie in a span."""
-    owner, gpus = each.arrival.owner, each.arrival.needs.gpus
+    owner, gpus = each.arrival.owner, each.arrival.request.gpus
     for sample in samples[ceil(span[0] / step_s) : ceil(span[1] / step_s)] if gpus else ():
         sample[owner] = sample.get(owner, 0) + gpus
 
@@ -143,7 +143,7 @@ def _user(played: list[SimulatedJob], due: float) -> UserReport:
 
 
 def _device_s(each: SimulatedJob, lasted_s: float) -> float:
-    return each.arrival.needs.gpus * lasted_s
+    return each.arrival.request.gpus * lasted_s
 
 
 def _mean(values: Iterable[float]) -> float:

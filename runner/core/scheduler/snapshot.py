@@ -29,7 +29,7 @@ class DeviceState(StrEnum):
     """Whether a device can be lent at all; whoever holds it is in the running jobs."""
 
     FREE = "free"
-    LENT = "lent"
+    ALLOCATED = "lent"
     FOREIGN = "foreign"  # processes that no job of ours owns
     DIRTY = "dirty"  # came back, and is not proven clean
     QUARANTINED = "quarantined"
@@ -109,7 +109,7 @@ class JobArray:
     """An array or matrix that a job belongs to."""
 
     id: str
-    at_a_time: int | None = None  # jobs of it that may run together
+    max_parallel: int | None = None  # jobs of it that may run together
 
 
 MIN_DURATION_S: Final = 1.0
@@ -122,30 +122,30 @@ class PendingJob:
 
     job_id: str
     owner: str
-    needs: ResourceRequest
+    request: ResourceRequest
     submitted_s: float
     group: str = ""
     priority_class: str = "normal"
     priority: int = 50  # among the jobs of its owner; higher goes first
     not_before_s: float | None = None
-    after: tuple[Dependency, ...] = ()
-    limit_s: float | None = None  # running time that is left to it
-    learned_s: float | None = None  # from its own past
-    sweep: JobArray | None = None
+    dependencies: tuple[Dependency, ...] = ()
+    time_limit_s: float | None = None  # running time that is left to it
+    estimated_s: float | None = None  # from its own past
+    array: JobArray | None = None
 
     @property
-    def lasts_s(self) -> float | None:
+    def duration_s(self) -> float | None:
         """Return how long it will hold what it gets: its limit, which is kept, before what was learned.
 
         Never no time at all: what starts holds its devices now, also when its time is used up.
         """
-        lasts_s = self.learned_s if self.limit_s is None else self.limit_s
+        lasts_s = self.estimated_s if self.time_limit_s is None else self.time_limit_s
         return None if lasts_s is None else max(lasts_s, MIN_DURATION_S)
 
-    def lasting(self, rules: SchedulerConfig) -> float:
+    def planned_duration_s(self, rules: SchedulerConfig) -> float:
         """Return for how long it is counted where a number is needed: what is unknown lasts as is usual."""
-        lasts_s = self.lasts_s
-        return rules.unknown_s if lasts_s is None else lasts_s
+        lasts_s = self.duration_s
+        return rules.default_duration_s if lasts_s is None else lasts_s
 
 
 RESTART_S: Final = 60.0
@@ -158,25 +158,25 @@ class RunningJob:
 
     job_id: str
     owner: str
-    needs: ResourceRequest
+    request: ResourceRequest
     host: str
     devices: tuple[str, ...]
     started_s: float
     ends_s: float | None = None  # at its limit, or as learned; None: nobody knows
     group: str = ""
     priority_class: str = "normal"
-    saved_s: float | None = None  # when its newest checkpoint was made; None: it has none
+    checkpoint_s: float | None = None  # when its newest checkpoint was made; None: it has none
     saves_when_asked: bool = True  # SIGTERM makes it save before it leaves
     restart_s: float = RESTART_S  # from being placed again to where it was
     stopping: bool = False  # was asked to leave; ``ends_s`` is when it must have
     preempted: int = 0  # times it gave way before
-    sweep: JobArray | None = None
+    array: JobArray | None = None
 
     def lost_s(self, now_s: float) -> float:
         """Return the running time that stopping it now would throw away, the restart included."""
         if self.saves_when_asked:
             return self.restart_s
-        since_s = self.started_s if self.saved_s is None else max(self.saved_s, self.started_s)
+        since_s = self.started_s if self.checkpoint_s is None else max(self.checkpoint_s, self.started_s)
         return now_s - since_s + self.restart_s
 
 
@@ -190,7 +190,7 @@ class Maintenance:
     hosts: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
 
-    def whole(self, host: str) -> bool:
+    def covers_host(self, host: str) -> bool:
         """Return whether all of a host is somebody else's."""
         return host in self.hosts or not (self.hosts or self.devices)
 
@@ -201,20 +201,20 @@ class Snapshot:
 
     now_s: float
     hosts: tuple[Host, ...]
-    waiting: tuple[PendingJob, ...] = ()
+    pending: tuple[PendingJob, ...] = ()
     running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)
     ended: Mapping[str, EndedJob] = field(default_factory=dict)
     maintenance: tuple[Maintenance, ...] = ()
-    rules: SchedulerConfig = field(default_factory=SchedulerConfig)
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
     utc_offset_s: float = 0.0  # of the site's wall clock, for words alone
 
     @property
-    def endless(self) -> Span:
+    def unlimited(self) -> Span:
         """Return how long a job is taken to last of which nobody knows: for ever, as a rule.
 
         A maintenance further ahead of its start than what is unknown is taken to last must not stop it.
         """
         ahead = sorted(window.begins_s for window in self.maintenance)
-        return Span(self.rules.unknown_s, (*ahead, inf))
+        return Span(self.config.default_duration_s, (*ahead, inf))

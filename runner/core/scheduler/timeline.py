@@ -14,13 +14,17 @@ from math import inf
 class Span:
     """How long something is needed: so many seconds, and if there are stops, on to the next of them."""
 
-    lasts_s: float
-    stops: tuple[float, ...] = ()  # times, in order; the last one is infinity
+    duration_s: float
+    boundaries: tuple[float, ...] = ()  # times, in order; the last one is infinity
 
-    def until(self, begins_s: float) -> float:
+    def end_s(self, begins_s: float) -> float:
         """Return the end of a stay; one that begins later never ends earlier."""
-        ends_s = begins_s + self.lasts_s
-        return self.stops[bisect_right(self.stops, ends_s, hi=len(self.stops) - 1)] if self.stops else ends_s
+        ends_s = begins_s + self.duration_s
+        return (
+            self.boundaries[bisect_right(self.boundaries, ends_s, hi=len(self.boundaries) - 1)]
+            if self.boundaries
+            else ends_s
+        )
 
 
 class Timeline:
@@ -37,7 +41,7 @@ class Timeline:
         twin.times, twin.free = self.times.copy(), self.free.copy()
         return twin
 
-    def least(self, begins_s: float, ends_s: float) -> int:
+    def min_free(self, begins_s: float, ends_s: float) -> int:
         """Return what is free all the time from ``begins_s`` to ``ends_s``, and at ``begins_s`` at least."""
         times = self.times
         if len(times) == 1:
@@ -46,7 +50,7 @@ class Timeline:
         last = bisect_left(times, ends_s, first + 1)
         return self.free[first] if last == first + 1 else min(self.free[first:last])
 
-    def opening(self, at_s: float, stay: Span, amount: int) -> float:
+    def earliest(self, at_s: float, stay: Span, amount: int) -> float:
         """Return the earliest time from ``at_s`` on when ``amount`` stays free for a stay; inf: never."""
         times = self.times
         if len(times) == 1:
@@ -54,7 +58,7 @@ class Timeline:
         step = max(bisect_right(times, at_s) - 1, 0)
         while step < len(times):
             begins_s = max(at_s, times[step])
-            blocked = self._blocked(step, stay.until(begins_s), amount)
+            blocked = self._blocked(step, stay.end_s(begins_s), amount)
             if blocked is None:
                 return begins_s
             step = blocked + 1

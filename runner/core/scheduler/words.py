@@ -112,7 +112,7 @@ def _conditions(needs: ResourceRequest) -> Iterator[str]:
 
 def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[str]:
     """Yield what keeps devices from being lent, a few by name and the others as a number."""
-    closed = [device for device in devices if device.state not in {DeviceState.FREE, DeviceState.LENT}]
+    closed = [device for device in devices if device.state not in {DeviceState.FREE, DeviceState.ALLOCATED}]
     for device in closed[:SHOWN]:
         if device.state is DeviceState.FOREIGN:
             yield f"{device.name} used by {device.reason or 'a foreign process'}"
@@ -125,7 +125,7 @@ def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[st
 def describe_shortage(shape: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
     """Yield which of a host's own resources do not suffice, given the most that one host has free."""
     if shape.millicpus > cpus:
-        yield f"{shape.needs.cpus:g} cpus wanted and {cpus / 1000:g} free"
-    if shape.needs.memory_bytes > memory_bytes:
-        wanted = format_memory(shape.needs.memory_bytes)
+        yield f"{shape.request.cpus:g} cpus wanted and {cpus / 1000:g} free"
+    if shape.request.memory_bytes > memory_bytes:
+        wanted = format_memory(shape.request.memory_bytes)
         yield f"{wanted} of memory wanted and {format_memory(memory_bytes)} free"

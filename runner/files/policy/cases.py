@@ -91,12 +91,12 @@ def run(policy: Policy, case: Case) -> Iterator[str]:
         elif name == "nearly":
             yield from _not_nearly(decision, wanted)
         elif found[name] != wanted:
-            yield f"{name} should be {wanted}, but is {found[name]}: {decision.verdict.reason}"
+            yield f"{name} should be {wanted}, but is {found[name]}: {decision.action.reason}"
 
 
 def _not_nearly(decision: PolicyDecision, name: str) -> Iterator[str]:
     """Yield why a rule that should nearly have answered did answer, or could not."""
-    weighed = {each.rule: each for each in decision.weighed}
+    weighed = {each.rule: each for each in decision.rule_results}
     if name not in weighed:
         yield f"there is no rule {quoted(name)}{did_you_mean(name, weighed)}"
     elif weighed[name].truth:
@@ -109,8 +109,8 @@ def verdict_of(policy: Policy, case: Case) -> PolicyDecision:
     for told in (each for each in case.before for _ in range(each.times)):
         decision = _ask(policy, told, history, clock, spec)
         history = decision.history
-        clock += told.lasted + decision.verdict.delay if told.moment is DecisionPoint.EXIT else timedelta()
-        spec += any(not keeps_settings(each) for each in decision.verdict.adjust)
+        clock += told.lasted + decision.action.delay if told.moment is DecisionPoint.EXIT else timedelta()
+        spec += any(not keeps_settings(each) for each in decision.action.adjust)
     return _ask(policy, case.now, history, clock, spec)
 
 
@@ -120,7 +120,7 @@ def _ask(policy: Policy, told: CaseResult, history: History, clock: datetime, sp
 
 
 def _found(decision: PolicyDecision) -> dict[str, str]:
-    verdict = decision.verdict
+    verdict = decision.action
     starts = verdict.verb in STARTS
     step = verdict.start.step
     source = str(verdict.start.source) if step is None else f"step {step}"

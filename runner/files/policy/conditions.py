@@ -84,7 +84,7 @@ def fact_of(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
     if name in there:
         return there[name]
     if name in FACTS:
-        moments = " and ".join(f"on_{each}" for each in FACTS[name].moments)
+        moments = " and ".join(f"on_{each}" for each in FACTS[name].decision_points)
         cursor.complain_of_key(f"is not known on_{moment}; it is a fact of {moments}")
         return None
     meant = MEANT.get(name)

@@ -30,4 +30,4 @@ def values(fact: Fact) -> str:
 
 def decision_points(fact: Fact) -> str:
     """Return the decision points at which a fact is known, as letters: E (exit), W (watch), C (change)."""
-    return "".join(str(moment)[0].upper() for moment in DecisionPoint if moment in fact.moments)
+    return "".join(str(moment)[0].upper() for moment in DecisionPoint if moment in fact.decision_points)

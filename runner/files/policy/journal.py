@@ -113,26 +113,26 @@ def simulate(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
 
 def as_json(simulated: Replay) -> dict[str, Any]:
     """Return a replay as JSON has it."""
-    recorded, still = simulated.lost_s
+    recorded, still = simulated.unsaved_s
     return {
         "job": simulated.job,
-        "attempts": len(simulated.turns),
-        "attempts_made": simulated.made,
+        "attempts": len(simulated.steps),
+        "attempts_made": simulated.attempts_made,
         "lost_s": recorded,
         "lost_s_made": still,
-        "goes_on": simulated.goes_on,
-        "turns": [_turn(turn) for turn in simulated.turns],
+        "goes_on": simulated.continues,
+        "turns": [_turn(turn) for turn in simulated.steps],
     }
 
 
 def _turn(turn: ReplayStep) -> dict[str, Any]:
-    verdict = turn.verdict
+    verdict = turn.action
     other = {"do": str(verdict.verb), "rule": verdict.rule, "reason": verdict.reason} if verdict else None
     return {
         "attempt": turn.attempt,
         "recorded": turn.recorded,
         "reason": turn.reason,
-        "lost_s": turn.lost_s,
+        "lost_s": turn.unsaved_s,
         "verdict": other,
         "certain": turn.certain,
     }

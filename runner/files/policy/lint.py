@@ -17,7 +17,7 @@ def unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
     for rule in rules:
         wanted = split_conjuncts(rule.when)
         earlier = next((one for one, parts in answering if parts <= wanted), None)
-        if earlier and not rule.speaks_only:
+        if earlier and not rule.only_advises:
             yield rule, earlier
         if _keeps(rule):
             answering.append((rule, wanted))
@@ -25,7 +25,7 @@ def unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
 
 def _keeps(rule: Rule) -> bool:
     """Return whether a rule answers whenever it is true: it neither only speaks nor hands over."""
-    return not rule.speaks_only and rule.spent is not OnExhausted.NEXT
+    return not rule.only_advises and rule.spent is not OnExhausted.NEXT
 
 
 def contradiction(condition: Condition) -> str | None:

@@ -112,16 +112,16 @@ class QuotaSettings(ClosedModel):
 class PreemptionSettings(ClosedModel):
     """When it pays to stop one job for another."""
 
-    hurdle: float = Field(_RULES.preemption.hurdle, ge=0)
+    hurdle: float = Field(_RULES.preemption.min_gain, ge=0)
     """What is won must be so many times what is lost."""
 
     grace: Duration = _of(_RULES.preemption.grace_s)
     """From the request to the devices being clean, as far as is planned with it."""
 
-    young: Duration = _of(_RULES.preemption.young_s)
+    young: Duration = _of(_RULES.preemption.min_runtime_s)
     """An attempt younger than this is let be."""
 
-    most: int = Field(_RULES.preemption.most, ge=0)
+    most: int = Field(_RULES.preemption.max_preemptions, ge=0)
     """Times that one job may be made to give way; 0: nobody ever is."""
 
     def preemption(self) -> PreemptionConfig:
@@ -157,7 +157,7 @@ def _classes() -> dict[str, ClassSettings]:
             weight=each.weight,
             preempts=each.preempts,
             preemptible=each.preemptible,
-            bound=_of(each.bound_s),
+            bound=_of(each.starvation_limit_s),
         )
         for each in DEFAULT_CLASSES
     }
@@ -199,7 +199,7 @@ class QueueSettings(ClosedModel):
     group_quotas: dict[Named, QuotaSettings] = {}
     """Quotas by group."""
 
-    unknown: Days = _of(_RULES.unknown_s)
+    unknown: Days = _of(_RULES.default_duration_s)
     """What a job is taken to need that has neither a time limit nor a past."""
 
     overdue_per_owner: int = Field(_RULES.overdue_per_owner, ge=1, le=1000)
@@ -255,7 +255,7 @@ class QueueSettings(ClosedModel):
             group_shares=MappingProxyType(dict(self.group_shares)),
             half_life_s=self.half_life.total_seconds(),
             cpu_weight=self.cpu_weight,
-            unknown_s=self.unknown.total_seconds(),
+            default_duration_s=self.unknown.total_seconds(),
             overdue_per_owner=self.overdue_per_owner,
             reservations=self.reservations,
             preemption=self.preemption.preemption(),

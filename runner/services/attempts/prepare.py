@@ -259,9 +259,9 @@ class AttemptService:
         program = isinstance(revision.job.workload, Program)
         evidence = replace(
             _evidence(gone, reports, reports_expected=not program),
-            saved=saved.attempt == attempt.number,
-            memory=format_size(revision.job.resources.memory),
-            asked=_was_asked(row.job.state, gone),
+            has_checkpoint=saved.attempt == attempt.number,
+            memory_limit=format_size(revision.job.resources.memory),
+            stop_requested=_was_asked(row.job.state, gone),
         )
         ended = _ended(gone, evidence, saved)
         settings = exit_facts.of_settings(spec, revision.profile_name(attempt.turned), reports.effective)
@@ -377,7 +377,7 @@ def _evidence(gone: Gone, reports: exit_facts.AttemptReports, *, reports_expecte
         engine_error=gone.error,
         result_cause=None if result is None else str(result.cause),
         result_message="" if result is None else result.message,
-        reports=reports_expected,
+        writes_result=reports_expected,
     )
 
 

@@ -120,7 +120,7 @@ def _lines(worth: CostBenefit) -> Iterator[str]:
     left = work.total - work.done
     yield f"keep       {left:.0f} steps / {worth.now.high:.3g} = {worth.found.keep_s:.1f} s"
     yield f"resume     {_resumed(worth, worth.found, worth.new)}"
-    fresh = costs.fresh_s
+    fresh = costs.restart_s
     restarted = (
         f"{fresh:.1f} s + {work.total:.0f} steps / {worth.new.low:.3g} = {worth.found.restart_s:.1f} s"
     )
@@ -169,7 +169,7 @@ def _resumed(worth: CostBenefit, found: Alternatives, new: Rate) -> str:
         return "nothing is saved: it would be a restart"
     work, costs = worth.case.work, worth.case.costs
     kept = work.done if work.on_demand else work.saved
-    cost = costs.fresh_s + costs.load_s + (costs.save_s if work.on_demand else 0.0)
+    cost = costs.restart_s + costs.load_s + (costs.save_s if work.on_demand else 0.0)
     total = f"{cost:.1f} s + {work.total - kept:.0f} steps / {new.low:.3g} = {found.resume_s:.1f} s"
     return f"{total}: {_gain(found, found.resume_gain)}"
 

@@ -73,7 +73,7 @@ class Evaluation:
 
     def json(self, number: int | None, *, approved: bool) -> dict[str, Any]:
         """Return it for programs and for ``runner apply``; ``number`` is that of the revision it became."""
-        verdict = self.decision.verdict
+        verdict = self.decision.action
         columns = ("field", "before", "after", "class", "why")
         return {
             "job": {
@@ -153,7 +153,7 @@ class RolloutEvaluator:
         """Return what follows: what the policy says, or the next attempt, or nothing."""
         if not self.found.changes:
             return "keep", "nothing differs"
-        verdict = decision.verdict
+        verdict = decision.action
         if verdict.verb is Verb.RESTART or (verdict.verb is Verb.RESUME and self._runs):
             return ("restart" if verdict.verb is Verb.RESTART else "resume"), verdict.reason
         if beyond:
@@ -192,7 +192,7 @@ class RolloutEvaluator:
         policy = self.service.attempt_service.policy(self.row).policy
         history = replace(self.row.job.history, swaps=0)
         decided = decide(policy, DecisionPoint.CHANGE, history, replace(situation, facts=free))
-        return decided.verdict.verb in STARTS
+        return decided.action.verb in STARTS
 
     def _how(self, decision: PolicyDecision, situation: Situation) -> str:
         """Return what would have to be different."""
@@ -202,7 +202,7 @@ class RolloutEvaluator:
         if self.found.kind in {ChangeClass.D, ChangeClass.E} and self._welcome(situation, **approved):
             return "--approve begins again at step 0, in a new lineage; the old one is kept"
         name = self.service.attempt_service.policy(self.row).policy.name
-        if not decision.verdict.rule:
+        if not decision.action.rule:
             return (
                 f"the policy {name} has no on_change rule that answers: "
                 "add extends: default to it, and apply that first"

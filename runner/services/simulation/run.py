@@ -75,8 +75,8 @@ def compare(
     """
     refuse_unplayable(trace, site)
     for contestant in contestants:
-        rules = replace(site.rules, order=contestant.order, backfill=contestant.backfill)
-        its_site = replace(site, rules=rules)
+        rules = replace(site.config, order=contestant.order, backfill=contestant.backfill)
+        its_site = replace(site, config=rules)
         yield contestant, make_report(its_site, simulate(its_site, trace), len(trace))
 
 
@@ -87,12 +87,12 @@ def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
         UsageError: naming the first, and how many there are.
     """
     verdicts: dict[ResourceRequest, bool] = {}
-    bad = [job for job in trace if not verdicts.setdefault(job.needs, _holds(job.needs, site.hosts))]
+    bad = [job for job in trace if not verdicts.setdefault(job.request, _holds(job.request, site.hosts))]
     if bad:
         more = f" (and {len(bad) - 1} more jobs)" if len(bad) > 1 else ""
         raise UsageError(
-            f"job {bad[0].job_id}: asks for {bad[0].needs.gpus} GPUs, {bad[0].needs.cpus:g} cpus and "
-            f"{bad[0].needs.memory_bytes / GIB:g} GiB, which no host has{more}; simulate larger hosts"
+            f"job {bad[0].job_id}: asks for {bad[0].request.gpus} GPUs, {bad[0].request.cpus:g} cpus and "
+            f"{bad[0].request.memory_bytes / GIB:g} GiB, which no host has{more}; simulate larger hosts"
         )
 
 
@@ -145,7 +145,7 @@ def synthetic(seed: int, recipe: SyntheticTrace = SyntheticTrace()) -> tuple[Arr
     while len(drafts) < recipe.jobs:
         drafts += _sitting(len(drafts), recipe, dice)
     drafts = drafts[: recipe.jobs]
-    work_s = sum(job.needs.gpus * job.lasts_s for job in drafts)
+    work_s = sum(job.request.gpus * job.duration_s for job in drafts)
     scale = recipe.load * recipe.devices * recipe.days * DAY_S / work_s
     scaled = [_scaled(job, scale, dice) for job in drafts]
     return tuple(sorted(scaled, key=lambda job: (job.submitted_s, job.job_id)))
@@ -195,7 +195,7 @@ def _moment(days: float, dice: random.Random) -> float:
 
 def _scaled(job: Arrival, scale: float, dice: random.Random) -> Arrival:
     """Return a job of the length that makes the load come out, with the limit its owner would set."""
-    lasts_s = max(job.lasts_s * scale, 30.0)
+    lasts_s = max(job.duration_s * scale, 30.0)
     asked_h = lasts_s / HOUR_S * dice.choice((1.1, 1.5, 2, 3, 5))
     limit_h = next((each for each in LIMITS_H if each >= asked_h), asked_h)
-    return replace(job, lasts_s=lasts_s, limit_s=limit_h * HOUR_S)
+    return replace(job, duration_s=lasts_s, time_limit_s=limit_h * HOUR_S)

@@ -143,15 +143,15 @@ def _arrival(
     return Arrival(
         job_id=str(cells["job"]) or f"line-{number}",
         owner=str(cells["user"]),
-        needs=shapes.setdefault(needs, needs),
+        request=shapes.setdefault(needs, needs),
         submitted_s=float(cells["submit_s"]),
-        lasts_s=float(cells["duration_s"]),
-        limit_s=None if cells["limit_s"] is None else float(cells["limit_s"]),
+        duration_s=float(cells["duration_s"]),
+        time_limit_s=None if cells["limit_s"] is None else float(cells["limit_s"]),
         group=str(cells["group"]),
         priority_class=str(cells["class"]),
         priority=int(float(cells["priority"])),
-        after=tuple(Dependency(each, DependencyCondition.OK) for each in str(cells["after"]).split()),
-        sweep=JobArray(sweep, None if at_a_time is None else int(float(at_a_time))) if sweep else None,
+        dependencies=tuple(Dependency(each, DependencyCondition.OK) for each in str(cells["after"]).split()),
+        array=JobArray(sweep, None if at_a_time is None else int(float(at_a_time))) if sweep else None,
     )
 
 
@@ -214,7 +214,7 @@ def _dangling(rows: Iterable[tuple[int, object]], jobs: list[Arrival]) -> Iterat
         known[job.job_id] = number
     missing = False
     for (number, _), job in zip(rows, jobs, strict=False):
-        for after in job.after:
+        for after in job.dependencies:
             if after.job_id not in known:
                 missing = True
                 yield Problem(Position(number, 1), "after", f"there is no job {quoted(after.job_id)}")
@@ -225,7 +225,7 @@ def _dangling(rows: Iterable[tuple[int, object]], jobs: list[Arrival]) -> Iterat
 def _circle(lines: Mapping[str, int], jobs: list[Arrival]) -> Iterator[Problem]:
     """Yield a problem if jobs wait for one another."""
     try:
-        check_cycles({job.job_id: [after.job_id for after in job.after] for job in jobs})
+        check_cycles({job.job_id: [after.job_id for after in job.dependencies] for job in jobs})
     except CircularDependency as error:
         line = min(lines[name] for name in error.circle)
         yield Problem(Position(line, 1), "after", str(error))
@@ -247,10 +247,22 @@ def write(path: Path, trace: Iterable[Arrival]) -> None:
 
 
 def _cells(job: Arrival) -> list[Cell]:
-    needs, sweep = job.needs, job.sweep
+    needs, sweep = job.request, job.array
     return [
-        job.job_id, job.owner, job.submitted_s, job.lasts_s, needs.gpus, job.limit_s, job.group,
-        job.priority_class, job.priority, needs.cpus, needs.memory_bytes / GIB, needs.device_bytes / GIB,
-        str(needs.linked).lower(), " ".join(after.job_id for after in job.after), sweep.id if sweep else None,
-        sweep.at_a_time if sweep else None,
-    ]  # fmt: skip
+        job.job_id,
+        job.owner,
+        job.submitted_s,
+        job.duration_s,
+        needs.gpus,
+        job.time_limit_s,
+        job.group,
+        job.priority_class,
+        job.priority,
+        needs.cpus,
+        needs.memory_bytes / GIB,
+        needs.device_bytes / GIB,
+        str(needs.linked).lower(),
+        " ".join(after.job_id for after in job.dependencies),
+        sweep.id if sweep else None,
+        sweep.max_parallel if sweep else None,
+    ]

@@ -69,10 +69,10 @@ class Admission:
         problems = [job.origin.problem(path, fact) for path, fact in lacks]
         refused = []
         for refusal in self._asked(revision.needs(), job.queue.priority_class, revision.team):
-            if refusal.about is RefusalReason.TURN:
+            if refusal.reason is RefusalReason.QUOTA:
                 refused.append(refusal.text)
-            elif not lacks or refusal.about is RefusalReason.CLASS:
-                problems.append(self.submission.problem(job, PLACES[refusal.about], refusal.text))
+            elif not lacks or refusal.reason is RefusalReason.CLASS:
+                problems.append(self.submission.problem(job, PLACES[refusal.reason], refusal.text))
         return AdmissionResult(tuple(problems), tuple(refused))
 
 
@@ -86,7 +86,7 @@ def admission(
         waiting = PendingJob("", owner, needs, snapshot.now_s, group=team, priority_class=priority_class)
         return check_admission(waiting, snapshot, jobs)
 
-    quotas = snapshot.rules.quotas
+    quotas = snapshot.config.quotas
     every = (quotas.user, quotas.group, *quotas.users.values(), *quotas.groups.values())
     limits_queue = any(quota.queued is not None for quota in every)
     return Admission(submission, capacity, limits_queue, asked)
@@ -97,7 +97,7 @@ def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[st
     asked = check_admission(
         PendingJob("", owner, ResourceRequest(0, 0), snapshot.now_s, group=team), snapshot, jobs
     )
-    return tuple(refusal.text for refusal in asked if refusal.about is RefusalReason.TURN)
+    return tuple(refusal.text for refusal in asked if refusal.reason is RefusalReason.QUOTA)
 
 
 def refusal(submission: Submission, facts: Iterable[str]) -> str:

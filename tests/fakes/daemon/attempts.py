@@ -88,7 +88,7 @@ class FakeWorkshop:
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
         self._err()
         said = "completed" if gone.exit_code == 0 else None
-        evidence = Evidence(gone.exit_code, gone.oom_seen, gone.error, said, "", reports=True)
+        evidence = Evidence(gone.exit_code, gone.oom_seen, gone.error, said, "", writes_result=True)
         cause, message = explain_exit(evidence)
         step = self.steps.get(row.job.id)
         ended = AttemptEnd(

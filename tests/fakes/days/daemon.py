@@ -131,7 +131,7 @@ class Day:
     def _holding(self, row: JobRow) -> Holding:
         state, terms = row.job.state, self.service.attempt_service.terms(row)
         assert isinstance(state, Allocated)
-        sweep = None if terms.sweep is None else (terms.sweep.id, terms.sweep.at_a_time)
+        sweep = None if terms.sweep is None else (terms.sweep.id, terms.sweep.max_parallel)
         part = self.service.attempt_service.needs(row).device_bytes
         return Holding(row.job.id, row.owner.name, terms.team, state.allocation.devices, part, sweep)
 
@@ -174,7 +174,7 @@ class Day:
             assert not (holders and standing.state is DeviceState.FREE), (
                 f"{uuid}: free, and {holders} hold it"
             )
-            assert holders or standing.state is not DeviceState.LENT, f"{uuid}: lent to nobody"
+            assert holders or standing.state is not DeviceState.ALLOCATED, f"{uuid}: lent to nobody"
             assert standing.reason or standing.state is DeviceState.FREE, f"{uuid}: {standing.state}, why?"
 
     def _everybody_is_told(self) -> None:
@@ -344,7 +344,7 @@ def main(place: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "SystemClock", lambda: clock)
         patch.setattr(app, "DeviceHealthMonitor", partial(DeviceHealthMonitor, every_s=LOOK_S))
-        patch.setattr(app, "CleanupRules", partial(CleanupRules, stale_s=STALE_LOOKS * LOOK_S))
+        patch.setattr(app, "CleanupRules", partial(CleanupRules, max_reading_age_s=STALE_LOOKS * LOOK_S))
         day = Day(place, clock, app.build(place / "state", settings(kind)))
         patch.setattr(scheduling, "plan", day.planned)
         day.service.daemon.changed = day.changed

@@ -52,9 +52,9 @@ def lent_once(holdings: Iterable[Holding], devices: Iterable[Device]) -> None:
 def within_quotas(holdings: Sequence[Holding], quotas: Quotas) -> None:
     """Nobody, no group and no sweep has more than it may."""
     for owner in {each.owner for each in holdings}:
-        _within(f"user {owner}", [each for each in holdings if each.owner == owner], quotas.of_user(owner))
+        _within(f"user {owner}", [each for each in holdings if each.owner == owner], quotas.for_user(owner))
     for group in {each.group for each in holdings}:
-        _within(f"group {group}", [each for each in holdings if each.group == group], quotas.of_group(group))
+        _within(f"group {group}", [each for each in holdings if each.group == group], quotas.for_group(group))
     for (sweep, most), count in Counter(each.sweep for each in holdings if each.sweep).items():
         assert most is None or count <= most, f"sweep {sweep}: {count} jobs, and {most} may run together"
 
@@ -73,7 +73,7 @@ def only_what_is_free_is_lent(snapshot: Snapshot, made: Plan) -> None:
         for uuid in start.devices:
             device = devices[uuid]
             fit = (
-                {DeviceState.FREE, DeviceState.LENT}
+                {DeviceState.FREE, DeviceState.ALLOCATED}
                 if device.kind is DeviceKind.SHARED
                 else {DeviceState.FREE}
             )
@@ -90,11 +90,11 @@ def maintenance_is_kept(snapshot: Snapshot, made: Plan) -> int:
     What nobody knows the length of is taken to last as long as the site says that the unknown does.
     """
     ahead = [each for each in snapshot.maintenance if each.ends_s > snapshot.now_s]
-    jobs = {job.job_id: job for job in snapshot.waiting}
+    jobs = {job.job_id: job for job in snapshot.pending}
     for start in made.starts:
         ends_s = snapshot.now_s + _kept_s(jobs[start.job_id], snapshot)
         for window in ahead:
-            taken = window.whole(start.host) or bool(window.devices & set(start.devices))
+            taken = window.covers_host(start.host) or bool(window.devices & set(start.devices))
             assert not taken or ends_s <= window.begins_s, (
                 f"job {start.job_id} starts {window.begins_s - snapshot.now_s:.0f} s before {window.reason} "
                 f"and lasts {ends_s - snapshot.now_s:.0f} s"
@@ -110,7 +110,9 @@ def every_wait_is_explained(snapshot: Snapshot, made: Plan) -> None:
     """Whoever does not start is told why."""
     started = {start.job_id for start in made.starts}
     silent = [
-        job.job_id for job in snapshot.waiting if job.job_id not in started and not made.waits[job.job_id].why
+        job.job_id
+        for job in snapshot.pending
+        if job.job_id not in started and not made.pending_reasons[job.job_id].why
     ]
     assert not silent, f"jobs {silent} wait and nobody knows why"
 
@@ -132,14 +134,14 @@ def nobody_is_passed_over(snapshot: Snapshot, made: Plan) -> int:
     blocked = tuple(job for job in late if job.job_id not in started)
     if not blocked:
         return 0
-    alone = plan(replace(snapshot, waiting=tuple(late)))
+    alone = plan(replace(snapshot, pending=tuple(late)))
     kept_back = {start.job_id for start in alone.starts} - started
     assert not kept_back, f"overdue jobs {kept_back} could start, and {started} did"
     before, behind = _begun(snapshot, made, {job.job_id for job in late})
     if not behind:
         return 0
-    without = plan(replace(snapshot, waiting=blocked, running=(*snapshot.running, *before)))
-    after = plan(replace(snapshot, waiting=blocked, running=(*snapshot.running, *before, *behind)))
+    without = plan(replace(snapshot, pending=blocked, running=(*snapshot.running, *before)))
+    after = plan(replace(snapshot, pending=blocked, running=(*snapshot.running, *before, *behind)))
     _promises_hold(without, after, behind)
     _quotas_are_left(_Needy.of(blocked, without), behind)
     return len(blocked)
@@ -166,12 +168,12 @@ class _Needy:
 
     @classmethod
     def of(cls, blocked: Iterable[PendingJob], made: Plan) -> "_Needy":
-        waits, promised = made.waits, {each.job_id: each for each in made.reservations}
+        waits, promised = made.pending_reasons, {each.job_id: each for each in made.reservations}
         assert isinstance(waits, PendingReasons)
         snapshot, closed = waits.snapshot, set[str]()
         book, unpromised = Calendar(snapshot), []
         for job in blocked:
-            caps, known = list(book.caps(job)), promised.get(job.job_id)
+            caps, known = list(book.limits(job)), promised.get(job.job_id)
             if known is not None:
                 book.reserve(
                     job,
@@ -181,42 +183,42 @@ class _Needy:
                     _kept_s(job, snapshot),
                     late=True,
                 )
-            elif not _hopeless(job, caps, waits.places):
+            elif not _hopeless(job, caps, waits.placements):
                 full, later = (
                     _full(caps, snapshot.now_s, lasts_s) for lasts_s in (EARLY_S, _lasts_s(job, snapshot))
                 )
                 closed |= full
-                held_up = later or closed & {each.words for each in caps}
+                held_up = later or closed & {each.label for each in caps}
                 unpromised += [] if held_up else [job.job_id]
-        return cls(waits.places, frozenset(closed), tuple(unpromised))
+        return cls(waits.placements, frozenset(closed), tuple(unpromised))
 
 
 def _full(caps: Iterable[Limit], now_s: float, lasts_s: float) -> set[str]:
     """Return the limits that do not leave enough for a time: what is only kept for later counts too."""
-    return {each.words for each in caps if each.free.least(now_s, now_s + lasts_s) < each.amount}
+    return {each.label for each in caps if each.timeline.min_free(now_s, now_s + lasts_s) < each.amount}
 
 
 def _lasts_s(job: PendingJob, snapshot: Snapshot) -> float:
-    return _endless_s(snapshot) if job.lasts_s is None else job.lasts_s
+    return _endless_s(snapshot) if job.duration_s is None else job.duration_s
 
 
 def _endless_s(snapshot: Snapshot) -> float:
-    return snapshot.endless.until(snapshot.now_s) - snapshot.now_s
+    return snapshot.unlimited.end_s(snapshot.now_s) - snapshot.now_s
 
 
 def _kept_s(job: PendingJob, snapshot: Snapshot) -> float:
-    return snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
+    return snapshot.config.default_duration_s if job.duration_s is None else job.duration_s
 
 
 def _hopeless(job: PendingJob, caps: Iterable[Limit], places: Placements) -> bool:
     """Return whether a job waits for what it can never have, or for what is out of service."""
-    gone = places.earliest(places.shape(job.needs), Span(0.0)) is None
-    return gone or any(each.limit < each.amount for each in caps)
+    gone = places.find_earliest(places.request_class(job.request), Span(0.0)) is None
+    return gone or any(each.maximum < each.amount for each in caps)
 
 
 def _quotas_are_left(needy: _Needy, behind: Iterable[RunningJob]) -> None:
     for job in behind:
-        taken = {cap.words for cap in needy.places.book.caps(job)} & needy.closed
+        taken = {cap.label for cap in needy.places.calendar.limits(job)} & needy.closed
         assert not taken, f"job {job.job_id} takes of {taken}, for which overdue jobs wait"
         assert not needy.unpromised, (
             f"job {job.job_id} passes {needy.unpromised}, for which nothing is reserved"
@@ -230,7 +232,7 @@ def _begun(
 
     Nobody behind them may count on an end that nobody knows.
     """
-    jobs = {job.job_id: job for job in snapshot.waiting}
+    jobs = {job.job_id: job for job in snapshot.pending}
     before = [each for each in made.starts if each.job_id in late]
     behind = [each for each in made.starts if each.job_id not in late]
     ends_s = snapshot.now_s + _endless_s(snapshot)
@@ -244,12 +246,12 @@ def _running(job: PendingJob, start: StartJob, snapshot: Snapshot, unknown_s: fl
     return RunningJob(
         job_id=job.job_id,
         owner=job.owner,
-        needs=job.needs,
+        request=job.request,
         host=start.host,
         devices=start.devices,
         started_s=snapshot.now_s,
-        ends_s=unknown_s if job.lasts_s is None else snapshot.now_s + job.lasts_s,
+        ends_s=unknown_s if job.duration_s is None else snapshot.now_s + job.duration_s,
         group=job.group,
         priority_class=job.priority_class,
-        sweep=job.sweep,
+        array=job.array,
     )

@@ -56,7 +56,13 @@ def waiting(  # noqa: PLR0913  a job has many sides
 ) -> PendingJob:
     limit_s = None if hours is None else hours * HOUR_S
     return PendingJob(
-        job_id, owner, needs, NOW_S - age_s, priority_class=priority_class, priority=priority, limit_s=limit_s
+        job_id,
+        owner,
+        needs,
+        NOW_S - age_s,
+        priority_class=priority_class,
+        priority=priority,
+        time_limit_s=limit_s,
     )
 
 
@@ -96,7 +102,7 @@ def planned(
 ) -> Plan:
     """Return the plan for a queue, on one host with four linked devices unless others are given."""
     known = Snapshot(
-        NOW_S, tuple(hosts) or (host(),), tuple(queue), tuple(busy), rules=rules or SchedulerConfig(), **more
+        NOW_S, tuple(hosts) or (host(),), tuple(queue), tuple(busy), config=rules or SchedulerConfig(), **more
     )
     return plan(known)
 

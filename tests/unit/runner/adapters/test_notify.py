@@ -82,7 +82,7 @@ def test_a_webhook_gets_the_notice_as_json(hook: Hook) -> None:
     sender_for(rule(webhook=hook.url), ORIGIN)(NOTICE)
     [(path, kind, body)] = hook.got
     assert (path, kind) == ("/in?key=1", "application/json")
-    assert json.loads(body) == json.loads(NOTICE.json("abcd", "gpu1"))
+    assert json.loads(body) == json.loads(NOTICE.to_json("abcd", "gpu1"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_machine_without_sendmail_is_said_to_be_one(tmp_path: Path) -> None:
 def test_a_command_gets_the_notice_as_one_line(tmp_path: Path) -> None:
     told = tmp_path / "a b"
     sender_for(rule(command=["/bin/sh", "-c", 'cat > "$0"', str(told)]), ORIGIN)(NOTICE)
-    assert told.read_text() == NOTICE.json("abcd", "gpu1") + "\n"
+    assert told.read_text() == NOTICE.to_json("abcd", "gpu1") + "\n"
 
 
 def test_one_that_fails_is_said_to_have_failed() -> None:

@@ -325,7 +325,7 @@ def test_programs_of_the_host_may_be_there_and_their_memory_is_not_counted(site:
     site.look()
     assert site.states()["GPU-0"] == "free"
     [shown, _] = site.inventory.shown()
-    assert (shown.standing.baseline, shown.occupants) == (GIB // 2, ())
+    assert (shown.standing.baseline_bytes, shown.occupants) == (GIB // 2, ())
 
 
 def test_windows_of_a_desktop_may_be_there_too_unless_they_are_a_jobs(site: Site) -> None:
@@ -333,7 +333,7 @@ def test_windows_of_a_desktop_may_be_there_too_unless_they_are_a_jobs(site: Site
     site.watch.healths["GPU-aa"] = replace(IDLE, used_bytes=GIB // 2 + GIB, processes=(window,))
     site.look()
     assert site.states()["GPU-0"] == "free"
-    assert site.inventory.shown()[0].standing.baseline == GIB // 2
+    assert site.inventory.shown()[0].standing.baseline_bytes == GIB // 2
     site.whose.jobs[7] = "3"
     site.look()
     assert site.states()["GPU-0"] == "dirty"
@@ -469,7 +469,7 @@ def test_a_shared_device_has_all_its_jobs_also_when_the_scheduler_names_one(site
     assert site.inventory.shown()[0].standing.holders == {job, "99"}
     site.tick(running("99", "GPU-aa"))
     assert site.states(aa="99")["GPU-0"] == "lent"
-    assert site.inventory.shown()[0].standing.left == {job}
+    assert site.inventory.shown()[0].standing.uncleaned_jobs == {job}
 
 
 def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) -> None:

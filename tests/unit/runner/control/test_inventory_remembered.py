@@ -104,4 +104,4 @@ def test_what_was_found_out_while_the_disk_was_full_is_kept_later(
         site.tick()
     assert not SqliteDeviceMarks(site.store, site.boot).kept()
     site.tick()
-    assert SqliteDeviceMarks(site.store, site.boot).kept()["GPU-aa"].baseline == GIB // 2
+    assert SqliteDeviceMarks(site.store, site.boot).kept()["GPU-aa"].baseline_bytes == GIB // 2

@@ -35,7 +35,7 @@ def test_where_nobody_looks_every_device_is_free_that_nobody_has(host: Host) -> 
         ("GPU-a", "GPU-0", "H100"),
         ("GPU-b", "GPU-1", "H100"),
     ]
-    assert [each.state for each in seen] == [DeviceState.FREE, DeviceState.LENT]
+    assert [each.state for each in seen] == [DeviceState.FREE, DeviceState.ALLOCATED]
 
 
 def test_an_inventory_is_asked_where_there_is_one(host: Host) -> None:
@@ -72,14 +72,14 @@ def test_a_maintenance_of_devices_that_there_are_not_is_in_the_log_when_they_are
 def test_jobs_of_a_matrix_start_in_their_order_whoever_is_ready_first() -> None:
     def waiting(job_id: str, sweep: str | None, age_s: float = 1.0) -> PendingJob:
         return PendingJob(
-            job_id, "ann", ResourceRequest(), 100 - age_s, sweep=None if sweep is None else JobArray(sweep)
+            job_id, "ann", ResourceRequest(), 100 - age_s, array=None if sweep is None else JobArray(sweep)
         )
 
     queue = tuple(waiting(*each) for each in (("9", "9"), ("11", "9"), ("12", "8"), ("13", None)))
     picture = Snapshot(100.0, (), queue)
 
     def left(*preparing: PendingJob) -> list[str]:
-        return [job.job_id for job in ordered(picture, preparing).waiting]
+        return [job.job_id for job in ordered(picture, preparing).pending]
 
     everybody = ["9", "11", "12", "13"]
     assert left() == left(waiting("7", None)) == everybody

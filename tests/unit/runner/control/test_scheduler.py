@@ -171,7 +171,7 @@ def test_how_long_a_job_of_a_matrix_or_a_schedule_takes_is_learned_from_the_othe
 
 
 def test_a_job_of_a_sweep_waits_while_enough_of_it_run(site: Host) -> None:
-    sweep = QueueTerms(sweep=JobArray("s1", at_a_time=1))
+    sweep = QueueTerms(sweep=JobArray("s1", max_parallel=1))
     one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
     assert (site.state(one), site.state(two)) == ("running", "queued")
     assert "sweep s1: jobs: 1 of 1 in use" in site.daemon.why(two)
@@ -278,7 +278,7 @@ def test_nobody_grows_old_because_the_time_of_day_is_set(site: Host) -> None:
     site.clock.jump(4 * 86400)
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
     ages = {
-        each.job_id: site.daemon.picture().now_s - each.submitted_s for each in site.daemon.picture().waiting
+        each.job_id: site.daemon.picture().now_s - each.submitted_s for each in site.daemon.picture().pending
     }
     assert ages == {normal: pytest.approx(600, abs=9), urgent: pytest.approx(0, abs=9)}
     site.context.end(site.key(busy), 0)
@@ -302,7 +302,7 @@ def test_jobs_that_come_together_after_the_time_of_day_was_set_are_of_one_age(si
     now = site.clock.now()
     rows = [JobRow(Job(str(i), Preparing(now)), "job", ANN, now, 50, "{}") for i in (7, 8)]
     site.daemon.submit_all(rows, ["a", "b"])
-    ages = {each.submitted_s for each in site.daemon.picture().waiting if each.job_id in {"7", "8"}}
+    ages = {each.submitted_s for each in site.daemon.picture().pending if each.job_id in {"7", "8"}}
     assert ages == {now.timestamp()}
 
 
@@ -318,7 +318,7 @@ def test_what_a_job_waited_for_is_as_long_ago_as_it_was_when_the_time_of_day_is_
     site.clock.jump(86400)
     picture = site.daemon.picture()
     assert picture.ended[first].at_s == ended.at_s + 86400
-    assert {eligible_since_s(each, picture) for each in picture.waiting} == {ended.at_s + 86400}
+    assert {eligible_since_s(each, picture) for each in picture.pending} == {ended.at_s + 86400}
     site.daemon.happen(site.row(third), CancelRequested(site.clock.now(), "ann"))
     assert site.state(second) == "running"
     assert site.daemon.picture().ended == {}
@@ -344,7 +344,7 @@ def test_nothing_runs_into_a_maintenance(site: Host) -> None:
 
 # --- preemption -------------------------------------------------------------------------------------------
 
-QUICK = SchedulerConfig(preemption=PreemptionConfig(young_s=0.0))
+QUICK = SchedulerConfig(preemption=PreemptionConfig(min_runtime_s=0.0))
 IDLE, URGENT = QueueTerms(priority_class="idle"), QueueTerms(priority_class="urgent")
 
 
@@ -474,7 +474,7 @@ def test_a_daemon_that_begins_again_sees_the_same_queue_and_decides_the_same(sit
     site.boot()
     site.settle()
     after = site.daemon.picture()
-    assert sorted(before.waiting, key=str) == sorted(after.waiting, key=str)
+    assert sorted(before.pending, key=str) == sorted(after.pending, key=str)
     assert sorted(before.running, key=str) == sorted(after.running, key=str)
     assert (before.ended, before.hosts) == (after.ended, after.hosts)
     assert before.user_usage == pytest.approx(after.user_usage)
@@ -643,7 +643,7 @@ def assert_kept(host: Host) -> None:
 def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
     actions: list[tuple[str, object]],
 ) -> None:
-    rules = SchedulerConfig(quotas=CAPS, preemption=PreemptionConfig(young_s=0.0))
+    rules = SchedulerConfig(quotas=CAPS, preemption=PreemptionConfig(min_runtime_s=0.0))
     with _host(SiteConfig(rules)) as host:
         vitals = FakeVitals()
         host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)
@@ -687,10 +687,10 @@ def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pyte
 
 def test_jobs_whose_image_is_still_made_count_when_others_are_admitted(site: Host) -> None:
     job_id = site.submit()
-    assert [job.job_id for job in site.daemon.picture().waiting] == [job_id]
-    assert site.daemon.queue.picture(site.daemon.context.moment()).waiting == ()
+    assert [job.job_id for job in site.daemon.picture().pending] == [job_id]
+    assert site.daemon.queue.picture(site.daemon.context.moment()).pending == ()
     site.settle()
-    assert site.daemon.picture().waiting == ()
+    assert site.daemon.picture().pending == ()
 
 
 def test_jobs_that_belong_together_are_taken_all_or_none(site: Host) -> None:

@@ -134,7 +134,7 @@ def test_a_notice_answers_to_its_event_its_state_and_what_they_mean(
 ) -> None:
     kind, state, outcome = notification
     at = post.site.clock.now()
-    assert Notification(1, "7", "nightly", "ann", at, kind, "", state, outcome).words == words
+    assert Notification(1, "7", "nightly", "ann", at, kind, "", state, outcome).topics == words
     assert words <= TOPICS
 
 
@@ -149,7 +149,7 @@ def test_a_notice_as_json_is_one_line_with_everything(post: Post) -> None:
     post.cancel(post.submit())
     courier.look()
     [notification] = post.receiver.got
-    line = notification.json("abcd", "gpu1")
+    line = notification.to_json("abcd", "gpu1")
     said = json.loads(line)
     assert "\n" not in line
     assert tuple(said) == FIELDS

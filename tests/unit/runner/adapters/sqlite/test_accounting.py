@@ -71,7 +71,7 @@ def test_what_is_still_held_has_no_end_and_lost_nothing(store: SqliteStore) -> N
 
 def test_what_never_ran_is_known_as_that(store: SqliteStore) -> None:
     lent(store, ran=None)
-    assert only(store).ran_s is None
+    assert only(store).started_s is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from runner.core.accounting.usage import GroupBy, UsageSpan, total_usage, usage_by
 
 H = 3600.0
-ONE = UsageSpan("train", "ada", "vision", gpus=2, cpus=8, placed_s=0, ended_s=4 * H, ran_s=0)
+ONE = UsageSpan("train", "ada", "vision", gpus=2, cpus=8, placed_s=0, ended_s=4 * H, started_s=0)
 
 
 def test_hours_are_devices_times_time_and_only_of_the_span() -> None:
@@ -36,16 +36,16 @@ def test_uses_are_put_together_by_user_team_or_job_the_most_first() -> None:
 
 def test_where_no_device_was_lent_the_share_and_the_efficiency_are_of_cpus() -> None:
     plain = replace(ONE, gpus=0)
-    uses = usage_by([plain, replace(plain, user="bob", cpus=24, ran_s=2 * H)], 0, 4 * H, GroupBy.USER)
+    uses = usage_by([plain, replace(plain, user="bob", cpus=24, started_s=2 * H)], 0, 4 * H, GroupBy.USER)
     assert [(use.who, use.share, use.efficiency) for use in uses] == [("bob", 0.75, 0.5), ("ada", 0.25, 1.0)]
 
 
 def test_starting_and_what_was_lost_at_the_end_are_not_useful() -> None:
-    [use] = usage_by([replace(ONE, ran_s=H, lost_s=H)], 0, 4 * H, GroupBy.USER)
+    [use] = usage_by([replace(ONE, started_s=H, lost_s=H)], 0, 4 * H, GroupBy.USER)
     assert use.efficiency == 0.5
-    [use] = usage_by([replace(ONE, ran_s=H, lost_s=H)], 0, 2 * H, GroupBy.USER)  # the loss came later
+    [use] = usage_by([replace(ONE, started_s=H, lost_s=H)], 0, 2 * H, GroupBy.USER)  # the loss came later
     assert use.efficiency == 0.5
-    [use] = usage_by([replace(ONE, ran_s=None)], 0, 4 * H, GroupBy.USER)
+    [use] = usage_by([replace(ONE, started_s=None)], 0, 4 * H, GroupBy.USER)
     assert use.efficiency == 0
 
 
@@ -64,7 +64,7 @@ SOME = st.builds(
     cpus=st.floats(0.1, 64),
     placed_s=st.floats(0, 100),
     ended_s=st.none() | st.floats(0, 100),
-    ran_s=st.none() | st.floats(0, 100),
+    started_s=st.none() | st.floats(0, 100),
     lost_s=st.floats(0, 100),
     util=st.none() | st.floats(0, 1),
 )

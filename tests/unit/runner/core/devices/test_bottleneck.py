@@ -24,7 +24,7 @@ def spell(
     """Return ten minutes of looks that all saw the same."""
     found = SampleWindow()
     for number in looks:
-        found = found.seen(UtilizationSample(5.0 * number, phase, util, wait), WINDOW_S)
+        found = found.add(UtilizationSample(5.0 * number, phase, util, wait), WINDOW_S)
     return found
 
 
@@ -86,8 +86,8 @@ def test_what_was_seen_for_less_than_the_window_is_no_alarm() -> None:
 def mute(util: float | None, *, then: UtilizationSample | None = None) -> SampleWindow:
     found = SampleWindow()
     for number in range(121):
-        found = found.seen(UtilizationSample(5.0 * number, None, util, mute=True), WINDOW_S)
-    return found if then is None else found.seen(then, WINDOW_S)
+        found = found.add(UtilizationSample(5.0 * number, None, util, silent=True), WINDOW_S)
+    return found if then is None else found.add(then, WINDOW_S)
 
 
 def test_a_device_that_idles_under_a_program_which_says_nothing_is_an_alarm() -> None:
@@ -107,7 +107,7 @@ def test_a_program_that_says_nothing_is_let_be_as_long_as_it_does_anything() -> 
 
 
 def test_what_was_seen_before_the_first_word_does_not_count_afterwards() -> None:
-    assert len(mute(0.0, then=UtilizationSample(605.0, "train", 0.2)).looks) == 1
+    assert len(mute(0.0, then=UtilizationSample(605.0, "train", 0.2)).samples) == 1
     assert (
         mute(0.0, then=UtilizationSample(605.0, None, 0.0)) == SampleWindow()
     )  # it has spoken, and is silent now
@@ -131,7 +131,7 @@ def test_a_low_alarm_names_the_waiting_even_where_it_is_little() -> None:
 
 @pytest.mark.parametrize("phase", ["init", "data", "compile", "drain", None])
 def test_a_phase_that_takes_as_long_as_it_takes_begins_a_spell_anew(phase: str | None) -> None:
-    assert spell().seen(UtilizationSample(601.0, phase), WINDOW_S) == SampleWindow()
+    assert spell().add(UtilizationSample(601.0, phase), WINDOW_S) == SampleWindow()
 
 
 def test_evaluating_and_saving_count_as_what_they_are() -> None:
@@ -140,9 +140,9 @@ def test_evaluating_and_saving_count_as_what_they_are() -> None:
 
 
 def test_only_the_window_is_remembered() -> None:
-    late = spell(util=0.1).seen(UtilizationSample(10_000.0, "train", 0.9), WINDOW_S)
-    assert len(late.looks) == 2  # the one before it says since when
-    assert len(spell().looks) == 121
+    late = spell(util=0.1).add(UtilizationSample(10_000.0, "train", 0.9), WINDOW_S)
+    assert len(late.samples) == 2  # the one before it says since when
+    assert len(spell().samples) == 121
 
 
 def test_a_mean_of_less_than_half_of_the_looks_says_nothing() -> None:
@@ -150,4 +150,4 @@ def test_a_mean_of_less_than_half_of_the_looks_says_nothing() -> None:
         tuple(UtilizationSample(float(n), "train", 0.5 if n < 2 else None) for n in range(5))
     )
     assert found.util is None
-    assert SampleWindow(found.looks[:4]).util == 0.5
+    assert SampleWindow(found.samples[:4]).util == 0.5

@@ -37,7 +37,7 @@ def moment(s: float) -> DeviceNow:
 
 
 def seen(s: float, *occupants: ProcessOnDevice, used: int | None = IDLE_BYTES, **more: object) -> Reading:
-    look = Reading(s, lost=False, used_bytes=used, total_bytes=80 * GIB, occupants=occupants)
+    look = Reading(s, lost=False, used_bytes=used, total_bytes=80 * GIB, processes=occupants)
     return replace(look, **more)  # type: ignore[arg-type]  # a test says what it likes
 
 
@@ -77,7 +77,7 @@ def test_a_driver_that_has_stopped_answering_closes_the_device_and_opens_it_agai
 def test_where_nobody_looks_at_devices_they_are_as_good_as_clean() -> None:
     case = StatusInput(None, None, frozenset(), None, moment(0), watched=False)
     lent = next_status(replace(case, before=next_status(case), holders=frozenset({"7"})))
-    assert (next_status(case).state, lent.state) == (DeviceState.FREE, DeviceState.LENT)
+    assert (next_status(case).state, lent.state) == (DeviceState.FREE, DeviceState.ALLOCATED)
     assert next_status(replace(case, before=lent)).state is DeviceState.FREE
 
 
@@ -125,8 +125,8 @@ def test_a_device_whose_memory_nobody_knows_is_judged_by_its_processes() -> None
 
 def test_the_baseline_is_the_least_that_was_ever_in_use() -> None:
     standing = now_at(1, seen(1, used=GIB // 4), free())
-    assert standing.baseline == GIB // 4
-    assert now_at(2, seen(2, used=GIB // 3), standing).baseline == GIB // 4
+    assert standing.baseline_bytes == GIB // 4
+    assert now_at(2, seen(2, used=GIB // 3), standing).baseline_bytes == GIB // 4
 
 
 # --- what its driver says
@@ -161,7 +161,7 @@ def test_a_recovery_action_of_none_is_none() -> None:
 def test_a_lent_device_stays_lent_whatever_is_on_it_or_unknown() -> None:
     for look in (seen(1, FOREIGNER), seen(1, used=70 * GIB), None):
         standing = now_at(1, look, free(), "12", "7")
-        assert (standing.state, standing.reason) == (DeviceState.LENT, "job 7, job 12")
+        assert (standing.state, standing.reason) == (DeviceState.ALLOCATED, "job 7, job 12")
 
 
 def test_an_intruder_is_who_is_known_not_to_be_the_holder() -> None:
@@ -170,7 +170,7 @@ def test_an_intruder_is_who_is_known_not_to_be_the_holder() -> None:
     assert foreign_processes(lent, seen(2, own, other, STRANGER, FOREIGNER)) == (other, FOREIGNER)
     assert foreign_processes(free(), seen(2, FOREIGNER)) == ()
     assert foreign_processes(lent, None) == ()
-    assert foreign_processes(lent, seen(2, occupants=None)) == ()
+    assert foreign_processes(lent, seen(2, processes=None)) == ()
 
 
 def test_what_is_left_of_the_job_before_is_no_intruder_of_a_shared_device() -> None:
@@ -186,7 +186,7 @@ def test_a_device_that_came_back_is_dirty_until_a_later_look_finds_it_clean() ->
     back = given_back()
     assert (back.state, back.reason) == (DeviceState.DIRTY, "after job 7: not looked at since")
     clean = now_at(11, seen(10.5), back)
-    assert (clean.state, clean.left, clean.returned) == (DeviceState.FREE, frozenset(), None)
+    assert (clean.state, clean.uncleaned_jobs, clean.returned_at) == (DeviceState.FREE, frozenset(), None)
 
 
 def test_what_is_still_on_it_is_said() -> None:
@@ -220,11 +220,11 @@ def test_a_shared_device_is_lent_on_while_one_of_its_jobs_leaves() -> None:
     going = now_at(
         3, seen(2.9, ProcessOnDevice(5, job="7"), ProcessOnDevice(6, job="8"), used=70 * GIB), both, "8"
     )
-    assert (going.state, going.left) == (DeviceState.LENT, frozenset({"7"}))
+    assert (going.state, going.uncleaned_jobs) == (DeviceState.ALLOCATED, frozenset({"7"}))
     still = now_at(4, seen(3.5, ProcessOnDevice(5, job="7")), going, "8")
-    assert (still.state, still.left) == (DeviceState.LENT, frozenset({"7"}))
+    assert (still.state, still.uncleaned_jobs) == (DeviceState.ALLOCATED, frozenset({"7"}))
     gone = now_at(5, seen(4.5, ProcessOnDevice(6, job="8"), used=70 * GIB), still, "8")
-    assert (gone.state, gone.left) == (DeviceState.LENT, frozenset())
+    assert (gone.state, gone.uncleaned_jobs) == (DeviceState.ALLOCATED, frozenset())
     late = now_at(70, seen(69, ProcessOnDevice(5, job="7")), still, "8")
     assert (late.state, late.reason) == (
         DeviceState.QUARANTINED,
@@ -234,7 +234,11 @@ def test_a_shared_device_is_lent_on_while_one_of_its_jobs_leaves() -> None:
 
 def test_a_job_that_gets_the_device_again_has_not_left_it() -> None:
     again = now_at(12, seen(10.5), given_back(), "7")
-    assert (again.state, again.left, again.returned) == (DeviceState.LENT, frozenset(), None)
+    assert (again.state, again.uncleaned_jobs, again.returned_at) == (
+        DeviceState.ALLOCATED,
+        frozenset(),
+        None,
+    )
 
 
 # --- what was said
@@ -253,8 +257,8 @@ def test_who_looked_and_resumed_has_said_what_is_normal() -> None:
     back = now_at(20, seen(19.5, used=5 * GIB), given_back())
     fine = clear_status(back, seen(19.5, used=5 * GIB), 20)
     assert now_at(21, seen(20.5, used=5 * GIB), fine).state is DeviceState.FREE
-    assert clear_status(back, seen(19.5, FOREIGNER), 20).baseline == back.baseline
-    assert clear_status(back, None, 20).baseline == back.baseline
+    assert clear_status(back, seen(19.5, FOREIGNER), 20).baseline_bytes == back.baseline_bytes
+    assert clear_status(back, None, 20).baseline_bytes == back.baseline_bytes
 
 
 def test_who_resumed_what_nobody_has_seen_since_waits_for_a_look() -> None:
@@ -308,15 +312,15 @@ def test_a_device_is_free_only_after_a_fresh_look_that_found_nobody_on_it(
             next_status(StatusInput(standing, look or None, holders, None, moment(at))),
         )
         assert standing.holders == holders
-        assert not standing.left & holders
+        assert not standing.uncleaned_jobs & holders
         if standing.state is DeviceState.FREE:
             assert look
             assert not holders
-            assert look.at >= at - care.stale_s
-            assert not look.occupants
+            assert look.at >= at - care.max_reading_age_s
+            assert not look.processes
             assert not look.lost
             assert before is None or not before.holders  # never without a look since it came back
-        if standing.state is DeviceState.LENT:
+        if standing.state is DeviceState.ALLOCATED:
             assert holders
 
 
@@ -340,8 +344,8 @@ def test_what_a_slow_device_is_kept_with_is_what_the_next_daemon_begins_with() -
 def test_after_a_long_time_without_a_daemon_there_is_time_for_a_look(within_s: float, left_s: float) -> None:
     care = CleanupRules(clean_within_s=within_s)
     begins = restore_status(Remembered(IDLE_BYTES, frozenset({"7"}), 10.0), moment(5000), care)
-    assert begins.returned == 5000 + left_s - within_s
-    assert restore_status(Remembered(IDLE_BYTES), moment(5000), care).baseline == IDLE_BYTES
+    assert begins.returned_at == 5000 + left_s - within_s
+    assert restore_status(Remembered(IDLE_BYTES), moment(5000), care).baseline_bytes == IDLE_BYTES
 
 
 def test_a_name_stays_with_its_device_when_the_driver_counts_anew() -> None:
@@ -356,6 +360,6 @@ def test_processes_in_words_are_two_and_a_number() -> None:
 
 
 def test_whose_every_process_is_is_known_or_not() -> None:
-    assert seen(1, FOREIGNER, ProcessOnDevice(5, job="7")).tells
-    assert not seen(1, FOREIGNER, STRANGER).tells
-    assert not seen(1, occupants=None).tells
+    assert seen(1, FOREIGNER, ProcessOnDevice(5, job="7")).owners_known
+    assert not seen(1, FOREIGNER, STRANGER).owners_known
+    assert not seen(1, processes=None).owners_known

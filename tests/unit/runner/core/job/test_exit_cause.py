@@ -2,7 +2,13 @@ import pytest
 
 from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
 
-NOTHING = {"oom_seen": False, "engine_error": "", "result_cause": None, "result_message": "", "reports": True}
+NOTHING = {
+    "oom_seen": False,
+    "engine_error": "",
+    "result_cause": None,
+    "result_message": "",
+    "writes_result": True,
+}
 
 
 def evidence(exit_code: int | None, **known: object) -> Evidence:
@@ -15,7 +21,7 @@ def evidence(exit_code: int | None, **known: object) -> Evidence:
         pytest.param(evidence(None), "vanished", id="nobody-knows"),
         pytest.param(evidence(0, result_cause="completed"), "completed", id="done"),
         pytest.param(evidence(0), "no_result", id="zero-is-not-believed"),
-        pytest.param(evidence(0, reports=False), "completed", id="zero-of-a-program"),
+        pytest.param(evidence(0, writes_result=False), "completed", id="zero-of-a-program"),
         pytest.param(evidence(137, oom_seen=True), "host_oom", id="kernel"),
         pytest.param(evidence(1, oom_seen=True), "host_oom", id="child-of-a-failure"),
         pytest.param(evidence(143, oom_seen=True), "terminated", id="told-to-stop-after-a-child-was-killed"),
@@ -53,31 +59,37 @@ def test_the_programs_own_words_explain_its_own_codes() -> None:
 
 
 def test_a_program_that_saved_nothing_has_asked_to_be_started_again() -> None:
-    assert explain_exit(evidence(75, reports=False)) == ("stopped", "asked to be started again (exit 75)")
-    assert explain_exit(evidence(75, reports=False, result_message="later")) == ("stopped", "later")
-    assert explain_exit(evidence(75, reports=False, saved=True)) == ("stopped", "stopped after saving")
+    assert explain_exit(evidence(75, writes_result=False)) == (
+        "stopped",
+        "asked to be started again (exit 75)",
+    )
+    assert explain_exit(evidence(75, writes_result=False, result_message="later")) == ("stopped", "later")
+    assert explain_exit(evidence(75, writes_result=False, has_checkpoint=True)) == (
+        "stopped",
+        "stopped after saving",
+    )
     assert explain_exit(evidence(75)) == ("stopped", "stopped after saving")
 
 
 def test_exit_0_may_be_no_more_than_the_answer_to_a_wish_to_stop() -> None:
-    answer = evidence(0, reports=False, asked=True)
+    answer = evidence(0, writes_result=False, stop_requested=True)
     assert (explain_exit(answer)[0], is_complete(answer)) == ("stopped", False)
-    assert is_complete(evidence(0, reports=False))
-    done = evidence(0, reports=False, asked=True, result_cause="completed")
+    assert is_complete(evidence(0, writes_result=False))
+    done = evidence(0, writes_result=False, stop_requested=True, result_cause="completed")
     assert (explain_exit(done), is_complete(done)) == (("completed", ""), True)
-    other = evidence(0, reports=False, asked=True, result_cause="stopped")
+    other = evidence(0, writes_result=False, stop_requested=True, result_cause="stopped")
     assert (explain_exit(other)[0], is_complete(other)) == ("no_result", False)
 
 
 def test_a_code_that_a_program_did_not_explain_is_named() -> None:
-    assert explain_exit(evidence(78, reports=False)) == ("invalid_spec", "invalid spec (exit code 78)")
+    assert explain_exit(evidence(78, writes_result=False)) == ("invalid_spec", "invalid spec (exit code 78)")
     assert explain_exit(evidence(78)) == ("invalid_spec", "invalid spec")
 
 
 def test_a_program_that_was_killed_for_memory_is_told_the_setting_and_its_size() -> None:
-    said = explain_exit(evidence(137, oom_seen=True, reports=False, memory="128MiB"))
+    said = explain_exit(evidence(137, oom_seen=True, writes_result=False, memory_limit="128MiB"))
     assert said == ("host_oom", "the kernel killed a process; raise resources.memory (128MiB)")
-    trained = explain_exit(evidence(137, oom_seen=True, memory="128MiB"))
+    trained = explain_exit(evidence(137, oom_seen=True, memory_limit="128MiB"))
     assert trained == ("host_oom", "the kernel killed a process for memory (resources.memory)")
 
 

@@ -102,7 +102,7 @@ def test_a_list_is_what_it_holds(sign: Operator, operand: FactValue, truth: bool
     ],
 )
 def test_the_facts_that_decided_are_named(condition: Condition, decided: list[str]) -> None:
-    assert [reading.words for reading in evaluate(condition, FACTS).readings] == decided
+    assert [reading.text for reading in evaluate(condition, FACTS).fact_uses] == decided
 
 
 def test_every_comparison_of_a_condition_is_found() -> None:

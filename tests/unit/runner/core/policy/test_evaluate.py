@@ -57,8 +57,8 @@ RESUME = Rule("again", Verb.RESUME)
 def test_the_first_true_rule_answers_and_all_are_weighed() -> None:
     rules = (Rule("a", Verb.HOLD, is_("nan", value=True)), RESUME, Rule("c", Verb.GIVE_UP))
     decision = after({"nan": False}, *rules)
-    assert (decision.verdict.rule, decision.verdict.verb) == ("again", Verb.RESUME)
-    assert [(each.rule, each.truth, each.note) for each in decision.weighed] == [
+    assert (decision.action.rule, decision.action.verb) == ("again", Verb.RESUME)
+    assert [(each.rule, each.truth, each.note) for each in decision.rule_results] == [
         ("a", False, ""),
         ("again", True, "answers"),
         ("c", True, "an earlier rule has answered"),
@@ -67,12 +67,12 @@ def test_the_first_true_rule_answers_and_all_are_weighed() -> None:
 
 def test_where_no_rule_answers_a_person_does() -> None:
     decision = after({"cause": "killed"}, Rule("a", Verb.RESUME, is_("nan", value=True)))
-    assert decision.verdict == Action(Verb.HOLD, "", "no rule answers: killed")
+    assert decision.action == Action(Verb.HOLD, "", "no rule answers: killed")
 
 
 def test_a_rule_that_only_speaks_does_not_end_the_search() -> None:
     decision = after({}, Rule("what-if", Verb.GIVE_UP, mode=Mode.LOG, why="too often"), RESUME)
-    assert decision.verdict.rule == "again"
+    assert decision.action.rule == "again"
     assert decision.advice == (Advice("what-if", "too often"),)
 
 
@@ -81,7 +81,7 @@ def test_a_spent_rule_gives_up_holds_or_hands_over_as_it_says() -> None:
     verbs = {
         spent: after(
             {"cause": "killed"}, replace(RESUME, tries=1, spent=spent), Rule("b", Verb.RESUME), history=used
-        ).verdict
+        ).action
         for spent in OnExhausted
     }
     assert [(spent, verdict.verb, verdict.rule) for spent, verdict in verbs.items()] == [
@@ -95,10 +95,10 @@ def test_tries_are_counted_by_root_and_effective_spec() -> None:
     rule = replace(RESUME, tries=1)
     history = after({"root": "a"}, rule).history
     assert history.tried == (RuleTally("a", "spec", 1, "again"),)
-    assert after({"root": "a"}, rule, history=history).verdict.verb is Verb.GIVE_UP
-    assert after({"root": "b"}, rule, history=history).verdict.verb is Verb.RESUME
+    assert after({"root": "a"}, rule, history=history).action.verb is Verb.GIVE_UP
+    assert after({"root": "b"}, rule, history=history).action.verb is Verb.RESUME
     other_spec = Situation({"root": "a"}, NOW, NOW, "other spec")
-    assert decide(policy(rule), DecisionPoint.EXIT, history, other_spec).verdict.verb is Verb.RESUME
+    assert decide(policy(rule), DecisionPoint.EXIT, history, other_spec).action.verb is Verb.RESUME
 
 
 def test_a_rule_that_changes_the_spec_cannot_run_out_of_the_count() -> None:
@@ -106,14 +106,14 @@ def test_a_rule_that_changes_the_spec_cannot_run_out_of_the_count() -> None:
     history = after({"root": "a"}, rule).history
     assert history.tried == (RuleTally("a", "", 1, "again"),)
     halved = Situation({"root": "a"}, NOW, NOW, "halved")
-    assert decide(policy(rule), DecisionPoint.EXIT, history, halved).verdict.verb is Verb.GIVE_UP
+    assert decide(policy(rule), DecisionPoint.EXIT, history, halved).action.verb is Verb.GIVE_UP
 
 
 def test_progress_gives_the_tries_back() -> None:
     rule = replace(RESUME, tries=1)
     history = after({"root": "a"}, rule).history
     decision = after({"root": "a", "progress.advanced": True}, rule, history=history)
-    assert decision.verdict.verb is Verb.RESUME
+    assert decision.action.verb is Verb.RESUME
     assert decision.history.tried == (RuleTally("a", "spec", 1, "again"),)
 
 
@@ -129,10 +129,10 @@ def test_a_plain_program_is_told_of_no_knob_that_it_never_had(
 ) -> None:
     rule = replace(RESUME, adjust=(Adjustment(knob, "halve"),))
     decision = after({"cause": cause, "turnable": False, **position}, rule)
-    assert (decision.verdict.verb, decision.verdict.reason) == (Verb.GIVE_UP, said)
-    assert decision.weighed[0].note == "a plain program has no knob for it"
+    assert (decision.action.verb, decision.action.reason) == (Verb.GIVE_UP, said)
+    assert decision.rule_results[0].note == "a plain program has no knob for it"
     trained = after({"cause": cause, **position}, rule)
-    assert trained.verdict.reason.endswith(f", and {knob} cannot go any further")
+    assert trained.action.reason.endswith(f", and {knob} cannot go any further")
 
 
 OUT_OF_DEVICE_MEMORY = (
@@ -143,7 +143,7 @@ OUT_OF_DEVICE_MEMORY = (
 def test_half_of_what_a_plain_program_never_told_is_no_remedy() -> None:
     rule = replace(RESUME, adjust=HALVE)
     decision = after({"oom.device": True, "cause": "exception", "turnable": False}, rule)
-    assert (decision.verdict.verb, decision.verdict.reason) == (Verb.GIVE_UP, OUT_OF_DEVICE_MEMORY)
+    assert (decision.action.verb, decision.action.reason) == (Verb.GIVE_UP, OUT_OF_DEVICE_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -156,29 +156,29 @@ def test_half_of_what_a_plain_program_never_told_is_no_remedy() -> None:
     ids=["nobody-knows", "a-training", "its-job-file-says-so"],
 )
 def test_whatever_may_have_a_micro_batch_gets_half_of_it(known: Facts) -> None:
-    assert after(known, replace(RESUME, adjust=HALVE)).verdict.adjust == HALVE
+    assert after(known, replace(RESUME, adjust=HALVE)).action.adjust == HALVE
 
 
 def test_a_setting_that_is_written_down_as_a_word_can_be_given_to_a_plain_program() -> None:
     safer = (Adjustment(Setting.PRECISION, "safer"),)
-    assert after({"nan": True, "turnable": False}, replace(RESUME, adjust=safer)).verdict.adjust == safer
+    assert after({"nan": True, "turnable": False}, replace(RESUME, adjust=safer)).action.adjust == safer
 
 
 def test_a_plain_program_may_run_out_of_devices_all_the_same() -> None:
     rule = replace(RESUME, adjust=OTHER)
     known: Facts = {"cause": "device_out_of_memory", "device.others": 0, "turnable": False}
-    said = after(known, rule).verdict.reason
+    said = after(known, rule).action.reason
     assert said == "device out of memory, and device cannot go any further"
 
 
 def test_of_several_remedies_those_that_go_further_are_used() -> None:
     rule = replace(RESUME, adjust=(*HALVE, Adjustment(Setting.WORKERS, "halve")))
     decision = after({"effective.micro_batch": 1, "effective.workers": 3}, rule)
-    assert decision.verdict.adjust == (Adjustment(Setting.WORKERS, "halve"),)
-    assert "workers 3 → 1" in decision.verdict.reason
+    assert decision.action.adjust == (Adjustment(Setting.WORKERS, "halve"),)
+    assert "workers 3 → 1" in decision.action.reason
     spent = after({"effective.micro_batch": 1, "effective.workers": 0}, rule)
     assert (
-        spent.verdict.reason
+        spent.action.reason
         == "ended, and nobody knows why, and micro-batch and workers cannot go any further"
     )
 
@@ -194,7 +194,7 @@ def test_of_several_remedies_those_that_go_further_are_used() -> None:
     ],
 )
 def test_a_remedy_reads_as_what_it_changes(adjustment: Adjustment, known: Facts, said: str) -> None:
-    assert f"with {said}: " in after(known, replace(RESUME, adjust=(adjustment,))).verdict.reason
+    assert f"with {said}: " in after(known, replace(RESUME, adjust=(adjustment,))).action.reason
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_a_remedy_reads_as_what_it_changes(adjustment: Adjustment, known: Facts,
 )
 def test_a_remedy_that_changes_nothing_is_spent(adjustment: Adjustment, known: Facts) -> None:
     decision = after(known, replace(RESUME, adjust=(adjustment,)))
-    assert decision.verdict.verb is Verb.GIVE_UP
-    assert "cannot go any further" in decision.verdict.reason
+    assert decision.action.verb is Verb.GIVE_UP
+    assert "cannot go any further" in decision.action.reason
 
 
 @pytest.mark.parametrize(
@@ -224,18 +224,18 @@ def test_a_remedy_that_changes_nothing_is_spent(adjustment: Adjustment, known: F
     ],
 )
 def test_a_verdict_says_where_it_begins(start: StartPoint, known: Facts, said: str) -> None:
-    verdict = after(known, replace(RESUME, start=start)).verdict
+    verdict = after(known, replace(RESUME, start=start)).action
     assert verdict.start == start
     assert verdict.reason.startswith(f"resume {said}: ")
 
 
 def test_the_words_of_the_author_are_part_of_the_reason() -> None:
-    verdict = after({"cause": "killed", "phase": "eval"}, replace(RESUME, why="it happens")).verdict
+    verdict = after({"cause": "killed", "phase": "eval"}, replace(RESUME, why="it happens")).action
     assert verdict.reason == "resume from the newest checkpoint: killed in eval (it happens)"
 
 
 def test_a_restart_begins_at_step_0() -> None:
-    verdict = after(SAVED, Rule("anew", Verb.RESTART)).verdict
+    verdict = after(SAVED, Rule("anew", Verb.RESTART)).action
     assert (verdict.verb, verdict.reason) == (
         Verb.RESTART,
         "restart from step 0: ended, and nobody knows why",
@@ -246,12 +246,12 @@ def test_a_restart_begins_at_step_0() -> None:
 
 
 def test_an_end_that_is_no_success_is_not_finished() -> None:
-    verdict = after({"exit.class": "no_result"}, Rule("done", Verb.FINISH)).verdict
+    verdict = after({"exit.class": "no_result"}, Rule("done", Verb.FINISH)).action
     assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.NOT_DONE)
 
 
 def test_a_success_is() -> None:
-    verdict = after({"exit.class": "success", "cause": "completed"}, Rule("done", Verb.FINISH)).verdict
+    verdict = after({"exit.class": "success", "cause": "completed"}, Rule("done", Verb.FINISH)).action
     assert verdict == Action(Verb.FINISH, "done", "finish: completed")
 
 
@@ -281,13 +281,13 @@ def test_a_success_is() -> None:
 def test_a_resume_needs_a_checkpoint_that_can_be_used(
     known: Facts, start: StartPoint, verb: Verb, limit: Guard | None
 ) -> None:
-    verdict = after(known, replace(RESUME, start=start)).verdict
+    verdict = after(known, replace(RESUME, start=start)).action
     assert (verdict.verb, verdict.limit) == (verb, limit)
 
 
 def test_checkpoints_that_are_gone_are_no_reason_to_begin_anew() -> None:
     seen = after(SAVED, RESUME).history
-    verdict = after({"checkpoint.present": False}, RESUME, history=seen).verdict
+    verdict = after({"checkpoint.present": False}, RESUME, history=seen).action
     assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.LOST_CHECKPOINTS)
 
 
@@ -300,7 +300,7 @@ def test_checkpoints_that_are_gone_are_no_reason_to_begin_anew() -> None:
     ],
 )
 def test_what_a_container_says_makes_nothing_free(known: Facts, charged: bool) -> None:  # noqa: FBT001
-    verdict = after(known, Rule("free", Verb.RESUME, is_("exit.code", 75), charge=False)).verdict
+    verdict = after(known, Rule("free", Verb.RESUME, is_("exit.code", 75), charge=False)).action
     assert (verdict.charged, verdict.limit) == (charged, Guard.NOT_FREE if charged else None)
 
 
@@ -308,7 +308,7 @@ def test_what_the_runner_knows_does() -> None:
     decision = after(
         {"preempted": True}, Rule("free", Verb.RESUME, is_("preempted", value=True), charge=False)
     )
-    assert (decision.verdict.charged, decision.history.charged, decision.history.attempts) == (False, 0, 1)
+    assert (decision.action.charged, decision.history.charged, decision.history.attempts) == (False, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +316,12 @@ def test_what_the_runner_knows_does() -> None:
     [("cancel", Verb.GIVE_UP), ("hold", Verb.HOLD), ("restart", Verb.RESUME), ("none", Verb.RESUME)],
 )
 def test_a_person_comes_before_every_rule(request_: str, verb: Verb) -> None:
-    assert after({"operator.request": request_}, RESUME).verdict.verb is verb
+    assert after({"operator.request": request_}, RESUME).action.verb is verb
 
 
 def test_where_a_person_came_first_no_rule_is_said_to_have_answered() -> None:
     asked = after({"operator.request": "hold"}, replace(RESUME, name="first"), RESUME)
-    assert [each.note for each in asked.weighed] == [
+    assert [each.note for each in asked.rule_results] == [
         "would answer; what was asked for comes first",
         "an earlier rule has answered",
     ]
@@ -329,7 +329,7 @@ def test_where_a_person_came_first_no_rule_is_said_to_have_answered() -> None:
 
 def test_work_that_is_done_stays_done() -> None:
     known = {"operator.request": "cancel", "exit.class": "success"}
-    assert after(known, Rule("done", Verb.FINISH)).verdict.verb is Verb.FINISH
+    assert after(known, Rule("done", Verb.FINISH)).action.verb is Verb.FINISH
 
 
 # --- Ceilings
@@ -339,7 +339,7 @@ def test_the_attempts_are_those_that_were_charged() -> None:
     ceilings = Ceilings(attempts=3)
     last = Situation({"cause": "killed"}, NOW, NOW - HOUR)
     verdicts = [
-        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(charged=charged), last).verdict
+        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(charged=charged), last).action
         for charged in (1, 2)
     ]
     assert [verdict.verb for verdict in verdicts] == [Verb.RESUME, Verb.GIVE_UP]
@@ -347,14 +347,14 @@ def test_the_attempts_are_those_that_were_charged() -> None:
     assert verdicts[1].limit is Guard.ATTEMPTS
     only = policy(RESUME, ceilings=Ceilings(attempts=1))
     ruling = decide(only, DecisionPoint.EXIT, History(), last)
-    assert ruling.verdict.reason == "its one attempt is used; the last: killed"
+    assert ruling.action.reason == "its one attempt is used; the last: killed"
 
 
 def test_running_time_is_counted_over_all_attempts() -> None:
     ceilings = Ceilings(wall=timedelta(hours=5))
     last = Situation({}, NOW, NOW - HOUR)
     verdicts = [
-        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(ran=ran * HOUR), last).verdict
+        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(ran=ran * HOUR), last).action
         for ran in (3, 4)
     ]
     assert [(verdict.verb, verdict.limit) for verdict in verdicts] == [
@@ -377,7 +377,7 @@ def test_without_progress_the_same_is_not_tried_for_ever() -> None:
     for _ in range(3):
         decision = after({"root": "a", "progress.advanced": False}, RESUME, history=history)
         history = decision.history
-        verdicts.append(decision.verdict)
+        verdicts.append(decision.action)
     assert [verdict.verb for verdict in verdicts] == [Verb.RESUME, Verb.RESUME, Verb.GIVE_UP]
     assert verdicts[2].limit is Guard.NO_PROGRESS
 
@@ -388,7 +388,7 @@ def test_what_has_changed_is_another_experiment_but_another_device_is_not() -> N
         after({"root": "a", "progress.advanced": False}, replace(RESUME, adjust=adjust), history=stuck)
         for adjust in (HALVE, OTHER)
     ]
-    assert [each.verdict.verb for each in remedied] == [Verb.RESUME, Verb.GIVE_UP]
+    assert [each.action.verb for each in remedied] == [Verb.RESUME, Verb.GIVE_UP]
 
 
 def test_a_storm_is_held_whether_charged_or_not() -> None:
@@ -397,12 +397,12 @@ def test_a_storm_is_held_whether_charged_or_not() -> None:
     starts = (NOW - timedelta(minutes=2), NOW - timedelta(minutes=1))
     verdict = decide(
         policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(starts=starts), short
-    ).verdict
+    ).action
     assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.STORM)
     assert "3 attempts started within 10 min" in verdict.reason
     long_ago = History(starts=(NOW - HOUR, NOW - timedelta(minutes=1)))
     assert (
-        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, long_ago, short).verdict.verb
+        decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, long_ago, short).action.verb
         is Verb.RESUME
     )
 
@@ -411,18 +411,18 @@ def test_starts_that_a_person_asked_for_are_part_of_no_storm() -> None:
     ceilings, history = Ceilings(storm=RestartRate(2, timedelta(minutes=10))), History()
     short = Situation({}, NOW, NOW - timedelta(seconds=5))
     for _ in range(5):
-        history = history.asked_for().ended(NOW, timedelta(seconds=5))
+        history = history.request_next().add_attempt(NOW, timedelta(seconds=5))
     assert (history.attempts, history.starts, history.wanted) == (5, (), False)
     first = decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, history, short)
-    assert first.verdict.verb is Verb.RESUME
+    assert first.action.verb is Verb.RESUME
     second = decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, first.history, short)
-    assert second.verdict.limit is Guard.STORM  # these it started itself
+    assert second.action.limit is Guard.STORM  # these it started itself
 
 
 def test_a_ceiling_does_not_stand_in_the_way_of_a_success() -> None:
     full = History(charged=100, ran=timedelta(days=999))
     assert (
-        after({"exit.class": "success"}, Rule("done", Verb.FINISH), history=full).verdict.verb is Verb.FINISH
+        after({"exit.class": "success"}, Rule("done", Verb.FINISH), history=full).action.verb is Verb.FINISH
     )
 
 
@@ -489,8 +489,8 @@ def test_the_longest_wait_is_the_longest_with_jitter_too() -> None:
 
 def test_progress_makes_the_wait_short_again() -> None:
     stuck = History(setbacks=5)
-    assert after({}, RESUME, history=stuck).verdict.delay == timedelta(seconds=160)
-    assert after({"progress.advanced": True}, RESUME, history=stuck).verdict.delay == timedelta(seconds=5)
+    assert after({}, RESUME, history=stuck).action.delay == timedelta(seconds=160)
+    assert after({"progress.advanced": True}, RESUME, history=stuck).action.delay == timedelta(seconds=5)
 
 
 # --- While it runs
@@ -505,19 +505,19 @@ def watch(known: Facts, *rules: Rule, ceilings: Ceilings | None = None) -> Polic
 
 def test_a_rule_stops_when_it_is_true_and_only_then() -> None:
     rule = Rule("stalled", Verb.STOP, is_("heartbeat.age_over_limit", value=True))
-    verbs = [watch(known, rule).verdict.verb for known in ({"heartbeat.age_over_limit": True}, {})]
+    verbs = [watch(known, rule).action.verb for known in ({"heartbeat.age_over_limit": True}, {})]
     assert verbs == [Verb.STOP, Verb.KEEP]
 
 
 def test_a_stop_says_in_which_phase() -> None:
     rule = Rule("too-long", Verb.STOP, is_("phase", "train"))
-    assert watch({"phase": "train"}, rule).verdict.reason == "stop: too long, in train"
+    assert watch({"phase": "train"}, rule).action.reason == "stop: too long, in train"
 
 
 def test_a_rule_without_a_fact_stops_nothing() -> None:
     decision = watch({}, Rule("always", Verb.STOP, ALWAYS))
-    assert decision.verdict.verb is Verb.KEEP
-    assert decision.weighed[0].note == "no fact speaks for it: a running attempt is not disturbed"
+    assert decision.action.verb is Verb.KEEP
+    assert decision.rule_results[0].note == "no fact speaks for it: a running attempt is not disturbed"
 
 
 def test_advice_is_given_beside_the_verdict() -> None:
@@ -526,11 +526,11 @@ def test_advice_is_given_beside_the_verdict() -> None:
         Rule("stop-it", Verb.STOP, is_("phase", "train")),
     )
     decision = watch({"phase": "train"}, *rules)
-    assert (decision.verdict.verb, decision.advice) == (Verb.STOP, (Advice("a-word", "a word, in train"),))
+    assert (decision.action.verb, decision.advice) == (Verb.STOP, (Advice("a-word", "a word, in train"),))
 
 
 def test_an_attempt_is_stopped_when_the_running_time_is_used() -> None:
-    verdict = watch({}, ceilings=Ceilings(wall=HOUR)).verdict
+    verdict = watch({}, ceilings=Ceilings(wall=HOUR)).action
     assert (verdict.verb, verdict.limit, verdict.reason) == (
         Verb.STOP,
         Guard.WALL,
@@ -569,20 +569,20 @@ def change(known: Facts, verb: Verb = Verb.RESUME, history: History | None = Non
 def test_a_running_attempt_is_resumed_with_a_change_only_where_that_loses_nothing(
     known: Facts, verb: Verb, limit: Guard | None
 ) -> None:
-    verdict = change(known).verdict
+    verdict = change(known).action
     assert (verdict.verb, verdict.limit) == (verb, limit)
 
 
 def test_a_restart_for_a_change_says_what_spoke_for_it() -> None:
-    verdict = change({}, Verb.RESTART).verdict
+    verdict = change({}, Verb.RESTART).action
     assert (verdict.verb, verdict.reason) == (Verb.RESTART, "restart from step 0: econ.best resume")
     assert not verdict.charged
 
 
 def test_a_change_is_kept_away_when_no_rule_speaks_for_it() -> None:
-    assert decide(Policy("c"), DecisionPoint.CHANGE, History(), Situation({}, NOW)).verdict.verb is Verb.KEEP
+    assert decide(Policy("c"), DecisionPoint.CHANGE, History(), Situation({}, NOW)).action.verb is Verb.KEEP
     rule = Rule("keep", Verb.KEEP)
-    kept = decide(Policy("c", on_change=(rule,)), DecisionPoint.CHANGE, History(), Situation({}, NOW)).verdict
+    kept = decide(Policy("c", on_change=(rule,)), DecisionPoint.CHANGE, History(), Situation({}, NOW)).action
     assert kept.reason == "keep: nothing speaks for a change"
 
 
@@ -591,9 +591,9 @@ def test_changes_that_nobody_approved_are_counted() -> None:
     history = change(known).history
     assert history.swaps == 1
     tired = change(known, history=replace(history, swaps=2))
-    assert (tired.verdict.verb, tired.verdict.limit, tired.history.swaps) == (Verb.KEEP, Guard.MAX_SWAPS, 2)
+    assert (tired.action.verb, tired.action.limit, tired.history.swaps) == (Verb.KEEP, Guard.MAX_SWAPS, 2)
     approved = change({**known, "operator.approved": True}, history=replace(history, swaps=2))
-    assert (approved.verdict.verb, approved.history.swaps) == (Verb.RESUME, 2)
+    assert (approved.action.verb, approved.history.swaps) == (Verb.RESUME, 2)
 
 
 @pytest.mark.parametrize(("gain", "pays"), [(1.15, True), (1.149, False), (2, True)])
@@ -622,18 +622,18 @@ def test_a_person_s_pardon_clears_what_was_used_up_and_keeps_what_was_seen() -> 
         (RuleTally("a", "b", 2),),
         had_checkpoint=True,
     )
-    assert used.pardoned() == History(attempts=9, starts=(NOW,), had_checkpoint=True, wanted=True)
+    assert used.reset_counters() == History(attempts=9, starts=(NOW,), had_checkpoint=True, wanted=True)
 
 
 def test_a_revision_is_another_experiment_under_the_same_ceilings() -> None:
     used = History(9, 8, 7, 2, HOUR, (NOW,), (RuleTally("a", "b", 1, "c"),), (RuleTally("a", "b", 2),))
-    assert used.revised() == History(9, 8, 0, 2, HOUR, (NOW,))
+    assert used.reset_tallies() == History(9, 8, 0, 2, HOUR, (NOW,))
 
 
 def test_only_so_many_starts_are_remembered() -> None:
     history = History()
     for number in range(KEPT_STARTS + 5):
-        history = history.ended(NOW + number * HOUR, HOUR)
+        history = history.add_attempt(NOW + number * HOUR, HOUR)
     assert len(history.starts) == KEPT_STARTS
     assert history.starts[-1] == NOW + (KEPT_STARTS + 4) * HOUR
 
@@ -644,4 +644,4 @@ def test_a_history_and_a_verdict_can_be_kept_as_json() -> None:
     )
     histories, verdicts = TypeAdapter(History), TypeAdapter(Action)
     assert histories.validate_json(histories.dump_json(decision.history)) == decision.history
-    assert verdicts.validate_json(verdicts.dump_json(decision.verdict)) == decision.verdict
+    assert verdicts.validate_json(verdicts.dump_json(decision.action)) == decision.action

@@ -9,7 +9,7 @@ from runner.core.policy.facts import MAX_ENTRIES, MAX_TEXT, DecisionPoint, Fact,
 
 @pytest.mark.parametrize("fact", FACTS.values(), ids=lambda fact: fact.name)
 def test_every_fact_says_what_it_is_and_where_it_comes_from(fact: Fact) -> None:
-    assert fact.moments
+    assert fact.decision_points
     assert fact.meaning
     assert fact.source
     assert bool(fact.values) == (fact.kind is FactKind.WORD)

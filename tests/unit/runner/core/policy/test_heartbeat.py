@@ -27,7 +27,7 @@ def _looks(
 ) -> Heartbeat:
     heartbeat = heartbeat or Heartbeat()
     for now, sign in signs:
-        heartbeat = heartbeat.seen(sign, now)
+        heartbeat = heartbeat.observe(sign, now)
     return heartbeat
 
 
@@ -38,13 +38,18 @@ def _steps(count: int, every_s: float = 1.0) -> Heartbeat:
 
 def test_without_a_report_nothing_is_known() -> None:
     nothing = _looks([(0, None), (1000, None)])
-    assert (nothing.limit_s(), nothing.over(), nothing.rate, nothing.recent) == (None, None, None, None)
+    assert (nothing.limit_s(), nothing.is_over_limit(), nothing.rate, nothing.recent) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_before_a_silence_was_seen_to_end_none_can_have_been_longer_than_its_life_so_far() -> None:
     early = _looks([(8, None), (10, _sign(20)), (11, _sign(20))], Heartbeat(born=2.0))
     assert early.limit_s(floor_s=1) == 40
-    assert _looks([(60, _sign(20))], early).over(floor_s=1) is True
+    assert _looks([(60, _sign(20))], early).is_over_limit(floor_s=1) is True
 
 
 def test_whoever_resumed_has_not_taken_the_steps_before_that() -> None:
@@ -90,24 +95,24 @@ def test_no_limit_is_shorter_than_the_floor() -> None:
 
 def test_silence_below_the_limit_is_not_held_against_it() -> None:
     quiet = _looks([(60.0, _sign(10))], _steps(10))
-    assert (quiet.age_s, quiet.over(floor_s=60)) == (50, False)
+    assert (quiet.age_s, quiet.is_over_limit(floor_s=60)) == (50, False)
 
 
 def test_silence_beyond_the_limit_is() -> None:
     quiet = _looks([(60, _sign(10)), (71, _sign(10))], _steps(10))
-    assert quiet.over(floor_s=60) is True
+    assert quiet.is_over_limit(floor_s=60) is True
 
 
 def test_a_report_that_changes_without_a_step_is_a_sign_of_life() -> None:
     alive = _looks([(50, _sign(10, written=1)), (95, _sign(10, written=2))], _steps(10))
     assert (alive.age_s, alive.idle_s) == (0, 85)
-    assert alive.over(floor_s=20) is False
+    assert alive.is_over_limit(floor_s=20) is False
 
 
 @pytest.mark.parametrize("phase", TIMELESS)
 def test_what_nobody_can_time_has_no_limit(phase: str) -> None:
     long = _looks([(10 + each * 50, _sign(10, phase)) for each in range(200)], _steps(10))
-    assert (long.age_s > 5000, long.limit_s(), long.over()) == (True, None, None)
+    assert (long.age_s > 5000, long.limit_s(), long.is_over_limit()) == (True, None, None)
 
 
 def test_a_silence_belongs_to_the_phase_in_which_it_began() -> None:
@@ -122,12 +127,12 @@ def test_a_phase_in_which_no_silence_has_ended_yet_has_no_limit() -> None:
 
 def test_time_in_which_nobody_looked_is_no_silence() -> None:
     away = _looks([(10_000, _sign(10))], _steps(10))
-    assert (away.age_s, away.over(floor_s=MAX_PROBE_GAP_S)) == (MAX_PROBE_GAP_S, False)
+    assert (away.age_s, away.is_over_limit(floor_s=MAX_PROBE_GAP_S)) == (MAX_PROBE_GAP_S, False)
 
 
 def test_a_report_that_cannot_be_read_is_no_silence_either() -> None:
     deaf = _looks([(20 + each, None) for each in range(500)], _steps(10))
-    assert (deaf.age_s, deaf.over(floor_s=10)) == (0, False)
+    assert (deaf.age_s, deaf.is_over_limit(floor_s=10)) == (0, False)
 
 
 def test_a_clock_that_goes_back_takes_nothing_away() -> None:
@@ -191,6 +196,6 @@ def test_an_age_never_exceeds_the_time_that_was_looked_at(looks: list[tuple[floa
     now, heartbeat = 0.0, Heartbeat()
     for passed, step, phase in looks:
         now += passed
-        heartbeat = heartbeat.seen(_sign(step, phase, items=step), now)
+        heartbeat = heartbeat.observe(_sign(step, phase, items=step), now)
         assert 0 <= heartbeat.age_s <= heartbeat.idle_s
         assert heartbeat.age_s <= now

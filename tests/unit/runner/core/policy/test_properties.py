@@ -70,10 +70,10 @@ def life(
         situation = Situation(known, clock + lasts, clock, effective, "job")
         decision = decide(policy, DecisionPoint.EXIT, history, situation)
         made.append(Made(clock, known, effective, decision, ran))
-        if decision.verdict.verb not in STARTS:
+        if decision.action.verb not in STARTS:
             break
         history, ran = decision.history, ran + lasts
-        clock += lasts + decision.verdict.delay + waits
+        clock += lasts + decision.action.delay + waits
     return made
 
 
@@ -88,7 +88,7 @@ def test_no_policy_starts_more_attempts_than_its_ceilings_allow(
 
 
 def are_within(ceilings: Ceilings, made: Sequence[Made]) -> None:
-    assert sum(each.decision.verdict.charged for each in made) <= ceilings.attempts
+    assert sum(each.decision.action.charged for each in made) <= ceilings.attempts
     starts = [each.started for each in made]
     for number, last in enumerate(starts):
         window = [start for start in starts[: number + 1] if start > last - ceilings.storm.within]
@@ -104,7 +104,7 @@ def test_no_policy_repeats_what_ended_alike_without_progress_more_often_than_it_
     stuck: Counter[tuple[str, str]] = Counter()
     policy = tireless(replace(policy, ceilings=Ceilings(no_progress=policy.ceilings.no_progress)))
     for each in life(policy, story):
-        verdict = each.decision.verdict
+        verdict = each.decision.action
         if each.facts.get("progress.advanced") is True:
             stuck.clear()
         if verdict.charged and each.facts.get("progress.advanced") is False:
@@ -129,7 +129,7 @@ def test_a_container_that_only_talks_gets_no_attempt_for_free(
     ]  # the loader refuses these
     careful = [rule for rule in policy.on_exit if rule not in unexcused]
     policy = tireless(replace(policy, on_exit=(*excused(talk[0][0]), *careful)))
-    assert all(each.decision.verdict.charged for each in life(policy, talk))
+    assert all(each.decision.action.charged for each in life(policy, talk))
 
 
 def excused(known: Facts) -> list[Rule]:
@@ -148,7 +148,7 @@ def test_when_nothing_is_known_nothing_that_runs_is_disturbed(
     moment: DecisionPoint, rest: st.DataObject
 ) -> None:
     policy = rest.draw(policies(moment))
-    verdict = decide(policy, moment, History(), Situation({}, NOW)).verdict
+    verdict = decide(policy, moment, History(), Situation({}, NOW)).action
     assert verdict.verb not in DISTURBS
 
 
@@ -157,8 +157,8 @@ def test_when_nothing_is_known_nothing_that_runs_is_disturbed(
 def test_when_nothing_is_known_no_rule_with_a_condition_answers(policy: Policy) -> None:
     decision = decide(policy, DecisionPoint.EXIT, History(), Situation({}, NOW))
     conditional = {rule.name for rule in policy.on_exit if list(comparisons(rule.when))}
-    assert decision.verdict.rule not in conditional
-    assert all(each.truth is None for each in decision.weighed if each.rule in conditional)
+    assert decision.action.rule not in conditional
+    assert all(each.truth is None for each in decision.rule_results if each.rule in conditional)
 
 
 @pytest.mark.parametrize("moment", list(DecisionPoint))
@@ -178,14 +178,14 @@ def test_to_forget_a_fact_makes_a_condition_unknown_but_never_turns_it_round(
 @given(policies(DecisionPoint.EXIT), facts(DecisionPoint.EXIT))
 def test_the_first_rule_that_is_true_and_acts_answers(policy: Policy, known: Facts) -> None:
     decision = decide(policy, DecisionPoint.EXIT, History(), Situation(known, NOW))
-    handing_over = {each.rule for each in decision.weighed if "the next rule is asked" in each.note}
+    handing_over = {each.rule for each in decision.rule_results if "the next rule is asked" in each.note}
     true = [
         rule.name
-        for rule, each in zip(policy.on_exit, decision.weighed, strict=True)
-        if each.truth and not rule.speaks_only and rule.name not in handing_over
+        for rule, each in zip(policy.on_exit, decision.rule_results, strict=True)
+        if each.truth and not rule.only_advises and rule.name not in handing_over
     ]
     asked = known.get("operator.request") in ("cancel", "hold") and known.get("exit.class") != "success"
-    assert decision.verdict.rule == ("" if asked or not true else true[0])
+    assert decision.action.rule == ("" if asked or not true else true[0])
 
 
 @settings(max_examples=EXAMPLES)
@@ -195,11 +195,11 @@ def test_a_spent_remedy_never_falls_through_by_default(
 ) -> None:
     policy = tireless(replace(policy, on_exit=tuple(map(_by_default, policy.on_exit))), ONCE_MORE)
     for each in life(policy, story):
-        answering = [one for one in each.decision.weighed if one.truth and one.note != "only says so"]
-        if answering and each.decision.verdict.rule:
-            assert each.decision.verdict.rule == answering[0].rule
+        answering = [one for one in each.decision.rule_results if one.truth and one.note != "only says so"]
+        if answering and each.decision.action.rule:
+            assert each.decision.action.rule == answering[0].rule
             spent = "used" in answering[0].note or "any further" in answering[0].note
-            assert not spent or each.decision.verdict.verb is Verb.GIVE_UP
+            assert not spent or each.decision.action.verb is Verb.GIVE_UP
 
 
 def _by_default(rule: Rule) -> Rule:

@@ -72,7 +72,7 @@ def journal(policy: Policy, *ends: Facts, job: str = "7") -> list[Record]:
                 )
             )
         )
-        history, clock = decision.history, clock + HOUR + decision.verdict.delay
+        history, clock = decision.history, clock + HOUR + decision.action.delay
     return kept
 
 
@@ -191,27 +191,27 @@ def test_the_same_policy_decides_as_it_did() -> None:
     kept = journal(POLICY, OOM, OOM, {"exit.class": "success"})
     replayed = replay("7", POLICY, kept)
     assert [
-        (turn.recorded, turn.verdict.verb if turn.verdict else None, turn.certain) for turn in replayed.turns
+        (turn.recorded, turn.action.verb if turn.action else None, turn.certain) for turn in replayed.steps
     ] == [
         ("resume", "resume", True),
         ("resume", "resume", True),
         ("finish", "finish", True),
     ]
-    assert (replayed.made, replayed.goes_on, replayed.lost_s) == (3, False, (7200.0, 7200.0))
+    assert (replayed.attempts_made, replayed.continues, replayed.unsaved_s) == (3, False, (7200.0, 7200.0))
 
 
 def test_a_policy_that_stops_earlier_makes_fewer_attempts() -> None:
     strict = Policy("strict", Ceilings(attempts=1), on_exit=POLICY.on_exit)
     replayed = replay("7", strict, journal(POLICY, OOM, OOM, OOM))
-    assert [turn.verdict.verb if turn.verdict else None for turn in replayed.turns] == ["give_up", None, None]
-    assert (replayed.made, replayed.lost_s) == (1, (3 * 3600.0, 3600.0))
+    assert [turn.action.verb if turn.action else None for turn in replayed.steps] == ["give_up", None, None]
+    assert (replayed.attempts_made, replayed.unsaved_s) == (1, (3 * 3600.0, 3600.0))
 
 
 def test_after_a_different_decision_the_evidence_is_of_another_life() -> None:
     unchanged = Policy("plain", on_exit=(Rule("other", Verb.RESUME),))
     replayed = replay("7", unchanged, journal(POLICY, OOM, OOM))
-    assert [turn.certain for turn in replayed.turns] == [True, False]
-    assert replayed.goes_on
+    assert [turn.certain for turn in replayed.steps] == [True, False]
+    assert replayed.continues
 
 
 @pytest.mark.parametrize(
@@ -221,16 +221,16 @@ def test_after_a_different_decision_the_evidence_is_of_another_life() -> None:
 def test_another_policy_counts_no_start_as_a_storm_that_a_person_asked_for(known: Facts, verb: Verb) -> None:
     storm = RestartRate(3, timedelta(days=1))
     calm = Policy("calm", Ceilings(storm=storm), on_exit=(Rule("other", Verb.RESUME, charge=False),))
-    turns = replay("7", calm, journal(replace(POLICY, ceilings=Ceilings(no_progress=99)), *[known] * 5)).turns
-    assert turns[2].verdict is not None
-    assert turns[2].verdict.verb is verb
+    turns = replay("7", calm, journal(replace(POLICY, ceilings=Ceilings(no_progress=99)), *[known] * 5)).steps
+    assert turns[2].action is not None
+    assert turns[2].action.verb is verb
 
 
 def test_what_is_not_an_end_is_left_out_and_order_does_not_matter() -> None:
     kept = journal(POLICY, OOM, {"exit.class": "success"})
     assert replay("7", POLICY, [{"moment": "watch"}, *reversed(kept)]) == replay("7", POLICY, kept)
     assert replay("7", POLICY, []) == Replay("7", ())
-    assert not Replay("7", ()).goes_on
+    assert not Replay("7", ()).continues
 
 
 @pytest.mark.parametrize(

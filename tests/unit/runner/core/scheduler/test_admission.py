@@ -71,19 +71,19 @@ def test_an_unknown_class_is_refused_with_those_there_are() -> None:
     ],
 )
 def test_quotas_that_can_never_be_met_are_told(quota: Quota, said: str) -> None:
-    site = replace(SITE, rules=SchedulerConfig(quotas=Quotas(user=quota)), waiting=(waiting("0"),))
+    site = replace(SITE, config=SchedulerConfig(quotas=Quotas(user=quota)), pending=(waiting("0"),))
     assert refused(waiting("1"), site) == [said]
     assert (
         refused(
             waiting("1", owner="bob"),
-            replace(site, rules=SchedulerConfig(quotas=Quotas(users={"ada": quota}))),
+            replace(site, config=SchedulerConfig(quotas=Quotas(users={"ada": quota}))),
         )
         == []
     )
 
 
 def test_quotas_of_groups_are_told_too() -> None:
-    site = replace(SITE, rules=SchedulerConfig(quotas=Quotas(group=Quota(devices=1))))
+    site = replace(SITE, config=SchedulerConfig(quotas=Quotas(group=Quota(devices=1))))
     assert refused(replace(waiting("1", gpus(2)), group="lab"), site) == [
         "group lab may have 1 device at a time, and this asks for 2"
     ]
@@ -108,14 +108,14 @@ def test_quotas_of_groups_are_told_too() -> None:
 def test_a_refusal_names_the_condition_that_no_device_meets(
     needs: ResourceRequest, about: RefusalReason
 ) -> None:
-    assert [refusal.about for refusal in check_admission(waiting("1", needs), SITE)] == [about]
+    assert [refusal.reason for refusal in check_admission(waiting("1", needs), SITE)] == [about]
 
 
 def test_jobs_that_are_submitted_together_count_together() -> None:
-    site = replace(SITE, rules=SchedulerConfig(quotas=Quotas(user=Quota(queued=3))), waiting=(waiting("0"),))
+    site = replace(SITE, config=SchedulerConfig(quotas=Quotas(user=Quota(queued=3))), pending=(waiting("0"),))
     assert check_admission(waiting("1"), site, 2) == ()
     (refusal,) = check_admission(waiting("1"), site, 3)
-    assert (refusal.about, refusal.text) == (
-        RefusalReason.TURN,
+    assert (refusal.reason, refusal.text) == (
+        RefusalReason.QUOTA,
         "user ada may have 3 jobs waiting, and has 1; these are 3",
     )

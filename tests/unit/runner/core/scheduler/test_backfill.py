@@ -36,7 +36,7 @@ def test_backfill_takes_what_the_reservation_leaves_for_as_long_as_it_likes() ->
 
 def test_a_job_without_a_limit_or_a_past_is_not_backfilled_before_a_reservation() -> None:
     assert not planned([BIG, waiting("endless", hours=None)], busy=HALF).starts
-    learned = replace(waiting("learned", hours=None), learned_s=HOUR_S)
+    learned = replace(waiting("learned", hours=None), estimated_s=HOUR_S)
     assert list(starts(planned([BIG, learned], busy=HALF))) == ["learned"]
 
 
@@ -47,7 +47,7 @@ def test_a_job_whose_time_is_used_up_still_has_its_devices_to_itself(hours: floa
 
 
 def test_a_job_that_may_last_for_ever_is_reserved_for_as_long_as_is_usual() -> None:
-    endless = replace(BIG, limit_s=None)
+    endless = replace(BIG, time_limit_s=None)
     assert planned([endless], busy=HALF).reservations[0].at_s == NOW_S + 2 * HOUR_S
 
 
@@ -136,7 +136,7 @@ def test_a_quota_of_devices_stops_an_owner_and_nobody_else() -> None:
 
 
 def test_running_jobs_count_against_quotas_of_users_groups_and_sweeps() -> None:
-    job = replace(waiting("a", owner="ada"), group="lab", sweep=JobArray("s", 1))
+    job = replace(waiting("a", owner="ada"), group="lab", array=JobArray("s", 1))
     same = replace(running("r", ["h-0"]), owner="ada", group="lab")
     for quotas in (
         Quotas(user=Quota(jobs=1)),
@@ -144,14 +144,14 @@ def test_running_jobs_count_against_quotas_of_users_groups_and_sweeps() -> None:
         Quotas(groups={"lab": Quota(devices=1)}),
     ):
         assert not planned([job], busy=[same], rules=SchedulerConfig(quotas=quotas)).starts
-    assert not planned([job], busy=[replace(same, sweep=JobArray("s", 1))]).starts
-    assert planned([job], busy=[replace(same, sweep=JobArray("t", 1))]).starts
+    assert not planned([job], busy=[replace(same, array=JobArray("s", 1))]).starts
+    assert planned([job], busy=[replace(same, array=JobArray("t", 1))]).starts
 
 
 def test_a_sweep_runs_so_many_jobs_at_a_time() -> None:
-    queue = [replace(waiting(f"a{i}"), sweep=JobArray("s", 2)) for i in range(4)]
+    queue = [replace(waiting(f"a{i}"), array=JobArray("s", 2)) for i in range(4)]
     assert len(planned(queue).starts) == 2
-    free = [replace(job, sweep=JobArray("s")) for job in queue]
+    free = [replace(job, array=JobArray("s")) for job in queue]
     assert len(planned(free).starts) == 4
 
 
@@ -166,7 +166,7 @@ def test_a_job_that_waits_for_its_own_quota_keeps_no_devices() -> None:
 
 
 def test_the_quota_that_an_overdue_job_waits_for_is_not_given_to_its_owners_other_jobs() -> None:
-    classes = (PriorityClass("normal", 1, bound_s=60.0),)
+    classes = (PriorityClass("normal", 1, starvation_limit_s=60.0),)
     rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=2)}), classes=classes)
     busy = [running("r", ["h-0"], owner="ada")]
     queue = [
@@ -179,7 +179,7 @@ def test_the_quota_that_an_overdue_job_waits_for_is_not_given_to_its_owners_othe
 
 # --- overdue jobs
 
-IMPATIENT = SchedulerConfig(classes=(PriorityClass("normal", 1, bound_s=60.0),), reservations=2)
+IMPATIENT = SchedulerConfig(classes=(PriorityClass("normal", 1, starvation_limit_s=60.0),), reservations=2)
 
 
 def test_every_overdue_job_has_a_reservation() -> None:
@@ -206,11 +206,11 @@ def test_an_overdue_job_at_one_limit_is_spared_its_others_and_those_behind_keep_
 
     Given away, it would be closed in the next plan for the sake of ``swept``, and ``late`` promised nothing.
     """
-    one, devices = JobArray("s", at_a_time=1), ("h-1", "h-2")[:late]
-    busy = [replace(running("r", ["h-0"], hours=3), sweep=one), running("x", devices, hours=2)]
+    one, devices = JobArray("s", max_parallel=1), ("h-1", "h-2")[:late]
+    busy = [replace(running("r", ["h-0"], hours=3), array=one), running("x", devices, hours=2)]
     kept = frozenset({"h-0", "h-2", "h-3"} if late == 1 else ())
     queue = [
-        replace(waiting("swept", gpus(4), age_s=AGES_S), sweep=one),
+        replace(waiting("swept", gpus(4), age_s=AGES_S), array=one),
         waiting("late", replace(gpus(late), avoid=kept), age_s=AGES_S - 1, owner="bob"),
         waiting("early", gpus(early), owner="eve"),
     ]
@@ -245,7 +245,7 @@ def test_not_before_means_not_before() -> None:
 
 
 def test_a_dependent_job_starts_when_the_other_has_ended_as_it_should() -> None:
-    job = replace(waiting("1"), after=(Dependency("x"),))
+    job = replace(waiting("1"), dependencies=(Dependency("x"),))
     assert not planned([job]).starts
     assert planned([job], ended={"x": EndedJob(Outcome.SUCCEEDED, NOW_S - 1)}).starts
     assert not planned([job], ended={"x": EndedJob(Outcome.FAILED, NOW_S - 1)}).starts
@@ -301,9 +301,9 @@ def test_a_maintenance_that_is_over_is_over() -> None:
 
 
 def test_an_empty_queue_and_a_site_without_hosts_are_no_problem() -> None:
-    assert planned([]).waits == {}
+    assert planned([]).pending_reasons == {}
     from runner.core.scheduler.backfill import plan
     from runner.core.scheduler.snapshot import Snapshot
 
     nowhere = plan(Snapshot(NOW_S, (), (waiting("1"),)))
-    assert nowhere.waits["1"].never
+    assert nowhere.pending_reasons["1"].never

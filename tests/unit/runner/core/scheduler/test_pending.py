@@ -28,7 +28,7 @@ BUSY = [running("r", ["h-0", "h-1"], hours=2)]
 
 
 def why(job: PendingJob) -> str:
-    return planned([job], busy=BUSY).waits[job.job_id].why
+    return planned([job], busy=BUSY).pending_reasons[job.job_id].why
 
 
 def test_the_reason_names_what_is_wanted_what_is_free_and_who_has_the_rest() -> None:
@@ -38,7 +38,7 @@ def test_the_reason_names_what_is_wanted_what_is_free_and_who_has_the_rest() -> 
         waiting("1", ResourceRequest(1, GIB, 2, device_bytes=40 * GIB, linked=True)),
     ]
     decided = planned(queue, [host(own=own)], BUSY)
-    assert decided.waits["1"].why == (
+    assert decided.pending_reasons["1"].why == (
         "waits for 2 linked GPUs with >= 40 GiB: 1 free, GPU-3 used by a foreign process (pid 4121, "
         "uid 1007, python), 2 lent, the next until about 19:46, 1 job goes first; starts about 20:46"
     )
@@ -51,7 +51,7 @@ def test_jobs_of_a_higher_class_are_counted_apart() -> None:
         waiting("n2", gpus(4), age_s=98),
         waiting("1", gpus(4), owner="ada"),
     ]
-    said = planned(queue, busy=BUSY).waits["1"].why
+    said = planned(queue, busy=BUSY).pending_reasons["1"].why
     assert "2 jobs of a higher class, 2 jobs more go first" in said
 
 
@@ -59,7 +59,7 @@ def test_several_devices_out_of_service_are_summed_up() -> None:
     own = [out(device, DeviceState.DIRTY, "12 GiB left in use") for device in devices(5)]
     said = (
         planned([waiting("1", gpus(1))], [host(own=[*own, out(devices(6)[5], DeviceState.DRAINED)])])
-        .waits["1"]
+        .pending_reasons["1"]
         .why
     )
     assert said == (
@@ -70,27 +70,27 @@ def test_several_devices_out_of_service_are_summed_up() -> None:
 
 def test_a_state_without_a_reason_stands_alone() -> None:
     own = (out(devices(2)[0], DeviceState.DRAINED), out(devices(2)[1], DeviceState.FOREIGN))
-    said = planned([waiting("1", gpus(1))], [host(own=own)]).waits["1"].why
+    said = planned([waiting("1", gpus(1))], [host(own=own)]).pending_reasons["1"].why
     assert "GPU-0 drained, GPU-1 used by a foreign process;" in said
 
 
 def test_conditions_are_named() -> None:
-    amd = replace(waiting("1"), needs=ResourceRequest(gpus=1, vendor="amd"))
+    amd = replace(waiting("1"), request=ResourceRequest(gpus=1, vendor="amd"))
     assert why(amd).startswith("never starts: no host has 1 AMD GPU beside 1 cpus and 0 GiB")
-    new = replace(waiting("1"), needs=ResourceRequest(gpus=1, models=("B200", "B300"), capability=(10, 0)))
+    new = replace(waiting("1"), request=ResourceRequest(gpus=1, models=("B200", "B300"), capability=(10, 0)))
     assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 beside")
 
 
 def test_free_devices_that_are_kept_say_for_whom() -> None:
     queue = [waiting("big", gpus(4), age_s=99), waiting("long", hours=3), waiting("endless", hours=None)]
-    waits = planned(queue, busy=BUSY).waits
+    waits = planned(queue, busy=BUSY).pending_reasons
     assert "2 free, kept for job big from about 19:46, 2 lent" in waits["long"].why
     assert "job big from about 19:46; a time limit would tell whether it fits before" in waits["endless"].why
 
 
 def test_devices_that_are_kept_for_maintenance_say_so() -> None:
     ahead = (Maintenance(NOW_S + HOUR_S, NOW_S + 9 * HOUR_S, "driver update"),)
-    wait = planned([waiting("1", hours=2)], maintenance=ahead).waits["1"]
+    wait = planned([waiting("1", hours=2)], maintenance=ahead).pending_reasons["1"]
     assert "4 free, kept for driver update at 18:46" in wait.why
     assert wait.why.endswith("starts about 2030-03-18 02:46")
 
@@ -99,16 +99,16 @@ def test_only_what_is_in_the_way_of_a_job_is_named() -> None:
     other = Maintenance(NOW_S + 0.2 * HOUR_S, NOW_S + HOUR_S, "amd", devices=frozenset({"elsewhere"}))
     later = Maintenance(NOW_S + 9 * HOUR_S, NOW_S + 10 * HOUR_S, "next year")
     fan = Maintenance(NOW_S + HOUR_S, NOW_S + 3 * HOUR_S, "fan")
-    wait = planned([waiting("1", hours=2)], maintenance=(other, later, fan)).waits["1"]
+    wait = planned([waiting("1", hours=2)], maintenance=(other, later, fan)).pending_reasons["1"]
     assert wait.why == "waits for 1 GPU: 4 free, kept for fan at 18:46; starts about 20:46"
     elsewhere = replace(fan, hosts=frozenset({"i"}), reason="disk")
-    assert planned([waiting("1", hours=2)], maintenance=(fan, elsewhere)).waits["1"].why == wait.why
+    assert planned([waiting("1", hours=2)], maintenance=(fan, elsewhere)).pending_reasons["1"].why == wait.why
 
 
 def test_a_job_without_devices_is_told_of_a_maintenance_too() -> None:
     fan = Maintenance(NOW_S + HOUR_S, NOW_S + 2 * HOUR_S, "fan")
     job = waiting("1", ResourceRequest(1, GIB), hours=None)
-    assert planned([job], maintenance=(fan,)).waits["1"].why == (
+    assert planned([job], maintenance=(fan,)).pending_reasons["1"].why == (
         "waits for 1 cpus and 1 GiB of memory: kept for fan at 18:46; "
         "a time limit would tell whether it fits before; starts about 19:46"
     )
@@ -121,19 +121,19 @@ def test_during_a_maintenance_everybody_is_told_so() -> None:
         waiting("2", ResourceRequest(64, GIB)),
         waiting("3", ResourceRequest(1, GIB), age_s=9),
     ]
-    waits = planned(queue, maintenance=(fan,)).waits
+    waits = planned(queue, maintenance=(fan,)).pending_reasons
     assert waits["1"].why == "waits for 1 GPU: 0 free, closed for fan until 18:46; starts about 18:46"
     assert waits["2"].never
     assert waits["3"].why.startswith("waits for 1 cpus and 1 GiB of memory: closed for fan until 18:46")
     own = Maintenance(NOW_S - HOUR_S, NOW_S + HOUR_S, "fan", devices=frozenset({"h-0", "h-1"}))
-    said = planned([waiting("1", gpus(3))], busy=BUSY, maintenance=(own,)).waits["1"].why
+    said = planned([waiting("1", gpus(3))], busy=BUSY, maintenance=(own,)).pending_reasons["1"].why
     assert said.startswith("waits for 3 GPUs: 2 free, closed for fan until 18:46; ")
 
 
 def test_a_device_out_of_service_that_is_lent_still_is_counted_once() -> None:
     own = [out(device, DeviceState.DRAINED) for device in devices(2)] + [devices(3)[2]]
     busy = [running("a", ["h-0"], hours=1), running("b", ["h-1"], hours=2), running("c", ["h-2"], hours=3)]
-    said = planned([waiting("1")], [host(own=own)], busy).waits["1"].why
+    said = planned([waiting("1")], [host(own=own)], busy).pending_reasons["1"].why
     assert said.startswith(
         "waits for 1 GPU: 0 free, GPU-0 drained, GPU-1 drained, 1 lent, the next until about 20:46;"
     )
@@ -142,23 +142,23 @@ def test_a_device_out_of_service_that_is_lent_still_is_counted_once() -> None:
 def test_free_devices_that_are_not_linked_are_not_together() -> None:
     own = tuple(SchedulableDevice(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
     busy = [running("r", ["0", "2"])]
-    said = planned([waiting("1", gpus(2, linked=True))], [host(own=own)], busy).waits["1"].why
+    said = planned([waiting("1", gpus(2, linked=True))], [host(own=own)], busy).pending_reasons["1"].why
     assert said.startswith(
         "waits for 2 linked GPUs: 2 free, not together, 2 lent, the next until about 18:46; "
     )
 
 
 def test_what_else_is_scarce_is_said() -> None:
-    busy = replace(BUSY[0], needs=ResourceRequest(30, 255 * GIB, 2))
-    said = planned([waiting("1", ResourceRequest(4, 8 * GIB, 1))], busy=[busy]).waits["1"].why
+    busy = replace(BUSY[0], request=ResourceRequest(30, 255 * GIB, 2))
+    said = planned([waiting("1", ResourceRequest(4, 8 * GIB, 1))], busy=[busy]).pending_reasons["1"].why
     assert "4 cpus wanted and 2 free, 8 GiB of memory wanted and 1 GiB free" in said
-    only = planned([waiting("1", ResourceRequest(4, 8 * GIB))], busy=[busy]).waits["1"].why
+    only = planned([waiting("1", ResourceRequest(4, 8 * GIB))], busy=[busy]).pending_reasons["1"].why
     assert only.startswith("waits for 4 cpus and 8 GiB of memory: 4 cpus wanted")
 
 
 def test_a_device_of_a_job_without_an_end_has_none() -> None:
     queue = [waiting("endless", gpus(4), hours=None, age_s=99), waiting("1")]
-    wait = planned(queue).waits["1"]
+    wait = planned(queue).pending_reasons["1"]
     assert wait.why == "waits for 1 GPU: 0 free, 4 lent; no estimate: job endless has no time limit"
     assert (wait.starts_s, wait.never) == (None, False)
 
@@ -172,16 +172,16 @@ def no_estimate(wait: PendingReason) -> str:
 
 def test_an_estimate_that_would_rest_on_a_job_without_a_known_end_names_it() -> None:
     busy = [running("long", ["h-0", "h-1"], hours=None), running("short", ["h-2", "h-3"], hours=2)]
-    waits = planned([waiting("1", gpus(3))], busy=busy).waits
+    waits = planned([waiting("1", gpus(3))], busy=busy).pending_reasons
     assert no_estimate(waits["1"]) == "long"
     assert "4 lent, the next until about 19:46; no estimate" in waits["1"].why
     old = [running("long", ["h-0", "h-1"], hours=None, ran_s=99 * HOUR_S), busy[1]]
-    assert no_estimate(planned([waiting("1", gpus(3))], busy=old).waits["1"]) == "long"
+    assert no_estimate(planned([waiting("1", gpus(3))], busy=old).pending_reasons["1"]) == "long"
 
 
 def test_an_estimate_that_needs_no_job_without_a_known_end_is_given() -> None:
     busy = [running("long", ["h-0", "h-1"], hours=None), running("short", ["h-2", "h-3"], hours=2)]
-    waits = planned([waiting("1", gpus(2), age_s=99), waiting("2", hours=2)], busy=busy).waits
+    waits = planned([waiting("1", gpus(2), age_s=99), waiting("2", hours=2)], busy=busy).pending_reasons
     assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S)
 
 
@@ -189,29 +189,32 @@ def test_a_job_without_a_known_end_on_other_devices_is_in_no_estimates_way() -> 
     own = (*devices(1), SchedulableDevice("a", "GPU-a", "amd"))
     busy = [running("r", ["h-0"], hours=30), running("long", ["a"], hours=None, ran_s=20 * HOUR_S)]
     job = waiting("1", ResourceRequest(1, GIB, 1, vendor="nvidia"))
-    assert planned([job], [host(own=own)], busy).waits["1"].starts_s == NOW_S + 30 * HOUR_S
-    hungry = [busy[0], replace(busy[1], needs=ResourceRequest(32, GIB, 1))]
-    assert no_estimate(planned([job], [host(own=own)], hungry).waits["1"]) == "long"
-    elsewhere = [hungry[0], replace(running("long", [], hours=None, on="i"), needs=ResourceRequest(32, GIB))]
+    assert planned([job], [host(own=own)], busy).pending_reasons["1"].starts_s == NOW_S + 30 * HOUR_S
+    hungry = [busy[0], replace(busy[1], request=ResourceRequest(32, GIB, 1))]
+    assert no_estimate(planned([job], [host(own=own)], hungry).pending_reasons["1"]) == "long"
+    elsewhere = [
+        hungry[0],
+        replace(running("long", [], hours=None, on="i"), request=ResourceRequest(32, GIB)),
+    ]
     there = [host(own=own), Host("i", 32, 256 * GIB)]
-    assert planned([job], there, elsewhere).waits["1"].starts_s == NOW_S + 30 * HOUR_S
+    assert planned([job], there, elsewhere).pending_reasons["1"].starts_s == NOW_S + 30 * HOUR_S
 
 
 def test_a_job_in_front_of_which_nobody_knows_how_long_it_lasts_is_named() -> None:
     queue = [waiting("big", gpus(4), age_s=99), waiting("long", hours=None, age_s=98), waiting("1", hours=9)]
-    waits = planned(queue, busy=BUSY).waits
+    waits = planned(queue, busy=BUSY).pending_reasons
     assert (waits["big"].starts_s, waits["long"].starts_s) == (NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S)
     assert no_estimate(waits["1"]) == "long"
 
 
 def test_behind_a_reservation_without_a_known_end_nothing_is_promised() -> None:
     queue = [waiting("long", gpus(3), hours=None, age_s=99), waiting("1", gpus(2), hours=9)]
-    waits = planned([*queue, waiting("2", hours=9, age_s=9)], busy=BUSY).waits
+    waits = planned([*queue, waiting("2", hours=9, age_s=9)], busy=BUSY).pending_reasons
     assert waits["long"].starts_s == NOW_S + 2 * HOUR_S
     assert no_estimate(waits["1"]) == "long"
     assert "2" not in waits  # beside the reservation there is room
     own = [running("r", ["h-0", "h-1", "h-2", "h-3"], hours=2)]
-    beside = planned([*queue, waiting("2", hours=9, age_s=9)], busy=own).waits["2"]
+    beside = planned([*queue, waiting("2", hours=9, age_s=9)], busy=own).pending_reasons["2"]
     assert no_estimate(beside) == ""
     assert beside.starts_s is not None
     assert beside.starts_s < NOW_S + 20 * HOUR_S
@@ -219,45 +222,49 @@ def test_behind_a_reservation_without_a_known_end_nothing_is_promised() -> None:
 
 def test_when_a_reservation_begins_is_said_only_where_it_is_known() -> None:
     busy = [running("r", ["h-0", "h-1"], hours=None)]
-    said = planned([waiting("big", gpus(4), age_s=99), waiting("1", hours=30)], busy=busy).waits["1"].why
+    said = (
+        planned([waiting("big", gpus(4), age_s=99), waiting("1", hours=30)], busy=busy)
+        .pending_reasons["1"]
+        .why
+    )
     assert "2 free, kept for job big, 2 lent, 1 job goes first; no estimate: job r has no time limit" in said
 
 
 def test_a_job_that_gives_way_is_gone_soon_and_in_no_estimates_way() -> None:
     idle = running("i", [f"h-{i}" for i in range(4)], hours=None, priority_class="idle", ran_s=9 * HOUR_S)
-    waits = planned([waiting("1", gpus(4), priority_class="urgent")], busy=[idle]).waits
+    waits = planned([waiting("1", gpus(4), priority_class="urgent")], busy=[idle]).pending_reasons
     assert waits["1"].starts_s == NOW_S + 60
     assert "the next until about 17:47, 1 job making room; starts about 17:47" in waits["1"].why
     leaving = replace(idle, stopping=True, ends_s=NOW_S + HOUR_S)
-    assert planned([waiting("1")], busy=[leaving]).waits["1"].starts_s == NOW_S + HOUR_S
+    assert planned([waiting("1")], busy=[leaving]).pending_reasons["1"].starts_s == NOW_S + HOUR_S
 
 
 def test_a_quota_that_a_job_without_a_known_end_uses_up_gives_no_estimate() -> None:
     rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=2)}))
     busy = [running("long", ["h-0"], owner="ada", hours=None), running("r", ["h-1"], owner="ada")]
     queue = [waiting("1", age_s=99), waiting("2", hours=None, age_s=98), waiting("3")]
-    waits = planned(queue, busy=busy, rules=rules).waits
+    waits = planned(queue, busy=busy, rules=rules).pending_reasons
     assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + HOUR_S, NOW_S + 1.5 * HOUR_S)
     assert no_estimate(waits["3"]) == "2"
     only = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=1)}))
-    assert no_estimate(planned(queue[:1], busy=busy[:1], rules=only).waits["1"]) == "long"
+    assert no_estimate(planned(queue[:1], busy=busy[:1], rules=only).pending_reasons["1"]) == "long"
     full = [busy[1], running("long", ["h-0", "h-2", "h-3"], hours=None)]
-    assert no_estimate(planned([waiting("1", gpus(2))], busy=full, rules=only).waits["1"]) == "long"
+    assert no_estimate(planned([waiting("1", gpus(2))], busy=full, rules=only).pending_reasons["1"]) == "long"
 
 
 def test_a_quota_says_whose_how_much_and_until_when() -> None:
     rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=2)}, groups={"lab": Quota(jobs=0)}))
     busy = [running("r", ["h-0"], owner="ada")]
-    wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).waits["1"]
+    wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).pending_reasons["1"]
     said = "waits for its quota: user ada: devices: 1 of 2 in use or kept; starts about 18:46"
     assert (wait.why, wait.starts_s) == (said, NOW_S + HOUR_S)
-    none = planned([replace(waiting("1", owner="bob"), group="lab")], rules=rules).waits["1"]
+    none = planned([replace(waiting("1", owner="bob"), group="lab")], rules=rules).pending_reasons["1"]
     assert (none.why, none.never) == (
         "never starts: group lab may have 0 jobs at a time, and this asks for 1",
         True,
     )
     endless = replace(waiting("0", hours=None, age_s=99))
-    full = planned([endless, waiting("2", gpus(2))], rules=rules).waits["2"]
+    full = planned([endless, waiting("2", gpus(2))], rules=rules).pending_reasons["2"]
     assert full.why.endswith("1 of 2 in use or kept; no estimate: job 0 has no time limit")
 
 
@@ -265,11 +272,11 @@ def test_a_quota_counts_the_jobs_of_its_owner_that_go_first() -> None:
     rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=1)}))
     busy = [running("r", ["h-0"], owner="ada")]
     queue = [waiting(f"{i}", age_s=99 - i, hours=2) for i in range(3)]
-    waits = planned(queue, busy=busy, rules=rules).waits
+    waits = planned(queue, busy=busy, rules=rules).pending_reasons
     hours = [((waits[f"{i}"].starts_s or 0) - NOW_S) / HOUR_S for i in range(3)]
     assert hours == [1, 3, 5]
     fans = tuple(Maintenance(NOW_S + at * HOUR_S, NOW_S + (at + 1) * HOUR_S, "fan") for at in (40, 5))
-    last = planned(queue, busy=busy, rules=rules, maintenance=fans).waits["2"]
+    last = planned(queue, busy=busy, rules=rules, maintenance=fans).pending_reasons["2"]
     assert last.starts_s == NOW_S + 6 * HOUR_S
 
 
@@ -277,62 +284,69 @@ def test_a_quota_does_not_promise_a_start_that_a_maintenance_forbids() -> None:
     rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1)))
     busy = [running("r", ["h-0"], owner="ada")]
     fan = Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "fan")
-    wait = planned([waiting("1", hours=None)], busy=busy, rules=rules, maintenance=(fan,)).waits["1"]
+    wait = planned([waiting("1", hours=None)], busy=busy, rules=rules, maintenance=(fan,)).pending_reasons[
+        "1"
+    ]
     assert wait.why.endswith("user ada: jobs: 1 of 1 in use or kept; starts about 20:46")
 
 
 def test_what_a_reservation_keeps_of_a_quota_is_counted_once() -> None:
     rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1)))
     queue = [waiting("big", gpus(4), age_s=99), waiting("1", hours=9)]
-    waits = planned(queue, busy=BUSY, rules=rules).waits
+    waits = planned(queue, busy=BUSY, rules=rules).pending_reasons
     assert waits["1"].starts_s == NOW_S + 3 * HOUR_S
 
 
 def test_a_job_that_no_host_has_room_for_does_not_wait_for_its_quota() -> None:
     rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1)))
     busy = [running("r", ["h-0"], owner="ada")]
-    assert planned([waiting("1", gpus(9))], busy=busy, rules=rules).waits["1"].never
+    assert planned([waiting("1", gpus(9))], busy=busy, rules=rules).pending_reasons["1"].never
 
 
 def test_a_limit_that_is_too_small_for_ever_is_named_before_one_that_is_reached() -> None:
     rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1, devices=1)))
     busy = [running("r", ["h-0"], owner="ada")]
-    wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).waits["1"]
+    wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).pending_reasons["1"]
     assert wait.why == "never starts: user ada may have 1 devices at a time, and this asks for 2"
 
 
 def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
     rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=9, devices=1)))
-    wait = planned([waiting("1")], busy=[running("r", ["h-0"], owner="ada")], rules=rules).waits["1"]
+    wait = planned([waiting("1")], busy=[running("r", ["h-0"], owner="ada")], rules=rules).pending_reasons[
+        "1"
+    ]
     assert "user ada: devices: 1 of 1 in use" in wait.why
 
 
 def test_dependencies_say_what_must_happen() -> None:
     job = replace(
         waiting("1"),
-        after=(
+        dependencies=(
             Dependency("x"),
             Dependency("y", DependencyCondition.ANY),
             Dependency("z", DependencyCondition.FAILED),
         ),
     )
     ended = {"z": EndedJob(Outcome.FAILED, NOW_S)}
-    assert planned([job], ended=ended).waits["1"].why == "waits for job x to succeed and for job y to end"
+    assert (
+        planned([job], ended=ended).pending_reasons["1"].why
+        == "waits for job x to succeed and for job y to end"
+    )
     ended["z"] = EndedJob(Outcome.SUCCEEDED, NOW_S)
-    wait = planned([job], ended=ended).waits["1"]
+    wait = planned([job], ended=ended).pending_reasons["1"]
     assert (wait.why, wait.never) == ("never starts: job z succeeded, and it was to fail", True)
 
 
 def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() -> None:
     ended = {"gone": EndedJob(Outcome.FAILED, NOW_S)}
-    dead = replace(waiting("dead"), after=(Dependency("gone"),))
+    dead = replace(waiting("dead"), dependencies=(Dependency("gone"),))
     near = [
-        replace(waiting(name), after=(Dependency("busy"), Dependency("dead", DependencyCondition.ANY)))
+        replace(waiting(name), dependencies=(Dependency("busy"), Dependency("dead", DependencyCondition.ANY)))
         for name in "ab"
     ]
-    far = replace(waiting("far"), after=(Dependency("a"), Dependency("b"), Dependency("busy")))
-    fine = replace(waiting("fine"), after=(Dependency("busy"),))
-    waits = planned([dead, *near, far, fine], ended=ended).waits
+    far = replace(waiting("far"), dependencies=(Dependency("a"), Dependency("b"), Dependency("busy")))
+    fine = replace(waiting("fine"), dependencies=(Dependency("busy"),))
+    waits = planned([dead, *near, far, fine], ended=ended).pending_reasons
     reason = "job dead never starts: job gone failed, and it was to succeed"
     assert waits["dead"].why == reason.removeprefix("job dead ")
     both = "never starts: it waits for job busy to succeed and for job dead to end"
@@ -348,13 +362,13 @@ def test_who_waits_for_what_no_host_or_no_quota_has_never_starts_either() -> Non
         waiting("large", gpus(9)),
         replace(waiting("later", gpus(9)), not_before_s=NOW_S + HOUR_S),
         waiting("much", gpus(2), owner="bob"),
-        replace(waiting("own", gpus(9)), after=(Dependency("busy"),)),
+        replace(waiting("own", gpus(9)), dependencies=(Dependency("busy"),)),
         *(
-            replace(waiting(f"behind {name}"), after=(Dependency(name),))
+            replace(waiting(f"behind {name}"), dependencies=(Dependency(name),))
             for name in ("large", "later", "much")
         ),
     ]
-    waits = planned(queue, rules=rules).waits
+    waits = planned(queue, rules=rules).pending_reasons
     assert waits["own"].why.startswith("never starts: no host has 9 GPUs")
     for name in ("large", "later", "much"):
         said = f"never starts: it waits for job {name} to succeed, and job {name} {waits[name].why}"
@@ -373,24 +387,24 @@ def test_who_waits_for_what_no_host_or_no_quota_has_never_starts_either() -> Non
     ],
 )
 def test_jobs_that_must_end_alike_are_named_together_a_few_of_them(count: int, said: str) -> None:
-    job = replace(waiting("1"), after=tuple(Dependency(str(2 + i)) for i in range(count)))
-    assert planned([job]).waits["1"].why == f"waits for {said} to succeed"
+    job = replace(waiting("1"), dependencies=tuple(Dependency(str(2 + i)) for i in range(count)))
+    assert planned([job]).pending_reasons["1"].why == f"waits for {said} to succeed"
 
 
 def test_a_job_whose_others_have_all_ended_waits_for_devices_like_everybody() -> None:
-    job = replace(waiting("1"), after=(Dependency("x"),))
+    job = replace(waiting("1"), dependencies=(Dependency("x"),))
     said = planned(
         [job],
         busy=[running("r", [f"h-{i}" for i in range(4)])],
         ended={"x": EndedJob(Outcome.SUCCEEDED, NOW_S)},
     )
-    assert said.waits["1"].why.startswith("waits for 1 GPU: 0 free, 4 lent")
+    assert said.pending_reasons["1"].why.startswith("waits for 1 GPU: 0 free, 4 lent")
 
 
 def test_of_many_jobs_those_that_have_ended_are_not_named() -> None:
     job = replace(
         waiting("1"),
-        after=(
+        dependencies=(
             *(Dependency(str(i), DependencyCondition.ANY) for i in (2, 3, 4)),
             Dependency("5"),
             Dependency("6"),
@@ -398,15 +412,16 @@ def test_of_many_jobs_those_that_have_ended_are_not_named() -> None:
     )
     ended = {each: EndedJob(Outcome.SUCCEEDED, NOW_S) for each in ("3", "5")}
     assert (
-        planned([job], ended=ended).waits["1"].why == "waits for job 6 to succeed and for jobs 2 and 4 to end"
+        planned([job], ended=ended).pending_reasons["1"].why
+        == "waits for job 6 to succeed and for jobs 2 and 4 to end"
     )
 
 
 def test_a_time_is_named_with_its_date_on_another_day_of_the_sites_clock() -> None:
     job = replace(waiting("1"), not_before_s=NOW_S + 7 * HOUR_S)
-    assert planned([job]).waits["1"].why == "not before 2030-03-18 00:46 UTC"
-    assert planned([job], utc_offset_s=1.5 * HOUR_S).waits["1"].why.endswith(" UTC+01:30")
-    assert planned([job], utc_offset_s=-2 * HOUR_S).waits["1"].why == "not before 22:46 UTC-2"
+    assert planned([job]).pending_reasons["1"].why == "not before 2030-03-18 00:46 UTC"
+    assert planned([job], utc_offset_s=1.5 * HOUR_S).pending_reasons["1"].why.endswith(" UTC+01:30")
+    assert planned([job], utc_offset_s=-2 * HOUR_S).pending_reasons["1"].why == "not before 22:46 UTC-2"
 
 
 @pytest.mark.parametrize(
@@ -420,7 +435,7 @@ def test_a_time_that_no_calendar_has_can_be_told(at_s: float, said: str) -> None
 def test_the_estimate_counts_the_work_of_those_before() -> None:
     queue = [waiting(f"{i:02d}", age_s=99 - i, hours=4) for i in range(12)]
     decided = planned(queue, busy=BUSY)
-    late = decided.waits["11"].starts_s
+    late = decided.pending_reasons["11"].starts_s
     assert late is not None
     assert NOW_S + 8 * HOUR_S <= late <= NOW_S + 10 * HOUR_S
 
@@ -428,7 +443,7 @@ def test_the_estimate_counts_the_work_of_those_before() -> None:
 def test_those_who_never_start_are_in_nobodys_way() -> None:
     rules = SchedulerConfig(quotas=Quotas(users={"eve": Quota(devices=0)}))
     queue = [waiting("a", gpus(9), age_s=99), waiting("b", age_s=98, owner="eve"), waiting("1", gpus(4))]
-    assert "first" not in planned(queue, busy=BUSY, rules=rules).waits["1"].why
+    assert "first" not in planned(queue, busy=BUSY, rules=rules).pending_reasons["1"].why
 
 
 def test_jobs_that_want_other_devices_are_not_counted() -> None:
@@ -438,7 +453,7 @@ def test_jobs_that_want_other_devices_are_not_counted() -> None:
     queue = [waiting("x", amd, age_s=99), waiting("y", gpus(1), age_s=98),
              waiting("z", ResourceRequest(64), age_s=97),
              waiting("1", nvidia), waiting("2", nvidia, age_s=50)]  # fmt: skip
-    waits = planned(queue, [host(own=own), Host("cpu", 64, 0)], busy).waits
+    waits = planned(queue, [host(own=own), Host("cpu", 64, 0)], busy).pending_reasons
     assert "1 job goes first" in waits["1"].why
     assert "2 jobs go first" in waits["2"].why
 
@@ -446,16 +461,16 @@ def test_jobs_that_want_other_devices_are_not_counted() -> None:
 def test_an_overdue_queue_holds_back_what_would_fit() -> None:
     rules = SchedulerConfig(reservations=0)
     queue = [waiting("late", gpus(4), age_s=9e6), waiting("1", ResourceRequest(1))]
-    wait = planned(queue, busy=BUSY, rules=rules).waits["1"]
+    wait = planned(queue, busy=BUSY, rules=rules).pending_reasons["1"]
     assert wait.why.startswith("waits for 1 cpus and 0 GiB of memory: held back by the order; starts about")
-    free = planned([queue[0], waiting("1", gpus(1))], busy=BUSY, rules=rules).waits["1"]
+    free = planned([queue[0], waiting("1", gpus(1))], busy=BUSY, rules=rules).pending_reasons["1"]
     assert free.why.startswith(
         "waits for 1 GPU: 2 free, 2 lent, the next until about 19:46, 1 job goes first;"
     )
 
 
 def test_all_waiting_jobs_are_there() -> None:
-    waits = planned([waiting(str(i), gpus(3)) for i in range(3)]).waits
+    waits = planned([waiting(str(i), gpus(3)) for i in range(3)]).pending_reasons
     assert (len(waits), sorted(waits)) == (2, ["1", "2"])
     assert "0" not in waits
 
@@ -463,12 +478,12 @@ def test_all_waiting_jobs_are_there() -> None:
 def test_a_quota_opens_no_devices_that_are_out_of_service() -> None:
     rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(jobs=1)}))
     own = [out(device, DeviceState.DRAINED) for device in devices(2)]
-    busy = [replace(running("r", [], owner="ada"), needs=ResourceRequest(1, GIB))]
-    wait = planned([waiting("1")], [host(own=own)], busy, rules).waits["1"]
+    busy = [replace(running("r", [], owner="ada"), request=ResourceRequest(1, GIB))]
+    wait = planned([waiting("1")], [host(own=own)], busy, rules).pending_reasons["1"]
     assert wait.why.endswith("user ada: jobs: 1 of 1 in use or kept; nobody knows when")
 
 
 def test_jobs_that_last_about_as_long_find_a_place_at_the_same_time() -> None:
     queue = [waiting("big", gpus(4), age_s=99), *(waiting(str(i), gpus(3), hours=1 + i / 99) for i in (1, 2))]
-    waits = planned(queue, busy=BUSY).waits
+    waits = planned(queue, busy=BUSY).pending_reasons
     assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + 3 * HOUR_S, NOW_S + 3 * HOUR_S)

@@ -60,7 +60,7 @@ def test_a_job_that_needs_no_links_may_span_islands_but_never_vendors() -> None:
     mixed = host(own=(SchedulableDevice("n", "GPU-n", "nvidia"), SchedulableDevice("a", "GPU-a", "amd")))
     decided = planned([waiting("1", gpus(2))], [mixed])
     assert not decided.starts
-    assert decided.waits["1"].never
+    assert decided.pending_reasons["1"].never
 
 
 def test_devices_of_one_model_go_before_a_mixture_and_a_mixture_before_nothing() -> None:
@@ -77,7 +77,7 @@ def test_devices_of_one_model_go_before_a_mixture_and_a_mixture_before_nothing()
 
 def test_linked_means_linked() -> None:
     decided = planned([waiting("1", gpus(3, linked=True))], [link_groups(2, 2)])
-    assert decided.waits["1"].why.startswith("never starts: no host has 3 linked GPUs")
+    assert decided.pending_reasons["1"].why.startswith("never starts: no host has 3 linked GPUs")
 
 
 def test_the_least_device_that_suffices_is_taken() -> None:
@@ -119,7 +119,7 @@ def test_a_shared_device_is_lent_by_memory() -> None:
         memory_bytes=80 * GIB,
         kind=DeviceKind.SHARED,
         shareable_bytes=70 * GIB,
-        state=DeviceState.LENT,
+        state=DeviceState.ALLOCATED,
     )
     queue = [
         waiting(str(i), ResourceRequest(0, 0, 1, kind=DeviceKind.SHARED, device_bytes=30 * GIB), age_s=9 - i)
@@ -127,7 +127,9 @@ def test_a_shared_device_is_lent_by_memory() -> None:
     ]
     decided = planned(queue, [host(own=[shared])])
     assert starts(decided) == {"0": ("s",), "1": ("s",)}
-    assert decided.waits["2"].why.startswith("waits for 1 shared GPU with 30 GiB left: 0 free, 1 lent")
+    assert decided.pending_reasons["2"].why.startswith(
+        "waits for 1 shared GPU with 30 GiB left: 0 free, 1 lent"
+    )
 
 
 @pytest.mark.parametrize("state", [state for state in DeviceState if state is not DeviceState.FREE])
@@ -135,13 +137,13 @@ def test_nothing_but_a_free_device_is_lent(state: DeviceState) -> None:
     site = [host(own=[out(devices(1)[0], state)])]
     decided = planned([waiting("1", gpus(1))], site)
     assert not decided.starts
-    assert decided.waits["1"].why.endswith("nobody knows when")
+    assert decided.pending_reasons["1"].why.endswith("nobody knows when")
 
 
 def test_a_lent_device_opens_at_the_end_of_its_job() -> None:
-    site = [host(own=[out(devices(1)[0], DeviceState.LENT)])]
+    site = [host(own=[out(devices(1)[0], DeviceState.ALLOCATED)])]
     decided = planned([waiting("1", gpus(1))], site, [running("r", ["h-0"])])
-    assert decided.waits["1"].starts_s == decided.reservations[0].at_s
+    assert decided.pending_reasons["1"].starts_s == decided.reservations[0].at_s
 
 
 def test_a_job_without_gpus_goes_where_there_are_none() -> None:

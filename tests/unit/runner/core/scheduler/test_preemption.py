@@ -31,13 +31,13 @@ def test_an_urgent_job_takes_the_place_of_an_idle_one() -> None:
     assert (gone.job_id, gone.for_job) == ("a", "urgent")
     assert gone.why.startswith("gives way to job urgent of class urgent, which would wait 8.98 h longer: ")
     assert decided.reservations[0].at_s == NOW_S + 60
-    wait = decided.waits["urgent"]
+    wait = decided.pending_reasons["urgent"]
     assert wait.starts_s == NOW_S + 60
     assert wait.why.endswith("4 lent, the next until about 17:47, 1 job making room; starts about 17:47")
 
 
 def test_whoever_loses_least_gives_way() -> None:
-    lossy = replace(FULL[0], saves_when_asked=False, saved_s=NOW_S - 1800)
+    lossy = replace(FULL[0], saves_when_asked=False, checkpoint_s=NOW_S - 1800)
     assert victims([lossy, FULL[1]]) == ["b"]
 
 
@@ -45,7 +45,7 @@ def test_it_is_not_done_when_more_is_lost_than_won() -> None:
     lossy = replace(running("a", ALL, priority_class="idle", hours=2, ran_s=20 * HOUR_S),
                     saves_when_asked=False)  # fmt: skip
     assert victims([lossy]) == []
-    assert victims([replace(lossy, saved_s=NOW_S - 60)]) == ["a"]
+    assert victims([replace(lossy, checkpoint_s=NOW_S - 60)]) == ["a"]
 
 
 def test_it_is_not_done_for_a_job_that_starts_soon_anyway() -> None:
@@ -54,7 +54,7 @@ def test_it_is_not_done_for_a_job_that_starts_soon_anyway() -> None:
 
 def test_nobody_superfluous_is_stopped() -> None:
     busy = [idle("a", "h-0"), idle("b", "h-1"), idle("c", "h-2", "h-3")]
-    job = replace(URGENT, needs=gpus(2))
+    job = replace(URGENT, request=gpus(2))
     assert victims(busy, job=job) == ["a", "b"]
     assert victims(
         [replace(each, restart_s=5.0 if each.job_id != "c" else 9.0) for each in busy], job=job
@@ -64,7 +64,7 @@ def test_nobody_superfluous_is_stopped() -> None:
         replace(busy[1], restart_s=400.0),
         replace(busy[2], restart_s=350.0),
     ]
-    assert victims(dear, job=replace(URGENT, needs=gpus(3))) == ["a", "c"]
+    assert victims(dear, job=replace(URGENT, request=gpus(3))) == ["a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,17 @@ def test_orders_without_classes_preempt_nobody(order: SchedulingOrder) -> None:
 
 
 def test_the_hurdle_is_the_sites() -> None:
-    assert victims(FULL, SchedulerConfig(preemption=PreemptionConfig(hurdle=1e6))) == []
+    assert victims(FULL, SchedulerConfig(preemption=PreemptionConfig(min_gain=1e6))) == []
 
 
 def test_jobs_on_other_devices_are_not_stopped_in_vain() -> None:
-    job = replace(URGENT, needs=ResourceRequest(1, 0, 2, avoid=frozenset({"h-0", "h-1"})))
+    job = replace(URGENT, request=ResourceRequest(1, 0, 2, avoid=frozenset({"h-0", "h-1"})))
     assert victims(FULL, job=job) == ["b"]
 
 
 def test_processors_can_be_fought_for_too() -> None:
-    hungry = replace(idle("a"), needs=ResourceRequest(32))
-    job = replace(URGENT, needs=ResourceRequest(8))
+    hungry = replace(idle("a"), request=ResourceRequest(32))
+    job = replace(URGENT, request=ResourceRequest(8))
     decided = planned([job], [host(0)], [hungry])
     assert [each.job_id for each in decided.preemptions] == ["a"]
 

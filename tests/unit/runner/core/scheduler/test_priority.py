@@ -81,7 +81,7 @@ def test_the_bound_runs_from_the_moment_when_nothing_else_keeps_a_job() -> None:
     other = waiting("other", owner="ada", priority=90)
     usage: More = {"user_usage": {"eve": 9.0}}
     held = replace(old, not_before_s=NOW_S - 60)
-    after = replace(old, after=(Dependency("x"),))
+    after = replace(old, dependencies=(Dependency("x"),))
     assert first([old, other], **usage) == "old"
     assert first([held, other], **usage) == "other"
     usage["ended"] = {"x": EndedJob(Outcome.SUCCEEDED, NOW_S - 60)}

@@ -37,10 +37,10 @@ GROUPS = st.sampled_from(("", "lab", "guests"))
 CLASSES = st.sampled_from(("idle", "normal", "urgent"))
 SWEEPS = st.sampled_from((None, None, JobArray("s", 1), JobArray("t", 2), JobArray("u")))
 BOUNDED = tuple(
-    PriorityClass(name, rank, preempts=rank == 2, preemptible=rank == 0, bound_s=50.0)
+    PriorityClass(name, rank, preempts=rank == 2, preemptible=rank == 0, starvation_limit_s=50.0)
     for rank, name in enumerate(("idle", "normal", "urgent"))
 )
-SOON_OVERDUE = tuple(replace(each, bound_s=5.0) for each in BOUNDED)
+SOON_OVERDUE = tuple(replace(each, starvation_limit_s=5.0) for each in BOUNDED)
 
 NEEDS = st.one_of(
     st.builds(
@@ -97,7 +97,7 @@ RULES = st.builds(
     quotas=QUOTAS,
     overdue_per_owner=st.integers(1, 20),
     reservations=st.integers(0, 5),
-    unknown_s=st.sampled_from((20.0, 90.0, DAY_S)),
+    default_duration_s=st.sampled_from((20.0, 90.0, DAY_S)),
 )
 MAINTENANCE = st.lists(
     st.builds(
@@ -123,7 +123,7 @@ def _arrival(job_id: str, draw: st.DrawFn) -> Arrival:
     limit_s = draw(st.sampled_from((None, lasts_s, 2 * lasts_s, lasts_s / 2)))
     return Arrival(
         job_id, draw(OWNERS), draw(NEEDS), float(draw(st.integers(0, 100))), lasts_s, limit_s, draw(GROUPS),
-        draw(CLASSES), sweep=draw(SWEEPS), restart_s=1.0,
+        draw(CLASSES), array=draw(SWEEPS), restart_s=1.0,
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def held(
     snapshot: Snapshot, decided: Plan
 ) -> list[tuple[RunningJob | PendingJob, str, tuple[str, ...], float]]:
     """Return who holds what once a plan is carried out, and until when."""
-    jobs = {job.job_id: job for job in snapshot.waiting}
+    jobs = {job.job_id: job for job in snapshot.pending}
     had = [(job, job.host, job.devices, expected_end(job, snapshot)) for job in snapshot.running]
     new = [(jobs[each.job_id], each.host, each.devices, snapshot.now_s + _kept(jobs[each.job_id], snapshot))
            for each in decided.starts]  # fmt: skip
@@ -142,16 +142,18 @@ def held(
 
 
 def _lasts(job: PendingJob) -> float:
-    return inf if job.lasts_s is None else job.lasts_s
+    return inf if job.duration_s is None else job.duration_s
 
 
 def _kept(job: PendingJob, snapshot: Snapshot) -> float:
     """Return for how long a job is taken to have what it has been given."""
-    return snapshot.rules.unknown_s if job.lasts_s is None else job.lasts_s
+    return snapshot.config.default_duration_s if job.duration_s is None else job.duration_s
 
 
 def nothing_is_lent_twice(snapshot: Snapshot, decided: Plan) -> None:
-    _within_hosts(snapshot, [(job.needs, host, devices) for job, host, devices, _ in held(snapshot, decided)])
+    _within_hosts(
+        snapshot, [(job.request, host, devices) for job, host, devices, _ in held(snapshot, decided)]
+    )
 
 
 def _within_hosts(snapshot: Snapshot, holders: list[tuple[ResourceRequest, str, tuple[str, ...]]]) -> None:
@@ -168,11 +170,11 @@ def _within_hosts(snapshot: Snapshot, holders: list[tuple[ResourceRequest, str, 
 
 
 def every_start_has_what_it_needs(snapshot: Snapshot, decided: Plan) -> None:
-    jobs = {job.job_id: job for job in snapshot.waiting}
+    jobs = {job.job_id: job for job in snapshot.pending}
     known = {device.uuid: device for host in snapshot.hosts for device in host.devices}
     on = {device.uuid: host.name for host in snapshot.hosts for device in host.devices}
     for start in decided.starts:
-        needs, devices = jobs[start.job_id].needs, [known[uuid] for uuid in start.devices]
+        needs, devices = jobs[start.job_id].request, [known[uuid] for uuid in start.devices]
         assert len(set(start.devices)) == needs.gpus
         assert all(on[uuid] == start.host for uuid in start.devices)
         assert all(
@@ -185,22 +187,22 @@ def every_start_has_what_it_needs(snapshot: Snapshot, decided: Plan) -> None:
 
 def quotas_are_kept(snapshot: Snapshot, decided: Plan) -> None:
     jobs = [job for job, *_ in held(snapshot, decided)]
-    quotas = snapshot.rules.quotas
+    quotas = snapshot.config.quotas
     for job in jobs:
         own = [each for each in jobs if each.owner == job.owner]
         group = [each for each in jobs if each.group == job.group]
-        for quota, those in ((quotas.of_user(job.owner), own), (quotas.of_group(job.group), group)):
+        for quota, those in ((quotas.for_user(job.owner), own), (quotas.for_group(job.group), group)):
             assert quota.jobs is None or len(those) <= quota.jobs
-            assert quota.devices is None or sum(each.needs.gpus for each in those) <= quota.devices
-        if job.sweep and job.sweep.at_a_time:
-            assert sum(each.sweep == job.sweep for each in jobs) <= job.sweep.at_a_time
+            assert quota.devices is None or sum(each.request.gpus for each in those) <= quota.devices
+        if job.array and job.array.max_parallel:
+            assert sum(each.array == job.array for each in jobs) <= job.array.max_parallel
 
 
 def reservations_can_be_kept(snapshot: Snapshot, decided: Plan) -> None:
     """Look whether everything reserved is free when it is due, if all jobs last as long as they may."""
     gone = {each.job_id for each in decided.preemptions}
-    waiting = {job.job_id: job for job in snapshot.waiting}
-    leaves_s = snapshot.now_s + snapshot.rules.preemption.grace_s
+    waiting = {job.job_id: job for job in snapshot.pending}
+    leaves_s = snapshot.now_s + snapshot.config.preemption.grace_s
     holders = [
         (job, host, devices, min(ends_s, leaves_s) if job.job_id in gone else ends_s)
         for job, host, devices, ends_s in held(snapshot, decided)
@@ -212,16 +214,16 @@ def reservations_can_be_kept(snapshot: Snapshot, decided: Plan) -> None:
             for each in decided.reservations
             if each.at_s <= due.at_s < each.at_s + _kept(waiting[each.job_id], snapshot)
         ]
-        _within_hosts(snapshot, [(job.needs, host, devices) for job, host, devices in there])
+        _within_hosts(snapshot, [(job.request, host, devices) for job, host, devices in there])
         own = [job for job, *_ in there if job.owner == waiting[due.job_id].owner]
-        quota = snapshot.rules.quotas.of_user(waiting[due.job_id].owner)
-        assert quota.devices is None or sum(job.needs.gpus for job in own) <= quota.devices
+        quota = snapshot.config.quotas.for_user(waiting[due.job_id].owner)
+        assert quota.devices is None or sum(job.request.gpus for job in own) <= quota.devices
 
 
 def maintenance_is_left_alone(snapshot: Snapshot, decided: Plan) -> None:
-    jobs = {job.job_id: job for job in snapshot.waiting}
+    jobs = {job.job_id: job for job in snapshot.pending}
     for window, start in ((w, s) for w in snapshot.maintenance for s in decided.starts):
-        ours = not window.whole(start.host) and not window.devices & set(start.devices)
+        ours = not window.covers_host(start.host) and not window.devices & set(start.devices)
         over = window.ends_s <= snapshot.now_s
         ends_s = snapshot.now_s + _kept(jobs[start.job_id], snapshot)
         assert ours or over or ends_s <= window.begins_s
@@ -229,8 +231,8 @@ def maintenance_is_left_alone(snapshot: Snapshot, decided: Plan) -> None:
 
 def everybody_knows_why(snapshot: Snapshot, decided: Plan) -> None:
     started = {each.job_id for each in decided.starts}
-    assert set(decided.waits) == {job.job_id for job in snapshot.waiting} - started
-    for wait in decided.waits.values():
+    assert set(decided.pending_reasons) == {job.job_id for job in snapshot.pending} - started
+    for wait in decided.pending_reasons.values():
         assert wait.why
         assert wait.starts_s is None or wait.starts_s >= snapshot.now_s
         assert not wait.never or wait.why.startswith("never starts: ")
@@ -239,16 +241,16 @@ def everybody_knows_why(snapshot: Snapshot, decided: Plan) -> None:
 def nothing_is_left_lying(snapshot: Snapshot, decided: Plan) -> None:
     """Look whether a job waits although it fits, is under no limit, and nothing is kept by a barrier."""
     if (
-        not snapshot.rules.backfill
-        or len(overdue_jobs(snapshot, list(snapshot.waiting))) > snapshot.rules.reservations
+        not snapshot.config.backfill
+        or len(overdue_jobs(snapshot, list(snapshot.pending))) > snapshot.config.reservations
     ):
         return
     started = {each.job_id for each in decided.starts}
-    waits = decided.waits
-    book: Calendar = waits.places.book  # type: ignore[attr-defined]
-    for job in snapshot.waiting:
-        if job.job_id not in started and not list(book.caps(job)):
-            assert waits.places.now(waits.places.shape(job.needs), _lasts(job)) is None  # type: ignore[attr-defined]
+    waits = decided.pending_reasons
+    book: Calendar = waits.placements.calendar  # type: ignore[attr-defined]
+    for job in snapshot.pending:
+        if job.job_id not in started and not list(book.limits(job)):
+            assert waits.placements.find_now(waits.placements.request_class(job.request), _lasts(job)) is None  # type: ignore[attr-defined]
 
 
 def look(snapshot: Snapshot, decided: Plan) -> None:
@@ -284,7 +286,7 @@ def test_backfill_never_delays_the_reservation_of_the_first(
         for each in decided.reservations:
             promised.setdefault(each.job_id, each.at_s)
 
-    bounded = [replace(job, limit_s=job.limit_s or job.lasts_s, sweep=None) for job in trace]
+    bounded = [replace(job, time_limit_s=job.time_limit_s or job.duration_s, array=None) for job in trace]
     for job in simulate(Site(hosts, SchedulerConfig(order=SchedulingOrder.FIFO)), bounded, remember):
         assert job.started_s <= promised.get(job.arrival.job_id, inf)
 
@@ -303,7 +305,7 @@ def test_what_an_overdue_job_needs_does_not_go_to_later_ones(
     def remember(snapshot: Snapshot, decided: Plan) -> None:
         started = {start.job_id for start in decided.starts}
         late = [
-            job.job_id for job in overdue_jobs(snapshot, list(snapshot.waiting)) if job.job_id not in started
+            job.job_id for job in overdue_jobs(snapshot, list(snapshot.pending)) if job.job_id not in started
         ]
         for each in decided.reservations[:1]:
             if each.job_id in late:
@@ -311,7 +313,7 @@ def test_what_an_overdue_job_needs_does_not_go_to_later_ones(
 
     classes = tuple(replace(each, preempts=False) for each in SOON_OVERDUE)
     rules = SchedulerConfig(classes=classes, overdue_per_owner=99, reservations=99)
-    bounded = [replace(job, limit_s=job.limit_s or job.lasts_s, sweep=None) for job in trace]
+    bounded = [replace(job, time_limit_s=job.time_limit_s or job.duration_s, array=None) for job in trace]
     for job in simulate(Site(hosts, rules), bounded, remember):
         assert job.started_s <= promised.get(job.arrival.job_id, inf)
 
@@ -339,9 +341,9 @@ def test_a_plan_does_not_depend_on_how_the_queue_is_laid_out(
     hosts: tuple[Host, ...], rules: SchedulerConfig, trace: list[Arrival], dice: object
 ) -> None:
     def same(snapshot: Snapshot, decided: Plan) -> None:
-        queue = list(snapshot.waiting)
+        queue = list(snapshot.pending)
         dice.shuffle(queue)  # type: ignore[attr-defined]
-        again = plan(replace(snapshot, waiting=tuple(queue)))
+        again = plan(replace(snapshot, pending=tuple(queue)))
         assert (again.starts, again.reservations) == (decided.starts, decided.reservations)
 
     simulate(Site(hosts, rules), trace, same)
@@ -354,10 +356,10 @@ def test_the_earliest_place_is_the_first_at_which_it_fits(
 ) -> None:
     def compare(snapshot: Snapshot, _decided: Plan) -> None:
         places = Placements(Calendar(snapshot))
-        shape = places.shape(needs)
-        found = places.earliest(shape, Span(float(lasts_s)))
+        shape = places.request_class(needs)
+        found = places.find_earliest(shape, Span(float(lasts_s)))
         times = sorted({snapshot.now_s, *chain.from_iterable(_times(places))})
-        first = next((at_s for at_s in times if _fits(places, shape.needs, at_s, lasts_s)), None)
+        first = next((at_s for at_s in times if _fits(places, shape.request, at_s, lasts_s)), None)
         assert (found and found.at_s) == first
 
     maintenance = (Maintenance(60.0, 90.0, "fans"),)
@@ -365,13 +367,15 @@ def test_the_earliest_place_is_the_first_at_which_it_fits(
 
 
 def _times(places: Placements) -> Iterator[list[float]]:
-    for host in places.book.hosts:
-        yield from (line.times for line in (host.millicpus, host.memory, *(slot.free for slot in host.slots)))
+    for host in places.calendar.hosts:
+        yield from (
+            line.times for line in (host.millicpus, host.memory, *(slot.timeline for slot in host.slots))
+        )
 
 
 def _fits(places: Placements, needs: ResourceRequest, at_s: float, lasts_s: float) -> bool:
-    shape = places.shape(needs)
-    hosts, ends_s = places.book.hosts, at_s + lasts_s
+    shape = places.request_class(needs)
+    hosts, ends_s = places.calendar.hosts, at_s + lasts_s
     return any(fit_host(shape, host, shape.pool.slots[host.number], at_s, ends_s) for host in hosts)
 
 
@@ -385,7 +389,7 @@ def test_devices_out_of_service_are_never_lent(hosts: tuple[Host, ...], data: st
     )
     queue = tuple(PendingJob(str(i), "ada", data.draw(NEEDS), 0.0) for i in range(5))
     decided = plan(Snapshot(1.0, real, queue))
-    lent = [each for host in real for each in host.devices if each.state is DeviceState.LENT]
+    lent = [each for host in real for each in host.devices if each.state is DeviceState.ALLOCATED]
     free = {each.uuid for host in real for each in host.devices if each.state is DeviceState.FREE}
     free |= {each.uuid for each in lent if each.kind is DeviceKind.SHARED}
     assert {uuid for start in decided.starts for uuid in start.devices} <= free

@@ -23,7 +23,7 @@ def test_every_field_of_a_trace_is_explained() -> None:
 
 def test_bounds_and_weights_of_classes_are_the_real_ones() -> None:
     for each in DEFAULT_CLASSES:
-        assert re.search(rf"`{each.name}` {each.bound_s / DAY_S:g} days?\b", TEXT)
+        assert re.search(rf"`{each.name}` {each.starvation_limit_s / DAY_S:g} days?\b", TEXT)
         assert f"`{each.name}` {each.weight:g}" in TEXT
 
 
@@ -33,8 +33,8 @@ def test_numbers_of_the_rules_are_the_real_ones() -> None:
     assert f"counts as {rules.cpu_weight:g} devices" in TEXT
     assert f"has a reservation, up to {rules.reservations};" in TEXT
     assert f"only the {rules.overdue_per_owner} oldest jobs can be overdue" in TEXT
-    assert f"the hurdle is {rules.preemption.hurdle:g}" in TEXT
-    assert f"younger than {rules.preemption.young_s / 60:g} minutes" in TEXT
+    assert f"the hurdle is {rules.preemption.min_gain:g}" in TEXT
+    assert f"younger than {rules.preemption.min_runtime_s / 60:g} minutes" in TEXT
 
 
 def test_the_example_of_a_reason_is_a_real_one() -> None:
@@ -43,5 +43,5 @@ def test_the_example_of_a_reason_is_a_real_one() -> None:
     needs = ResourceRequest(1, GIB, 2, device_bytes=40 * GIB, linked=True)
     queue = [waiting("first", replace(needs, device_bytes=0), age_s=99), waiting("1", needs)]
     busy = [running("r", ["h-0", "h-1"], hours=2)]
-    said = planned(queue, [host(own=own)], busy).waits["1"].why
+    said = planned(queue, [host(own=own)], busy).pending_reasons["1"].why
     assert said in TEXT.replace("\n", " ")

@@ -14,7 +14,7 @@ SITE = Site((host(2),), SchedulerConfig(order=SchedulingOrder.FIFO))
 
 
 def job(job_id: str, at_s: float, lasts_s: float, count: int = 1, owner: str = "ada") -> Arrival:
-    return Arrival(job_id, owner, gpus(count), at_s, lasts_s, limit_s=lasts_s)
+    return Arrival(job_id, owner, gpus(count), at_s, lasts_s, time_limit_s=lasts_s)
 
 
 def spans(trace: list[Arrival], site: Site = SITE) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -27,15 +27,15 @@ def test_jobs_start_when_there_is_room_and_end_when_they_are_done() -> None:
 
 
 def test_a_job_ends_at_its_limit() -> None:
-    (played,) = simulate(SITE, [replace(job("a", 0, 10), limit_s=4)])
+    (played,) = simulate(SITE, [replace(job("a", 0, 10), time_limit_s=4)])
     assert (played.ended_s, played.killed) == (4, True)
 
 
 def test_dependent_jobs_wait_and_those_of_killed_jobs_never_start() -> None:
     after = (Dependency("a"),)
-    trace = [job("a", 0, 10), replace(job("b", 0, 1), after=after)]
+    trace = [job("a", 0, 10), replace(job("b", 0, 1), dependencies=after)]
     assert spans(trace)["b"] == ((10, 11),)
-    trace[0] = replace(trace[0], limit_s=4)
+    trace[0] = replace(trace[0], time_limit_s=4)
     assert list(spans(trace)) == ["a"]
 
 
@@ -45,7 +45,7 @@ def test_after_a_maintenance_the_queue_moves_again() -> None:
 
 
 def test_plans_are_a_tick_apart() -> None:
-    site = replace(SITE, tick_s=30.0)
+    site = replace(SITE, min_interval_s=30.0)
     moments: list[float] = []
     simulate(
         site, [job(str(i), i, 5) for i in range(40)], lambda snapshot, _plan: moments.append(snapshot.now_s)
@@ -63,14 +63,14 @@ def test_a_preempted_job_comes_back_and_does_the_rest_of_its_work() -> None:
 
 
 def test_a_preempted_job_without_a_limit_pays_for_its_restart_and_ends() -> None:
-    idle = replace(job("idle", 0, 9 * HOUR_S, 2), priority_class="idle", limit_s=None)
+    idle = replace(job("idle", 0, 9 * HOUR_S, 2), priority_class="idle", time_limit_s=None)
     urgent = replace(job("urgent", HOUR_S, HOUR_S, 2, "eve"), priority_class="urgent")
     done = {each.arrival.job_id: each for each in simulate(Site((host(2),)), [idle, urgent])}
     assert (done["idle"].held_s, done["idle"].killed) == (9 * HOUR_S + 60, False)
 
 
 def test_a_job_that_ends_while_it_is_asked_to_leave_has_ended() -> None:
-    idle = replace(job("idle", 0, HOUR_S + 30, 2), priority_class="idle", limit_s=9 * HOUR_S)
+    idle = replace(job("idle", 0, HOUR_S + 30, 2), priority_class="idle", time_limit_s=9 * HOUR_S)
     urgent = replace(job("urgent", HOUR_S, HOUR_S, 2, "eve"), priority_class="urgent")
     done = {each.arrival.job_id: each for each in simulate(Site((host(2),)), [idle, urgent])}
     assert list(done["idle"].spans) == [(0, HOUR_S + 30)]

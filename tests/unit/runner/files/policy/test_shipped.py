@@ -19,7 +19,7 @@ OWN = [
     if f"name: {rule.name} " in TEXTS[name].replace("\n", " ")
 ]
 ANSWERING = {
-    name: {policy_cases.verdict_of(SHIPPED_POLICIES[name], case).verdict.rule for case in cases}
+    name: {policy_cases.verdict_of(SHIPPED_POLICIES[name], case).action.rule for case in cases}
     for name, cases in CASES.items()
 }
 

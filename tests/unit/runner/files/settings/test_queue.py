@@ -36,22 +36,22 @@ def test_everything_that_is_said_reaches_the_rules(tmp_path: Path) -> None:
         preemption: {hurdle: 2, grace: 90s, young: 1h, most: 0}}""")  # fmt: skip
     rules = queue.rules()
     assert (rules.order, rules.backfill, rules.half_life_s) == (SchedulingOrder.FIFO, False, 2 * 86400)
-    assert (rules.cpu_weight, rules.unknown_s, rules.overdue_per_owner, rules.reservations) == (
+    assert (rules.cpu_weight, rules.default_duration_s, rules.overdue_per_owner, rules.reservations) == (
         0.1,
         21600,
         2,
         3,
     )
     assert (rules.user_shares, rules.group_shares) == ({"ada": 2}, {"vision": 0})
-    assert rules.quotas.of_user("ada") == Quota(0, None, 5)
-    assert (rules.quotas.of_user("bob"), rules.quotas.of_group("x")) == (Quota(4), Quota(jobs=9))
-    assert rules.quotas.of_group("vision") == Quota(jobs=1)
-    assert [(each.name, each.rank, each.bound_s) for each in rules.classes] == [
+    assert rules.quotas.for_user("ada") == Quota(0, None, 5)
+    assert (rules.quotas.for_user("bob"), rules.quotas.for_group("x")) == (Quota(4), Quota(jobs=9))
+    assert rules.quotas.for_group("vision") == Quota(jobs=1)
+    assert [(each.name, each.rank, each.starvation_limit_s) for each in rules.classes] == [
         ("normal", 1, 3 * 86400),
         ("night", 0, 30 * 86400),
     ]
     wanted = rules.preemption
-    assert (wanted.hurdle, wanted.grace_s, wanted.young_s, wanted.most) == (2, 90, 3600, 0)
+    assert (wanted.min_gain, wanted.grace_s, wanted.min_runtime_s, wanted.max_preemptions) == (2, 90, 3600, 0)
 
 
 def test_a_maintenance_is_a_time_with_a_reason(tmp_path: Path) -> None:

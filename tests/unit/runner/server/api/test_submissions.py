@@ -50,7 +50,7 @@ def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None
     picture = type(site.service.daemon).picture
 
     def with_quotas(daemon: Any) -> Snapshot:  # noqa: ANN401  (the daemon)
-        return replace(picture(daemon), rules=SchedulerConfig(quotas=quotas))
+        return replace(picture(daemon), config=SchedulerConfig(quotas=quotas))
 
     monkeypatch.setattr(type(site.service.daemon), "picture", with_quotas)
 

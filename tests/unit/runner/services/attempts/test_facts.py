@@ -213,7 +213,7 @@ def test_a_plain_program_that_ran_out_of_device_memory_fails_and_says_what_to_do
     place.paths.log.write_bytes(b"torch.OutOfMemoryError: CUDA out of memory. Tried\n")
     found = place.found(1)
     situation = Situation(found.facts, NOW, NOW, found.effective, "1")
-    verdict = decide(found.pinned.policy, DecisionPoint.EXIT, History(), situation).verdict
+    verdict = decide(found.pinned.policy, DecisionPoint.EXIT, History(), situation).action
     assert (verdict.verb, verdict.adjust, verdict.reason) == (Verb.GIVE_UP, (), OUT_OF_DEVICE_MEMORY)
 
 

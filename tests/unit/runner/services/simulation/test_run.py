@@ -18,7 +18,7 @@ from runner.services.simulation.run import (
 )
 
 SMALL = SyntheticTrace(jobs=300, devices=16, days=3.0)
-SITE = Site(parse_hosts("2x8"), tick_s=60.0)
+SITE = Site(parse_hosts("2x8"), min_interval_s=60.0)
 
 
 @pytest.mark.parametrize("written", ["2x8", "2 X 8", "2\N{MULTIPLICATION SIGN}8", "2*8"])
@@ -43,12 +43,12 @@ def test_a_made_up_trace_is_as_it_was_asked_for() -> None:
     made = synthetic(1, recipe)
     assert len(made) == 3000
     assert len({job.owner for job in made}) == 20
-    work_s = sum(job.needs.gpus * job.lasts_s for job in made)
+    work_s = sum(job.request.gpus * job.duration_s for job in made)
     assert work_s / (recipe.devices * 14 * DAY_S) == pytest.approx(0.85, rel=0.01)
     assert 13 * DAY_S < made[-1].submitted_s < 14.2 * DAY_S
-    assert all(job.limit_s is not None and job.limit_s >= job.lasts_s for job in made)
-    assert {job.needs.gpus for job in made} == {1, 2, 4, 8}
-    assert {job.needs.gpus for job in synthetic(1, replace(recipe, largest=2))} == {1, 2}
+    assert all(job.time_limit_s is not None and job.time_limit_s >= job.duration_s for job in made)
+    assert {job.request.gpus for job in made} == {1, 2, 4, 8}
+    assert {job.request.gpus for job in synthetic(1, replace(recipe, largest=2))} == {1, 2}
 
 
 def test_orders_are_compared_on_the_same_jobs() -> None:
@@ -72,7 +72,7 @@ def test_a_report_can_be_read_by_machines() -> None:
 
 def test_jobs_that_no_host_could_hold_are_refused_before_anything_is_played() -> None:
     trace = synthetic(1, replace(SMALL, jobs=20))
-    big = [replace(trace[0], job_id=str(i), needs=replace(trace[0].needs, gpus=9)) for i in range(2)]
+    big = [replace(trace[0], job_id=str(i), request=replace(trace[0].request, gpus=9)) for i in range(2)]
     with pytest.raises(
         UsageError, match=r"job 0: asks for 9 GPUs, .* \(and 1 more jobs\); simulate larger hosts"
     ):
@@ -83,7 +83,7 @@ def test_jobs_that_no_host_could_hold_are_refused_before_anything_is_played() ->
 
 def test_fairness_and_waiting_are_better_than_first_come_first_served_over_two_weeks() -> None:
     """At equal utilisation; jobs of one class, so that classes do not blur what fair share does."""
-    site = Site(parse_hosts("2x8"), tick_s=120.0)
+    site = Site(parse_hosts("2x8"), min_interval_s=120.0)
     made = synthetic(2, SyntheticTrace(jobs=700, devices=16, load=0.9))
     trace = [replace(job, priority_class="normal") for job in made]
     (_, fair), (_, fifo) = compare(CONTESTANTS[:2], trace, site)

@@ -26,14 +26,14 @@ def problems(path: Path) -> list[str]:
 
 def test_a_short_line_is_a_job_with_defaults(tmp_path: Path) -> None:
     (job,) = read(trace(tmp_path, f"{HEAD}\nada,10,60.5,2\n"))
-    assert (job.job_id, job.owner, job.submitted_s, job.lasts_s, job.needs.gpus) == (
+    assert (job.job_id, job.owner, job.submitted_s, job.duration_s, job.request.gpus) == (
         "line-2",
         "ada",
         10,
         60.5,
         2,
     )
-    assert (job.limit_s, job.group, job.priority_class, job.priority, job.sweep) == (
+    assert (job.time_limit_s, job.group, job.priority_class, job.priority, job.array) == (
         None,
         "",
         "normal",
@@ -53,9 +53,9 @@ def test_every_field_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
     lines = [json.dumps(first), "", json.dumps(cells)]
     path = trace(tmp_path, "\n".join(lines))
     _, job = read(path)
-    assert (job.limit_s, job.group, job.priority_class, job.priority) == (90, "lab", "urgent", 70)
-    assert (job.needs.cpus, job.needs.memory_bytes, job.needs.device_bytes) == (3.5, 8 * GIB, 40 * GIB)
-    assert (job.needs.linked, job.after, job.sweep) == (True, (Dependency("a"),), JobArray("s", 2))
+    assert (job.time_limit_s, job.group, job.priority_class, job.priority) == (90, "lab", "urgent", 70)
+    assert (job.request.cpus, job.request.memory_bytes, job.request.device_bytes) == (3.5, 8 * GIB, 40 * GIB)
+    assert (job.request.linked, job.dependencies, job.array) == (True, (Dependency("a"),), JobArray("s", 2))
     write(path, read(path))
     assert read(path)[1] == job
 
@@ -63,7 +63,7 @@ def test_every_field_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
 def test_jobs_come_by_time_of_submission(tmp_path: Path) -> None:
     found = read(trace(tmp_path, f"{HEAD}\nada,10,1,1\nbob,5,1,1\n"))
     assert [job.owner for job in found] == ["bob", "ada"]
-    assert found[0].needs is found[1].needs
+    assert found[0].request is found[1].request
 
 
 def test_all_problems_come_at_once_with_their_lines(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_value_that_would_be_taken_for_another_is_refused(
 @pytest.mark.parametrize("cell", ["TRUE", "1", "no"])
 def test_yes_and_no_are_read_however_they_are_written(tmp_path: Path, cell: str) -> None:
     [job] = read(trace(tmp_path, f"{HEAD},linked\nada,0,10,1,{cell}\n"))
-    assert job.needs.linked is (cell != "no")
+    assert job.request.linked is (cell != "no")
 
 
 def test_devices_come_whole(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from runner.core.policy.explain import DecisionSubject, make_record
 from runner.core.policy.facts import DecisionPoint, Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import Policy
-from runner.files.policy.load import load, named
+from runner.files.policy.load import load_named_policy, parse_policy
 
 BENCH: Final = "decide"
 RULES: Final = 100
@@ -35,7 +35,7 @@ NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield the 99th percentile of deciding, beside the default policy; and with the record of it."""
-    large, default = make_policy(RULES), named("default")
+    large, default = make_policy(RULES), load_named_policy("default")
     contestants = {
         "large": time_slowest(large, with_record=False),
         "default": time_slowest(default, with_record=False),
@@ -69,7 +69,7 @@ def make_policy(count: int) -> Policy:
         for number in range(count - 1)
     ]
     text = "policy: 1\non_exit:\n" + "".join(rules) + "  - {name: other, when: {}, do: resume}\n"
-    return load(text.encode(), Path("bench.yaml"))
+    return parse_policy(text.encode(), Path("bench.yaml"))
 
 
 def exits() -> Iterator[Facts]:

@@ -39,7 +39,7 @@ from runner.core.job.states import Preparing, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Observation
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
 from runner.files.policy import of_job
 from runner.server.main import SWITCH_S
@@ -232,7 +232,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
 
 def make_revision(name: str, cpus: float, directory: Path) -> str:
     """Return what the store keeps of the job file of a small program, as after a submission."""
-    job = load(TEXT.format(name=name, cpus=cpus).encode(), directory / f"{name}.yaml")
+    job = parse_job(TEXT.format(name=name, cpus=cpus).encode(), directory / f"{name}.yaml")
     return Revision(
         job=job,
         path=str(job.origin.path),
@@ -241,7 +241,7 @@ def make_revision(name: str, cpus: float, directory: Path) -> str:
         gid=OWNER.gid,
         groups=(),
         user=OWNER.name,
-        policy=of_job.serialized(of_job.find(job, directory)),
+        policy=of_job.serialize_policy(of_job.find_policy(job, directory)),
         settings=resolve_profile(job, "cpu"),
     ).model_dump_json()
 

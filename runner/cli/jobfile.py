@@ -38,9 +38,9 @@ def schema() -> None:
     """Print the JSON Schema of the job file, for editors."""
     import json  # noqa: PLC0415  not every command needs it
 
-    from runner.files.job import schema as spec_schema  # noqa: PLC0415  pydantic: only what reads job files pays for it
+    from runner.files.job.schema import job_schema  # noqa: PLC0415  pydantic: only what reads job files pays for it
 
-    say(json.dumps(spec_schema.schema(), indent=2))
+    say(json.dumps(job_schema(), indent=2))
 
 
 @click.command()
@@ -121,16 +121,16 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
     """
     from runner.adapters.host.paths import check_path  # noqa: PLC0415  as above
     from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.files.job import load  # noqa: PLC0415  as above
+    from runner.files.job.load import parse_jobs  # noqa: PLC0415  as above
     from runner.files.policy import of_job  # noqa: PLC0415  pydantic: only this command pays for it
 
-    named = of_job.PolicyReference(path.parent, check_path)
-    jobs = load.load_all(text, path, besides=named.problems).jobs
+    named = of_job.JobReferences(path.parent, check_path)
+    jobs = parse_jobs(text, path, besides=named.problems).jobs
     warnings: dict[str, None] = {}
     for job in jobs:
         policy = named.policy(job)  # its own file may be wrong
-        warnings |= dict.fromkeys(shell.warnings(getattr(job.workload, "command", ())))
-        warnings |= dict.fromkeys(of_job.in_vain(job.retry, policy))
+        warnings |= dict.fromkeys(shell.find_shell_warnings(getattr(job.workload, "command", ())))
+        warnings |= dict.fromkeys(of_job.find_ineffective_limits(job.retry, policy))
     return jobs, list(warnings)
 
 

@@ -48,14 +48,14 @@ def check(policies: tuple[str, ...], *, as_json: bool) -> None:
 @click.option("--merged", is_flag=True, help="Write out what it extends, in the order in which it is asked.")
 def show(policy_: str, *, merged: bool) -> None:
     """Print a policy with its comments, "default" by default: what one's own can begin with."""
-    from runner.files.policy import dump as text  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.files.policy import load as files  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy.dump import dump_policy  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy.load import read_policy_source  # noqa: PLC0415  as above
 
     found = _policy(policy_)
     if merged:
-        say(text.dump(found).rstrip("\n"))
+        say(dump_policy(found).rstrip("\n"))
     else:
-        say(files.source(_path(policy_)).decode().rstrip("\n"))
+        say(read_policy_source(_path(policy_)).decode().rstrip("\n"))
 
 
 @policy.command()
@@ -95,9 +95,9 @@ def schema() -> None:
     """Print the JSON Schema of the policy file, for editors."""
     import json  # noqa: PLC0415  not every command needs it
 
-    from runner.files.policy import schema as policy_schema  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy.schema import policy_schema  # noqa: PLC0415  as above
 
-    say(json.dumps(policy_schema.schema(), indent=2))
+    say(json.dumps(policy_schema(), indent=2))
 
 
 @policy.command()
@@ -112,15 +112,19 @@ def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_jso
 
     Every rule is there: true, false or unknown, with the fact that decided.
     """
-    from runner.files.policy import journal as policy_journal  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy.journal import (  # noqa: PLC0415  only this command pays for it
+        explain_attempt,
+        read_journals,
+        select_records,
+    )
 
-    records = policy_journal.read(journals) if journals else _decided(job)
+    records = read_journals(journals) if journals else _decided(job)
     known_as = job if journals else str(records[0]["job"])
     if as_json:
-        for record in policy_journal.about(records, known_as, attempt):
+        for record in select_records(records, known_as, attempt):
             say_json(record)
     else:
-        say(policy_journal.explain(records, known_as, attempt))
+        say(explain_attempt(records, known_as, attempt))
 
 
 @policy.command()
@@ -169,11 +173,15 @@ def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None
     seconds lost, reason.  "-" is an attempt that it would not have made.  Then a line per job on
     stderr.  After a first different verdict that starts an attempt, the rest is marked "?".
     """
-    from runner.files.policy import journal as policy_journal  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy.journal import (  # noqa: PLC0415  only this command pays for it
+        read_journals,
+        replay_to_json,
+        simulate_journal,
+    )
 
-    for replay in policy_journal.simulate(_policy(policy_), policy_journal.read(journals)):
+    for replay in simulate_journal(_policy(policy_), read_journals(journals)):
         if as_json:
-            say_json(policy_journal.as_json(replay))
+            say_json(replay_to_json(replay))
         else:
             _print_replay(replay)
 
@@ -189,21 +197,21 @@ def _path(given: str) -> Path:
     if given in shelf.names() and not path.is_file():
         return shelf.directory / f"{given}.yaml"
     if not path.exists() and "/" not in given and "." not in given:
-        from runner.files.policy.load import unknown  # noqa: PLC0415  as above
+        from runner.files.policy.load import unknown_policy_error  # noqa: PLC0415  as above
 
-        raise unknown(given, shelf)
+        raise unknown_policy_error(given, shelf)
     return path
 
 
 def _policy(given: str) -> Policy:
-    from runner.files.policy import load as files  # noqa: PLC0415  as above
+    from runner.files.policy.load import read_policy  # noqa: PLC0415  as above
 
-    return files.read(_path(given))
+    return read_policy(_path(given))
 
 
 def _check(given: str, *, as_json: bool) -> int:
     """Report on one policy, and return the exit code for it."""
-    from runner.files.policy.of_job import kept_digest  # noqa: PLC0415  as above
+    from runner.files.policy.of_job import stored_digest  # noqa: PLC0415  as above
 
     try:
         found = _policy(given)
@@ -214,19 +222,19 @@ def _check(given: str, *, as_json: bool) -> int:
         return error.exit_code
     counted = len(found.on_exit) + len(found.on_watch) + len(found.on_change)
     if as_json:
-        kept = {"name": found.name, "digest": kept_digest(found), "rules": counted, "problems": []}
+        kept = {"name": found.name, "digest": stored_digest(found), "rules": counted, "problems": []}
         say_json({"policy": given, "ok": True, **kept})
     else:
-        say(f"{one_line(given)}: ok, {counted} rules, digest {kept_digest(found)}")
+        say(f"{one_line(given)}: ok, {counted} rules, digest {stored_digest(found)}")
     return 0
 
 
 def _test(found: Policy, path: Path, *, as_json: bool) -> int:
     """Report on one file of cases, and return the exit code for it."""
-    from runner.files.policy import cases as policy_cases  # noqa: PLC0415  as above
+    from runner.files.policy.cases import read_cases, run_case  # noqa: PLC0415  as above
 
-    cases = policy_cases.read(path)
-    problems = [case.problem(fact) for case in cases for fact in policy_cases.run(found, case)]
+    cases = read_cases(path)
+    problems = [case.problem(fact) for case in cases for fact in run_case(found, case)]
     lines = [problem.line(path) for problem in problems]
     failed = len({problem.field for problem in problems})
     if as_json:

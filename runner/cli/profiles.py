@@ -41,11 +41,11 @@ def list_profiles(*, as_json: bool) -> None:
 
     In a pipe, between tabs: name, the profiles that it extends or -, what it is for.
     """
-    from runner.files.profiles.load import chain, first_comment, profile_names  # noqa: PLC0415  as above
+    from runner.files.profiles.load import first_comment, profile_chain, profile_names  # noqa: PLC0415  as above
 
     directory = _directory()
     rows = [
-        (name, chain(name, directory)[1:], first_comment(directory / f"{name}.yaml"))
+        (name, profile_chain(name, directory)[1:], first_comment(directory / f"{name}.yaml"))
         for name in profile_names(directory)
     ]
     if as_json:
@@ -123,7 +123,7 @@ def _named(name: str) -> Mapping[str, ProfileSetting]:
     """
     from runner.base.errors import UsageError  # noqa: PLC0415  as above
     from runner.base.textfile import quoted  # noqa: PLC0415
-    from runner.files.profiles.load import ACCELERATORS, AUTO, named, profile_names  # noqa: PLC0415
+    from runner.files.profiles.load import ACCELERATORS, AUTO, load_profile, profile_names  # noqa: PLC0415
     from runner.files.validation import did_you_mean  # noqa: PLC0415
 
     names = profile_names(_directory())
@@ -132,7 +132,7 @@ def _named(name: str) -> Mapping[str, ProfileSetting]:
     if name not in names:
         hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
         raise UsageError(f"there is no profile {quoted(name)}{hint}")
-    return named(name, _directory())
+    return load_profile(name, _directory())
 
 
 def _text(said: ProfileSetting) -> str:

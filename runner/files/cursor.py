@@ -13,7 +13,7 @@ from runner.base import yaml
 from runner.base.textfile import Position, Problem, one_line, quoted, shown
 from runner.base.units import format_duration, parse_duration
 from runner.base.yaml import Node, PathPart, ScalarNode
-from runner.files.validation import choose, did_you_mean, dotted
+from runner.files.validation import did_you_mean, format_choices, format_path
 
 T = TypeVar("T")
 
@@ -30,10 +30,10 @@ class Cursor:
     def complain(self, fact: str) -> None:
         """Note what is wrong with the value: a single one is at itself, a longer one at its key."""
         at = self.node.at if isinstance(self.node, ScalarNode) else self.key_at
-        self.problems.append(Problem(at, dotted(self.path), one_line(fact)))
+        self.problems.append(Problem(at, format_path(self.path), one_line(fact)))
 
     def complain_of_key(self, fact: str) -> None:
-        self.problems.append(Problem(self.key_at, dotted(self.path), one_line(fact)))
+        self.problems.append(Problem(self.key_at, format_path(self.path), one_line(fact)))
 
     @property
     def written(self) -> str:
@@ -69,7 +69,7 @@ class Cursor:
         if isinstance(value, str) and value in words:
             return value
         hint = did_you_mean(value, words) if isinstance(value, str) else ""
-        listed = "" if hint or not words else f"; it can be {choose(words)}"
+        listed = "" if hint or not words else f"; it can be {format_choices(words)}"
         self.complain(f"{what or 'cannot be'} {self.written}{hint or listed}")
         return None
 
@@ -112,7 +112,7 @@ class Cursor:
         for name in entries.keys() - set(known):
             word = (meant or {}).get(name)
             hint = f"; did you mean {quoted(word)}?" if word else did_you_mean(name, known)
-            listed = "" if hint else f"; there is {choose(known)}"
+            listed = "" if hint else f"; there is {format_choices(known)}"
             entries[name].complain_of_key(f"unknown {kind}{hint or listed}")
         return {name: entries[name] for name in known if name in entries}
 
@@ -138,7 +138,9 @@ class Cursor:
         ]
 
 
-def cursor_at(fields: Mapping[str, Cursor], name: str, read: Callable[[Cursor], T | None], otherwise: T) -> T:
+def read_field(
+    fields: Mapping[str, Cursor], name: str, read: Callable[[Cursor], T | None], otherwise: T
+) -> T:
     """Return a field, or what stands for it when it is missing or wrong."""
     found = read(fields[name]) if name in fields else None
     return otherwise if found is None else found

@@ -137,16 +137,16 @@ NAMES: Final = tuple(DATA_SETS)
 """What a job file may give as ``data`` instead of a directory, once it is prepared."""
 
 
-def root(state_dir: Path) -> Path:
+def datasets_dir(state_dir: Path) -> Path:
     """Return the directory of all prepared data sets."""
     return state_dir / "data"
 
 
-def location(state_dir: Path, name: str) -> Path:
+def dataset_dir(state_dir: Path, name: str) -> Path:
     """Return where a prepared data set lies, whether it does or not."""
-    return root(state_dir) / name
+    return datasets_dir(state_dir) / name
 
 
 def is_prepared(state_dir: Path, name: str) -> bool:
     """Return whether a data set has been published here; its content is verified by ``prepare``."""
-    return (location(state_dir, name) / MANIFEST).is_file()
+    return (dataset_dir(state_dir, name) / MANIFEST).is_file()

@@ -11,7 +11,17 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainVali
 
 from runner.base.textfile import quoted
 from runner.base.units import format_duration, format_size, parse_duration, parse_size
-from runner.files import validators as rules
+from runner.files.validators import (
+    check_host_path,
+    check_job_name,
+    check_label_key,
+    check_label_value,
+    check_mount_target,
+    check_policy,
+    check_text,
+    check_variable_name,
+    refuse_number,
+)
 
 MIB: Final = 1024**2
 GIB: Final = 1024**3
@@ -82,12 +92,12 @@ Wait = Annotated[timedelta, PlainValidator(_duration(0 * SECOND, timedelta(days=
 Grace = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(hours=1))), _DURATIONS, _WRITTEN]
 TimeLimit = Annotated[timedelta, PlainValidator(_duration(SECOND, timedelta(days=366))), _DURATIONS, _WRITTEN]
 
-Name = Annotated[str, AfterValidator(rules.job_name)]
-JobName = Annotated[Name, BeforeValidator(rules.unnumbered)]
-PolicyChoice = Annotated[str, AfterValidator(rules.policy)]
-HostPath = Annotated[str, AfterValidator(rules.host_path)]
-Target = Annotated[str, AfterValidator(rules.mount_target)]
-Variable = Annotated[str, AfterValidator(rules.variable_name)]
-Text = Annotated[str, AfterValidator(rules.text)]
-LabelKey = Annotated[str, AfterValidator(rules.label_key)]
-LabelValue = Annotated[str, AfterValidator(rules.label_value)]
+Name = Annotated[str, AfterValidator(check_job_name)]
+JobName = Annotated[Name, BeforeValidator(refuse_number)]
+PolicyChoice = Annotated[str, AfterValidator(check_policy)]
+HostPath = Annotated[str, AfterValidator(check_host_path)]
+Target = Annotated[str, AfterValidator(check_mount_target)]
+Variable = Annotated[str, AfterValidator(check_variable_name)]
+Text = Annotated[str, AfterValidator(check_text)]
+LabelKey = Annotated[str, AfterValidator(check_label_key)]
+LabelValue = Annotated[str, AfterValidator(check_label_value)]

@@ -26,7 +26,7 @@ from runner.files.aliases import ENGINE_OPTIONS, MEANT
 M = TypeVar("M", bound=BaseModel)
 
 
-def fields_below(path: tuple[PathPart, ...], fact: str) -> PydanticCustomError:
+def error_below(path: tuple[PathPart, ...], fact: str) -> PydanticCustomError:
     """Return an error to raise in a validator about something inside the value that it checks."""
     return PydanticCustomError("below", "{fact}", {"fact": fact, "path": path})
 
@@ -40,13 +40,13 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f"; did you mean {quoted(lowered[close[0]])}?" if close else ""
 
 
-def choose(choices: Sequence[str]) -> str:
+def format_choices(choices: Sequence[str]) -> str:
     """Return the choices as people list them."""
     words = [quoted(choice) for choice in choices]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def mapping(raw: bytes, path: Path) -> tuple[yaml.MappingNode, list[Problem]]:
+def parse_mapping(raw: bytes, path: Path) -> tuple[yaml.MappingNode, list[Problem]]:
     """Return the tree of a YAML file whose top is a mapping, and problems that did not stop the reading.
 
     Raises:
@@ -55,10 +55,12 @@ def mapping(raw: bytes, path: Path) -> tuple[yaml.MappingNode, list[Problem]]:
     tree, problems = yaml.compose(raw)
     if isinstance(tree, yaml.MappingNode) and tree.entries:
         return tree, list(problems)
-    raise FileError(path, problems or [Problem(tree.at if tree else yaml.START, "", no_mapping(tree))])
+    raise FileError(
+        path, problems or [Problem(tree.at if tree else yaml.START, "", describe_non_mapping(tree))]
+    )
 
 
-def no_mapping(tree: Node | None) -> str:
+def describe_non_mapping(tree: Node | None) -> str:
     """Return what is wrong with a file that is no mapping at the top."""
     if isinstance(tree, yaml.SequenceNode):
         return 'must be "field: value" lines, not a list'
@@ -67,7 +69,7 @@ def no_mapping(tree: Node | None) -> str:
     return 'the file is empty; "runner init" writes one to start from'
 
 
-def validated(
+def validate_model(
     model: type[M], written: Mapping[str, object], tree: Node, *, of_a_job: bool = True
 ) -> tuple[M | None, list[Problem]]:
     """Return the model, or None and every problem; ``of_a_job``: other tools' words for fields are known."""
@@ -111,10 +113,10 @@ def _problem(complaint: _Complaint) -> Problem:
     kind = complaint.detail["type"]
     of_key = kind == "extra_forbidden" or "[key]" in complaint.detail["loc"]
     at = (yaml.find_key_position if of_key else yaml.find_position)(complaint.tree, path)
-    return Problem(at, dotted(path), one_line(_fact(complaint, kind)))
+    return Problem(at, format_path(path), one_line(_fact(complaint, kind)))
 
 
-def dotted(path: tuple[PathPart, ...]) -> str:
+def format_path(path: tuple[PathPart, ...]) -> str:
     """Return a field as messages name it: ``mounts[0].source``."""
     text = ""
     for part in path:
@@ -154,14 +156,16 @@ def _unknown(complaint: _Complaint) -> str:
     parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
     names = tuple(parent.model_fields) if _is_model(parent) else ()
     meant = MEANT.get(word, "") if complaint.of_a_job else ""
-    if meant and (meant.startswith(dotted(complaint.path[:-1])) or "." in meant):
+    if meant and (meant.startswith(format_path(complaint.path[:-1])) or "." in meant):
         return f"unknown field; did you mean {quoted(meant)}?"
     if complaint.of_a_job and word in ENGINE_OPTIONS:
         return "unknown field; a job file carries no options of the container engine"
     if hint := did_you_mean(word, names):
         return f"unknown field{hint}"
     elsewhere = [
-        dotted((*path, word)) for path, fields in _sections(complaint.model, complaint.tree) if word in fields
+        format_path((*path, word))
+        for path, fields in _sections(complaint.model, complaint.tree)
+        if word in fields
     ]
     if elsewhere and complaint.path[:-1] == ("matrix",):
         return f"unknown field; did you mean {quoted(elsewhere[0])} in matrix.values?"
@@ -193,7 +197,7 @@ def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
         return "; remove the line to get the default"
     if get_origin(kind) is tuple and isinstance(node.value, str):
         is_command = complaint.path[-1:] == ("command",)
-        return f"; did you mean {shell.as_list(node.value, command=is_command)}?"
+        return f"; did you mean {shell.suggest_list(node.value, command=is_command)}?"
     if kind is str:
         return '; write "" for an empty text' if node.value is None else "; put it in quotes"
     if words := _words(kind):
@@ -308,7 +312,7 @@ def _words(kind: Any) -> list[str]:  # noqa: ANN401 - the same
     return [str(choice) for literal in literals for choice in get_args(literal)]
 
 
-def wanted(info: FieldInfo) -> str:
+def describe_field(info: FieldInfo) -> str:
     """Return what a field may hold, in the words of complaints."""
     return _wanted(info.annotation, info)
 
@@ -323,7 +327,7 @@ def _wanted(annotation: Any, info: FieldInfo | None = None) -> str:  # noqa: ANN
 def _described(annotation: Any, bounds: Sequence[object], *, alone: bool) -> str:  # noqa: ANN401 - the same
     kind = _bare(annotation)
     if get_origin(kind) is Literal:
-        return f"{'one of ' if alone else ''}{choose([str(choice) for choice in get_args(kind)])}"
+        return f"{'one of ' if alone else ''}{format_choices([str(choice) for choice in get_args(kind)])}"
     own = [
         item for field in getattr(annotation, "__metadata__", ()) for item in getattr(field, "metadata", ())
     ]

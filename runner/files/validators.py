@@ -22,7 +22,7 @@ CODE_TARGET: Final = PurePosixPath("/code")
 
 MAX_TEXT: Final = 32 * 1024
 
-NO_NUMBER: Final = "must not be a number; ids of jobs are"
+NUMBER_REFUSED: Final = "must not be a number; ids of jobs are"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NUMBER: Final = re.compile(r"[0-9]+")
@@ -60,7 +60,7 @@ REFUSED_VARIABLES: Final = (
 """Pattern and reason, in the order in which they are tried."""
 
 
-def job_name(value: str) -> str:
+def check_job_name(value: str) -> str:
     """Return a name that is safe as part of a file, container or host name."""
     if not _NAME.fullmatch(value):
         raise ValueError(
@@ -70,17 +70,17 @@ def job_name(value: str) -> str:
     return value
 
 
-def new_name(value: str) -> str:
+def check_new_name(value: str) -> str:
     """Return a name that a job may be given: none that would be taken for the id of another one."""
-    if is_number(job_name(value)):
-        raise ValueError(NO_NUMBER)
+    if is_number(check_job_name(value)):
+        raise ValueError(NUMBER_REFUSED)
     return value
 
 
-def unnumbered(value: object) -> object:
+def refuse_number(value: object) -> object:
     """Return what stands in the place of a name unless it is a number: in quotes it would be no better."""
     if isinstance(value, int) and not isinstance(value, bool):
-        raise ValueError(NO_NUMBER)  # noqa: TRY004 - pydantic reports ValueError
+        raise ValueError(NUMBER_REFUSED)  # noqa: TRY004 - pydantic reports ValueError
     return value
 
 
@@ -89,13 +89,13 @@ def is_number(value: str) -> bool:
     return _NUMBER.fullmatch(value) is not None
 
 
-def name_from(stem: str) -> str:
+def make_job_name(stem: str) -> str:
     """Return the name of a job whose file has this stem; never fails."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
     return (f"job-{safe}" if is_number(safe) else safe)[:63] or "job"
 
 
-def variable_name(value: str) -> str:
+def check_variable_name(value: str) -> str:
     """Return the name of an environment variable that a job may set."""
     if not _VARIABLE.fullmatch(value):
         raise ValueError(
@@ -107,14 +107,14 @@ def variable_name(value: str) -> str:
     return value
 
 
-def text(value: str) -> str:
+def check_text(value: str) -> str:
     """Return a value of the environment, or an argument of a program."""
     if len(value.encode()) > MAX_TEXT:
         raise ValueError("is longer than 32 KiB; put it in a file and mount that")
     return value
 
 
-def label_key(value: str) -> str:
+def check_label_key(value: str) -> str:
     if not _LABEL.fullmatch(value):
         raise ValueError(
             "is no label: at most 63 ASCII letters, digits, dots, dashes, slashes or underscores, "
@@ -125,13 +125,13 @@ def label_key(value: str) -> str:
     return value
 
 
-def label_value(value: str) -> str:
+def check_label_value(value: str) -> str:
     if len(value) > 255 or not value.isprintable():
         raise ValueError("must be one line of at most 255 characters")
     return value
 
 
-def host_path(value: str) -> str:
+def check_host_path(value: str) -> str:
     """Return a path on the host as it was written; whether it exists is another question."""
     if not value:
         raise ValueError("must be a path, not empty")
@@ -145,10 +145,10 @@ def host_path(value: str) -> str:
     return value
 
 
-def policy(value: str) -> str:
+def check_policy(value: str) -> str:
     """Return the name of a policy, or the path of its file as it was written."""
-    if is_path_of_policy(value):
-        return host_path(value)
+    if is_policy_path(value):
+        return check_host_path(value)
     if not _POLICY.fullmatch(value):
         raise ValueError(
             f"must be the name of a policy or of a file, such as ./policy.yaml, not {quoted(value)}"
@@ -156,12 +156,12 @@ def policy(value: str) -> str:
     return value
 
 
-def is_path_of_policy(value: str) -> bool:
+def is_policy_path(value: str) -> bool:
     """Return whether a job file means a file and not a policy that comes with the runner."""
     return "/" in value or value.endswith((".yaml", ".yml")) or value.startswith(("~", "$"))
 
 
-def mount_target(value: str) -> str:
+def check_mount_target(value: str) -> str:
     """Return a place inside the container where a job may mount something."""
     target = PurePosixPath(value)
     if ".." in target.parts or not target.is_relative_to(DATA_ROOT) or target == DATA_ROOT:

@@ -31,7 +31,7 @@ from runner.core.job.describe import attempt_prefix
 from runner.core.job.states import Running
 from runner.core.policy.facts import FactValue
 from runner.core.ports.store import JobRow
-from runner.files.policy.load import PolicySource, named
+from runner.files.policy.load import PolicySource, load_named_policy
 from runner.services.jobs import JobService
 
 log = structlog.get_logger()
@@ -88,7 +88,7 @@ class LoadCounts:
 
 @cache
 def _shipped_rules() -> frozenset[str]:
-    policies = [named(name) for name in PolicySource().names()]
+    policies = [load_named_policy(name) for name in PolicySource().names()]
     return frozenset(
         rule.name for policy in policies for rule in (*policy.on_exit, *policy.on_watch, *policy.on_change)
     )

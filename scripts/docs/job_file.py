@@ -50,7 +50,7 @@ def rows(fields: Mapping[str, FieldInfo], section: str) -> Iterator[tuple[str, s
         fields.items(), key=lambda field: (field[0] != "kind", not field[1].is_required())
     ):
         path = f"{section}.{name}"
-        form = f"`{info.default}`" if name == "kind" else _FORMS.get(path) or validation.wanted(info)
+        form = f"`{info.default}`" if name == "kind" else _FORMS.get(path) or validation.describe_field(info)
         meaning = info.description or "Which workload this is."
         yield path, _DEFAULTS.get(path) or default(info), form, meaning
 

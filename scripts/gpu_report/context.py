@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Profile, profiles_dir
-from runner.files.profiles.load import ProfileChoice, resolve
+from runner.files.profiles.load import ProfileChoice, resolve_choice
 from scripts.gpu_report.report import Finding, checked, measured
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Context:
         if self.rehearsal:
             changes = {**changes, "compile": "off"}
         choice = ProfileChoice.model_validate({"extends": name, **changes})
-        return resolve(choice, profiles_dir(), self.accelerator)
+        return resolve_choice(choice, profiles_dir(), self.accelerator)
 
     def spec(
         self, workload: Mapping[str, Any], profile: Profile, checkpoint: Mapping[str, Any] | None = None

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from jobs.contract import SWITCHES, Profile
-from runner.files.profiles import conflicts
+from runner.files.profiles.conflicts import find_switch_conflicts, find_unused_switches
 from runner.files.profiles.load import ProfileSetting
 from scripts.gpu_report.context import CannotMeasureHere, Context, against_target
 from scripts.gpu_report.data import KINDS, plan_of
@@ -116,9 +116,9 @@ def _is_idle(switch: str, slow: Profile, fast: Profile, kind: str) -> bool:
     """Return whether a workload ignores a switch, or whether it conflicts with the others."""
     flipped = fast.model_copy(update={switch: getattr(slow, switch)})
     settings = {name: ProfileSetting(getattr(flipped, name), rank=1) for name in SWITCHES}
-    if any(True for _ in conflicts.clashes(settings, "cuda")):
+    if any(True for _ in find_switch_conflicts(settings, "cuda")):
         return True
-    return switch in conflicts.unused(flipped, kind, "cuda") and switch in conflicts.unused(
+    return switch in find_unused_switches(flipped, kind, "cuda") and switch in find_unused_switches(
         fast, kind, "cuda"
     )
 

@@ -62,10 +62,10 @@ from runner.core.policy.history import History
 from runner.core.policy.model import Verb
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
-from runner.files import validators as rules
-from runner.files.policy import load as files
-from runner.files.profiles.environment import environment
+from runner.files.policy.load import load_named_policy
+from runner.files.profiles.environment import build_environment
 from runner.files.settings.model import Settings
+from runner.files.validators import REFUSED_VARIABLES
 from runner.services.attempts.prepare import CONTAINER_SCRATCH
 from tests.fakes.daemon import decisions as rulings
 
@@ -229,7 +229,7 @@ def test_the_vocabulary_of_causes_is_complete() -> None:
 
 def test_the_ceilings_and_waits_are_those_of_the_default_policy() -> None:
     told = {row[0].strip("`"): row[1].strip("`") for row in table(page("explanation/lifecycle"), "Limits")}
-    policy = files.named("default")
+    policy = load_named_policy("default")
     ceilings, backoff = policy.ceilings, policy.backoff
     assert told == {
         "retry.max_attempts": str(ceilings.attempts),
@@ -294,7 +294,9 @@ def container(request: LaunchRequest = REQUEST) -> dict[str, Any]:
 
 def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) -> None:
     rows = {row[0].strip("`"): row for row in table(page("reference/contract"), "Environment")}
-    profile = environment(contract.Profile(), "cpu", 2, PurePath(contract.JOB_DIR, "home"), CONTAINER_SCRATCH)
+    profile = build_environment(
+        contract.Profile(), "cpu", 2, PurePath(contract.JOB_DIR, "home"), CONTAINER_SCRATCH
+    )
     request = replace(REQUEST, environment={name: profile[name] for name in profile if name in rows})
     in_container = dict(variable.split("=", 1) for variable in container(request)["Env"])
     process = ProcessExecutor(ProcessSettings("abcd", tmp_path / "books")).plan(request)["environment"]
@@ -379,7 +381,7 @@ def test_a_container_shows_the_refusals_of_the_page() -> None:
     for pattern in (attempt.FORBIDDEN_VARIABLES, hardened.IMAGE_FORBIDDEN):
         for name in re.findall(r"`([A-Z_]+)\*?`", text.split("## Environment")[1].split("\n## ")[0]):
             assert pattern.fullmatch(name) or any(
-                known.fullmatch(name + "X") or known.fullmatch(name) for known, _ in rules.REFUSED_VARIABLES
+                known.fullmatch(name + "X") or known.fullmatch(name) for known, _ in REFUSED_VARIABLES
             ), name
     assert all(f"`/{name}`" in text for name in ("proc", "sys", "dev", "boot", "etc", "run", "root"))
     assert PurePosixPath("/etc").name in hardened.SYSTEM_DIRS

@@ -22,7 +22,7 @@ from typing import Any, Final
 from runner.adapters.datasets.convert import FORMS
 from runner.base.errors import Refused, Unavailable
 from runner.base.locks import lock, open_lock
-from runner.files.datasets import MANIFEST, DataSet, Member, location, root
+from runner.files.datasets import MANIFEST, DataSet, Member, dataset_dir, datasets_dir
 
 PLATFORMS: Final = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
 PYTHON_VERSION: Final = "3.11"
@@ -92,8 +92,8 @@ def prepare(
         Refused: the package holds other content than was recorded, or the place may not be written.
         Unavailable: the download or the disk fails.
     """
-    place = location(state_dir, chosen.name)
-    with _lock(root(state_dir), f"runner data prepare {chosen.name}"):
+    place = dataset_dir(state_dir, chosen.name)
+    with _lock(datasets_dir(state_dir), f"runner data prepare {chosen.name}"):
         if _is_whole(place):
             return False
         begins()
@@ -119,10 +119,10 @@ def verify(directory: Path) -> dict[str, Any]:
 
 def remove(state_dir: Path, name: str) -> bool:
     """Remove a prepared data set; return False if there was none."""
-    place = location(state_dir, name)
+    place = dataset_dir(state_dir, name)
     if not place.exists():
         return False
-    with _lock(root(state_dir), f"runner data remove {name}") as folder:
+    with _lock(datasets_dir(state_dir), f"runner data remove {name}") as folder:
         gone = Path(tempfile.mkdtemp(dir=folder, prefix=_PARTIAL))
         place.rename(gone / name)  # first of all: nobody may find half of it
         shutil.rmtree(gone)

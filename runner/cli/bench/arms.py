@@ -11,15 +11,15 @@ from jobs.contract import SWITCHES, WORKLOADS, Profile, kind_of, profiles_dir
 from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted, read_source, shown
-from runner.files import validation as parsing
-from runner.files.job import load
-from runner.files.profiles import conflicts as switches
-from runner.files.profiles import load as profiles
+from runner.files.job.load import parse_job
+from runner.files.profiles.conflicts import find_switch_conflicts, find_unused_switches
+from runner.files.profiles.load import AUTO, JOB_FILE, ProfileSetting, load_profile, profile_names
+from runner.files.validation import did_you_mean, parse_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from runner.files.profiles.load import Accelerator, ProfileSetting
+    from runner.files.profiles.load import Accelerator
 
 COMMON: Final[Mapping[str, Any]] = {
     "resources": {"cpus": 2, "memory": "2GiB"},
@@ -56,13 +56,13 @@ def base(given: str, steps: int | None) -> BenchmarkJob:
     if given in SMALL:
         path, written = Path(f"{given}.yaml"), {**COMMON, "workload": {"kind": given, **SMALL[given]}}
     elif "/" not in given and "." not in given and not Path(given).exists():
-        hint = parsing.did_you_mean(given, tuple(SMALL)) or f"; there are {', '.join(SMALL)}"
+        hint = did_you_mean(given, tuple(SMALL)) or f"; there are {', '.join(SMALL)}"
         raise UsageError(f"{quoted(given)} is neither a job file nor a workload{hint}")
     else:
         path, written = Path(given), _written(Path(given))
     if steps is not None:
         _shorten(written["workload"], steps)
-    job = load.load(json.dumps(written).encode(), path)
+    job = parse_job(json.dumps(written).encode(), path)
     if job.matrix is not None or job.schedule is not None:
         section = "schedule" if job.matrix is None else "matrix"
         raise UsageError(f"{path}: has a {section}; what is measured is one job, so leave it out")
@@ -88,10 +88,10 @@ def variants(names: Sequence[str]) -> list[Variant]:
     Raises:
         UsageError: there is no such profile, or one is named twice.
     """
-    known = (profiles.AUTO, *profiles.profile_names(profiles_dir()))
+    known = (AUTO, *profile_names(profiles_dir()))
     for name in names:
         if name not in known:
-            hint = parsing.did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
             raise UsageError(f"there is no profile {quoted(name)}{hint}")
     if len(set(names)) < max(len(names), 2):
         raise UsageError(f"--profiles {','.join(names)}: name two different ones at least")
@@ -117,10 +117,12 @@ def ablations(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Variant], 
 
 def _unfit(switch: str, value: object, fast: Mapping[str, ProfileSetting], base: BenchmarkJob) -> str | None:
     """Return why a switch cannot be put back by itself; None: it can."""
-    flipped = {**fast, switch: profiles.ProfileSetting(value, rank=profiles.JOB_FILE)}
-    for clash in switches.clashes(flipped, base.accelerator):
+    flipped = {**fast, switch: ProfileSetting(value, rank=JOB_FILE)}
+    for clash in find_switch_conflicts(flipped, base.accelerator):
         return f"{clash.switch}: {clash.fact}"
-    before, after = (switches.unused(_profile(said), base.kind, base.accelerator) for said in (fast, flipped))
+    before, after = (
+        find_unused_switches(_profile(said), base.kind, base.accelerator) for said in (fast, flipped)
+    )
     return after[switch] if switch in after and switch in before else None
 
 
@@ -129,14 +131,14 @@ def _profile(said: Mapping[str, ProfileSetting]) -> Profile:
 
 
 def _said(name: str, accelerator: Accelerator) -> Mapping[str, ProfileSetting]:
-    return profiles.named(accelerator if name == profiles.AUTO else name, profiles_dir(), accelerator)
+    return load_profile(accelerator if name == AUTO else name, profiles_dir(), accelerator)
 
 
 def _written(path: Path) -> dict[str, Any]:
     """Return what a job file says, after it was found right."""
     raw = read_source(path)
-    load.load(raw, path)
-    tree, _ = parsing.mapping(raw, path)
+    parse_job(raw, path)
+    tree, _ = parse_mapping(raw, path)
     written: dict[str, Any] = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
     for section in ("environment", "labels"):  # their numbers are texts: 1.10 is not 1.1
         if isinstance(node := tree.entries.get(section), yaml.MappingNode):

@@ -9,13 +9,12 @@ from runner.base import yaml
 from runner.base.textfile import Problem, quoted
 from runner.base.units import format_duration, format_size
 from runner.files.job.model import JobFile
-from runner.files.job.queue import contradictions
-from runner.files.profiles import conflicts as switches
-from runner.files.profiles import load as spec_profiles
-from runner.files.profiles.load import Accelerator
+from runner.files.job.queue import find_contradictions
+from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
+from runner.files.profiles.load import Accelerator, load_choice
 
 
-def conflicts(job: JobFile) -> Iterator[Problem]:
+def find_conflicts(job: JobFile) -> Iterator[Problem]:
     say = job.origin.problem
     resources, retry = job.resources, job.retry
     if job.accelerator == "cpu" and resources.gpus:
@@ -36,7 +35,7 @@ def conflicts(job: JobFile) -> Iterator[Problem]:
         )
     if job.checkpoint.every is None and job.checkpoint.every_steps is None:
         yield say(("checkpoint",), "would never save: give every, every_steps or both")
-    for path, fact in contradictions(
+    for path, fact in find_contradictions(
         gpus=resources.gpus,
         queueing=job.queue,
         devices=job.devices,
@@ -55,7 +54,7 @@ def _overlaps(job: JobFile) -> Iterator[Problem]:
             yield job.origin.problem(("mounts", i, "target"), fact)
 
 
-def clashes_everywhere(job: JobFile, profiles: Path) -> Iterator[Problem]:
+def find_unavoidable_profile_conflicts(job: JobFile, profiles: Path) -> Iterator[Problem]:
     """Yield what is wrong with the profile on every accelerator that the job could still get."""
     found = [list(_clashes(job, each, profiles)) for each in _accelerators(job)]
     sides = [{(clash.switch, clash.other) for clash in each} for each in found]
@@ -70,7 +69,9 @@ def _accelerators(job: JobFile) -> tuple[Accelerator, ...]:
     return ("cuda", "rocm") if job.resources.gpus else ("cpu",)
 
 
-def clashes(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> Iterator[Problem]:
+def find_profile_conflicts(
+    job: JobFile, accelerator: Accelerator, profiles: Path | None = None
+) -> Iterator[Problem]:
     """Yield what is wrong with the job's profile on an accelerator: contradictory and impossible settings.
 
     Raises:
@@ -80,9 +81,9 @@ def clashes(job: JobFile, accelerator: Accelerator, profiles: Path | None = None
         yield job.origin.problem(("profile", clash.switch), clash.fact)
 
 
-def _clashes(job: JobFile, accelerator: Accelerator, profiles: Path) -> Iterator[switches.Clash]:
+def _clashes(job: JobFile, accelerator: Accelerator, profiles: Path) -> Iterator[SwitchConflict]:
     tree = job.origin.tree
-    said = spec_profiles.chosen(job.profile, tree, profiles, accelerator)
+    said = load_choice(job.profile, tree, profiles, accelerator)
     decided_by = ("accelerator",) if job.accelerator != "auto" else ("resources", "gpus")
     node = yaml.find_node(tree, decided_by) if tree else None
-    return switches.clashes(said, accelerator, f" (line {node.at.line})" if node else "")
+    return find_switch_conflicts(said, accelerator, f" (line {node.at.line})" if node else "")

@@ -47,20 +47,20 @@ class Cron:
 
 
 @cache
-def cron(expression: str, timezone: str) -> Cron:
+def parse_cron(expression: str, timezone: str) -> Cron:
     """Return the times of an expression.
 
     Raises:
         ValueError: the zone is unknown, the expression means nothing, or it never happens.
     """
-    zone = zone_of(timezone)
+    zone = find_timezone(timezone)
     plain = NAMED.get(expression, expression)
     if (fact := _problem(plain)) is not None:
         raise ValueError(fact)
     return Cron(plain, zone)
 
 
-def zone_of(name: str) -> ZoneInfo:
+def find_timezone(name: str) -> ZoneInfo:
     """Return a time zone.
 
     Raises:

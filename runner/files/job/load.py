@@ -8,14 +8,14 @@ from typing import TypeAlias
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import FileError, Problem, read_source
-from runner.files import validation as parsing
-from runner.files import validators as rules
-from runner.files.job import matrix as spec_matrix
-from runner.files.job import shorthand as forms
-from runner.files.job.conflicts import clashes_everywhere, conflicts
+from runner.files.job.conflicts import find_conflicts, find_unavoidable_profile_conflicts
+from runner.files.job.matrix import Combination, Variant, expand_matrix, find_matrix_problems, parse_matrix
 from runner.files.job.model import JobFile, Origin
 from runner.files.job.queue import Matrix
-from runner.files.profiles import load as spec_profiles
+from runner.files.job.shorthand import find_long_arguments, find_numeric_name
+from runner.files.profiles.load import find_unknown_profile
+from runner.files.validation import parse_mapping, validate_model
+from runner.files.validators import make_job_name
 
 Checks: TypeAlias = Callable[[JobFile], Iterable[Problem]] | None  # what looks at paths and policies
 
@@ -26,10 +26,10 @@ class LoadedFile:
 
     jobs: tuple[JobFile, ...]
     matrix: Matrix | None = None
-    values: tuple[spec_matrix.Combination, ...] = ({},)  # of the matrix, job by job
+    values: tuple[Combination, ...] = ({},)  # of the matrix, job by job
 
 
-def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
+def parse_job(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
     """Return the job that a YAML text describes, of a matrix the first one with the matrix in it.
 
     ``path`` serves for messages and for the default name.
@@ -37,11 +37,11 @@ def load(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
     Raises:
         SpecError: with every problem at once.
     """
-    written = load_all(text, path, profiles)
+    written = parse_jobs(text, path, profiles)
     return written.jobs[0].model_copy(update={"matrix": written.matrix})
 
 
-def load_all(
+def parse_jobs(
     text: bytes, path: Path, profiles: Path | None = None, name: str | None = None, besides: Checks = None
 ) -> LoadedFile:
     """Return all the jobs that a YAML text describes; ``name`` is another one than the file gives them.
@@ -52,13 +52,13 @@ def load_all(
         SpecError: with every problem at once, each at its place; those of a matrix's value in the matrix.
     """
     profiles = profiles or contract.profiles_dir()
-    tree, problems = parsing.mapping(text, path)
-    matrix = spec_matrix.matrix_of(tree)
-    problems += (*forms.long_arguments(tree), *(() if name else forms.numbered(tree)))
-    problems += spec_matrix.problems(tree, matrix) if matrix else ()
-    variants: tuple[spec_matrix.Variant, ...] = (spec_matrix.Variant(tree, {}),)
+    tree, problems = parse_mapping(text, path)
+    matrix = parse_matrix(tree)
+    problems += (*find_long_arguments(tree), *(() if name else find_numeric_name(tree)))
+    problems += find_matrix_problems(tree, matrix) if matrix else ()
+    variants: tuple[Variant, ...] = (Variant(tree, {}),)
     if matrix:
-        variants = spec_matrix.variants(tree, matrix, name or _name(tree, path), {p.field for p in problems})
+        variants = expand_matrix(tree, matrix, name or _name(tree, path), {p.field for p in problems})
     jobs = []
     for variant in variants:
         job, found = _read(variant, path, profiles)
@@ -72,30 +72,30 @@ def load_all(
 
 def _name(tree: yaml.MappingNode, path: Path) -> str:
     written = tree.entries.get("name")
-    return written.text if isinstance(written, yaml.ScalarNode) else rules.name_from(path.stem)
+    return written.text if isinstance(written, yaml.ScalarNode) else make_job_name(path.stem)
 
 
-def _read(variant: spec_matrix.Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
+def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
     """Return the job that a tree describes, and every problem with it."""
     tree = variant.tree
-    unknown = spec_profiles.unknown_profile(tree, profiles)
-    written = {"name": rules.name_from(path.stem), **_as_written(tree)}
+    unknown = find_unknown_profile(tree, profiles)
+    written = {"name": make_job_name(path.stem), **_as_written(tree)}
     if variant.values:  # a job of a matrix has none
         del written["matrix"]
-    job, problems = parsing.validated(JobFile, written, tree)
+    job, problems = validate_model(JobFile, written, tree)
     if job is not None:
-        problems += conflicts(job.read_from(Origin(path, tree)))
-        problems += () if unknown else clashes_everywhere(job, profiles)
+        problems += find_conflicts(job.read_from(Origin(path, tree)))
+        problems += () if unknown else find_unavoidable_profile_conflicts(job, profiles)
     return job, [*unknown, *problems]
 
 
-def read(path: Path, profiles: Path | None = None) -> JobFile:
+def read_job(path: Path, profiles: Path | None = None) -> JobFile:
     """Return the job in a file.
 
     Raises:
         SpecError: it cannot be read, is too large or is not right.
     """
-    return load(read_source(path), path, profiles)
+    return parse_job(read_source(path), path, profiles)
 
 
 def dump(job: JobFile) -> str:

@@ -12,9 +12,9 @@ from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Position, Problem, quoted
 from runner.base.yaml import MappingNode, Node, ScalarNode
-from runner.files import validation as parsing
-from runner.files import validators as rules
-from runner.files.job.queue import Matrix, Setting, combinations, impossible_matrix
+from runner.files.job.queue import Matrix, MatrixValue, find_matrix_contradictions, matrix_combinations
+from runner.files.validation import format_path, validate_model
+from runner.files.validators import check_label_key, check_label_value
 
 SHORT_FORMS: Final = {"profile": "extends", "image": "name"}
 """Sections for which a text may stand, and the field that it means."""
@@ -35,7 +35,7 @@ ONCE: Final = {
 
 T = TypeVar("T")
 
-Combination: TypeAlias = dict[str, Setting]
+Combination: TypeAlias = dict[str, MatrixValue]
 
 
 class SingleValue(contract.Spec):
@@ -56,17 +56,17 @@ class _NoMapping(Exception):
     """A field below something that has no fields."""
 
 
-def matrix_of(tree: MappingNode) -> Matrix | None:
+def parse_matrix(tree: MappingNode) -> Matrix | None:
     """Return the matrix of a file, None where it has none or one with mistakes, which others tell."""
     if "matrix" not in tree.entries:
         return None
     written = {"matrix": yaml.to_plain(tree.entries["matrix"])}
-    alone, _ = parsing.validated(SingleValue, written, tree)
+    alone, _ = validate_model(SingleValue, written, tree)
     found = alone.matrix if alone else None
-    return None if found is None or any(impossible_matrix(found)) else found
+    return None if found is None or any(find_matrix_contradictions(found)) else found
 
 
-def problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]:
+def find_matrix_problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]:
     """Yield what cannot be varied, where the matrix names it."""
     timed = tree.entries.get("schedule")
     if timed is not None and not (isinstance(timed, ScalarNode) and timed.value is None):
@@ -89,7 +89,7 @@ def _inside_another(name: str, matrix: Matrix) -> str | None:
     return next((f"is part of {quoted(other)}, which is varied too" for other in others), None)
 
 
-def variants(
+def expand_matrix(
     tree: MappingNode, matrix: Matrix, name: str, wrong: Collection[str] = ()
 ) -> tuple[Variant, ...]:
     """Return the files that a matrix stands for; ``name`` is that of the whole, and each has a number.
@@ -107,7 +107,7 @@ def variants(
     varied = _without(matrix, {each for each in matrix.values if _shown(each) in wrong})
     found = tuple(
         Variant(_variant(tree, values, chosen, nodes, f"{name}-{number}"), _arriving(chosen, nodes))
-        for number, chosen in enumerate(map(dict, combinations(varied)), start=1)
+        for number, chosen in enumerate(map(dict, matrix_combinations(varied)), start=1)
     )
     return found if any(each.values for each in found) else (Variant(tree, {}),)
 
@@ -125,7 +125,7 @@ def _without(matrix: Matrix, names: Collection[str]) -> Matrix:
 
 
 def _shown(name: str) -> str:
-    return parsing.dotted(("matrix", "values", name))
+    return format_path(("matrix", "values", name))
 
 
 def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], ScalarNode]) -> Combination:
@@ -163,8 +163,8 @@ def _variant(
 def _is_label(field: str, text: str) -> bool:
     """Return whether a value can be found by a label that is called like its field."""
     try:
-        rules.label_key(field)
-        rules.label_value(text)
+        check_label_key(field)
+        check_label_value(text)
     except ValueError:
         return False
     return not field.startswith("labels.")

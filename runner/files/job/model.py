@@ -15,11 +15,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Problem
-from runner.files import validation as parsing
-from runner.files.job import shorthand as forms
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
-from runner.files.profiles import load as spec_profiles
-from runner.files.profiles.load import Accelerator, ProfileChoice
+from runner.files.job.shorthand import check_kind, check_plan_paths, expand_image, expand_profile
+from runner.files.profiles.load import Accelerator, ProfileChoice, resolve_choice
 from runner.files.types import (
     GIB,
     MIB,
@@ -39,6 +37,7 @@ from runner.files.types import (
     Variable,
     Wait,
 )
+from runner.files.validation import format_path
 
 WORKLOADS: Final = contract.KINDS
 """The kinds that ``workload.kind`` may be."""
@@ -121,24 +120,24 @@ class Origin:
     def problem(self, path: tuple[yaml.PathPart, ...], fact: str) -> Problem:
         """Return something that is wrong with the value at a path, with its place where that is known."""
         at = yaml.find_position(self.tree, path) if self.tree else None
-        return Problem(at, parsing.dotted(path), fact)
+        return Problem(at, format_path(path), fact)
 
 
 class JobFile(contract.Spec):
     """One job, as its owner wants it."""
 
     name: JobName = Field(description="Name of the job; the file's own name where this is left out.")
-    workload: Annotated[
-        contract.Plan, BeforeValidator(forms.known_kind), AfterValidator(forms.checked_paths)
-    ] = Field(description="What is trained.")
-    profile: Annotated[ProfileChoice, BeforeValidator(forms.profile)] = Field(
+    workload: Annotated[contract.Plan, BeforeValidator(check_kind), AfterValidator(check_plan_paths)] = Field(
+        description="What is trained."
+    )
+    profile: Annotated[ProfileChoice, BeforeValidator(expand_profile)] = Field(
         ProfileChoice(), description="How it is run fast: the name of a profile, or changes to one."
     )
     accelerator: Literal["auto", "cuda", "rocm", "cpu"] = Field(
         "auto", description="auto: whatever GPUs the machine has if some are asked for, else cpu."
     )
     resources: Resources = Field(Resources(), description="What one attempt may use.")
-    image: Annotated[ImageChoice, BeforeValidator(forms.image)] = Field(
+    image: Annotated[ImageChoice, BeforeValidator(expand_image)] = Field(
         ImageChoice(), description="auto, or the name of an image that the operator offers."
     )
     mounts: tuple[MountEntry, ...] = Field(
@@ -198,7 +197,7 @@ def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | Non
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
     """
-    return spec_profiles.resolve(job.profile, profiles or contract.profiles_dir(), accelerator)
+    return resolve_choice(job.profile, profiles or contract.profiles_dir(), accelerator)
 
 
 FIRST_SAVE: Final = timedelta(minutes=2)

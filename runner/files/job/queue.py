@@ -19,7 +19,7 @@ from jobs import contract
 from runner.base.textfile import quoted, shown
 from runner.base.units import format_size
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind
-from runner.files.job.cron import NAMED, cron
+from runner.files.job.cron import NAMED, parse_cron
 from runner.files.types import GIB, Memory, Name
 from runner.files.validation import did_you_mean
 
@@ -81,7 +81,7 @@ def _cron(value: str) -> str:
         if not _CRON_PART.fullmatch(part):
             raise ValueError(f"{quoted(part)} is no part of a cron expression")
     expression = " ".join(parts)
-    cron(expression, "UTC")  # raises what is wrong with it, or that it never comes
+    parse_cron(expression, "UTC")  # raises what is wrong with it, or that it never comes
     return expression
 
 
@@ -125,15 +125,15 @@ def _one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-Moment = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string"})]
+Timestamp = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string"})]
 Capability = Annotated[str, AfterValidator(_capability)]
 Cron = Annotated[str, AfterValidator(_cron)]
 Zone = Annotated[str, AfterValidator(_zone)]
 Model = Annotated[str, AfterValidator(_model)]
 Models = Annotated[tuple[Model, ...], Field(max_length=16), BeforeValidator(_one_or_more)]
 Reference = Annotated[str, AfterValidator(_reference)]
-Varied = Annotated[str, AfterValidator(_varied)]
-Setting: TypeAlias = bool | int | float | str
+VariedField = Annotated[str, AfterValidator(_varied)]
+MatrixValue: TypeAlias = bool | int | float | str
 
 
 class Dependency(contract.Spec):
@@ -165,7 +165,9 @@ class QueueFields(contract.Spec):
     after: tuple[Annotated[Dependency, BeforeValidator(_dependency)], ...] = Field(
         (), max_length=64, description="Jobs that must have ended first; a text is the name or id of one."
     )
-    not_before: Moment | None = Field(None, description="Earliest start, with an offset from UTC; null: now.")
+    not_before: Timestamp | None = Field(
+        None, description="Earliest start, with an offset from UTC; null: now."
+    )
 
 
 class DeviceRequest(contract.Spec):
@@ -194,10 +196,10 @@ class DeviceRequest(contract.Spec):
 class Matrix(contract.Spec):
     """Many jobs from one file: one for each combination of values."""
 
-    values: dict[Varied, tuple[Setting, ...]] = Field(
+    values: dict[VariedField, tuple[MatrixValue, ...]] = Field(
         min_length=1, max_length=16, description="Field or variable, and the values that it takes in turn."
     )
-    exclude: tuple[dict[Varied, Setting], ...] = Field(
+    exclude: tuple[dict[VariedField, MatrixValue], ...] = Field(
         (), max_length=1000, description="Combinations to leave out; a part of one stands for all with it."
     )
     at_a_time: int | None = Field(None, ge=1, le=10_000, description="Jobs that may run together; null: any.")
@@ -215,17 +217,19 @@ class Schedule(contract.Spec):
     missed: Literal["run_once", "skip"] = Field(
         "skip", description="What to do about times at which the daemon was down."
     )
-    until: Moment | None = Field(None, description="The last moment at which one is submitted; null: no end.")
+    until: Timestamp | None = Field(
+        None, description="The last moment at which one is submitted; null: no end."
+    )
 
 
-def combinations(matrix: Matrix) -> tuple[Mapping[str, Setting], ...]:
+def matrix_combinations(matrix: Matrix) -> tuple[Mapping[str, MatrixValue], ...]:
     """Return the combinations of a matrix in the order in which they are written, without those left out."""
     names = list(matrix.values)
     every = (dict(zip(names, values, strict=True)) for values in product(*matrix.values.values()))
     return tuple(each for each in every if not any(_holds(each, left_out) for left_out in matrix.exclude))
 
 
-def _holds(combination: Mapping[str, Setting], part: Mapping[str, Setting]) -> bool:
+def _holds(combination: Mapping[str, MatrixValue], part: Mapping[str, MatrixValue]) -> bool:
     return all(name in combination and combination[name] == value for name, value in part.items())
 
 
@@ -233,7 +237,7 @@ Complaint: TypeAlias = tuple[tuple[str | int, ...], str]
 """A field by its path, and what is wrong with it."""
 
 
-def contradictions(
+def find_contradictions(
     *,
     gpus: int,
     queueing: QueueFields,
@@ -243,10 +247,10 @@ def contradictions(
 ) -> Iterator[Complaint]:
     """Yield what in the queue's part of a job file contradicts itself or the number of GPUs."""
     yield from _impossible_devices(gpus, devices)
-    for number, fact in repeated(queueing).items():
+    for number, fact in find_repeated_dependencies(queueing).items():
         yield ("queue", "after", number), fact
     if matrix is not None:
-        yield from impossible_matrix(matrix)
+        yield from find_matrix_contradictions(matrix)
     if schedule is not None and queueing.not_before is not None:
         yield (
             ("queue", "not_before"),
@@ -254,7 +258,7 @@ def contradictions(
         )
 
 
-def repeated(queueing: QueueFields) -> Mapping[int, str]:
+def find_repeated_dependencies(queueing: QueueFields) -> Mapping[int, str]:
     """Return which dependencies are there twice, by number."""
     jobs = [after.job for after in queueing.after]
     return {
@@ -275,7 +279,7 @@ def _impossible_devices(gpus: int, devices: DeviceRequest) -> Iterator[Complaint
         yield ("devices", "linked"), f"cannot be asked of {devices.kind} devices, which have no links"
 
 
-def impossible_matrix(matrix: Matrix) -> Iterator[Complaint]:
+def find_matrix_contradictions(matrix: Matrix) -> Iterator[Complaint]:
     """Yield what is wrong with a matrix, whatever the fields are that it names."""
     count = math.prod(len(values) for values in matrix.values.values())
     for name, values in matrix.values.items():
@@ -294,5 +298,5 @@ def impossible_matrix(matrix: Matrix) -> Iterator[Complaint]:
                     ("matrix", "exclude", number, name),
                     f"{shown(value)} is none of its values in the matrix",
                 )
-    if 0 < count <= MAX_COMBINATIONS and not combinations(matrix):
+    if 0 < count <= MAX_COMBINATIONS and not matrix_combinations(matrix):
         yield ("matrix", "exclude"), "leaves nothing of the matrix"

@@ -12,15 +12,15 @@ from pydantic import BaseModel
 
 from jobs import contract
 from runner.base.units import format_duration, format_size
-from runner.files.job import model as jobfile
+from runner.files.job.model import Checkpoints, JobFile, Resources, Retry
 from runner.files.profiles.load import AUTO, profile_names
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def schema(profiles: Path | None = None) -> dict[str, Any]:
+def job_schema(profiles: Path | None = None) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a job file."""
-    document = jobfile.JobFile.model_json_schema()
+    document = JobFile.model_json_schema()
     fields, definitions = document["properties"], document["$defs"]
     document["required"].remove("name")  # the file's name stands in
     for plan in contract.PLANS:
@@ -34,8 +34,8 @@ def schema(profiles: Path | None = None) -> dict[str, Any]:
     _allow_one(devices["model"])
     for section in ("environment", "labels"):
         fields[section]["additionalProperties"] = {"type": ["string", "number"]}
-    _write_defaults(fields, jobfile.JobFile)
-    for model in (jobfile.Resources, jobfile.Checkpoints, jobfile.Retry):
+    _write_defaults(fields, JobFile)
+    for model in (Resources, Checkpoints, Retry):
         _write_defaults(definitions[model.__name__]["properties"], model)
     return {"$schema": DIALECT, **document, "title": "Job file"}
 

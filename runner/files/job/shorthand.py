@@ -8,68 +8,68 @@ from collections.abc import Iterator
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Problem, quoted, shown
-from runner.files import validation as parsing
-from runner.files import validators as rules
+from runner.files.validation import did_you_mean, error_below, format_choices, format_path
+from runner.files.validators import NUMBER_REFUSED, check_host_path, check_text, is_number
 
 
-def numbered(tree: yaml.MappingNode) -> Iterator[Problem]:
+def find_numeric_name(tree: yaml.MappingNode) -> Iterator[Problem]:
     """Yield what is wrong with a name of digits alone.
 
     The models accept it: jobs that were called so before this was refused are read by them too.
     """
     written = tree.entries.get("name")
     if isinstance(written, yaml.ScalarNode) and isinstance(written.value, str):
-        yield from [Problem(written.at, "name", rules.NO_NUMBER)] if rules.is_number(written.value) else ()
+        yield from ([Problem(written.at, "name", NUMBER_REFUSED)] if is_number(written.value) else ())
 
 
-def long_arguments(tree: yaml.MappingNode) -> Iterator[Problem]:
+def find_long_arguments(tree: yaml.MappingNode) -> Iterator[Problem]:
     """Yield what is too long to be an argument; not in the models either, for the same reason."""
     command = yaml.find_node(tree, ("workload", "command"))
     for number, word in enumerate(getattr(command, "items", ())):
         try:
-            rules.text(getattr(word, "text", ""))
+            check_text(getattr(word, "text", ""))
         except ValueError as error:
-            yield Problem(word.at, parsing.dotted(("workload", "command", number)), str(error))
+            yield Problem(word.at, format_path(("workload", "command", number)), str(error))
 
 
-def known_kind(value: object) -> object:
+def check_kind(value: object) -> object:
     """Look at the kind before all else: the fields of an unknown one mean nothing."""
     if not isinstance(value, dict):
         return value
     kind = value.get("kind")
     if kind is None:
-        raise parsing.fields_below(("kind",), f"is required; it can be {parsing.choose(contract.KINDS)}")
+        raise error_below(("kind",), f"is required; it can be {format_choices(contract.KINDS)}")
     if not isinstance(kind, str):
-        raise parsing.fields_below(("kind",), f"must be {parsing.choose(contract.KINDS)}, not {shown(kind)}")
+        raise error_below(("kind",), f"must be {format_choices(contract.KINDS)}, not {shown(kind)}")
     if kind not in contract.KINDS:
-        hint = parsing.did_you_mean(kind, contract.KINDS) or f"; there are {', '.join(contract.KINDS)}"
-        raise parsing.fields_below(("kind",), f"there is no workload {quoted(kind)}{hint}")
+        hint = did_you_mean(kind, contract.KINDS) or f"; there are {', '.join(contract.KINDS)}"
+        raise error_below(("kind",), f"there is no workload {quoted(kind)}{hint}")
     return value
 
 
-def checked_paths(workload: contract.Plan) -> contract.Plan:
+def check_plan_paths(workload: contract.Plan) -> contract.Plan:
     """Look at the paths of a plan: the contract does not know that they are the host's."""
     if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
         fact = f'"stdlib" is text, which {workload.kind} does not read; a directory is written "./stdlib"'
-        raise parsing.fields_below(("data",), fact)
+        raise error_below(("data",), fact)
     for name in ("data", "code"):
         path = getattr(workload, name, None)
         try:
-            rules.host_path("." if path is None else path)
+            check_host_path("." if path is None else path)
         except ValueError as error:
-            raise parsing.fields_below((name,), str(error)) from error
+            raise error_below((name,), str(error)) from error
     return workload
 
 
-def profile(value: object) -> object:
-    return short_form(value, "extends", "the name of a profile")
+def expand_profile(value: object) -> object:
+    return expand_short_form(value, "extends", "the name of a profile")
 
 
-def image(value: object) -> object:
-    return short_form(value, "name", "the name of an image")
+def expand_image(value: object) -> object:
+    return expand_short_form(value, "name", "the name of an image")
 
 
-def short_form(value: object, field_name: str, words: str) -> object:
+def expand_short_form(value: object, field_name: str, words: str) -> object:
     """Return a mapping for the text that may stand in its place."""
     if isinstance(value, str):
         return {field_name: value}

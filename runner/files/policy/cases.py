@@ -17,9 +17,9 @@ from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Policy, Setting, Verb
-from runner.files.cursor import Cursor, cursor_at
-from runner.files.policy.conditions import fact_of, known_value
-from runner.files.policy.load import top
+from runner.files.cursor import Cursor, read_field
+from runner.files.policy.conditions import find_fact, parse_known_value
+from runner.files.policy.load import parse_top
 from runner.files.validation import did_you_mean
 
 HOUR: Final = timedelta(hours=1)
@@ -55,22 +55,22 @@ class Case:
         return Problem(self.cursor.key_at, self.name, fact)
 
 
-def read(path: Path) -> tuple[Case, ...]:
+def read_cases(path: Path) -> tuple[Case, ...]:
     """Return the cases in a file.
 
     Raises:
         SpecError: it cannot be read, or is not right.
     """
-    return load(read_source(path, "file of cases"), path)
+    return parse_cases(read_source(path, "file of cases"), path)
 
 
-def load(raw: bytes, path: Path) -> tuple[Case, ...]:
+def parse_cases(raw: bytes, path: Path) -> tuple[Case, ...]:
     """Return the cases that a YAML text tells.
 
     Raises:
         SpecError: with every problem at once.
     """
-    cursor = top(raw, path)
+    cursor = parse_top(raw, path)
     here = cursor.fields(("cases",))
     cases = [_case(item) for item in here["cases"].items()] if "cases" in here else []
     if not cases:
@@ -80,9 +80,9 @@ def load(raw: bytes, path: Path) -> tuple[Case, ...]:
     return tuple(case for case in cases if case)
 
 
-def run(policy: Policy, case: Case) -> Iterator[str]:
+def run_case(policy: Policy, case: Case) -> Iterator[str]:
     """Yield where the verdict differs from what was expected."""
-    decision = verdict_of(policy, case)
+    decision = decide_case(policy, case)
     found = _found(decision)
     for name, wanted in case.expected.items():
         if name == "says":
@@ -103,7 +103,7 @@ def _not_nearly(decision: PolicyDecision, name: str) -> Iterator[str]:
         yield f"rule {quoted(name)} should not quite be true, but is"
 
 
-def verdict_of(policy: Policy, case: Case) -> PolicyDecision:
+def decide_case(policy: Policy, case: Case) -> PolicyDecision:
     """Return what a policy says about a case, after all that was before it."""
     history, clock, spec = History(), BEGIN, 0
     for told in (each for each in case.before for _ in range(each.times)):
@@ -147,7 +147,7 @@ def _case(cursor: Cursor) -> Case | None:
     here = cursor.fields(("name", *_SITUATION, "before", "expect"))
     for missing in [each for each in ("name", "facts", "expect") if each not in here]:
         cursor.complain(f"{missing} is required")
-    name = cursor_at(here, "name", Cursor.text, "")
+    name = read_field(here, "name", Cursor.text, "")
     before = [_told(item, ("times",)) for item in here["before"].items()] if "before" in here else []
     expected = _expected(here["expect"]) if "expect" in here else {}
     return Case(name, tuple(before), _situation(here), expected, cursor)
@@ -159,22 +159,22 @@ def _told(cursor: Cursor, more: tuple[str, ...]) -> CaseResult:
 
 
 def _situation(here: dict[str, Cursor]) -> CaseResult:
-    moment = DecisionPoint(cursor_at(here, "at", lambda each: each.word(DecisionPoint), "exit"))
+    moment = DecisionPoint(read_field(here, "at", lambda each: each.word(DecisionPoint), "exit"))
     return CaseResult(
         moment,
         _facts(here["facts"], moment) if "facts" in here else {},
-        cursor_at(here, "lasted", lambda each: each.duration(timedelta(), timedelta(days=3660)), HOUR),
-        cursor_at(here, "times", lambda each: each.whole(1, MAX_TIMES), 1),
+        read_field(here, "lasted", lambda each: each.duration(timedelta(), timedelta(days=3660)), HOUR),
+        read_field(here, "times", lambda each: each.whole(1, MAX_TIMES), 1),
     )
 
 
 def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, FactValue]:
     facts: dict[str, FactValue] = {}
     for name, entry in cursor.entries().items():
-        fact = fact_of(name, entry, moment)
+        fact = find_fact(name, entry, moment)
         if fact and fact.derived:
             entry.complain_of_key('follows from what was before; tell that with "before"')
-        value = known_value(fact, entry) if fact else None
+        value = parse_known_value(fact, entry) if fact else None
         if value is not None:
             facts[name] = value
     return facts

@@ -10,7 +10,7 @@ from runner.core.policy.catalog import FACTS, facts_at
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import LISTS, NUMERIC, DecisionPoint, Fact, FactKind, Scalar
 from runner.files.cursor import Cursor
-from runner.files.validation import choose, did_you_mean
+from runner.files.validation import did_you_mean, format_choices
 
 MEANT: Final[Mapping[str, str]] = {
     "oom.cuda": "oom.device",
@@ -36,7 +36,7 @@ JOINTS: Final = ("all", "any", "not")
 ORDERS: Final = (Operator.LT, Operator.LE, Operator.GE, Operator.GT)
 
 
-def condition(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
+def parse_condition(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     """Return the condition of a rule; ``{}`` is always true."""
     if isinstance(cursor.node, Tree) and not cursor.node.entries:
         return ALWAYS
@@ -61,7 +61,7 @@ def _entry(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None
         return Not(part) if part else None
     if name in JOINTS:
         return _several(name, cursor, moment)
-    fact = fact_of(name, cursor, moment)
+    fact = find_fact(name, cursor, moment)
     return _wanted(fact, cursor) if fact else None
 
 
@@ -78,7 +78,7 @@ def _several(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | No
     return AllOf(good) if name == "all" else AnyOf(good)
 
 
-def fact_of(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
+def find_fact(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
     """Return a fact by its name, or complain."""
     there = facts_at(moment)
     if name in there:
@@ -105,7 +105,7 @@ def _wanted(fact: Fact, cursor: Cursor) -> Condition | None:
     if isinstance(cursor.node, SequenceNode):
         cursor.complain("must be one value; write {in: [...]} for one of several")
         return None
-    operand = value_of(fact, cursor)
+    operand = parse_value(fact, cursor)
     return None if operand is None else Comparison(fact.name, Operator.IS, operand)
 
 
@@ -114,7 +114,7 @@ def _operators(fact: Fact, cursor: Cursor) -> Condition | None:
     names = [*(("lt", "le", "ge", "gt") if numeric else ()), "in", "not"]
     entries = cursor.entries()
     if not entries:
-        cursor.complain(f"says nothing; write a value, or {choose(names)}")
+        cursor.complain(f"says nothing; write a value, or {format_choices(names)}")
     parts = [_operator(fact, name, entry, names) for name, entry in entries.items()]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -133,9 +133,9 @@ def _operator(fact: Fact, name: str, cursor: Cursor, names: list[str]) -> Condit
         reason = (
             f"a {fact.kind} has no order" if ordered else f"unknown comparison{did_you_mean(name, names)}"
         )
-        cursor.complain_of_key(f"{reason}; there is {choose(names)}")
+        cursor.complain_of_key(f"{reason}; there is {format_choices(names)}")
         return None
-    operand = value_of(fact, cursor)
+    operand = parse_value(fact, cursor)
     return None if operand is None else Comparison(fact.name, Operator(name), operand)
 
 
@@ -143,14 +143,14 @@ def _one_of(fact: Fact, cursor: Cursor) -> Condition | None:
     items = cursor.items()
     if not items and isinstance(cursor.node, SequenceNode):
         cursor.complain("is an empty list, which nothing is in")
-    values = [value_of(fact, item) for item in items]
+    values = [parse_value(fact, item) for item in items]
     good = tuple(value for value in values if value is not None)
     if not good or len(good) < len(values):
         return None
     return Comparison(fact.name, Operator.IN, good)
 
 
-def value_of(fact: Fact, cursor: Cursor) -> Scalar | None:
+def parse_value(fact: Fact, cursor: Cursor) -> Scalar | None:
     """Return a value that the fact can have, or complain."""
     value = cursor.node.value if isinstance(cursor.node, ScalarNode) else None
     if value is not None and fact.allows(value):
@@ -171,7 +171,7 @@ def _kind(fact: Fact) -> str:
         case FactKind.TRUTH:
             return "true or false"
         case FactKind.WORD:
-            return choose(fact.values)
+            return format_choices(fact.values)
         case FactKind.TEXT | FactKind.WORDS:
             return "text"
         case FactKind.WHOLE | FactKind.WHOLES:
@@ -186,10 +186,10 @@ def _range(fact: Fact) -> str:
     return f" of at least {fact.least:g}" if fact.least is not None else ""
 
 
-def known_value(fact: Fact, cursor: Cursor) -> Scalar | tuple[Scalar, ...] | None:
+def parse_known_value(fact: Fact, cursor: Cursor) -> Scalar | tuple[Scalar, ...] | None:
     """Return what a fact is said to be: for a list fact a list."""
     if fact.kind not in LISTS:
-        return value_of(fact, cursor)
-    values = [value_of(fact, item) for item in cursor.items()]
+        return parse_value(fact, cursor)
+    values = [parse_value(fact, item) for item in cursor.items()]
     good = tuple(value for value in values if value is not None)
     return good if len(good) == len(values) else None

@@ -18,7 +18,7 @@ Tree: TypeAlias = "Mapping[str, Tree] | list[Tree] | str | float | bool | timede
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
 
 
-def dump(policy: Policy) -> str:
+def dump_policy(policy: Policy) -> str:
     """Return the text of a file that comes to this policy."""
     ceilings, backoff, economics = policy.ceilings, policy.backoff, policy.economics
     storm: Tree = {"attempts": ceilings.storm.attempts, "within": ceilings.storm.within}
@@ -58,7 +58,7 @@ def _section(name: str, rules: tuple[Rule, ...], moment: DecisionPoint) -> list[
 
 
 def _rule(rule: Rule, moment: DecisionPoint) -> dict[str, Tree]:
-    said: dict[str, Tree] = {"name": rule.name, "when": tree(rule.when), "do": str(rule.do)}
+    said: dict[str, Tree] = {"name": rule.name, "when": condition_tree(rule.when), "do": str(rule.do)}
     if rule.mode is not Mode.ACT:
         said["mode"] = str(rule.mode)
     if moment is DecisionPoint.EXIT and rule.do in STARTS:
@@ -81,7 +81,7 @@ def _of_an_attempt(rule: Rule) -> dict[str, Tree]:
     return said
 
 
-def tree(condition: Condition, *, inside: bool = False) -> dict[str, Tree]:
+def condition_tree(condition: Condition, *, inside: bool = False) -> dict[str, Tree]:
     """Return a condition as the mapping that a file would hold."""
     match condition:
         case Comparison(fact, Operator.IS, operand):
@@ -89,9 +89,9 @@ def tree(condition: Condition, *, inside: bool = False) -> dict[str, Tree]:
         case Comparison(fact, sign, operand):
             return {fact: {str(sign): _operand(operand)}}
         case Not(part):
-            return {"not": tree(part)}
+            return {"not": condition_tree(part)}
         case AnyOf(parts):
-            return {"any": [tree(part) for part in parts]}
+            return {"any": [condition_tree(part) for part in parts]}
         case AllOf(parts):  # exhaustive
             return _all(parts, inside=inside)
 
@@ -103,7 +103,7 @@ def _all(parts: tuple[Condition, ...], *, inside: bool) -> dict[str, Tree]:
         operators: dict[str, Tree] = {str(part.operator): _operand(part.operand) for part in compared}
         if len(operators) == len(parts):
             return {compared[0].fact: operators}
-    entries = [tree(part, inside=True) for part in parts]
+    entries = [condition_tree(part, inside=True) for part in parts]
     merged = {name: value for entry in entries for name, value in entry.items()}
     if not inside and len(merged) == len(entries):
         return merged

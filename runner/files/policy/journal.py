@@ -33,13 +33,13 @@ _NEEDED = (
 )
 
 
-def read(paths: Iterable[Path]) -> tuple[Record, ...]:
+def read_journals(paths: Iterable[Path]) -> tuple[Record, ...]:
     """Return the records in some journals; ``-`` is standard input.
 
     Raises:
         SpecError: one cannot be read, or holds a line that is no record; every such line of the file.
     """
-    return tuple(record for path in paths for record in load(_text(path), path))
+    return tuple(record for path in paths for record in parse_journal(_text(path), path))
 
 
 def _text(path: Path) -> str:
@@ -51,7 +51,7 @@ def _text(path: Path) -> str:
         raise FileError(path, [Problem(None, "", "is not UTF-8 text")]) from error
 
 
-def load(text: str, path: Path) -> tuple[Record, ...]:
+def parse_journal(text: str, path: Path) -> tuple[Record, ...]:
     """Return the records in the text of one journal.
 
     Raises:
@@ -71,7 +71,7 @@ def load(text: str, path: Path) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def about(records: Iterable[Record], job: str, attempt: int | None) -> tuple[Record, ...]:
+def select_records(records: Iterable[Record], job: str, attempt: int | None) -> tuple[Record, ...]:
     """Return the decisions about an attempt of a job, the last attempt by default.
 
     Raises:
@@ -93,16 +93,16 @@ def about(records: Iterable[Record], job: str, attempt: int | None) -> tuple[Rec
     return found
 
 
-def explain(records: Iterable[Record], job: str, attempt: int | None) -> str:
+def explain_attempt(records: Iterable[Record], job: str, attempt: int | None) -> str:
     """Return what was decided about an attempt of a job, in words.
 
     Raises:
         UsageError: there is no such record.
     """
-    return "\n\n".join("\n".join(explain_record(kept)) for kept in about(records, job, attempt))
+    return "\n\n".join("\n".join(explain_record(kept)) for kept in select_records(records, job, attempt))
 
 
-def simulate(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
+def simulate_journal(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
     """Return every job of a journal under another policy, in the order of their first record."""
     jobs: dict[str, list[Record]] = {}
     for kept in records:
@@ -111,7 +111,7 @@ def simulate(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
     return tuple(replay(job, policy, own) for job, own in jobs.items())
 
 
-def as_json(simulated: Replay) -> dict[str, Any]:
+def replay_to_json(simulated: Replay) -> dict[str, Any]:
     """Return a replay as JSON has it."""
     recorded, still = simulated.unsaved_s
     return {

@@ -11,7 +11,7 @@ from runner.core.policy.facts import LISTS, Scalar
 from runner.core.policy.model import OnExhausted, Rule
 
 
-def unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
+def find_unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
     """Yield (rule, an earlier one that is true whenever it is, and then always answers)."""
     answering: list[tuple[Rule, frozenset[Condition]]] = []
     for rule in rules:
@@ -28,7 +28,7 @@ def _keeps(rule: Rule) -> bool:
     return not rule.only_advises and rule.spent is not OnExhausted.NEXT
 
 
-def contradiction(condition: Condition) -> str | None:
+def find_contradiction(condition: Condition) -> str | None:
     """Return a fact of which a condition wants what cannot be; None if there seems to be none."""
     wanted: dict[str, list[Comparison]] = {}
     for part in split_conjuncts(condition):

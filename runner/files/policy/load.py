@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from runner.base import yaml
-from runner.base.textfile import FileError, Problem, quoted, read_source, yaml_stems
+from runner.base.textfile import FileError, Problem, list_yaml_stems, quoted, read_source
 from runner.base.units import format_duration
 from runner.core.policy.conditions import comparisons
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.history import KEPT_STARTS
 from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, RestartRate, Rule, tightest
-from runner.files.cursor import Cursor, cursor_at
-from runner.files.policy.lint import unreachable_rules
-from runner.files.policy.rules import NAME, ParsedRules, rules
+from runner.files.cursor import Cursor, read_field
+from runner.files.policy.lint import find_unreachable_rules
+from runner.files.policy.rules import NAME, ParsedRules, parse_rules
 from runner.files.validation import did_you_mean
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
@@ -67,7 +67,7 @@ class PolicySource:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the policies there, without their cases."""
-        return tuple(sorted(filter(NAME.fullmatch, yaml_stems(self.directory))))
+        return tuple(sorted(filter(NAME.fullmatch, list_yaml_stems(self.directory))))
 
     def has(self, name: str) -> bool:
         """Return whether there is a policy of this name."""
@@ -81,7 +81,7 @@ class PolicySource:
             SpecError: it cannot be read.
         """
         if self.reader is None or path.parent == self.directory:
-            return source(path)
+            return read_policy_source(path)
         return self.reader(path)
 
     def find(self, name: str, beside: Path) -> Path | None:
@@ -92,7 +92,7 @@ class PolicySource:
         return (beside.parent / name) if self.paths and looks_like_path else None
 
 
-def named(name: str, shelf: PolicySource | None = None) -> Policy:
+def load_named_policy(name: str, shelf: PolicySource | None = None) -> Policy:
     """Return a policy that comes with the runner.
 
     Raises:
@@ -100,27 +100,27 @@ def named(name: str, shelf: PolicySource | None = None) -> Policy:
     """
     shelf = shelf or PolicySource()
     if name not in shelf.names():
-        raise unknown(name, shelf)
-    return read(shelf.directory / f"{name}.yaml", shelf)
+        raise unknown_policy_error(name, shelf)
+    return read_policy(shelf.directory / f"{name}.yaml", shelf)
 
 
-def unknown(name: str, shelf: PolicySource) -> FileError:
+def unknown_policy_error(name: str, shelf: PolicySource) -> FileError:
     """Return the error that there is no policy of a name."""
     hint = did_you_mean(name, shelf.names()) or f"; there are {', '.join(shelf.names())}"
     return FileError(Path(name), [Problem(None, "", f"there is no policy of this name{hint}")])
 
 
-def read(path: Path, shelf: PolicySource | None = None) -> Policy:
+def read_policy(path: Path, shelf: PolicySource | None = None) -> Policy:
     """Return the policy in a file.
 
     Raises:
         SpecError: it cannot be read, or is not right.
     """
     shelf = shelf or PolicySource()
-    return load(shelf.text(path), path, shelf)
+    return parse_policy(shelf.text(path), path, shelf)
 
 
-def load(raw: bytes, path: Path, shelf: PolicySource | None = None) -> Policy:
+def parse_policy(raw: bytes, path: Path, shelf: PolicySource | None = None) -> Policy:
     """Return the policy that a YAML text describes; ``path`` serves for messages and to find what it extends.
 
     Raises:
@@ -129,7 +129,7 @@ def load(raw: bytes, path: Path, shelf: PolicySource | None = None) -> Policy:
     return _load(raw, path, shelf or PolicySource(), ())
 
 
-def source(path: Path) -> bytes:
+def read_policy_source(path: Path) -> bytes:
     """Return the text of a policy file.
 
     Raises:
@@ -142,7 +142,7 @@ def source(path: Path) -> bytes:
     return read_source(path, "policy")
 
 
-def top(raw: bytes, path: Path) -> Cursor:
+def parse_top(raw: bytes, path: Path) -> Cursor:
     """Return the mapping at the top of a YAML text, and the problems so far.
 
     Raises:
@@ -166,21 +166,23 @@ class _Origin:
 
 def _load(raw: bytes, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy:
     _complain_of_another(raw, path)
-    cursor = top(raw, path)
+    cursor = parse_top(raw, path)
     here = cursor.fields(FIELDS, MEANT)
     _complain_of_version(cursor, here)
     parent = _parent(here["extends"], _Origin(path, shelf, above)) if "extends" in here else None
     base = parent or Policy("")
-    written = {moment: rules(here[name], moment) if name in here else [] for moment, name in SECTIONS.items()}
+    written = {
+        moment: parse_rules(here[name], moment) if name in here else [] for moment, name in SECTIONS.items()
+    }
     merged = {
         moment: _merged([each.rule for each in written[moment]], base.rules(moment))
         for moment in DecisionPoint
     }
     policy = Policy(
-        cursor_at(here, "name", _name, path.stem),
-        cursor_at(here, "ceilings", lambda each: _ceilings(each, parent), base.ceilings),
-        cursor_at(here, "backoff", lambda each: _backoff(each, base.backoff), base.backoff),
-        cursor_at(here, "economics", lambda each: _economics(each, base.economics), base.economics),
+        read_field(here, "name", _name, path.stem),
+        read_field(here, "ceilings", lambda each: _ceilings(each, parent), base.ceilings),
+        read_field(here, "backoff", lambda each: _backoff(each, base.backoff), base.backoff),
+        read_field(here, "economics", lambda each: _economics(each, base.economics), base.economics),
         merged[DecisionPoint.EXIT],
         merged[DecisionPoint.WATCH],
         merged[DecisionPoint.CHANGE],
@@ -223,7 +225,7 @@ def _merged(own: list[Rule], inherited: Iterable[Rule]) -> tuple[Rule, ...]:
     """Return one's own rules, then the inherited ones that are not replaced and can still answer."""
     names = {rule.name for rule in own}
     both = (*own, *(rule for rule in inherited if rule.name not in names))
-    never = {rule.name for rule, _ in unreachable_rules(both)} - names
+    never = {rule.name for rule, _ in find_unreachable_rules(both)} - names
     return tuple(rule for rule in both if rule.name not in never)
 
 
@@ -260,10 +262,10 @@ def _ceilings(cursor: Cursor, parent: Policy | None) -> Ceilings:
     here = cursor.fields([each.name for each in fields(Ceilings)], {"max_attempts": "attempts"})
     own = replace(
         base,
-        attempts=cursor_at(here, "attempts", lambda each: each.whole(1, 1000), base.attempts),
+        attempts=read_field(here, "attempts", lambda each: each.whole(1, 1000), base.attempts),
         wall=_wall(here["wall"], base.wall) if "wall" in here else base.wall,
-        storm=cursor_at(here, "storm", lambda each: _storm(each, base.storm), base.storm),
-        no_progress=cursor_at(here, "no_progress", lambda each: each.whole(1, 1000), base.no_progress),
+        storm=read_field(here, "storm", lambda each: _storm(each, base.storm), base.storm),
+        no_progress=read_field(here, "no_progress", lambda each: each.whole(1, 1000), base.no_progress),
     )
     if parent:
         _complain_of_loosening(own, parent, here)
@@ -280,8 +282,8 @@ def _wall(cursor: Cursor, base: timedelta | None) -> timedelta | None:
 def _storm(cursor: Cursor, base: RestartRate) -> RestartRate:
     here = cursor.fields([each.name for each in fields(RestartRate)])
     return RestartRate(
-        cursor_at(here, "attempts", lambda each: each.whole(1, KEPT_STARTS), base.attempts),
-        cursor_at(here, "within", lambda each: each.duration(SECOND, 7 * DAY), base.within),
+        read_field(here, "attempts", lambda each: each.whole(1, KEPT_STARTS), base.attempts),
+        read_field(here, "within", lambda each: each.duration(SECOND, 7 * DAY), base.within),
     )
 
 
@@ -314,10 +316,10 @@ def _backoff(cursor: Cursor, base: Backoff) -> Backoff:
     here = cursor.fields([each.name for each in fields(Backoff)])
     wait: Callable[[Cursor], timedelta | None] = lambda each: each.duration(0 * SECOND, DAY)  # noqa: E731 - used twice
     own = Backoff(
-        cursor_at(here, "first", wait, base.first),
-        cursor_at(here, "factor", lambda each: each.number(1, 100), base.factor),
-        cursor_at(here, "max", wait, base.max),
-        cursor_at(here, "jitter", lambda each: each.number(0, 1), base.jitter),
+        read_field(here, "first", wait, base.first),
+        read_field(here, "factor", lambda each: each.number(1, 100), base.factor),
+        read_field(here, "max", wait, base.max),
+        read_field(here, "jitter", lambda each: each.number(0, 1), base.jitter),
     )
     if own.first > own.max:
         (here.get("first") or here["max"]).complain_of_key("the first wait is longer than the longest (max)")
@@ -329,9 +331,9 @@ def _backoff(cursor: Cursor, base: Backoff) -> Backoff:
 def _economics(cursor: Cursor, base: Economics) -> Economics:
     here = cursor.fields([each.name for each in fields(Economics)])
     return Economics(
-        cursor_at(here, "hurdle", lambda each: each.number(1, 100), base.hurdle),
-        cursor_at(here, "max_swaps", lambda each: each.whole(0, 100), base.max_swaps),
-        cursor_at(here, "rate_window", lambda each: each.duration(10 * SECOND, DAY), base.rate_window),
+        read_field(here, "hurdle", lambda each: each.number(1, 100), base.hurdle),
+        read_field(here, "max_swaps", lambda each: each.whole(0, 100), base.max_swaps),
+        read_field(here, "rate_window", lambda each: each.duration(10 * SECOND, DAY), base.rate_window),
     )
 
 

@@ -17,24 +17,30 @@ from runner.core.policy.digest import compute_digest
 from runner.core.policy.model import Backoff, Ceilings, Policy, Setting, tightest
 from runner.files.job.model import JobFile, Retry
 from runner.files.job.paths import PathCheck, find_path_problems
-from runner.files.policy import dump as policy_text
-from runner.files.policy import load as files
-from runner.files.policy.load import PolicySource
+from runner.files.policy.dump import dump_policy
+from runner.files.policy.load import (
+    DEFAULT,
+    PolicySource,
+    load_named_policy,
+    parse_policy,
+    read_policy,
+    read_policy_source,
+)
 from runner.files.profiles.load import profile_names
 from runner.files.validation import did_you_mean
-from runner.files.validators import is_path_of_policy
+from runner.files.validators import is_policy_path
 
 _PINNED: Final = Path("policy.yaml")
 
 
-def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.source) -> Policy:
+def find_policy(job: JobFile, base: Path, reader: Callable[[Path], bytes] = read_policy_source) -> Policy:
     """Return the policy that a job names; ``reader`` reads files with the rights of the job's owner.
 
     Raises:
         SpecError: there is none, or it is not right; mistakes in the policy's own file have places there.
     """
     shelf = PolicySource(reader=reader)
-    if is_path_of_policy(job.policy):
+    if is_policy_path(job.policy):
         policy = _own(job, base / job.policy, shelf)
     elif shelf.has(job.policy):
         policy = _shipped(job.policy)
@@ -46,10 +52,12 @@ def find(job: JobFile, base: Path, reader: Callable[[Path], bytes] = files.sourc
     return policy
 
 
-class PolicyReference:
+class JobReferences:
     """What the jobs of a file name, seen through ``check`` and ``reader``; each path is checked once."""
 
-    def __init__(self, base: Path, check: PathCheck, reader: Callable[[Path], bytes] = files.source) -> None:
+    def __init__(
+        self, base: Path, check: PathCheck, reader: Callable[[Path], bytes] = read_policy_source
+    ) -> None:
         self.base, self.check, self._reader = base, cache(check), reader
         self._asked: set[str] = set()
         self._policies: dict[str, Policy] = {}
@@ -71,14 +79,14 @@ class PolicyReference:
             SpecError: its own file is not right.
         """
         if job.policy not in self._policies:
-            self._policies[job.policy] = find(job, self.base, self._reader)
+            self._policies[job.policy] = find_policy(job, self.base, self._reader)
         return self._policies[job.policy]
 
 
 def _own(job: JobFile, path: Path, shelf: PolicySource) -> Policy:
     """Return the policy in a file of the user's; one that cannot be read is a mistake of the job file."""
     try:
-        return files.read(path, shelf)
+        return read_policy(path, shelf)
     except FileError as error:
         if error.path == path and all(problem.at is None for problem in error.problems):
             fact = f"{one_line(str(path))}: {'; '.join(problem.fact for problem in error.problems)}"
@@ -89,7 +97,7 @@ def _own(job: JobFile, path: Path, shelf: PolicySource) -> Policy:
 @lru_cache(maxsize=64)
 def _shipped(name: str) -> Policy:
     """Return a policy that comes with the runner; reading one anew takes 10 ms."""
-    return files.named(name)
+    return load_named_policy(name)
 
 
 def _unknown_profiles(policy: Policy) -> Iterator[str]:
@@ -113,39 +121,39 @@ def _wrong(job: JobFile, fact: str) -> FileError:
 
 
 @lru_cache(maxsize=64)
-def serialized(policy: Policy) -> str:
+def serialize_policy(policy: Policy) -> str:
     """Return a policy as the text that is kept with a job; most jobs have one of a few."""
-    return policy_text.dump(policy)
+    return dump_policy(policy)
 
 
 @lru_cache(maxsize=512)
-def deserialized(text: str | None) -> Policy:
+def deserialize_policy(text: str | None) -> Policy:
     """Return the policy that is kept with a job; jobs of an older runner have the default one."""
     if text is None:
-        return _shipped(files.DEFAULT)
-    return files.load(text.encode(), _PINNED, PolicySource(paths=False))
+        return _shipped(DEFAULT)
+    return parse_policy(text.encode(), _PINNED, PolicySource(paths=False))
 
 
-def digests(text: str | None, policy: Policy) -> str:
+def describe_digest(text: str | None, policy: Policy) -> str:
     """Return the digest of the policy that is kept with a job, as ``runner policy check`` prints it.
 
     Where the job file has tightened it to ``policy``, the digest of what came of that is added.
     """
-    written, held = compute_digest(deserialized(text)), compute_digest(policy)
+    written, held = compute_digest(deserialize_policy(text)), compute_digest(policy)
     return written if written == held else f"{written} + retry: {held}"
 
 
-def kept_digest(policy: Policy) -> str:
+def stored_digest(policy: Policy) -> str:
     """Return the digest that a policy will have once it is kept with a job."""
-    return compute_digest(deserialized(serialized(policy)))
+    return compute_digest(deserialize_policy(serialize_policy(policy)))
 
 
-def in_force(job: JobFile, policy: Policy) -> Policy:
+def apply_job_limits(job: JobFile, policy: Policy) -> Policy:
     """Return a policy under the ceilings that the job file adds, and with its waits."""
-    return under_ceilings(policy, job.retry, job.resources.time_limit)
+    return tighten_policy(policy, job.retry, job.resources.time_limit)
 
 
-def in_vain(retry: Retry, policy: Policy) -> Iterator[str]:
+def find_ineffective_limits(retry: Retry, policy: Policy) -> Iterator[str]:
     """Yield what a job file allows itself and its policy does not: it can only tighten."""
     most = policy.ceilings
     for name, wish, held_at in (
@@ -156,7 +164,7 @@ def in_vain(retry: Retry, policy: Policy) -> Iterator[str]:
             yield f"retry.{name}: has no effect: its policy allows {held_at}, and no job file more"
 
 
-def under_ceilings(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
+def tighten_policy(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
     """Return a policy under the ceilings of a job file, and with its waits."""
     ceilings, backoff = _ceilings(policy.ceilings, retry, wall), _backoff(policy.backoff, retry)
     return replace(policy, ceilings=ceilings, backoff=backoff)

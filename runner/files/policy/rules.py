@@ -22,9 +22,9 @@ from runner.core.policy.model import (
     StartPoint,
     Verb,
 )
-from runner.files.cursor import Cursor, cursor_at
-from runner.files.policy.conditions import condition
-from runner.files.policy.lint import contradiction, unreachable_rules
+from runner.files.cursor import Cursor, read_field
+from runner.files.policy.conditions import parse_condition
+from runner.files.policy.lint import find_contradiction, find_unreachable_rules
 
 MEANT: Final[Mapping[str, str]] = {
     "if": "when",
@@ -65,7 +65,7 @@ class ParsedRules:
     fields: Mapping[str, Cursor]
 
 
-def rules(cursor: Cursor, moment: DecisionPoint) -> list[ParsedRules]:
+def parse_rules(cursor: Cursor, moment: DecisionPoint) -> list[ParsedRules]:
     """Return the rules of a list that are right, and complain about the others."""
     written = [found for item in cursor.items() if (found := _rule(item, moment))]
     _complain_of_names(written)
@@ -81,20 +81,20 @@ def _rule(cursor: Cursor, moment: DecisionPoint) -> ParsedRules | None:
     if not {"name", "when", "do"} <= fields.keys():
         return None
     name, verb = _name(fields["name"]), _verb(fields["do"], moment)
-    when = condition(fields["when"], moment)
+    when = parse_condition(fields["when"], moment)
     if name is None or verb is None or when is None:
         return None
     rule = Rule(
         name,
         verb,
         when,
-        cursor_at(fields, "from", _start, StartPoint()),
-        cursor_at(fields, "with", _adjustments, ()),
-        cursor_at(fields, "charge", Cursor.truth, otherwise=True),
-        cursor_at(fields, "tries", lambda tries: tries.whole(1, MAX_TRIES), None),
-        OnExhausted(cursor_at(fields, "spent", lambda spent: spent.word(OnExhausted), "give_up")),
-        Mode(cursor_at(fields, "mode", lambda mode: mode.word(Mode), "act")),
-        cursor_at(fields, "why", Cursor.text, ""),
+        read_field(fields, "from", _start, StartPoint()),
+        read_field(fields, "with", _adjustments, ()),
+        read_field(fields, "charge", Cursor.truth, otherwise=True),
+        read_field(fields, "tries", lambda tries: tries.whole(1, MAX_TRIES), None),
+        OnExhausted(read_field(fields, "spent", lambda spent: spent.word(OnExhausted), "give_up")),
+        Mode(read_field(fields, "mode", lambda mode: mode.word(Mode), "act")),
+        read_field(fields, "why", Cursor.text, ""),
     )
     written = ParsedRules(rule, cursor, fields)
     _complain_of_contradictions(written, moment)
@@ -173,7 +173,7 @@ def _adjustment(knob: Setting, cursor: Cursor) -> Adjustment | None:
 def _complain_of_contradictions(written: ParsedRules, moment: DecisionPoint) -> None:
     for name, fact in _contradictions(written.rule, written.fields, moment):
         written.fields[name].complain_of_key(fact)
-    if impossible := contradiction(written.rule.when):
+    if impossible := find_contradiction(written.rule.when):
         written.fields["when"].complain_of_key(
             f"can never be true: nothing that {impossible} can be is wanted"
         )
@@ -212,7 +212,7 @@ def _complain_of_names(written: list[ParsedRules]) -> None:
 
 def _complain_of_hidden(written: list[ParsedRules]) -> None:
     places = {id(each.rule): each for each in written}
-    for rule, earlier in unreachable_rules([each.rule for each in written]):
+    for rule, earlier in find_unreachable_rules([each.rule for each in written]):
         before = places[id(earlier)]
         reason = "is always true" if earlier.when == ALWAYS else "is true whenever this is"
         place = f"{quoted(earlier.name)} in line {before.cursor.key_at.line}"

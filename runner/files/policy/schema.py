@@ -17,7 +17,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 DURATION: Final = {"type": "string", "pattern": r"^ *([0-9]+(\.[0-9]+)? *(d|h|m|s|ms) *)+$"}
 
 
-def schema() -> dict[str, Any]:
+def policy_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a policy file."""
     sections = {name: {"type": "array", "items": _rule(moment)} for moment, name in SECTIONS.items()}
     return {

@@ -29,7 +29,7 @@ class Contradiction:
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class SwitchConflict:
     """One thing that is wrong with a profile: ``switch`` is to blame, ``fact`` names the other side."""
 
     switch: str
@@ -79,9 +79,9 @@ IMPOSSIBLE: Final[tuple[tuple[str, Test, Accelerator, str], ...]] = (
 """Switch, value, accelerator, reason: what no fallback can stand in for."""
 
 
-def clashes(
+def find_switch_conflicts(
     said: Mapping[str, ProfileSetting], accelerator: Accelerator, because: str = ""
-) -> Iterator[Clash]:
+) -> Iterator[SwitchConflict]:
     """Yield everything that is wrong with the switches of a profile on an accelerator.
 
     ``because`` says why it is this accelerator, to be put behind its name.
@@ -93,11 +93,11 @@ def clashes(
                 blamed, witness = witness, blamed
             against = f"{witness}: {shown(said[witness].value)}{said[witness].whose}"
             fact = f"{_value(said[blamed])} contradicts {against}: {rule.why}; change one of them"
-            yield Clash(blamed, witness, fact)
+            yield SwitchConflict(blamed, witness, fact)
     for switch, test, where, why in IMPOSSIBLE:
         if where == accelerator and test(said[switch].value):
             fact = f"{_value(said[switch])} is impossible on the accelerator {quoted(where)}{because}: {why}"
-            yield Clash(switch, "accelerator", fact)
+            yield SwitchConflict(switch, "accelerator", fact)
 
 
 def _value(said: ProfileSetting) -> str:
@@ -128,7 +128,7 @@ _OF_COMPILATION: Final = frozenset({"compile_dynamic", "compile_fullgraph", "com
 _OF_LOADERS: Final = frozenset({"loader_prefetch", "loader_persistent"})
 
 
-def unused(profile: contract.Profile, kind: str, accelerator: Accelerator) -> Mapping[str, str]:
+def find_unused_switches(profile: contract.Profile, kind: str, accelerator: Accelerator) -> Mapping[str, str]:
     """Return the switches that will have no effect, each with the reason."""
     return {switch: why for switch in contract.SWITCHES if (why := _idle(switch, profile, kind, accelerator))}
 

@@ -12,7 +12,7 @@ from jobs.contract import Profile, thread_count
 from runner.files.profiles.load import Accelerator
 
 
-def environment(
+def build_environment(
     profile: Profile, accelerator: Accelerator, cpus: float, home: PurePath, scratch: PurePath
 ) -> Mapping[str, str]:
     """Return the variables that follow from a profile.

@@ -19,9 +19,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from jobs import contract
 from runner.base import yaml
 from runner.base.errors import UsageError
-from runner.base.textfile import FileError, Position, Problem, quoted, read_source, yaml_stems
-from runner.files import validation as parsing
+from runner.base.textfile import FileError, Position, Problem, list_yaml_stems, quoted, read_source
 from runner.files.types import MIB, BufferMemory, Name
+from runner.files.validation import did_you_mean, format_path, parse_mapping, validate_model
 
 Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
 
@@ -84,7 +84,7 @@ class ProfileSetting:
 
 def profile_names(profiles: Path) -> tuple[str, ...]:
     """Return the names of the profiles in a directory."""
-    return tuple(sorted(filter(_is_name, yaml_stems(profiles))))
+    return tuple(sorted(filter(_is_name, list_yaml_stems(profiles))))
 
 
 def is_profile(name: str, profiles: Path) -> bool:
@@ -100,7 +100,7 @@ def _is_name(name: str) -> bool:
     return name != AUTO and _FILE_NAME.fullmatch(name) is not None
 
 
-def unknown_profile(tree: yaml.MappingNode, profiles: Path) -> list[Problem]:
+def find_unknown_profile(tree: yaml.MappingNode, profiles: Path) -> list[Problem]:
     """Return the problem with the profile that a job file names, if there is one."""
     path: tuple[str, ...] = ("profile",)
     node = tree.entries.get("profile")
@@ -111,23 +111,23 @@ def unknown_profile(tree: yaml.MappingNode, profiles: Path) -> list[Problem]:
     if node.value == AUTO or is_profile(node.value, profiles):
         return []
     names = (AUTO, *profile_names(profiles))
-    hint = parsing.did_you_mean(node.value, names) or f"; there are {', '.join(names)}"
-    return [Problem(node.at, parsing.dotted(path), f"there is no profile {quoted(node.value)}{hint}")]
+    hint = did_you_mean(node.value, names) or f"; there are {', '.join(names)}"
+    return [Problem(node.at, format_path(path), f"there is no profile {quoted(node.value)}{hint}")]
 
 
-def resolve(choice: ProfileChoice, profiles: Path, accelerator: Accelerator) -> contract.Profile:
+def resolve_choice(choice: ProfileChoice, profiles: Path, accelerator: Accelerator) -> contract.Profile:
     """Return the settings that a choice comes to on an accelerator.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
     """
     base = accelerator if choice.extends == AUTO else choice.extends
-    settings = {switch: said.value for switch, said in named(base, profiles, accelerator).items()}
+    settings = {switch: said.value for switch, said in load_profile(base, profiles, accelerator).items()}
     name = choice.name if "name" in choice.model_fields_set else "+".join([base, *choice.changes])
     return contract.Profile.model_validate({**settings, **choice.changes, "name": name[:200]})
 
 
-def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mapping[str, ProfileSetting]:
+def load_profile(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mapping[str, ProfileSetting]:
     """Return every switch as a named profile has it, with who says so.
 
     Raises:
@@ -136,7 +136,7 @@ def named(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mappin
     return _merged(_chain(name, profiles, accelerator))
 
 
-def chosen(
+def load_choice(
     choice: ProfileChoice, tree: yaml.Node | None, profiles: Path, accelerator: Accelerator
 ) -> Mapping[str, ProfileSetting]:
     """Return every switch as a job has it, with who says so; ``tree`` is the job file.
@@ -151,10 +151,10 @@ def chosen(
         )
         for switch, value in choice.changes.items()
     }
-    return {**named(base, profiles, accelerator), **changes}
+    return {**load_profile(base, profiles, accelerator), **changes}
 
 
-def chain(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> tuple[str, ...]:
+def profile_chain(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> tuple[str, ...]:
     """Return the names of a profile and of those that it extends, the last one extending none."""
     return tuple(layer.name for layer in _chain(name, profiles, accelerator))
 
@@ -230,9 +230,9 @@ def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, ProfileSetting]:
 @lru_cache(maxsize=64)
 def _load(name: str, path: Path, raw: bytes) -> _Layer:
     """Return what a file says; the same few are asked for at every submission."""
-    tree, problems = parsing.mapping(raw, path)
+    tree, problems = parse_mapping(raw, path)
     written = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
-    found, more = parsing.validated(ProfileChoice, written, tree)
+    found, more = validate_model(ProfileChoice, written, tree)
     if found is None or problems:
         raise FileError(path, [*problems, *more])
     lines = raw.decode("utf-8", "replace").splitlines()

@@ -16,10 +16,10 @@ from jobs.contract import profiles_dir
 from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
-from runner.files import validation as parsing
 from runner.files.profiles.load import profile_names
 from runner.files.settings.notify import NotificationRule
 from runner.files.settings.queue import QueueSettings
+from runner.files.validation import describe_non_mapping, did_you_mean, validate_model
 
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
@@ -77,7 +77,7 @@ class Alarm(BaseModel):
         names = profile_names(profiles_dir())
         for name in self.profiles:
             if name.partition("+")[0] not in names:  # "cuda+threads" is what changes to cuda are called
-                hint = parsing.did_you_mean(name, names) or f"; there are {', '.join(names)}"
+                hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
                 only = "it is only for jobs that call their own profile so"
                 yield f"alarm.profiles: there is no profile {quoted(name)}{hint}; {only}"
 
@@ -246,10 +246,10 @@ def _parse(where: Path, raw: bytes) -> Settings:
     if not problems and (tree is None or yaml.to_plain(tree) in (None, {})):
         return Settings()
     if not isinstance(tree, yaml.MappingNode):
-        at_top = [] if tree is None else [Problem(tree.at, "", parsing.no_mapping(tree))]
+        at_top = [] if tree is None else [Problem(tree.at, "", describe_non_mapping(tree))]
         raise FileError(where, [*problems, *at_top])
     entries = {name: yaml.to_plain(node) for name, node in tree.entries.items()}
-    found, more = parsing.validated(Settings, entries, tree, of_a_job=False)
+    found, more = validate_model(Settings, entries, tree, of_a_job=False)
     if found is None or problems:
         raise FileError(where, [*problems, *more])
     return found

@@ -36,7 +36,7 @@ from runner.core.scheduler.config import (
     SchedulingOrder,
 )
 from runner.core.scheduler.snapshot import Maintenance
-from runner.files.job.queue import Moment
+from runner.files.job.queue import Timestamp
 
 Duration = Annotated[
     timedelta, PlainValidator(parse_duration), PlainSerializer(format_duration, return_type=str)
@@ -133,8 +133,8 @@ class PreemptionSettings(ClosedModel):
 class Window(ClosedModel):
     """A time in which the machine, or some of its devices, is not the queue's."""
 
-    begin: Moment
-    end: Moment
+    begin: Timestamp
+    end: Timestamp
     reason: str = Field("maintenance", min_length=1, max_length=200)
     devices: tuple[Named, ...] = ()
     """UUIDs or names such as GPU-3; none: all of the machine."""

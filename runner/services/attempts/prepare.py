@@ -103,8 +103,8 @@ def _policy(text: str) -> PinnedPolicy:
 @lru_cache(maxsize=512)
 def _pinned(text: str | None, retry: Retry, wall: timedelta | None) -> PinnedPolicy:
     """Return a policy with its digest: a millisecond's work, and most jobs have one of a few."""
-    policy = of_job.under_ceilings(of_job.deserialized(text), retry, wall)
-    return PinnedPolicy(policy, of_job.digests(text, policy))
+    policy = of_job.tighten_policy(of_job.deserialize_policy(text), retry, wall)
+    return PinnedPolicy(policy, of_job.describe_digest(text, policy))
 
 
 class AttemptService:

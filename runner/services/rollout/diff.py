@@ -19,7 +19,7 @@ from runner.core.policy.change_class import (
     workload_rules,
 )
 from runner.core.policy.digest import compute_digest
-from runner.files.policy.of_job import deserialized
+from runner.files.policy.of_job import deserialize_policy
 from runner.services.submission.revision import Revision
 
 _ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"})
@@ -72,7 +72,7 @@ def _policy(revision: Revision) -> JsonValue:
 
 
 def _digest(revision: Revision) -> str:
-    return compute_digest(deserialized(revision.policy))
+    return compute_digest(deserialize_policy(revision.policy))
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, JsonValue]]:  # noqa: ANN401  (JSON)

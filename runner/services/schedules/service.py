@@ -13,8 +13,8 @@ from runner.base.keyed_executor import KeyedExecutor
 from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.ports.schedules import FiringRow, ScheduleRow, Schedules, ScheduleState
 from runner.core.schedule import upcoming
-from runner.files.job.cron import cron, zone_of
-from runner.files.job.load import load
+from runner.files.job.cron import find_timezone, parse_cron
+from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile
 from runner.files.job.queue import Schedule
 from runner.services.jobs import Caller, JobService, NotFound, Submission
@@ -52,7 +52,7 @@ class ScheduleService:
     def has_schedule(self, submission: Submission) -> bool:
         """Return whether a job file has a schedule; of one that is wrong, somebody else tells so."""
         try:
-            return load(submission.text, Path(submission.path)).schedule is not None
+            return parse_job(submission.text, Path(submission.path)).schedule is not None
         except UsageError:
             return False
 
@@ -171,12 +171,12 @@ class ScheduleService:
 def _problems(job: JobFile, schedule: Schedule, now: datetime) -> Iterator[Problem]:
     say = job.origin.problem
     try:
-        zone_of(schedule.timezone)
+        find_timezone(schedule.timezone)
     except ValueError as error:
         yield say(("schedule", "timezone"), str(error))
         return
     try:
-        times = cron(schedule.cron, schedule.timezone)
+        times = parse_cron(schedule.cron, schedule.timezone)
     except ValueError as error:
         yield say(("schedule", "cron"), str(error))
         return
@@ -193,7 +193,7 @@ def _problems(job: JobFile, schedule: Schedule, now: datetime) -> Iterator[Probl
 def _zone(row: ScheduleRow) -> tzinfo:
     """Return the zone of a schedule, UTC where it is not known any more."""
     try:
-        return zone_of(row.terms["timezone"])
+        return find_timezone(row.terms["timezone"])
     except ValueError:
         return UTC
 

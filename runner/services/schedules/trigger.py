@@ -34,7 +34,7 @@ from runner.core.schedule import (
     next_firing,
     upcoming,
 )
-from runner.files.job.cron import Cron, cron
+from runner.files.job.cron import Cron, parse_cron
 from runner.services.jobs import Caller, JobService, Submission
 from runner.services.submission import dependencies as predecessors
 
@@ -67,7 +67,7 @@ def rules(row: ScheduleRow) -> tuple[Cron, FiringTerms]:
     said = row.terms
     until = None if said["until"] is None else datetime.fromisoformat(said["until"])
     terms = FiringTerms(Overlap(said["overlap"]), Missed(said["missed"]), until)
-    return cron(said["cron"], said["timezone"]), terms
+    return parse_cron(said["cron"], said["timezone"]), terms
 
 
 def next_time(row: ScheduleRow, since: datetime) -> datetime | None:

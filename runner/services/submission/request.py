@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from runner.base.errors import UsageError
 from runner.base.textfile import Problem, one_line, shown
 from runner.base.yaml import PathPart
-from runner.files import validators as rules
-from runner.files.job.load import Checks, LoadedFile, load_all
+from runner.files.job.load import Checks, LoadedFile, parse_jobs
 from runner.files.job.model import JobFile
-from runner.files.job.queue import QueueFields, repeated
+from runner.files.job.queue import QueueFields, find_repeated_dependencies
+from runner.files.validators import check_new_name
 
 OPTIONS: Final[Mapping[str, str]] = {
     "priority_class": "--class",
@@ -64,8 +64,8 @@ class Submission:
             UsageError: what was given besides it is.
         """
         if self.name is not None:
-            _checked("--name", lambda: rules.new_name(str(self.name)))
-        written = load_all(self.text, Path(self.shown or self.place), name=self.name, besides=besides)
+            _checked("--name", lambda: check_new_name(str(self.name)))
+        written = parse_jobs(self.text, Path(self.shown or self.place), name=self.name, besides=besides)
         jobs = tuple(self._instead(job) for job in written.jobs)
         if self.name is not None and written.matrix is None:
             jobs = tuple(job.model_copy(update={"name": self.name}) for job in jobs)
@@ -106,7 +106,7 @@ def _queueing(said: Mapping[str, Any]) -> Mapping[str, object]:
         first = error.errors(include_url=False)[0]
         fact = str(first.get("ctx", {}).get("error", first["msg"]))
         raise UsageError(f"{OPTIONS.get(str(first['loc'][0]), 'queue')}: {one_line(fact)}") from error
-    for fact in repeated(queueing).values():
+    for fact in find_repeated_dependencies(queueing).values():
         raise UsageError(f"--after: {fact}")
     return {name: getattr(queueing, name) for name in said}
 

@@ -17,7 +17,7 @@ from runner.control.loop import ControlLoop
 from runner.core.ports.devices import Device
 from runner.core.ports.store import JobStore
 from runner.core.ports.users import Owner, User, Users
-from runner.files.job.conflicts import clashes
+from runner.files.job.conflicts import find_profile_conflicts
 from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.policy import of_job
@@ -55,7 +55,7 @@ class RevisionResolver:
             Refused: the owner has too much already.
         """
         look, reader = partial(self.users.path_problem, who), partial(_read_policy, self.users, who)
-        named = of_job.PolicyReference(submission.place.parent, look, reader)
+        named = of_job.JobReferences(submission.place.parent, look, reader)
         written = submission.read(named.problems)
         snapshot = self.daemon.exclusive.peek(self.daemon.picture)
         gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
@@ -101,7 +101,7 @@ class _Reading:
     owner: Owner
     submission: Submission
     gate: Admission
-    named: of_job.PolicyReference
+    named: of_job.JobReferences
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
 
@@ -125,7 +125,7 @@ class _Reading:
             groups=self.who.groups,
             user=self.who.name,
             data=data,
-            policy=of_job.serialized(self.named.policy(job)),
+            policy=of_job.serialize_policy(self.named.policy(job)),
             team=self._team,
             sweep=sweep,
         )
@@ -149,7 +149,7 @@ class _Reading:
     def _clashes(job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> Iterable[Problem]:
         """Return what is wrong on the accelerator chosen from several; an only one is looked at before."""
         chosen = job.accelerator == "auto" and job.resources.gpus
-        return clashes(job, accelerator) if chosen else ()
+        return find_profile_conflicts(job, accelerator) if chosen else ()
 
     def _unoffered(self, job: JobFile) -> Iterator[Problem]:
         if job.image.name not in {"auto", *self.resolver.settings.allowed_images}:

@@ -20,13 +20,13 @@ from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
 from runner.core.ports.users import User
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
-from runner.files import datasets as catalogue
 from runner.files import shell
+from runner.files.datasets import dataset_dir, is_prepared
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
 from runner.files.policy import of_job
-from runner.files.profiles import conflicts as switches
-from runner.files.profiles.environment import environment
+from runner.files.profiles.conflicts import find_unused_switches
+from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import AUTO, ProfileChoice
 from runner.files.validators import CODE_TARGET, WORKLOAD_TARGET
 
@@ -65,11 +65,11 @@ def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck)
         SpecError: they are a set that has not been prepared.
     """
     name = paths.prepared_dataset(job.workload)
-    if name is not None and not catalogue.is_prepared(state_dir, name):
+    if name is not None and not is_prepared(state_dir, name):
         fact = f"the data set {quoted(name)} is not prepared; run: runner data prepare {name}"
         raise FileError(job.origin.path, [job.origin.problem(_DATA, fact)])
     if name is not None:
-        return DataReference(path=str(catalogue.location(state_dir, name)), prepared=True)
+        return DataReference(path=str(dataset_dir(state_dir, name)), prepared=True)
     written = paths.data_path(job.workload)
     if written is None:
         return None
@@ -140,7 +140,7 @@ class Revision(BaseModel):
 
     def policy_in_force(self) -> Policy:
         """Return the policy of the job, under the ceilings and with the backoff of its job file."""
-        return of_job.in_force(self.job, of_job.deserialized(self.policy))
+        return of_job.apply_job_limits(self.job, of_job.deserialize_policy(self.policy))
 
     def profile(self, turned: Overrides | None = None) -> Profile:
         """Return the settings that the job's profile comes to, with what remedies have turned over it."""
@@ -167,12 +167,12 @@ class Revision(BaseModel):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the job file asks for and nothing will come of, one line each."""
-        idle = switches.unused(self.profile(), self.job.workload.kind, self.accelerator)
+        idle = find_unused_switches(self.profile(), self.job.workload.kind, self.accelerator)
         asked = self.job.profile.changes
         vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
-        vain += of_job.in_vain(self.job.retry, of_job.deserialized(self.policy))
+        vain += of_job.find_ineffective_limits(self.job.retry, of_job.deserialize_policy(self.policy))
         plan = self.job.workload
-        return (*vain, *(shell.warnings(plan.command) if isinstance(plan, Program) else ()))
+        return (*vain, *(shell.find_shell_warnings(plan.command) if isinstance(plan, Program) else ()))
 
     def environment(
         self, root: PurePath, scratch: PurePath, turned: Overrides | None = None
@@ -182,7 +182,7 @@ class Revision(BaseModel):
         ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
         """
         cpus = self.job.resources.cpus
-        ours = environment(self.profile(turned), self.accelerator, cpus, root / "home", scratch)
+        ours = build_environment(self.profile(turned), self.accelerator, cpus, root / "home", scratch)
         return {**self.job.environment, **ours}
 
     def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:

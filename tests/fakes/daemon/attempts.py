@@ -16,7 +16,7 @@ from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.scheduler.snapshot import ResourceRequest
-from runner.files.policy import load as files
+from runner.files.policy.load import load_named_policy
 
 
 @cache
@@ -27,7 +27,7 @@ def pinned(policy: Policy) -> PinnedPolicy:
 @cache
 def steady() -> Policy:
     """Return the default policy without chance: every wait is known beforehand."""
-    policy = files.named("default")
+    policy = load_named_policy("default")
     return replace(policy, backoff=replace(policy.backoff, jitter=0))
 
 

@@ -17,7 +17,7 @@ from runner.core.job.model import Job
 from runner.core.job.states import Finished, Outcome, Preparing
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ARGV = ("python", "-P", "-m", "jobs", "--root", "/job", "--attempt", "1", "--lineage", "1")
@@ -79,7 +79,7 @@ def test_the_process_of_the_blocking_job_is_read() -> None:
 
 
 def test_the_measured_job_file_is_valid_and_takes_all_that_a_stage_lends() -> None:
-    job = load(job_text(steps=10**9, log_every=1, backoff_s=0).encode(), Path("/job.yaml"))
+    job = parse_job(job_text(steps=10**9, log_every=1, backoff_s=0).encode(), Path("/job.yaml"))
     assert job.resources.cpus == CPUS
     assert job.retry.backoff == timedelta(0)
 

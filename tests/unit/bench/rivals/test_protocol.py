@@ -15,7 +15,7 @@ from bench.support.jobfile import CPUS
 from bench.support.result import CannotMeasure, NotMeasured
 from bench.support.scratch import Effort, open_scratch
 from jobs.contract import Program
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 
 
 def test_the_program_at_the_gate_ends_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_command_that_fails_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_our_job_file_is_the_command_and_takes_its_slots() -> None:
-    job = load(runner.job_file("x", ("sh", "-c", 'echo "a: b" > c'), CPUS).encode(), Path("/job.yaml"))
+    job = parse_job(runner.job_file("x", ("sh", "-c", 'echo "a: b" > c'), CPUS).encode(), Path("/job.yaml"))
     assert isinstance(job.workload, Program)
     assert job.workload.command == ("sh", "-c", 'echo "a: b" > c')
     assert job.resources.cpus == CPUS

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.datasets.store import prepare
-from runner.files import datasets as catalogue
-from runner.files.datasets import DATA_SETS, NAMES
+from runner.files.datasets import DATA_SETS, NAMES, is_prepared
 from tests.fakes.daemon.api import FakeApi
 from tests.fakes.engine.wheels import FakeIndex
 from tests.unit.runner.cli.conftest import Invoke
@@ -58,7 +57,7 @@ def test_prepare_fetches_with_this_interpreters_pip(
     assert (result.exit_code, len(index.asked())) == (4, 1)
     assert "fetching skfolio==1.12.2 (1.5 MB)" in result.stderr
     assert "pip cannot get it" in result.stderr
-    assert not catalogue.is_prepared(state, "sp500-stocks")
+    assert not is_prepared(state, "sp500-stocks")
 
 
 def test_what_cannot_be_written_is_not_said_to_be_fetched(state: Path, invoke: Invoke) -> None:
@@ -80,7 +79,7 @@ def test_show_prints_source_licence_and_place(invoke: Invoke) -> None:
 
 def test_remove_takes_it_away_and_complains_the_second_time(prepared: Path, invoke: Invoke) -> None:
     assert invoke("data", "remove", "sp500-stocks").exit_code == 0
-    assert not catalogue.is_prepared(prepared, "sp500-stocks")
+    assert not is_prepared(prepared, "sp500-stocks")
     again = invoke("data", "remove", "sp500-stocks")
     assert (again.exit_code, "not prepared" in again.stderr) == (2, True)
 

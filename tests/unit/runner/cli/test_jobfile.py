@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
-from runner.files.job import load
+from runner.files.job.load import read_job
 
 GOOD = "workload: {kind: causal_lm, data: stdlib}\n"
 BAD = "workload: {kind: causal_lm, data: stdlib}\nresources:\n  gpu: 1\n"
@@ -188,7 +188,7 @@ def test_init_writes_a_job_file_that_is_right() -> None:
     result = call("init")
     assert result.exit_code == 0
     assert "runner submit job.yaml --follow" in result.stderr
-    assert load.read(Path("job.yaml")).name == "job"
+    assert read_job(Path("job.yaml")).name == "job"
 
 
 def test_init_leaves_an_existing_file_alone_unless_forced() -> None:

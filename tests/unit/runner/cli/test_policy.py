@@ -6,7 +6,7 @@ from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
 from runner.core.policy.catalog import FACTS
-from runner.files.policy.load import SHIPPED, load, named
+from runner.files.policy.load import SHIPPED, load_named_policy, parse_policy
 from tests.fakes.daemon.api import FakeApi, ended
 from tests.unit.runner.core.policy.test_records import OOM, POLICY, journal
 
@@ -71,7 +71,7 @@ def test_a_policy_is_shown_with_its_comments() -> None:
 
 def test_a_merged_policy_can_be_read_again() -> None:
     text = call("show", "--merged", "strict").stdout
-    assert load(text.encode(), Path("strict.yaml")) == named("strict")
+    assert parse_policy(text.encode(), Path("strict.yaml")) == load_named_policy("strict")
 
 
 def test_the_cases_of_the_shipped_policies_are_as_expected() -> None:

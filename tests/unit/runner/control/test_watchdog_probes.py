@@ -13,7 +13,7 @@ from runner.core.job.states import Preparing
 from runner.core.policy.heartbeat import ProgressReport
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.services.attempts.prepare import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
@@ -33,7 +33,7 @@ class Site:
         clock = FakeClock()
         config = attempt_config(root, FakeImages(), clock)
         self.shop = AttemptService(replace(config, in_container=False, mean_between_s=lambda: 1234.5))
-        job = load(text.encode(), Path("/x/job.yaml"))
+        job = parse_job(text.encode(), Path("/x/job.yaml"))
         revision = Revision(
             job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name
         )

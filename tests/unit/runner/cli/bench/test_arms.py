@@ -6,13 +6,13 @@ import pytest
 from runner.base.errors import UsageError
 from runner.cli.bench import arms as comparison_arms
 from runner.cli.bench.arms import SMALL, Variant, ablations, base, job_name, text, variants
-from runner.files.job import load
+from runner.files.job.load import parse_job
 
 
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("profile", ["baseline", "cpu"])
 def test_every_small_job_is_a_job_file_under_either_end(kind: str, profile: str) -> None:
-    job = load.load(text(base(kind, 10), Variant(profile, {"extends": profile})), Path("x.yaml"))
+    job = parse_job(text(base(kind, 10), Variant(profile, {"extends": profile})), Path("x.yaml"))
     assert (job.workload.kind, job.profile.extends, job.retry.max_attempts) == (kind, profile, 1)
 
 
@@ -71,7 +71,7 @@ def test_ablation_puts_back_one_switch_at_a_time_between_the_two_ends() -> None:
 def test_every_ablated_arm_is_a_job_file() -> None:
     given = base("imu_stream", 10)
     found, _ = ablations(given, "baseline", "cpu")
-    assert len([load.load(text(given, arm), Path("x.yaml")) for arm in found]) > 4
+    assert len([parse_job(text(given, arm), Path("x.yaml")) for arm in found]) > 4
 
 
 def test_a_flip_that_contradicts_another_switch_is_left_out_with_the_reason(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from jobs.contract import KINDS
 from runner.adapters.host.paths import check_path
 from runner.base.textfile import FileError, read_source
-from runner.files.job import load
-from runner.files.policy.of_job import PolicyReference
+from runner.files.job.load import parse_jobs
+from runner.files.policy.of_job import JobReferences
 
 HERE = Path(__file__).parent / "bad_jobs"
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
@@ -16,7 +16,7 @@ NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 
 def complaints(path: Path) -> tuple[str, ...]:
     with pytest.raises(FileError) as caught:
-        load.load_all(read_source(path), path, besides=PolicyReference(path.parent, check_path).problems)
+        parse_jobs(read_source(path), path, besides=JobReferences(path.parent, check_path).problems)
     return caught.value.lines
 
 

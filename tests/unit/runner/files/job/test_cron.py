@@ -6,14 +6,14 @@ from itertools import islice
 import pytest
 
 from runner.core.schedule import FiringTerms, upcoming
-from runner.files.job.cron import cron
+from runner.files.job.cron import parse_cron
 
 BERLIN = "Europe/Berlin"
 
 
 def times(expression: str, since: str, count: int, zone: str = BERLIN) -> list[str]:
     """Return the next times on the zone's clock; ``since`` is on it too, with its offset."""
-    found = cron(expression, zone)
+    found = parse_cron(expression, zone)
     every = upcoming(datetime.fromisoformat(since).astimezone(UTC), FiringTerms(), found.after)
     return [found.local(at).strftime("%m-%d %H:%M%z") for at in islice(every, count)]
 
@@ -63,7 +63,7 @@ def test_two_times_in_the_gap_become_one() -> None:
     "expression", ["17 2 * * *", "0,30 0-3 * * *", "*/20 * * * *", "0 */3 * * *", "@daily"]
 )
 def test_times_are_the_same_wherever_one_begins_to_count(expression: str, zone: str) -> None:
-    found = cron(expression, zone)
+    found = parse_cron(expression, zone)
     for begin in (datetime(2027, 3, 26, tzinfo=UTC), datetime(2027, 10, 29, tzinfo=UTC)):
         end = begin + timedelta(days=10)
         whole = list(upcoming(begin, FiringTerms(until=end), found.after))
@@ -76,7 +76,7 @@ def test_times_are_the_same_wherever_one_begins_to_count(expression: str, zone: 
 @pytest.mark.parametrize("zone", [BERLIN, "America/Santiago"])
 @pytest.mark.parametrize("month", [3, 4, 10])
 def test_every_wall_clock_time_that_exists_once_is_met_exactly(zone: str, month: int) -> None:
-    found = cron("5 * * * *", zone)
+    found = parse_cron("5 * * * *", zone)
     begin = datetime(2027, month, 1, tzinfo=UTC)
     end = begin + timedelta(days=30)
     minutes = (begin + timedelta(minutes=n) for n in range(1, 30 * 24 * 60 + 1))
@@ -100,7 +100,7 @@ def test_every_wall_clock_time_that_exists_once_is_met_exactly(zone: str, month:
 )
 def test_an_expression_that_never_comes_or_means_nothing_is_refused(expression: str, words: str) -> None:
     with pytest.raises(ValueError, match=r"cron expression|never happens") as refused:
-        cron(expression, BERLIN)
+        parse_cron(expression, BERLIN)
     assert words in str(refused.value)
 
 
@@ -111,9 +111,9 @@ def test_a_rare_day_is_no_day_that_never_comes() -> None:
 
 def test_a_time_zone_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match='there is no time zone "Europe/Bärlin"'):
-        cron("@daily", "Europe/Bärlin")
+        parse_cron("@daily", "Europe/Bärlin")
     with pytest.raises(ValueError, match="there is no time zone"):
-        cron("@daily", "Europe")
+        parse_cron("@daily", "Europe")
 
 
 @pytest.mark.parametrize(

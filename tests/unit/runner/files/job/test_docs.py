@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from jobs import contract
-from runner.files import validators as rules
-from runner.files.job import load
-from runner.files.job import model as jobfile
-from runner.files.job.schema import schema
+from runner.files.job.load import parse_job
+from runner.files.job.model import WORKLOADS
+from runner.files.job.schema import job_schema
+from runner.files.validators import REFUSED_VARIABLES
 from scripts.docs import job_file
 
 DOCS = Path(__file__).parents[5] / "docs"
@@ -48,7 +48,7 @@ def default(field: dict[str, Any], *, required: bool) -> str:
 
 
 def documented() -> list[tuple[str, str]]:
-    document = schema()
+    document = job_schema()
     return list(fields(document, document["$defs"]))
 
 
@@ -58,15 +58,15 @@ def test_the_page_tells_every_field_with_its_default(path: str, expected: str) -
 
 
 def test_the_page_tells_no_field_that_does_not_exist() -> None:
-    kinds = {*jobfile.WORKLOADS}
+    kinds = {*WORKLOADS}
     assert {path for path, _ in ROW.findall(TEXT)} - {path for path, _ in documented()} - kinds == set()
 
 
 def test_the_page_lists_every_kind_of_workload() -> None:
-    assert [kind for kind in jobfile.WORKLOADS if f"| `{kind}` |" not in TEXT] == []
+    assert [kind for kind in WORKLOADS if f"| `{kind}` |" not in TEXT] == []
 
 
-@pytest.mark.parametrize("kind", jobfile.WORKLOADS)
+@pytest.mark.parametrize("kind", WORKLOADS)
 def test_the_page_of_fields_leaves_out_no_field_of_a_kind(kind: str) -> None:
     plan = dict(zip(contract.KINDS, contract.PLANS, strict=True))[kind]
     sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", FIELDS, re.MULTILINE | re.DOTALL))
@@ -86,7 +86,7 @@ def test_the_page_of_fields_has_every_switch() -> None:
 def test_the_page_lists_the_refused_variables() -> None:
     table = TEXT.split("### environment")[1].split("### secrets")[0]
     names = re.findall(r"`([A-Z][A-Z_]+)(\*?)`", table)
-    patterns = [pattern for pattern, _ in rules.REFUSED_VARIABLES]
+    patterns = [pattern for pattern, _ in REFUSED_VARIABLES]
     assert len(names) > 30
     for name, star in names:
         assert any(pattern.fullmatch(name + ("X" if star else "")) for pattern in patterns), name
@@ -95,4 +95,4 @@ def test_the_page_lists_the_refused_variables() -> None:
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", TEXT + FIRST_JOB, re.DOTALL))
 def test_every_piece_of_yaml_on_the_pages_is_right(block: str) -> None:
     workload = "" if "workload:" in block else "workload: {kind: causal_lm, data: stdlib}\n"
-    assert load.load((workload + block).encode(), Path("job.yaml")).name in {"job", "rate-1"}
+    assert parse_job((workload + block).encode(), Path("job.yaml")).name in {"job", "rate-1"}

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.textfile import FileError
-from runner.files.job import load
-from runner.files.job.load import LoadedFile, load_all
+from runner.files.job.load import LoadedFile, parse_job, parse_jobs
 from runner.files.job.model import JobFile
 
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
@@ -14,7 +13,7 @@ WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 
 def written(matrix: str, rest: str = "", workload: str = WORKLOAD) -> LoadedFile:
     text = f"{workload}{rest}matrix:\n  values:\n{matrix}"
-    return load_all(text.encode(), Path("rate.yaml"))
+    return parse_jobs(text.encode(), Path("rate.yaml"))
 
 
 def jobs(matrix: str, rest: str = "") -> tuple[JobFile, ...]:
@@ -39,12 +38,12 @@ def test_each_combination_is_a_job_with_a_number_its_values_and_labels_of_them()
 
 
 def test_a_file_without_a_matrix_is_one_job_with_its_own_name() -> None:
-    found = load_all(WORKLOAD.encode(), Path("rate.yaml"))
+    found = parse_jobs(WORKLOAD.encode(), Path("rate.yaml"))
     assert ([job.name for job in found.jobs], found.matrix, found.values) == (["rate"], None, ({},))
 
 
 def test_reading_one_job_of_a_matrix_gives_the_first_with_the_matrix_in_it() -> None:
-    job = load.load(f"{WORKLOAD}matrix: {{values: {{seed: [7, 8]}}}}".encode(), Path("rate.yaml"))
+    job = parse_job(f"{WORKLOAD}matrix: {{values: {{seed: [7, 8]}}}}".encode(), Path("rate.yaml"))
     assert (job.name, job.seed, job.matrix is not None) == ("rate-1", 7, True)
 
 
@@ -140,5 +139,5 @@ def test_the_rest_of_a_file_is_looked_at_where_no_field_of_the_matrix_can_be_var
 
 def test_another_name_is_that_of_the_whole_matrix() -> None:
     text = f"{WORKLOAD}name: rate\nmatrix: {{values: {{seed: [1, 2]}}}}"
-    found = load_all(text.encode(), Path("job.yaml"), name="other")
+    found = parse_jobs(text.encode(), Path("job.yaml"), name="other")
     assert [job.name for job in found.jobs] == ["other-1", "other-2"]

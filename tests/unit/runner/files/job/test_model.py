@@ -6,9 +6,8 @@ import pytest
 from jobs.contract import CheckpointPlan
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.base.textfile import FileError
-from runner.files.job import load
-from runner.files.job import model as jobfile
-from runner.files.job.model import JobFile
+from runner.files.job.load import dump, parse_job, parse_jobs, read_job, undump
+from runner.files.job.model import WORKLOADS, JobFile, Retry, checkpoint_plan, resolve_profile
 
 REPOSITORY = Path(__file__).parents[5]
 SHIPPED = sorted(
@@ -18,12 +17,12 @@ WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 
 
 def job(text: str = "", name: str = "job.yaml") -> JobFile:
-    return load.load((WORKLOAD + text).encode(), Path(name))
+    return parse_job((WORKLOAD + text).encode(), Path(name))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_a_shipped_job_file_is_right_as_it_stands(path: Path) -> None:
-    assert load.read(path).workload.kind in jobfile.WORKLOADS
+    assert read_job(path).workload.kind in WORKLOADS
 
 
 def test_defaults_are_those_of_an_ordinary_job() -> None:
@@ -83,7 +82,7 @@ def test_a_long_variable_is_refused() -> None:
 def test_a_long_argument_of_a_program_is_refused_at_its_place() -> None:
     def program(argument: str) -> JobFile:
         text = f"workload: {{kind: program, command: [echo, {argument}]}}\n"
-        return load.load(text.encode(), Path("job.yaml"))
+        return parse_job(text.encode(), Path("job.yaml"))
 
     assert program("x" * 32 * 1024).workload.kind == "program"
     said = r"job.yaml:1:43: workload.command\[1\]: is longer than 32 KiB; put it in a file and mount that$"
@@ -108,11 +107,11 @@ def test_the_source_of_a_mount_may_have_any_name_that_a_file_can_have() -> None:
 
 
 def test_a_job_survives_writing_and_reading() -> None:
-    before = load.read(REPOSITORY / "examples" / "with_everything.yaml")
-    after = load.undump(load.dump(before))
+    before = read_job(REPOSITORY / "examples" / "with_everything.yaml")
+    after = undump(dump(before))
     assert after == before
-    assert jobfile.resolve_profile(after, "cpu") == jobfile.resolve_profile(before, "cpu")
-    assert load.dump(after) == load.dump(before)
+    assert resolve_profile(after, "cpu") == resolve_profile(before, "cpu")
+    assert dump(after) == dump(before)
 
 
 def test_the_layout_of_a_file_does_not_make_another_job() -> None:
@@ -120,7 +119,7 @@ def test_the_layout_of_a_file_does_not_make_another_job() -> None:
 
 
 def test_a_job_without_a_file_complains_without_a_place() -> None:
-    problem = load.undump(load.dump(job())).origin.problem(("workload", "data"), "is gone")
+    problem = undump(dump(job())).origin.problem(("workload", "data"), "is gone")
     assert problem.line(Path("job.yaml")) == "job.yaml: workload.data: is gone"
 
 
@@ -130,22 +129,22 @@ def test_the_rest_of_the_house_gets_its_own_values() -> None:
         "retry: {max_attempts: 7, no_progress: 2, backoff: 1s, backoff_max: 1m}\n"
     )
     saving = CheckpointPlan(every_s=90, every_steps=10, keep=4, milestone_every=100)
-    assert jobfile.checkpoint_plan(found, 1.0) == saving
+    assert checkpoint_plan(found, 1.0) == saving
     second = timedelta(seconds=1)
     waits = {"backoff": second, "backoff_max": 60 * second}
-    assert found.retry == jobfile.Retry(max_attempts=7, no_progress=2, **waits)
+    assert found.retry == Retry(max_attempts=7, no_progress=2, **waits)
 
 
 def test_saving_by_steps_alone_is_possible() -> None:
-    plan = jobfile.checkpoint_plan(job("checkpoint: {every: null, every_steps: 10}\n"), 1.0)
+    plan = checkpoint_plan(job("checkpoint: {every: null, every_steps: 10}\n"), 1.0)
     assert (plan.every_s, plan.every_steps) == (None, 10)
 
 
 def test_how_often_to_save_is_left_to_measurement_unless_the_file_says_it() -> None:
-    plan = jobfile.checkpoint_plan(job(), 7200.0)
+    plan = checkpoint_plan(job(), 7200.0)
     assert (plan.every_s, plan.mean_between_s) == (120, 7200)
-    assert jobfile.checkpoint_plan(job("checkpoint: {every: auto}\n"), 7200.0) == plan
-    assert jobfile.checkpoint_plan(job("checkpoint: {every: 2m}\n"), 7200.0).mean_between_s is None
+    assert checkpoint_plan(job("checkpoint: {every: auto}\n"), 7200.0) == plan
+    assert checkpoint_plan(job("checkpoint: {every: 2m}\n"), 7200.0).mean_between_s is None
 
 
 def test_an_automatic_interval_survives_being_kept() -> None:
@@ -154,23 +153,23 @@ def test_an_automatic_interval_survives_being_kept() -> None:
         "checkpoint: {every: 90s}\n",
         "checkpoint: {every: null, every_steps: 5}\n",
     ):
-        assert load.undump(load.dump(job(text))).checkpoint == job(text).checkpoint
+        assert undump(dump(job(text))).checkpoint == job(text).checkpoint
 
 
 def test_a_name_that_is_made_from_that_of_a_file_is_no_number() -> None:
     text = b"workload: {kind: causal_lm, data: stdlib}\n"
-    assert load.load(text, Path("12.yaml")).name == "job-12"
+    assert parse_job(text, Path("12.yaml")).name == "job-12"
     digits = "1" * 70
-    assert load.load(text, Path(f"{digits}.yaml")).name == f"job-{digits[:59]}"
+    assert parse_job(text, Path(f"{digits}.yaml")).name == f"job-{digits[:59]}"
 
 
 def test_a_job_that_was_called_by_a_number_earlier_can_still_be_read() -> None:
-    job = load.load(b"workload: {kind: causal_lm, data: stdlib}\n", Path("a.yaml"))
-    assert load.undump(load.dump(job.model_copy(update={"name": "12"}))).name == "12"
+    job = parse_job(b"workload: {kind: causal_lm, data: stdlib}\n", Path("a.yaml"))
+    assert undump(dump(job.model_copy(update={"name": "12"}))).name == "12"
 
 
 def test_a_number_as_a_name_does_not_matter_where_another_one_is_given() -> None:
     text = b"name: '12'\nworkload: {kind: causal_lm, data: stdlib}\n"
     with pytest.raises(FileError, match="must not be a number"):
-        load.load_all(text, Path("a.yaml"))
-    assert len(load.load_all(text, Path("a.yaml"), name="nightly").jobs) == 1
+        parse_jobs(text, Path("a.yaml"))
+    assert len(parse_jobs(text, Path("a.yaml"), name="nightly").jobs) == 1

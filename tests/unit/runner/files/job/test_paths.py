@@ -1,7 +1,8 @@
 from pathlib import Path
 
 from runner.core.ports.users import PathKind
-from runner.files.job import load, paths
+from runner.files.job import paths
+from runner.files.job.load import parse_job
 
 
 def test_every_path_of_a_job_is_checked_and_reported_at_its_position(tmp_path: Path) -> None:
@@ -16,7 +17,7 @@ def test_every_path_of_a_job_is_checked_and_reported_at_its_position(tmp_path: P
         asked.append((path, kind))
         return "no"
 
-    job = load.load(text.encode(), Path("job.yaml"))
+    job = parse_job(text.encode(), Path("job.yaml"))
     found = [problem.line(job.origin.path) for problem in paths.find_path_problems(job, tmp_path, check)]
     assert asked == [
         (tmp_path / "corpus", "directory"),
@@ -33,5 +34,5 @@ def test_every_path_of_a_job_is_checked_and_reported_at_its_position(tmp_path: P
 
 
 def test_the_standard_library_is_not_a_path() -> None:
-    job = load.load(b"workload: {kind: causal_lm, data: stdlib}\n", Path("job.yaml"))
+    job = parse_job(b"workload: {kind: causal_lm, data: stdlib}\n", Path("job.yaml"))
     assert list(paths.named_paths(job)) == []

@@ -13,8 +13,8 @@ from runner.files.job.queue import (
     Matrix,
     QueueFields,
     Schedule,
-    combinations,
-    contradictions,
+    find_contradictions,
+    matrix_combinations,
 )
 from runner.files.types import GIB
 
@@ -29,7 +29,7 @@ def complaints(
     matrix: Matrix | None = None,
     schedule: Schedule | None = None,
 ) -> dict[str, str]:
-    found = contradictions(
+    found = find_contradictions(
         gpus=gpus,
         queueing=QueueFields.model_validate(queue or {}),
         devices=DeviceRequest.model_validate(devices or {}),
@@ -133,13 +133,13 @@ def test_models_and_references_are_told_apart_from_what_is_none() -> None:
 
 def test_a_matrix_has_every_combination_but_those_left_out() -> None:
     matrix = Matrix(values={"lr": (0.1, 0.2), "seed": (1, 2)}, exclude=({"lr": 0.2, "seed": 2},))
-    assert list(combinations(matrix)) == [
+    assert list(matrix_combinations(matrix)) == [
         {"lr": 0.1, "seed": 1},
         {"lr": 0.1, "seed": 2},
         {"lr": 0.2, "seed": 1},
     ]
     part = Matrix(values={"lr": (0.1, 0.2), "seed": (1, 2)}, exclude=({"seed": 2}, {"other": 1}))
-    assert len(combinations(part)) == 2
+    assert len(matrix_combinations(part)) == 2
 
 
 def test_what_is_wrong_with_a_matrix_is_told_at_once() -> None:

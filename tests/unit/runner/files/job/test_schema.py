@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from runner.base.yaml import compose, to_plain
-from runner.files.job.schema import schema
+from runner.files.job.schema import job_schema
 
 REPOSITORY = Path(__file__).parents[5]
 SHIPPED = sorted(
@@ -28,7 +28,7 @@ class Validator(Protocol):
 
 @pytest.fixture(scope="module")
 def validator() -> Validator:
-    document = schema()
+    document = job_schema()
     jsonschema.Draft202012Validator.check_schema(document)
     validator: Validator = jsonschema.Draft202012Validator(document)
     return validator
@@ -95,7 +95,7 @@ def test_the_schema_refuses_the_common_mistakes(validator: Validator, job: dict[
 
 
 def test_defaults_are_written_as_a_user_would() -> None:
-    document = schema()
+    document = job_schema()
     definitions = document["$defs"]
     assert document["properties"]["stop_grace"]["default"] == "30s"
     assert document["properties"]["profile"]["default"] == "auto"

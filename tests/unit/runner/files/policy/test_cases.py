@@ -4,20 +4,20 @@ from textwrap import dedent
 import pytest
 
 from runner.base.textfile import FileError
-from runner.files.policy.cases import Case, load, read, run
-from runner.files.policy.load import named
+from runner.files.policy.cases import Case, parse_cases, read_cases, run_case
+from runner.files.policy.load import load_named_policy
 
 FILE = Path("mine.cases.yaml")
 
 
 def cases(text: str) -> tuple[Case, ...]:
-    return load(dedent(text).encode(), FILE)
+    return parse_cases(dedent(text).encode(), FILE)
 
 
 def differences(expected: str, facts: str = "{exit.class: success}") -> list[str]:
     """Return what differs from what is expected of the default policy."""
     (one,) = cases(case(facts, expected))
-    return list(run(named("default"), one))
+    return list(run_case(load_named_policy("default"), one))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_every_difference_is_told(expected: str, said: str) -> None:
 
 def test_a_step_to_begin_with_is_named_by_its_number() -> None:
     (one,) = cases("cases: [{name: a, facts: {cause: killed}, expect: {do: resume, from: newest}}]")
-    assert list(run(named("default"), one)) == []
+    assert list(run_case(load_named_policy("default"), one)) == []
 
 
 def test_what_was_before_goes_through_the_same_policy() -> None:
@@ -71,7 +71,7 @@ def test_what_was_before_goes_through_the_same_policy() -> None:
         """
     (one,) = cases(text)
     assert [told.times for told in one.before] == [2, 1]
-    assert list(run(named("default"), one)) == []
+    assert list(run_case(load_named_policy("default"), one)) == []
 
 
 def case(facts: str = "{}", expect: str = "{do: hold}", more: str = "") -> str:
@@ -112,4 +112,4 @@ def test_a_difference_has_the_place_of_its_case() -> None:
 def test_cases_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.cases.yaml"
     path.write_text("cases: [{name: a, facts: {}, expect: {do: hold}}]\n")
-    assert [case.name for case in read(path)] == ["a"]
+    assert [case.name for case in read_cases(path)] == ["a"]

@@ -9,8 +9,8 @@ from runner.base.textfile import FileError
 from runner.core.policy.decision import Guard
 from runner.core.policy.digest import compute_digest
 from runner.core.policy.model import SETTING_CHANGES, VERBS, Mode, OnExhausted, Setting, Source
-from runner.files.policy import cases as policy_cases
-from runner.files.policy.load import SHIPPED, PolicySource, load, named
+from runner.files.policy.cases import parse_cases, run_case
+from runner.files.policy.load import SHIPPED, PolicySource, load_named_policy, parse_policy
 
 DOCS = Path(__file__).parents[5] / "docs"
 PAGE = (DOCS / "reference/policy.md").read_text(encoding="utf-8")
@@ -36,26 +36,26 @@ def test_the_page_names_every_limit_verb_word_and_shipped_policy() -> None:
 
 def test_the_policy_on_the_page_is_right() -> None:
     (block,) = blocks(PAGE)
-    policy = load(block.encode(), Path("mine.yaml"))
-    assert policy.ceilings == named("default").ceilings
+    policy = parse_policy(block.encode(), Path("mine.yaml"))
+    assert policy.ceilings == load_named_policy("default").ceilings
     assert policy.on_exit[0].name == "too-large"
 
 
 def test_every_policy_of_the_how_to_is_right() -> None:
     policies = [block for block in blocks(HOWTO) if block.startswith("policy:")]
     assert len(policies) >= 3
-    assert all(load(block.encode(), Path("mine.yaml")) for block in policies)
+    assert all(parse_policy(block.encode(), Path("mine.yaml")) for block in policies)
 
 
 def test_the_digest_of_the_how_to_is_that_of_its_first_policy() -> None:
     first = next(block for block in blocks(HOWTO) if block.startswith("policy:"))
-    assert f"digest {compute_digest(load(first.encode(), Path('mine.yaml')))}" in HOWTO
+    assert f"digest {compute_digest(parse_policy(first.encode(), Path('mine.yaml')))}" in HOWTO
 
 
 def test_the_how_to_ends_with_the_shipped_first_steps() -> None:
     last = [block for block in blocks(HOWTO) if block.startswith("policy:")][-1]
-    shipped = named("first-steps")
-    written = load(last.encode(), Path("first-steps.yaml"))
+    shipped = load_named_policy("first-steps")
+    written = parse_policy(last.encode(), Path("first-steps.yaml"))
     assert written == shipped
 
 
@@ -63,15 +63,15 @@ def test_the_cases_of_the_how_to_are_as_expected() -> None:
     cases = [block for block in blocks(HOWTO) if block.startswith("cases:")]
     assert cases
     for block in cases:
-        for case in policy_cases.load(block.encode(), Path("mine.cases.yaml")):
-            assert list(policy_cases.run(named("first-steps"), case)) == []
+        for case in parse_cases(block.encode(), Path("mine.cases.yaml")):
+            assert list(run_case(load_named_policy("first-steps"), case)) == []
 
 
 def test_the_mistake_of_the_how_to_is_told_as_it_says() -> None:
     (wrong,) = [block for block in blocks(HOWTO) if block.startswith("# mine.yaml, with a mistake")]
     said = re.findall(r"^mine\.yaml:\d.*$", HOWTO, re.MULTILINE)
     with pytest.raises(FileError) as caught:
-        load(wrong.encode(), Path("mine.yaml"))
+        parse_policy(wrong.encode(), Path("mine.yaml"))
     assert str(caught.value).splitlines() == said
 
 

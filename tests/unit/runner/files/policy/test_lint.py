@@ -3,7 +3,7 @@ import pytest
 from runner.core.policy.conditions import ALWAYS, AllOf, AnyOf, Comparison, Condition, Not, Operator
 from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Mode, OnExhausted, Rule, Verb
-from runner.files.policy.lint import contradiction, unreachable_rules
+from runner.files.policy.lint import find_contradiction, find_unreachable_rules
 
 NAN = Comparison("nan", Operator.IS, operand=True)
 OOM = Comparison("oom.device", Operator.IS, operand=True)
@@ -37,18 +37,18 @@ def test_a_rule_behind_one_that_is_true_whenever_it_is_is_hidden(
     hides: bool,  # noqa: FBT001
 ) -> None:
     rules = (rule("a", first), rule("b", second))
-    assert [(one.name, other.name) for one, other in unreachable_rules(rules)] == (
+    assert [(one.name, other.name) for one, other in find_unreachable_rules(rules)] == (
         [("b", "a")] if hides else []
     )
 
 
 def test_a_rule_that_hands_over_or_only_speaks_hides_nothing() -> None:
-    assert list(unreachable_rules((rule("a", ALWAYS, spent=OnExhausted.NEXT), rule("b", NAN)))) == []
-    assert list(unreachable_rules((rule("a", ALWAYS, mode=Mode.LOG), rule("b", NAN)))) == []
+    assert list(find_unreachable_rules((rule("a", ALWAYS, spent=OnExhausted.NEXT), rule("b", NAN)))) == []
+    assert list(find_unreachable_rules((rule("a", ALWAYS, mode=Mode.LOG), rule("b", NAN)))) == []
 
 
 def test_a_rule_that_only_speaks_is_heard_everywhere() -> None:
-    assert list(unreachable_rules((rule("a", ALWAYS), rule("b", NAN, mode=Mode.LOG)))) == []
+    assert list(find_unreachable_rules((rule("a", ALWAYS), rule("b", NAN, mode=Mode.LOG)))) == []
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_a_rule_that_only_speaks_is_heard_everywhere() -> None:
     ],
 )
 def test_a_condition_that_cannot_hold_is_found(condition: Condition, fact: str | None) -> None:
-    assert contradiction(condition) == fact
+    assert find_contradiction(condition) == fact

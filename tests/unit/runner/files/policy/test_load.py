@@ -27,8 +27,7 @@ from runner.core.policy.model import (
     StartPoint,
     Verb,
 )
-from runner.files.policy import load as policy_file
-from runner.files.policy.load import PolicySource, load, named, read
+from runner.files.policy.load import SECTIONS, PolicySource, load_named_policy, parse_policy, read_policy
 
 TAIL = "on_exit: [{name: other, when: {}, do: resume}]\n"
 FILE = Path("mine.yaml")
@@ -38,7 +37,7 @@ BAD = Path(__file__).parent / "bad_policies"
 def rule(text: str, section: str = "on_exit") -> Rule:
     """Return the one rule of a policy."""
     rest = "" if section == "on_exit" else TAIL
-    policy = load(f"policy: 1\n{section}: [{text}]\n{rest}".encode(), FILE)
+    policy = parse_policy(f"policy: 1\n{section}: [{text}]\n{rest}".encode(), FILE)
     return getattr(policy, section)[0]
 
 
@@ -49,7 +48,7 @@ def when(text: str, section: str = "on_exit") -> Condition:
 
 def problems(text: str, shelf: PolicySource | None = None, path: Path = FILE) -> list[str]:
     with pytest.raises(FileError) as caught:
-        load(dedent(text).encode(), path, shelf)
+        parse_policy(dedent(text).encode(), path, shelf)
     return [line.removeprefix(f"{path}:") for line in caught.value.lines]
 
 
@@ -57,7 +56,7 @@ def problems(text: str, shelf: PolicySource | None = None, path: Path = FILE) ->
 
 
 def test_a_policy_without_settings_has_the_usual_ones() -> None:
-    policy = load(f"policy: 1\n{TAIL}".encode(), FILE)
+    policy = parse_policy(f"policy: 1\n{TAIL}".encode(), FILE)
     assert policy == Policy("mine", Ceilings(), Backoff(), Economics(), (Rule("other", Verb.RESUME),))
 
 
@@ -80,7 +79,7 @@ def test_every_setting_has_its_place() -> None:
             mode: log
             why: because
         """
-    policy = load(dedent(text).encode(), FILE)
+    policy = parse_policy(dedent(text).encode(), FILE)
     assert policy.ceilings == Ceilings(9, timedelta(hours=2), RestartRate(4, timedelta(minutes=10)), 2)
     assert policy.backoff == Backoff(timedelta(seconds=1), 3.0, timedelta(minutes=1), 0.0)
     assert policy.economics == Economics(1.5, 0, timedelta(minutes=1))
@@ -139,7 +138,7 @@ def test_rules_about_what_runs_may_wait_for_a_rule_of_their_own_file() -> None:
         on_watch: [{name: mine, when: {phase: eval}, do: stop}]
         on_exit: [{name: a, when: {killed_by: {in: [watch/mine, deadline]}}, do: hold}]
         """
-    assert load(dedent(text).encode(), FILE).on_watch[0].do is Verb.STOP
+    assert parse_policy(dedent(text).encode(), FILE).on_watch[0].do is Verb.STOP
 
 
 # --- What is not right
@@ -206,20 +205,20 @@ def test_own_rules_come_first_and_replace_those_of_the_same_name(tmp_path: Path)
           - {name: new, when: {oom.host: true}, do: hold}
           - {name: mine, when: {nan: true}, do: give_up}
         """
-    policy = load(dedent(text).encode(), tmp_path / "child.yaml", shelf)
+    policy = parse_policy(dedent(text).encode(), tmp_path / "child.yaml", shelf)
     assert [(each.name, each.do) for each in policy.on_exit] == [
         ("new", Verb.HOLD),
         ("mine", Verb.GIVE_UP),
         ("other", Verb.RESUME),
     ]
     assert policy.name == "child"
-    assert policy.ceilings == read(tmp_path / "parent.yaml", shelf).ceilings
+    assert policy.ceilings == read_policy(tmp_path / "parent.yaml", shelf).ceilings
 
 
 def test_single_settings_are_taken_over(tmp_path: Path) -> None:
     shelf = shelf_with(tmp_path, parent=PARENT)
     text = "policy: 1\nextends: parent\nceilings: {attempts: 5}\nbackoff: {jitter: 0}\n"
-    policy = load(text.encode(), tmp_path / "child.yaml", shelf)
+    policy = parse_policy(text.encode(), tmp_path / "child.yaml", shelf)
     assert policy.ceilings == Ceilings(5, timedelta(hours=2), RestartRate(4, timedelta(minutes=10)), 2)
     assert policy.backoff == Backoff(timedelta(seconds=1), 2.0, timedelta(minutes=1), 0.0)
 
@@ -249,9 +248,9 @@ def test_a_ceiling_cannot_be_raised(tmp_path: Path, ceilings: str, said: str) ->
 
 def test_a_ceiling_that_the_parent_lacks_may_be_added(tmp_path: Path) -> None:
     shelf = shelf_with(tmp_path, parent=f"ceilings: {{wall: null}}\n{TAIL}")
-    assert read(tmp_path / "parent.yaml", shelf).ceilings.wall is None
+    assert read_policy(tmp_path / "parent.yaml", shelf).ceilings.wall is None
     text = "policy: 1\nextends: parent\nceilings: {wall: 1h}\n"
-    assert load(text.encode(), FILE, shelf).ceilings.wall == timedelta(hours=1)
+    assert parse_policy(text.encode(), FILE, shelf).ceilings.wall == timedelta(hours=1)
 
 
 @settings(max_examples=30)
@@ -265,13 +264,13 @@ def test_a_ceiling_that_the_parent_lacks_may_be_added(tmp_path: Path) -> None:
 def test_no_extension_is_looser_than_what_it_extends(
     attempts: int, starts: int, within: int, no_progress: int, wall: int | None
 ) -> None:
-    parent = named("default").ceilings
+    parent = load_named_policy("default").ceilings
     storm = f"{{attempts: {starts}, within: {within}m}}"
     hours = "null" if wall is None else f"{wall * 4}h"
     said = f"attempts: {attempts}, storm: {storm}, no_progress: {no_progress}, wall: {hours}"
     text = f"policy: 1\nextends: default\nceilings: {{{said}}}\n"
     try:
-        own = load(text.encode(), FILE).ceilings
+        own = parse_policy(text.encode(), FILE).ceilings
     except FileError as error:
         assert "is looser" in str(error) or "never reached" in str(error)  # noqa: PT017 - one way of two
         return
@@ -287,7 +286,7 @@ def test_no_extension_is_looser_than_what_it_extends(
 def test_what_extends_itself_is_refused(tmp_path: Path) -> None:
     shelf = shelf_with(tmp_path, a="extends: b\n", b="extends: c\n", c="extends: b\n")
     with pytest.raises(FileError, match="extends itself: a -> b -> c -> b"):
-        read(tmp_path / "a.yaml", shelf)
+        read_policy(tmp_path / "a.yaml", shelf)
 
 
 def test_a_policy_that_does_not_exist_is_guessed_at(tmp_path: Path) -> None:
@@ -303,7 +302,7 @@ def test_a_policy_that_does_not_exist_is_guessed_at(tmp_path: Path) -> None:
 def test_a_policy_may_lie_beside_the_one_that_extends_it(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(f"policy: 1\n{TAIL}")
     (tmp_path / "mine.yaml").write_text("policy: 1\nextends: ./base.yaml\n")
-    assert [each.name for each in read(tmp_path / "mine.yaml").on_exit] == ["other"]
+    assert [each.name for each in read_policy(tmp_path / "mine.yaml").on_exit] == ["other"]
 
 
 def test_whoever_reads_for_others_reads_no_paths(tmp_path: Path) -> None:
@@ -333,31 +332,31 @@ def test_a_name_must_be_text(tmp_path: Path) -> None:
 def test_every_shipped_policy_can_be_read_by_its_name() -> None:
     names = PolicySource().names()
     assert names == ("default", "first-steps", "patient", "restart-if-epoch-only-checkpoints", "strict")
-    assert [named(name).name for name in names] == list(names)
+    assert [load_named_policy(name).name for name in names] == list(names)
 
 
 def test_a_policy_of_an_unknown_name_is_guessed_at() -> None:
     with pytest.raises(FileError, match='defualt: there is no policy of this name; did you mean "default"'):
-        named("defualt")
+        load_named_policy("defualt")
 
 
 def test_a_file_that_does_not_exist_is_told_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(FileError, match='no such file; "runner policy show" prints one to begin with'):
-        read(tmp_path / "none.yaml")
+        read_policy(tmp_path / "none.yaml")
 
 
 def test_a_directory_is_no_policy(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is a directory, not a policy"):
-        policy_file.read(tmp_path)
+        read_policy(tmp_path)
 
 
 def test_every_moment_has_a_section() -> None:
-    assert set(policy_file.SECTIONS) == set(DecisionPoint)
+    assert set(SECTIONS) == set(DecisionPoint)
 
 
 def test_a_ceiling_that_is_no_duration_is_not_told_to_be_looser_too() -> None:
     text = b"policy: 1\nextends: default\nceilings: {wall: 30 days}\n"
     with pytest.raises(FileError) as caught:
-        load(text, Path("mine.yaml"))
+        parse_policy(text, Path("mine.yaml"))
     (line,) = caught.value.lines
     assert line.startswith("mine.yaml:3:18: ceilings.wall: must be a duration")

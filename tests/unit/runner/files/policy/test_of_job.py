@@ -7,34 +7,34 @@ import pytest
 
 from runner.base.textfile import FileError
 from runner.core.policy.digest import compute_digest
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile
-from runner.files.policy import load as files
 from runner.files.policy import of_job
+from runner.files.policy.load import PolicySource, load_named_policy
 
 MINUTE = timedelta(minutes=1)
 OWN = "policy: 1\nextends: {}\nceilings: {{attempts: 2}}\n"
 
 
 def job(more: str = "") -> JobFile:
-    return load(f"workload: {{kind: causal_lm, data: stdlib}}\n{more}".encode(), Path("job.yaml"))
+    return parse_job(f"workload: {{kind: causal_lm, data: stdlib}}\n{more}".encode(), Path("job.yaml"))
 
 
 def complaint(found: JobFile, base: Path) -> str:
     with pytest.raises(FileError) as caught:
-        of_job.find(found, base)
+        of_job.find_policy(found, base)
     return "\n".join(caught.value.lines)
 
 
-@pytest.mark.parametrize("name", files.PolicySource().names())
+@pytest.mark.parametrize("name", PolicySource().names())
 def test_every_policy_that_comes_with_the_runner_survives_being_kept(name: str, tmp_path: Path) -> None:
-    found = of_job.find(job(f"policy: {name}\n"), tmp_path)
-    assert found == files.named(name)
-    assert of_job.deserialized(of_job.serialized(found)) == found
+    found = of_job.find_policy(job(f"policy: {name}\n"), tmp_path)
+    assert found == load_named_policy(name)
+    assert of_job.deserialize_policy(of_job.serialize_policy(found)) == found
 
 
 def test_a_job_of_an_older_runner_has_the_default_policy() -> None:
-    assert of_job.deserialized(None) == files.named("default")
+    assert of_job.deserialize_policy(None) == load_named_policy("default")
 
 
 def test_a_file_is_found_beside_the_job_file_and_so_is_what_it_extends(tmp_path: Path) -> None:
@@ -46,18 +46,18 @@ def test_a_file_is_found_beside_the_job_file_and_so_is_what_it_extends(tmp_path:
         seen.append(path.name)
         return path.read_bytes()
 
-    found = of_job.find(job("policy: ./mine.yaml\n"), tmp_path, reader)
+    found = of_job.find_policy(job("policy: ./mine.yaml\n"), tmp_path, reader)
     assert (found.name, found.ceilings.attempts) == ("mine", 2)
     assert seen == ["mine.yaml", "base.yaml"]  # what comes with the runner is the runner's own
-    kept = of_job.deserialized(of_job.serialized(found))
+    kept = of_job.deserialize_policy(of_job.serialize_policy(found))
     assert (kept.on_exit, kept.ceilings.attempts) == (found.on_exit, 2)
 
 
 def test_waits_that_do_not_grow_survive_being_kept(tmp_path: Path) -> None:
     text = "policy: 1\nextends: default\nbackoff: {first: 1m, factor: 1}\n"
     (tmp_path / "mine.yaml").write_text(text)
-    found = of_job.find(job("policy: ./mine.yaml\n"), tmp_path)
-    assert of_job.deserialized(of_job.serialized(found)).backoff == found.backoff
+    found = of_job.find_policy(job("policy: ./mine.yaml\n"), tmp_path)
+    assert of_job.deserialize_policy(of_job.serialize_policy(found)).backoff == found.backoff
 
 
 def test_mistakes_have_their_place_in_the_file_where_they_are(tmp_path: Path) -> None:
@@ -92,12 +92,12 @@ def test_a_policy_has_one_digest_and_another_one_beside_it_where_the_job_file_ti
 ) -> None:
     text = "policy: 1\nextends: default\nbackoff: {factor: 1}\nceilings: {attempts: 2}\n"
     (tmp_path / "mine.yaml").write_text(text)
-    mine = of_job.find(job("policy: mine.yaml\n"), tmp_path)
-    kept, own = of_job.serialized(mine), of_job.kept_digest(mine)
+    mine = of_job.find_policy(job("policy: mine.yaml\n"), tmp_path)
+    kept, own = of_job.serialize_policy(mine), of_job.stored_digest(mine)
     free, tight = job(), job("retry: {max_attempts: 1}\n")
-    assert of_job.digests(kept, of_job.in_force(free, of_job.deserialized(kept))) == own
-    held = of_job.in_force(tight, of_job.deserialized(kept))
-    assert of_job.digests(kept, held) == f"{own} + retry: {compute_digest(held)}"
+    assert of_job.describe_digest(kept, of_job.apply_job_limits(free, of_job.deserialize_policy(kept))) == own
+    held = of_job.apply_job_limits(tight, of_job.deserialize_policy(kept))
+    assert of_job.describe_digest(kept, held) == f"{own} + retry: {compute_digest(held)}"
 
 
 def test_a_name_that_there_is_not_is_a_mistake_of_the_job_file(tmp_path: Path) -> None:
@@ -119,15 +119,15 @@ def test_what_is_neither_a_name_nor_a_path_is_refused(text: str) -> None:
 
 
 def test_the_job_file_tightens_ceilings_and_never_loosens_them() -> None:
-    default = files.named("default")
-    tight = of_job.in_force(
+    default = load_named_policy("default")
+    tight = of_job.apply_job_limits(
         job("retry: {max_attempts: 2, no_progress: 1}\nresources: {time_limit: 1h}\n"), default
     )
     assert (tight.ceilings.attempts, tight.ceilings.no_progress) == (2, 1)
     assert tight.ceilings.wall == 60 * MINUTE
     loose = job("retry: {max_attempts: 900, no_progress: 900}\nresources: {time_limit: 100d}\n")
-    assert of_job.in_force(loose, default) == default
-    assert of_job.in_force(job(), default) == default
+    assert of_job.apply_job_limits(loose, default) == default
+    assert of_job.apply_job_limits(job(), default) == default
 
 
 @pytest.mark.parametrize(
@@ -141,5 +141,5 @@ def test_the_job_file_tightens_ceilings_and_never_loosens_them() -> None:
     ],
 )
 def test_the_job_file_says_how_long_to_wait(written: str, first: timedelta, longest: timedelta) -> None:
-    backoff = of_job.in_force(job(f"retry: {written}\n"), files.named("default")).backoff
+    backoff = of_job.apply_job_limits(job(f"retry: {written}\n"), load_named_policy("default")).backoff
     assert (backoff.first, backoff.max) == (first, longest)

@@ -4,11 +4,11 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from runner.base import yaml
-from runner.files.policy.dump import dump
-from runner.files.policy.load import SHIPPED, PolicySource, named
-from runner.files.policy.schema import schema
+from runner.files.policy.dump import dump_policy
+from runner.files.policy.load import SHIPPED, PolicySource, load_named_policy
+from runner.files.policy.schema import policy_schema
 
-VALIDATOR = jsonschema.Draft202012Validator(schema())
+VALIDATOR = jsonschema.Draft202012Validator(policy_schema())
 
 
 def plain(text: str) -> object:
@@ -30,13 +30,13 @@ def complaints(text: str) -> list[str]:
 
 def test_the_schema_is_one() -> None:
     of_schemas = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA)
-    assert [str(error) for error in of_schemas.iter_errors(schema())] == []
+    assert [str(error) for error in of_schemas.iter_errors(policy_schema())] == []
 
 
 @pytest.mark.parametrize("name", PolicySource().names())
 def test_the_schema_accepts_the_shipped_policies(name: str) -> None:
     assert complaints((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")) == []
-    assert complaints(dump(named(name))) == []
+    assert complaints(dump_policy(load_named_policy(name))) == []
 
 
 @pytest.mark.parametrize(

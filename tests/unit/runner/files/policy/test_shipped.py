@@ -5,12 +5,12 @@ import pytest
 from runner.core.policy.conditions import evaluate, split_conjuncts
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import Rule
-from runner.files.policy import cases as policy_cases
-from runner.files.policy.load import SHIPPED, PolicySource, named
+from runner.files.policy.cases import decide_case, read_cases, run_case
+from runner.files.policy.load import SHIPPED, PolicySource, load_named_policy
 
 NAMES = PolicySource().names()
-SHIPPED_POLICIES = {name: named(name) for name in NAMES}
-CASES = {name: policy_cases.read(SHIPPED / f"{name}.cases.yaml") for name in NAMES}
+SHIPPED_POLICIES = {name: load_named_policy(name) for name in NAMES}
+CASES = {name: read_cases(SHIPPED / f"{name}.cases.yaml") for name in NAMES}
 TEXTS = {name: (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8") for name in NAMES}
 OWN = [
     (name, rule)
@@ -19,14 +19,14 @@ OWN = [
     if f"name: {rule.name} " in TEXTS[name].replace("\n", " ")
 ]
 ANSWERING = {
-    name: {policy_cases.verdict_of(SHIPPED_POLICIES[name], case).action.rule for case in cases}
+    name: {decide_case(SHIPPED_POLICIES[name], case).action.rule for case in cases}
     for name, cases in CASES.items()
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_case_is_decided_as_it_should_be(name: str) -> None:
-    wrong = {case.name: list(policy_cases.run(SHIPPED_POLICIES[name], case)) for case in CASES[name]}
+    wrong = {case.name: list(run_case(SHIPPED_POLICIES[name], case)) for case in CASES[name]}
     assert {case: facts for case, facts in wrong.items() if facts} == {}
 
 

@@ -17,14 +17,22 @@ from jobs.contract import (
     profiles_dir,
 )
 from runner.base.textfile import FileError, Position
-from runner.files.job import conflicts, load
-from runner.files.profiles.conflicts import CONTRADICTIONS, ENVIRONMENT, USED_BY, Clash, clashes, unused
+from runner.files.job.conflicts import find_profile_conflicts
+from runner.files.job.load import parse_job
+from runner.files.profiles.conflicts import (
+    CONTRADICTIONS,
+    ENVIRONMENT,
+    USED_BY,
+    SwitchConflict,
+    find_switch_conflicts,
+    find_unused_switches,
+)
 from runner.files.profiles.load import (
     ACCELERATORS,
     JOB_FILE,
     Accelerator,
     ProfileSetting,
-    named,
+    load_profile,
     profile_names,
 )
 
@@ -43,14 +51,16 @@ AGAINST: dict[str, Any] = {
 }
 
 
-def found(said: Mapping[str, ProfileSetting], accelerator: Accelerator = "cuda") -> list[Clash]:
-    return list(clashes({**named("compat", profiles_dir()), **said}, accelerator))
+def found(said: Mapping[str, ProfileSetting], accelerator: Accelerator = "cuda") -> list[SwitchConflict]:
+    return list(find_switch_conflicts({**load_profile("compat", profiles_dir()), **said}, accelerator))
 
 
 @pytest.mark.parametrize("name", profile_names(profiles_dir()))
 def test_a_shipped_profile_is_free_of_contradictions_where_it_belongs(name: str) -> None:
     where = BELONGS.get(name.partition("-")[0], ACCELERATORS)
-    assert [list(clashes(named(name, profiles_dir()), each)) for each in where] == [[]] * len(where)
+    assert [list(find_switch_conflicts(load_profile(name, profiles_dir()), each)) for each in where] == [
+        []
+    ] * len(where)
 
 
 @pytest.mark.parametrize("rule", CONTRADICTIONS, ids=lambda rule: f"{rule.one}-{rule.other}")
@@ -102,15 +112,15 @@ def test_a_share_of_device_memory_is_impossible_on_a_cpu_alone() -> None:
 def test_where_the_accelerator_is_open_a_job_is_refused_for_what_is_wrong_on_each() -> None:
     gpu = WORKLOAD + "resources: {gpus: 1}\nprofile: {placement: device}\n"
     with pytest.raises(FileError, match=r"job.yaml:3:22: profile.placement: .* loader_workers: 2 of profile"):
-        load.load(gpu.encode(), Path("job.yaml"))
+        parse_job(gpu.encode(), Path("job.yaml"))
 
 
 def test_what_is_wrong_on_one_accelerator_alone_is_told_when_the_job_gets_that() -> None:
-    job = load.load(
+    job = parse_job(
         (WORKLOAD + "resources: {gpus: 1}\nprofile: {precision: fp32}\n").encode(), Path("job.yaml")
     )
-    assert list(conflicts.clashes(job, "rocm")) == []
-    assert {problem.field for problem in conflicts.clashes(job, "cuda")} == {"profile.precision"}
+    assert list(find_profile_conflicts(job, "rocm")) == []
+    assert {problem.field for problem in find_profile_conflicts(job, "cuda")} == {"profile.precision"}
 
 
 def test_every_switch_that_some_workloads_use_names_workloads_that_exist() -> None:
@@ -129,7 +139,7 @@ def test_a_workload_names_the_switches_that_it_is_said_to_use_and_no_others(plan
 
 @pytest.mark.parametrize(("kind", "accelerator"), list(product(KINDS, ACCELERATORS)))
 def test_what_has_no_effect_is_told_with_the_reason(kind: str, accelerator: Accelerator) -> None:
-    idle = unused(Profile(), kind, accelerator)
+    idle = find_unused_switches(Profile(), kind, accelerator)
     assert all(idle.values())
     assert ("graph_cache" in idle) == (kind != "graph_forecast")
     assert ("threads" in idle) is False
@@ -152,4 +162,4 @@ def test_what_has_no_effect_is_told_with_the_reason(kind: str, accelerator: Acce
 def test_a_switch_that_waits_for_another_has_no_effect_without_it(
     switches: dict[str, Any], waits_for: str, *, used: bool
 ) -> None:
-    assert (waits_for not in unused(Profile(**switches), "imu_stream", "cuda")) is used
+    assert (waits_for not in find_unused_switches(Profile(**switches), "imu_stream", "cuda")) is used

@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import KINDS, SWITCHES, profiles_dir
-from runner.files.job import load
+from runner.files.job.load import parse_job
 from runner.files.profiles.conflicts import CONTRADICTIONS, IMPOSSIBLE
-from runner.files.profiles.environment import environment
-from runner.files.profiles.load import ACCELERATORS, chain, profile_names, resolve
-from runner.files.profiles.load import ProfileChoice as Choice
+from runner.files.profiles.environment import build_environment
+from runner.files.profiles.load import (
+    ACCELERATORS,
+    ProfileChoice,
+    profile_chain,
+    profile_names,
+    resolve_choice,
+)
 
 DOCS = Path(__file__).parents[5] / "docs"
 TEXT = (DOCS / "reference/profiles.md").read_text(encoding="utf-8")
@@ -39,7 +44,7 @@ def all_rows(text: str) -> list[list[str]]:
 
 def test_the_page_lists_every_profile_with_what_it_extends() -> None:
     told = {words(row[0])[0]: words(row[1]) for row in rows(TEXT, "The profiles that come along")}
-    assert told == {name: list(chain(name, profiles_dir())[1:2]) for name in NAMES}
+    assert told == {name: list(profile_chain(name, profiles_dir())[1:2]) for name in NAMES}
 
 
 def test_the_page_lists_every_contradiction() -> None:
@@ -53,11 +58,11 @@ def test_the_page_lists_every_contradiction() -> None:
 
 def test_the_page_lists_every_variable() -> None:
     told = {word for row in rows(TEXT, "The environment") for word in words(row[0])}
-    launch = Choice(extends="deterministic", launch_blocking=True)
+    launch = ProfileChoice(extends="deterministic", launch_blocking=True)
     made = {
         name
         for where in ACCELERATORS
-        for name in environment(resolve(launch, profiles_dir(), where), where, 2, DOCS, DOCS)
+        for name in build_environment(resolve_choice(launch, profiles_dir(), where), where, 2, DOCS, DOCS)
     }
     assert told == made
 
@@ -82,4 +87,4 @@ def test_every_promise_has_a_row_that_names_what_does_it_here() -> None:
 def test_every_piece_of_yaml_on_the_page_is_right(block: str) -> None:
     workload = "workload: {kind: causal_lm, data: stdlib}\n"
     gpu = "resources: {gpus: 1}\naccelerator: cuda\n" if "cuda" in block else ""
-    assert load.load((workload + gpu + block).encode(), Path("job.yaml")).name == "job"
+    assert parse_job((workload + gpu + block).encode(), Path("job.yaml")).name == "job"

@@ -5,9 +5,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from jobs.contract import Profile, thread_count
-from runner.files import validators as rules
-from runner.files.profiles.environment import environment
+from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import Accelerator
+from runner.files.validators import check_variable_name
 
 HOME = PurePosixPath("/job/home")
 SCRATCH = PurePosixPath("/tmp")
@@ -15,7 +15,7 @@ SCRATCH = PurePosixPath("/tmp")
 
 def variables(accelerator: Accelerator = "cpu", **switches: object) -> dict[str, str]:
     profile = Profile.model_validate(switches)
-    return dict(environment(profile, accelerator, 4, HOME, SCRATCH))
+    return dict(build_environment(profile, accelerator, 4, HOME, SCRATCH))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_threads_are_the_quota_shared_with_the_loader_processes(
     cpus: float, switches: dict[str, int], threads: int
 ) -> None:
     profile = Profile.model_validate(switches)
-    assert environment(profile, "cpu", cpus, HOME, SCRATCH)["OMP_NUM_THREADS"] == str(threads)
+    assert build_environment(profile, "cpu", cpus, HOME, SCRATCH)["OMP_NUM_THREADS"] == str(threads)
     assert thread_count(profile, cpus) == threads
 
 
@@ -94,4 +94,4 @@ def test_a_job_file_can_set_none_of_these_variables() -> None:
     }
     for name in ours | {"PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "HIP_LAUNCH_BLOCKING"}:
         with pytest.raises(ValueError, match="is set by the runner"):
-            rules.variable_name(name)
+            check_variable_name(name)

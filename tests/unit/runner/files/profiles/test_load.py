@@ -6,17 +6,17 @@ import pytest
 from jobs.contract import SWITCHES, Profile, profiles_dir
 from runner.base.errors import UsageError
 from runner.base.textfile import Position
-from runner.files.job import load
-from runner.files.job import model as jobfile
+from runner.files.job.load import parse_job
+from runner.files.job.model import resolve_profile
 from runner.files.profiles.load import (
     ACCELERATORS,
     ProfileChoice,
     ProfileSetting,
-    chain,
     first_comment,
-    named,
+    load_profile,
+    profile_chain,
     profile_names,
-    resolve,
+    resolve_choice,
 )
 
 PLAIN_CHANGES = {
@@ -32,14 +32,14 @@ WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 
 
 def profile(text: str) -> Profile:
-    return jobfile.resolve_profile(load.load((WORKLOAD + text).encode(), Path("job.yaml")), "cpu")
+    return resolve_profile(parse_job((WORKLOAD + text).encode(), Path("job.yaml")), "cpu")
 
 
 @pytest.mark.timeout(10)
 def test_a_pipe_in_place_of_a_profile_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine.yaml")
     with pytest.raises(UsageError, match=r"mine\.yaml: is not a regular file"):
-        named("mine", tmp_path)
+        load_profile("mine", tmp_path)
 
 
 def write(directory: Path, **profiles: str) -> Path:
@@ -49,8 +49,8 @@ def write(directory: Path, **profiles: str) -> Path:
 
 
 def test_the_profile_of_an_ordinary_job_is_that_of_its_accelerator() -> None:
-    job = load.load(WORKLOAD.encode(), Path("job.yaml"))
-    assert [jobfile.resolve_profile(job, accelerator).name for accelerator in ACCELERATORS] == [*ACCELERATORS]
+    job = parse_job(WORKLOAD.encode(), Path("job.yaml"))
+    assert [resolve_profile(job, accelerator).name for accelerator in ACCELERATORS] == [*ACCELERATORS]
 
 
 def test_compat_is_what_the_contract_does_by_itself() -> None:
@@ -59,20 +59,22 @@ def test_compat_is_what_the_contract_does_by_itself() -> None:
 
 @pytest.mark.parametrize("name", profile_names(profiles_dir()))
 def test_a_shipped_profile_is_valid_and_gives_a_reason_for_every_value(name: str) -> None:
-    assert resolve(ProfileChoice(extends=name), profiles_dir(), "cpu").name == name
-    unexplained = [switch for switch, said in named(name, profiles_dir()).items() if len(said.reason) < 10]
+    assert resolve_choice(ProfileChoice(extends=name), profiles_dir(), "cpu").name == name
+    unexplained = [
+        switch for switch, said in load_profile(name, profiles_dir()).items() if len(said.reason) < 10
+    ]
     assert unexplained == []
 
 
 @pytest.mark.parametrize("name", ["baseline", "compat"])
 def test_a_profile_that_extends_none_says_every_switch(name: str) -> None:
-    assert chain(name, profiles_dir()) == (name,)
-    assert {said.profile for said in named(name, profiles_dir()).values()} == {name}
+    assert profile_chain(name, profiles_dir()) == (name,)
+    assert {said.profile for said in load_profile(name, profiles_dir()).values()} == {name}
 
 
 def test_every_other_shipped_profile_begins_with_compat() -> None:
     others = set(profile_names(profiles_dir())) - {"baseline"}
-    assert {chain(name, profiles_dir())[-1] for name in others} == {"compat"}
+    assert {profile_chain(name, profiles_dir())[-1] for name in others} == {"compat"}
     assert {"cpu", "cuda", "cuda-ampere", "cuda-hopper", "cuda-24gb", "rocm", "rocm-strix-halo"} < others
 
 
@@ -89,33 +91,33 @@ def test_a_job_can_give_its_changes_a_name() -> None:
 def test_a_change_can_set_a_field_back_to_null(tmp_path: Path) -> None:
     profiles = write(tmp_path, small="micro_batch: 4\n")
     choice = ProfileChoice(extends="small", micro_batch=None)
-    assert resolve(ProfileChoice(extends="small"), profiles, "cpu").micro_batch == 4
-    assert resolve(choice, profiles, "cpu").micro_batch is None
+    assert resolve_choice(ProfileChoice(extends="small"), profiles, "cpu").micro_batch == 4
+    assert resolve_choice(choice, profiles, "cpu").micro_batch is None
 
 
 def test_a_profile_may_extend_one_that_extends_another(tmp_path: Path) -> None:
     profiles = write(
         tmp_path, a="threads: 1\nprecision: bf16\n", b="extends: a\nthreads: 2\n", c="extends: b\n"
     )
-    found = resolve(ProfileChoice(extends="c"), profiles, "cpu")
+    found = resolve_choice(ProfileChoice(extends="c"), profiles, "cpu")
     assert (found.threads, found.precision) == (2, "bf16")
 
 
 def test_profiles_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     profiles = write(tmp_path, a="extends: b\n", b="extends: a\n")
     with pytest.raises(UsageError, match=r'profile "a" extends itself: a -> b -> a'):
-        resolve(ProfileChoice(extends="a"), profiles, "cpu")
+        resolve_choice(ProfileChoice(extends="a"), profiles, "cpu")
 
 
 def test_a_profile_that_is_gone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match='there is no profile "a" in '):
-        resolve(ProfileChoice(extends="a"), tmp_path, "cpu")
+        resolve_choice(ProfileChoice(extends="a"), tmp_path, "cpu")
 
 
 def test_a_mistake_in_a_profile_file_is_shown_with_its_place(tmp_path: Path) -> None:
     profiles = write(tmp_path, a="# mine\nthread: 1\nprecision: half\n")
     with pytest.raises(UsageError) as caught:
-        resolve(ProfileChoice(extends="a"), profiles, "cpu")
+        resolve_choice(ProfileChoice(extends="a"), profiles, "cpu")
     assert str(caught.value).splitlines() == [
         f'{tmp_path}/a.yaml:2:1: thread: unknown field; did you mean "threads"?',
         (
@@ -137,8 +139,8 @@ def test_a_profile_called_auto_would_never_be_found(tmp_path: Path) -> None:
 
 def test_a_profile_file_can_extend_that_of_the_accelerator(tmp_path: Path) -> None:
     profiles = write(tmp_path, cpu="threads: 3\n", rocm="threads: 5\n", mine="extends: auto\n")
-    assert resolve(ProfileChoice(extends="mine"), profiles, "rocm").threads == 5
-    assert chain("mine", profiles, "cpu") == ("mine", "cpu")
+    assert resolve_choice(ProfileChoice(extends="mine"), profiles, "rocm").threads == 5
+    assert profile_chain("mine", profiles, "cpu") == ("mine", "cpu")
 
 
 def test_who_says_a_value_is_known_with_its_place_and_its_reason(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_who_says_a_value_is_known_with_its_place_and_its_reason(tmp_path: Path)
         "# What it is for,\n# in two lines.\n#\nthreads: 1    # first\n              # and second\nseed: 1\n"
     )
     profiles = write(tmp_path, a=below.replace("seed: 1\n", ""), b="# b\nextends: a\ncompile: off\n")
-    found = named("b", profiles)
+    found = load_profile("b", profiles)
     assert found["threads"] == ProfileSetting(1, "a", Position(4, 1), "first and second", 1)
     assert found["threads"].place == "a.yaml:4"
     assert found["compile"] == ProfileSetting("off", "b", Position(3, 1), "", 2)
@@ -170,7 +172,9 @@ def test_the_baseline_has_every_waste_that_a_switch_can_bring_back() -> None:
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_every_switch_can_be_changed_in_a_job_file(switch: str) -> None:
     other = {**profile("profile: baseline\n").model_dump(), **PLAIN_CHANGES}[switch]
-    found = resolve(ProfileChoice.model_validate({"extends": "compat", switch: other}), profiles_dir(), "cpu")
+    found = resolve_choice(
+        ProfileChoice.model_validate({"extends": "compat", switch: other}), profiles_dir(), "cpu"
+    )
     assert getattr(found, switch) == other
     assert getattr(found, switch) != getattr(profile("profile: compat\n"), switch)
     assert found.name == f"compat+{switch}"

@@ -12,7 +12,7 @@ from runner.base.errors import Refused
 from runner.core.ports.devices import Device as GpuDevice
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.services.jobs import Caller, NotFound, Submission
 from runner.services.rollout.trial import trial_of
 from runner.services.submission.resolve import accelerator_of, team
@@ -387,7 +387,7 @@ def test_options_beside_a_schedule_are_refused_for_they_would_be_forgotten(
 def test_the_accelerator_is_that_of_the_models_that_are_asked_for(model: str, accelerator: str) -> None:
     devices = (GpuDevice("a", "nvidia", "NVIDIA H100"), GpuDevice("b", "amd", "AMD Instinct MI300X"))
     text = JOB + f"resources: {{gpus: 1}}\n{f'devices: {{model: {model}}}' if model else ''}"
-    assert accelerator_of(load(text.encode(), Path("job.yaml")), devices) == accelerator
+    assert accelerator_of(parse_job(text.encode(), Path("job.yaml")), devices) == accelerator
 
 
 def test_a_job_is_charged_to_the_primary_group_of_whoever_submits_it(site: Site) -> None:

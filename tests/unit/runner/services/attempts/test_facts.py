@@ -39,7 +39,7 @@ from runner.core.ports.attempts import ExitFindings
 from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.services.attempts import facts as exit_facts
 from runner.services.attempts.prepare import AttemptService
 from runner.services.submission.revision import Revision
@@ -63,7 +63,7 @@ class Place:
     """One attempt of a job whose files a test writes."""
 
     def __init__(self, path: Path, text: str = LM) -> None:
-        job = load(text.encode(), path / "job.yaml")
+        job = parse_job(text.encode(), path / "job.yaml")
         revision = Revision(
             job=job,
             path=str(path / "job.yaml"),

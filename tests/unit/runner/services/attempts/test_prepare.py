@@ -12,7 +12,7 @@ from runner.core.job.states import Preparing
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.services.attempts.prepare import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
@@ -24,7 +24,9 @@ ME = Owner(os.getuid(), os.getgid(), "me")
 
 
 def row(image: str) -> JobRow:
-    job = load(f"workload: {{kind: causal_lm, data: stdlib}}\nimage: {image}\n".encode(), Path("/x/job.yaml"))
+    job = parse_job(
+        f"workload: {{kind: causal_lm, data: stdlib}}\nimage: {image}\n".encode(), Path("/x/job.yaml")
+    )
     revision = Revision(
         job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name
     )

@@ -5,7 +5,7 @@ import pytest
 from jobs.contract import AttemptSpec
 from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device
-from runner.files.job.load import load
+from runner.files.job.load import parse_job
 from runner.services.attempts.prepare import within_part
 from runner.services.submission.revision import Revision
 
@@ -16,7 +16,7 @@ SHARED = Device("GPU-a", "nvidia", "L4", 24 * GIB, kind="shared")
 def spec(profile: str = "{}") -> AttemptSpec:
     workload = "workload: {kind: causal_lm, data: stdlib}"
     text = f"{workload}\nprofile: {profile}\naccelerator: cuda\nresources: {{gpus: 1}}\n"
-    job = load(text.encode(), Path("/x/job.yaml"))
+    job = parse_job(text.encode(), Path("/x/job.yaml"))
     revision = Revision(job=job, path="/x", accelerator="cuda", uid=1, gid=1, groups=(), user="ann")
     return revision.spec("1", Attempt(1, 1), in_container=False)
 

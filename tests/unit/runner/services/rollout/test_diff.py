@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner.core.policy.change_class import ChangeClass, change_rows, classify_field
-from runner.files.policy.load import named
-from runner.files.policy.of_job import kept_digest
+from runner.files.policy.load import load_named_policy
+from runner.files.policy.of_job import stored_digest
 from runner.services.rollout.diff import compare_revisions, fields
 from runner.services.submission.revision import Revision
 from tests.unit.runner.services.submission.test_revision import resolved
@@ -80,7 +80,7 @@ def test_a_policy_is_its_text_and_not_its_name(tmp_path: Path) -> None:
     edited = one.model_copy(update={"policy": text})
     assert names(one, edited) == ["policy"]
     assert compare_revisions(one, edited).kind is ChangeClass.A
-    assert fields(one).values["policy"] == f"default ({kept_digest(named('default'))})"
+    assert fields(one).values["policy"] == f"default ({stored_digest(load_named_policy('default'))})"
 
 
 def test_a_policy_whose_file_is_spelt_otherwise_is_the_same_policy(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
 from runner.core.policy.adjustments import Overrides
 from runner.core.scheduler.snapshot import GIB, ResourceRequest
-from runner.files import datasets as catalogue
-from runner.files.job.load import load
+from runner.files.datasets import MANIFEST, dataset_dir
+from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile, Retry
-from runner.files.policy import load as files
 from runner.files.policy import of_job
+from runner.files.policy.load import load_named_policy
 from runner.services.submission.revision import DataReference, Revision, find_data
 
 ROOT = PurePosixPath("/job")
@@ -26,7 +26,7 @@ SCRATCH = PurePosixPath("/tmp")
 
 
 def job(workload: str, rest: str = "") -> JobFile:
-    return load(f"workload: {workload}\n{rest}".encode(), Path("job.yaml"))
+    return parse_job(f"workload: {workload}\n{rest}".encode(), Path("job.yaml"))
 
 
 def found(workload: str, base: Path, state: Path | None = None) -> DataReference | None:
@@ -86,9 +86,9 @@ def test_only_who_shares_a_device_is_told_its_part(tmp_path: Path, kind: str, to
 
 
 def prepared(state: Path, name: str) -> Path:
-    place = catalogue.location(state, name)
+    place = dataset_dir(state, name)
     place.mkdir(parents=True)
-    (place / catalogue.MANIFEST).write_text("{}")
+    (place / MANIFEST).write_text("{}")
     return place
 
 
@@ -243,7 +243,7 @@ def test_the_environment_follows_what_was_turned(tmp_path: Path) -> None:
 
 def test_the_policy_is_kept_with_the_revision(tmp_path: Path) -> None:
     one = resolved("{kind: causal_lm, data: stdlib}", tmp_path, "retry: {max_attempts: 2}\n")
-    kept = one.model_copy(update={"policy": of_job.serialized(files.named("strict"))})
+    kept = one.model_copy(update={"policy": of_job.serialize_policy(load_named_policy("strict"))})
     again = Revision.model_validate_json(kept.model_dump_json())
     assert (again.policy_in_force().name, again.policy_in_force().ceilings.attempts) == ("strict", 2)
     assert one.policy_in_force().name == "default"

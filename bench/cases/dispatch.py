@@ -25,9 +25,9 @@ from bench.support import interleave
 from bench.support.history import OWNER
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series
 from bench.support.scratch import Scratch
-from runner.adapters.host import as_user
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.host.users import HostUsers
 from runner.adapters.launch import attempt_name
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base import logging as logs
@@ -213,7 +213,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
     store, executor, clock = SqliteStore(directory / "store.db"), InstantExecutor(), SystemClock()
     config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=NoImages(),
                            allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock,
-                           users=as_user, open_directory=HostRunDirectory)  # fmt: skip
+                           users=HostUsers(), open_directory=HostRunDirectory)  # fmt: skip
     context = Context(store, executor, AttemptService(config), clock, Capacity(float(SLOTS), 1024**4),
                   work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES))  # fmt: skip
     daemon, ended = ControlLoop(context), Flag()

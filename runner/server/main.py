@@ -30,10 +30,10 @@ from runner.adapters.gpu import amd, nvidia
 from runner.adapters.gpu.health import DeviceHealthMonitor
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
-from runner.adapters.host import as_user
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directory import HostRunDirectory, highest
+from runner.adapters.host.users import HostUsers
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.sqlite.accounting import SqliteUsageHistory, SqliteUsageReport
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
@@ -156,7 +156,7 @@ def build(directory: Path, settings: Settings) -> JobService:
         log.warning("store.no_reserve")
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
-    clock, broadcast = SystemClock(), ChangeBroadcast()
+    clock, broadcast, users = SystemClock(), ChangeBroadcast(), HostUsers()
     inventory = _inventory(settings, store, executor, clock)
     shop = AttemptConfig(
         instance=store.instance,
@@ -167,10 +167,10 @@ def build(directory: Path, settings: Settings) -> JobService:
         network=settings.network,
         log_quota_bytes=settings.log_quota_bytes,
         clock=clock,
-        users=as_user,
+        users=users,
         open_directory=HostRunDirectory,
         mean_between_s=lambda: estimate_mtbf_s(*store.interruptions()),
-        pins=PinnedMounts(directory / "pins") if _may_pin(settings, executor) else None,
+        pins=PinnedMounts(directory / "pins", users) if _may_pin(settings, executor) else None,
     )
     attempt_service = AttemptService(shop)
     attempt_service.sweep()
@@ -202,7 +202,7 @@ def build(directory: Path, settings: Settings) -> JobService:
         schedules=SqliteSchedules(store),
         usage_report=SqliteUsageReport(store),
         notification_feed=SqliteNotificationFeed(store),
-        users=as_user,
+        users=users,
         attempt_service=attempt_service,
         settings=settings,
         clock=clock,

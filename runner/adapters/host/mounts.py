@@ -17,10 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.host.as_user import open_as_user
-from runner.adapters.host.paths import check_system_path
-from runner.base.errors import Unavailable, UsageError
-from runner.base.textfile import one_line
+from runner.adapters.host.users import HostUsers
+from runner.base.errors import Unavailable
 from runner.core.ports.users import User
 
 _OPEN_TREE: Final = 428  # the same numbers on every architecture since Linux 5.2
@@ -38,8 +36,8 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 class PinnedMounts:
     """The pinned sources of all attempts, below one directory that is the daemon's alone."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, users: HostUsers) -> None:
+        self._directory, self._users = directory, users
 
     def pin(self, who: User, path: Path, name: str) -> Path:
         """Return a path that leads to what ``path`` leads to now, for as long as it is pinned.
@@ -50,9 +48,8 @@ class PinnedMounts:
         """
         place = self._directory / name
         _detach(place)  # what a killed daemon may have left of the same attempt
-        fd = open_as_user(who, path)  # for reading: what its owner may not read cannot be shown
+        fd = self._users.open_as_user(who, path)  # for reading: what its owner may not read cannot be shown
         try:
-            _check(path, fd)
             _place(place, directory=stat.S_ISDIR(os.fstat(fd).st_mode))
             _attach(fd, place)
         finally:
@@ -77,15 +74,6 @@ class PinnedMounts:
     def _below(self, name: str) -> Iterator[Path]:
         with suppress(FileNotFoundError, NotADirectoryError):
             yield from (self._directory / name).iterdir()
-
-
-def _check(path: Path, fd: int) -> None:
-    mode = os.fstat(fd).st_mode
-    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        raise UsageError(f"{one_line(str(path))}: is neither a file nor a directory")
-    problem = check_system_path(path, Path(f"/proc/self/fd/{fd}").readlink())
-    if problem:
-        raise UsageError(problem)
 
 
 def _place(place: Path, *, directory: bool) -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from runner.adapters.host import as_user
 from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.host.users import HostUsers
 from runner.adapters.sqlite.accounting import SqliteUsageReport
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
@@ -15,6 +15,9 @@ from runner.core.ports.images import Images
 from runner.files.settings.model import Settings
 from runner.services.attempts.prepare import AttemptConfig, AttemptService
 from runner.services.jobs import JobService
+
+USERS = HostUsers()
+"""One for all daemons of a test process: it may start a process of its own."""
 
 
 def attempt_config(jobs_dir: Path, images: Images, clock: Clock, instance: str = "i1") -> AttemptConfig:
@@ -28,7 +31,7 @@ def attempt_config(jobs_dir: Path, images: Images, clock: Clock, instance: str =
         network=None,
         log_quota_bytes=1024**2,
         clock=clock,
-        users=as_user,
+        users=USERS,
         open_directory=HostRunDirectory,
     )
 
@@ -49,7 +52,7 @@ def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
         schedules=SqliteSchedules(store),
         usage_report=SqliteUsageReport(store),
         notification_feed=SqliteNotificationFeed(store),
-        users=as_user,
+        users=USERS,
         attempt_service=attempt_service,
         settings=settings,
         clock=clock,

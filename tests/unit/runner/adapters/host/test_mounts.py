@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.users import HostUsers
 from runner.base.errors import UsageError
 from runner.core.ports.users import User
 
@@ -24,7 +25,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def pins(place: Path) -> Iterator[PinnedMounts]:
-    pins = PinnedMounts(place / "pins")
+    pins = PinnedMounts(place / "pins", HostUsers())
     yield pins
     for name in pins.names():
         pins.release(name)

@@ -412,7 +412,7 @@ def test_a_policy_of_ones_own_is_read_with_the_job_file(site: Site) -> None:
     ("policy", "words"),
     [
         ("./mine.yaml", "/mine.yaml:2:11: on_exit: must be a list"),
-        ("./none.yaml", "/none.yaml: no such file or directory"),
+        ("./none.yaml", "/none.yaml: does not exist"),
         ("./none.yaml", "job.yaml:3:9: policy: "),
         ("./beside", "job.yaml:3:9: policy: "),
         ("defalt", 'job.yaml:3:9: policy: there is no policy "defalt"; did you mean "default"?'),

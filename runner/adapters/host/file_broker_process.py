@@ -1,0 +1,116 @@
+"""The process that opens files with the rights of users: a part of the daemon that has one thread.
+
+Run as ``python -m runner.adapters.host.file_broker_process FD``.  For each request it forks a child.  The
+child takes on all ids of the user for good, and with that loses every capability.  It opens the path,
+checks it, and sends the descriptor back.  So a process that is the user's in every respect opens the
+file, and a file system that does not answer holds up that child alone.
+
+A request is one packet: JSON with ``uid``, ``gid``, ``groups``, ``path`` and ``kind``, and one end of a
+socket pair.  The child answers on it: JSON with ``problem`` (a line, or null), and the descriptor if
+there is none.  The process ends when the daemon closes the socket, also by dying.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from runner.adapters.host.paths import PathRefusedError, open_path
+
+MAX_CHILDREN_PER_USER: Final = 16
+"""More requests of one user at a time are refused: each may wait for a file system that does not answer."""
+MAX_PACKET_BYTES: Final = 64 * 1024
+CPU_S: Final = 10
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_SET_DUMPABLE: Final = 4
+
+
+def main() -> None:
+    """Serve requests until the other end of the socket is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon decides when this ends
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def serve(requests: socket.socket) -> None:
+    """Answer each request in a child of its own."""
+    children: dict[int, int] = {}
+    while True:
+        packet, descriptors, _, _ = socket.recv_fds(requests, MAX_PACKET_BYTES, 1)
+        if not packet:
+            return
+        _reap(children)
+        for descriptor in descriptors:
+            _begin(packet, socket.socket(fileno=descriptor), children, requests)
+
+
+def _reap(children: dict[int, int]) -> None:
+    """Forget the children that have ended."""
+    while children:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        children.pop(pid, None)
+
+
+def _begin(packet: bytes, answers: socket.socket, children: dict[int, int], requests: socket.socket) -> None:
+    with answers:
+        request: dict[str, Any] = json.loads(packet)
+        uid = int(request["uid"])
+        if list(children.values()).count(uid) >= MAX_CHILDREN_PER_USER:
+            _answer(answers, {"busy": True})
+            return
+        pid = os.fork()
+        if pid:
+            children[pid] = uid
+            return
+        status = 1
+        try:
+            requests.close()
+            _answer_as_user(request, answers)
+            status = 0
+        finally:
+            os._exit(status)
+
+
+def _answer_as_user(request: dict[str, Any], answers: socket.socket) -> None:
+    become(int(request["uid"]), int(request["gid"]), [int(group) for group in request["groups"]])
+    try:
+        opened = open_path(Path(request["path"]), request["kind"])
+        descriptor = opened.reopen()
+    except PathRefusedError as error:
+        _answer(answers, {"problem": str(error)})
+    else:
+        _answer(answers, {"problem": None}, descriptor)
+
+
+def become(uid: int, gid: int, groups: list[int]) -> None:
+    """Take on all ids of a user, for good; for anybody but root that gives up every capability.
+
+    Raises:
+        OSError: the process is not root's, or has used up what its container allows.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody of the same uid reads what it holds
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+
+
+def _answer(answers: socket.socket, message: dict[str, Any], *descriptors: int) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked has stopped waiting
+        socket.send_fds(answers, [json.dumps(message).encode()], descriptors)
+
+
+if __name__ == "__main__":
+    main()

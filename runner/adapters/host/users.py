@@ -1,0 +1,174 @@
+"""The users of this host, and files that are opened with the rights of a user, never with the daemon's.
+
+A daemon that runs as root asks a process of its own (``file_broker_process``), which forks a child for each
+request.  The child becomes the user entirely, opens the path and hands the descriptor back.  A daemon that is
+not root has no rights that its user lacks, and opens files itself.
+"""
+
+import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+from weakref import finalize
+
+from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_path
+from runner.base.errors import Unavailable, UsageError
+from runner.base.textfile import one_line
+from runner.core.ports.users import PathKind, User
+
+ANSWER_S: Final = 10.0
+"""Longest wait for a file system."""
+_MAX_ANSWER_BYTES: Final = 16 * 1024
+
+
+class HostUsers:
+    """Satisfies ``runner.core.ports.users.Users``; one for a daemon."""
+
+    def __init__(self) -> None:
+        self._broker: _Broker | None = None
+        self._starting = Lock()
+
+    def find_user(self, uid: int, gid: int) -> User:
+        """Return the user of a uid; the host's records outrank the gid of the connection."""
+        try:
+            entry = pwd.getpwuid(uid)
+        except KeyError:
+            return User(uid, gid, (gid,), str(uid))
+        groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+        return User(uid, entry.pw_gid, groups, entry.pw_name)
+
+    def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
+        """Return why a user cannot use a path as ``kind``, or None.
+
+        Raises:
+            Unavailable: the file system does not answer.
+        """
+        try:
+            os.close(self._open(who, path, kind))
+        except PathRefusedError as error:
+            return str(error)
+        return None
+
+    def open_as_user(self, who: User, path: Path, kind: PathKind = "either") -> int:
+        """Return a descriptor of a path, opened for reading as a user; the caller closes it.
+
+        Raises:
+            UsageError: the user may not read it, or it belongs to the system.
+            Unavailable: the file system does not answer.
+        """
+        try:
+            return self._open(who, path, kind)
+        except PathRefusedError as error:
+            raise UsageError(str(error)) from error
+
+    def read_as_user(self, who: User, path: Path) -> bytes:
+        """Return the content of a small file, read with the rights of a user.
+
+        Raises:
+            UsageError: the user may not read it, it is no regular file, or too large for a secret.
+            Unavailable: the file system does not answer.
+        """
+        with os.fdopen(self.open_as_user(who, path, "secret"), "rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+        if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
+            raise UsageError(f"{one_line(str(path))}: is larger than {MAX_SECRET_BYTES} bytes")
+        return content
+
+    def close(self) -> None:
+        """End the process; the next request starts another one."""
+        with self._starting:
+            broker, self._broker = self._broker, None
+        if broker is not None:
+            broker.end()
+
+    def _open(self, who: User, path: Path, kind: PathKind) -> int:
+        if os.geteuid() != 0 or who.uid == 0:
+            opened = open_path(path, kind)
+            try:
+                return opened.reopen()
+            finally:
+                opened.close()
+        return self._ask(who, path, kind)
+
+    def _ask(self, who: User, path: Path, kind: PathKind) -> int:
+        request = {"uid": who.uid, "gid": who.gid, "groups": who.groups, "path": str(path), "kind": kind}
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with mine:
+            with theirs:
+                self._send(json.dumps(request).encode(), theirs)
+            return _answer(mine, path)
+
+    def _send(self, packet: bytes, answers: socket.socket) -> None:
+        broker = self._running()
+        try:
+            socket.send_fds(broker.requests, [packet], [answers.fileno()])
+        except OSError as error:
+            self.close()
+            raise Unavailable(f"the process that opens files as users has ended: {error.strerror}") from error
+
+    def _running(self) -> "_Broker":
+        """Return the process, which is started if it is not running."""
+        with self._starting:
+            if self._broker is None:
+                self._broker = _Broker()
+            return self._broker
+
+
+class _Broker:
+    """The running process and the socket to it; both end with this object."""
+
+    def __init__(self) -> None:
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = _start(theirs)
+        self.end = finalize(self, _end, self.requests, self.process)
+
+
+def _end(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    requests.close()  # which is what the process ends at
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _start(requests: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the process with an environment of its own, in a directory that nobody else writes to."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-m", "runner.adapters.host.file_broker_process", str(requests.fileno())],
+        pass_fds=[requests.fileno()],
+        cwd="/",
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _answer(answers: socket.socket, path: Path) -> int:
+    """Return the descriptor of an answer.
+
+    Raises:
+        PathRefusedError: the user may not have it.
+        Unavailable: there is no answer.
+    """
+    answers.settimeout(ANSWER_S)
+    try:
+        packet, descriptors, _, _ = socket.recv_fds(answers, _MAX_ANSWER_BYTES, 1)
+    except TimeoutError as error:
+        raise Unavailable(
+            f"{one_line(str(path))}: no answer from the file system in {ANSWER_S:g} s"
+        ) from error
+    if not packet:
+        raise Unavailable(f"{one_line(str(path))}: the process that opens it as its user has ended")
+    message: dict[str, Any] = json.loads(packet)
+    if message.get("busy"):
+        raise Unavailable(f"{one_line(str(path))}: too many files of this user are being opened; try again")
+    if message["problem"] is not None:
+        raise PathRefusedError(message["problem"])
+    return descriptors[0]

@@ -169,7 +169,7 @@ class UtilizationMonitor:
                 device_s + len(known) * (now - since),
                 busy_s + sum(known) * (now - since),
             )
-        last = self.service.progress(row)
+        last = self.service.queries.progress(row)
         status = self._spoken(last, held, now)
         util = min(known) if known and len(known) == len(utils) else None
         phase, wait = (None, None) if status is None else (status.phase.value, status.data_wait)
@@ -220,7 +220,7 @@ class UtilizationMonitor:
             return None  # by any limit: nothing need be read of the disk
         facts = self.service.attempt_service.glance(row, state.attempt).facts
         below = settings.profiles.get(str(facts.get("effective.profile")), settings.below_percent) / 100
-        status = self.service.progress(row)
+        status = self.service.queries.progress(row)
         setup = _setup(facts, {} if status is None else status.parts)
         return idle_alarm(spell, setup, below, settings.window_s, on_devices=on_devices)
 

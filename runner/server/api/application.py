@@ -10,8 +10,10 @@ from fastapi.telemetry import TelemetryConfig
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.server.api import devices, jobs
-from runner.services.jobs import MAX_JOB_FILE_BYTES, JobService, NotFound
+from runner.services.context import NotFound
+from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
+from runner.services.submission.request import MAX_JOB_FILE_BYTES
 
 MAX_BODY_BYTES: Final = 2 * MAX_JOB_FILE_BYTES
 """Limit of a request; the largest holds a job file as base64."""

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from runner.base.errors import UsageError
 from runner.server.api.peer import peer_of
-from runner.services.jobs import Caller, JobService
+from runner.services.context import Caller
+from runner.services.jobs import JobService
 from runner.services.rollout.service import RolloutService
 from runner.services.schedules.service import ScheduleService
 

@@ -15,7 +15,8 @@ from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.store import JobRow
 from runner.server.api.deps import Body, CallerDep, ServiceDep
 from runner.server.api.views import moment
-from runner.services.jobs import Caller, JobService
+from runner.services.context import Caller
+from runner.services.jobs import JobService
 
 router: Final = APIRouter(prefix="/v1")
 

@@ -31,8 +31,10 @@ from runner.server.api.deps import (
 )
 from runner.server.api.schedules import schedule_json
 from runner.server.api.why import reason
-from runner.services.jobs import MAX_JOB_FILE_BYTES, Caller, JobService, Submission
+from runner.services.context import Caller
+from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
+from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 from runner.services.submission.revision import parse_revision
 
 T = TypeVar("T")
@@ -95,11 +97,11 @@ def _remaining_s(service: JobService, deadline: float) -> float:
 
 
 def _summary(service: JobService, row: JobRow) -> views.Json:
-    return views.summary(row, service.daemon.why(row.job.id), service.progress(row))
+    return views.summary(row, service.daemon.why(row.job.id), service.queries.progress(row))
 
 
 def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
-    attempts = service.attempts(row)
+    attempts = service.queries.attempts(row)
     newest, result, _ = attempts[-1] if attempts else (None, None, None)
     return {
         **_summary(service, row),
@@ -107,8 +109,8 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
         "run_dir": str(service.attempt_service.directory(row).root),
         "image": getattr(row.job.state, "image", None if newest is None else newest.image),
         "settings": views.settings(row.job.turned),
-        "advice": service.advice(row),
-        "revision": json.loads(row.revision) if service.may_command(caller, row) else None,
+        "advice": service.queries.advice(row),
+        "revision": json.loads(row.revision) if service.queries.has_permission(caller, row) else None,
         "result": None if result is None else result.model_dump(mode="json"),
     }
 
@@ -142,8 +144,8 @@ async def submit(
     if b"schedule" in submission.text and await _in_thread(schedules.has_schedule, submission):
         return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
     if body.dry_run:
-        return JSONResponse(await _in_thread(service.dry_run, caller, submission))
-    rows = await _in_thread(service.submit_all, caller, submission)
+        return JSONResponse(await _in_thread(service.submission.dry_run, caller, submission))
+    rows = await _in_thread(service.submission.submit_all, caller, submission)
     warnings = list(parse_revision(rows[0].revision).warnings)
     jobs = [_summary(service, row) for row in rows]
     return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
@@ -155,7 +157,7 @@ async def _make_schedule(
     """Make the schedule of a job file; with ``dry_run`` only show it."""
     if dry_run:
         draft = await _in_thread(schedules.draft, caller, submission)
-        plan = await _in_thread(schedules.service.dry_run, caller, submission)
+        plan = await _in_thread(schedules.service.submission.dry_run, caller, submission)
         return JSONResponse({**plan, "schedule": schedule_json(schedules, draft)})
     row = await _in_thread(schedules.make, caller, submission)
     return JSONResponse({"schedule": schedule_json(schedules, row)}, status_code=201)
@@ -174,41 +176,44 @@ def list_jobs(  # noqa: PLR0913  (one per query parameter)
 ) -> Any:  # noqa: ANN401
     """Answer with jobs, the newest first; with ``sweep`` the jobs of one matrix."""
     if sweep is not None:
-        return JSONResponse({"jobs": [_summary(service, row) for row in service.sweep(caller, sweep)]})
+        return JSONResponse(
+            {"jobs": [_summary(service, row) for row in service.queries.sweep(caller, sweep)]}
+        )
     known = min(max(limit, 1), MAX_LISTED)
-    rows = service.recent(caller, every=all, mine=mine, limit=known, label=label)
+    uid = service.submission.owner(caller).uid if mine else None
+    rows = service.queries.recent(uid, known, every=all, label=label)
     return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
 
 
 @router.get("/jobs/{reference}")
 def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with everything about one job."""
-    return JSONResponse(_detail(service, caller, service.find(reference, caller)))
+    return JSONResponse(_detail(service, caller, service.queries.find(reference, caller)))
 
 
 @router.get("/jobs/{reference}/why")
 def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with the pending reason of a job, or with what it does and its expected end."""
-    return JSONResponse(reason(service.daemon, service.find(reference, caller)))
+    return JSONResponse(reason(service.daemon, service.queries.find(reference, caller)))
 
 
 @router.get("/jobs/{reference}/wait")
 async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
     """Answer when the job has ended or is held, after ``timeout`` seconds, or when the daemon leaves."""
-    row = await _in_thread(service.find, reference, caller)
+    row = await _in_thread(service.queries.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
-    while not service.settled(row) and (remaining_s := _remaining_s(service, deadline)) > 0:
+    while not service.queries.is_settled(row) and (remaining_s := _remaining_s(service, deadline)) > 0:
         await service.broadcast.wait(min(remaining_s, 1.0))
-        row = await _in_thread(service.find, row.job.id)
+        row = await _in_thread(service.queries.find, row.job.id)
     return JSONResponse(
-        {"done": service.settled(row), "job": await _in_thread(_detail, service, caller, row)}
+        {"done": service.queries.is_settled(row), "job": await _in_thread(_detail, service, caller, row)}
     )
 
 
 @router.post("/jobs/{reference}/cancel")
 async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Cancel one job; to cancel it twice is no error."""
-    row, changed = await _in_thread(service.cancel, caller, reference)
+    row, changed = await _in_thread(service.steering.cancel, caller, reference)
     return JSONResponse({"job": _summary(service, row), "changed": changed})
 
 
@@ -218,9 +223,9 @@ def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any
     if bool(body.jobs) == (body.sweep is not None):
         raise UsageError("cancel: give jobs or a sweep, one of them")
     if body.sweep is None:
-        found = service.cancel_all(caller, body.jobs)
+        found = service.steering.cancel_all(caller, body.jobs)
     else:
-        found = service.cancel_sweep(caller, body.sweep)
+        found = service.steering.cancel_sweep(caller, body.sweep)
     jobs = [{"job": _summary(service, row), "changed": changed} for row, changed in found]
     return JSONResponse({"jobs": jobs})
 
@@ -229,7 +234,7 @@ def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any
 async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Send a signal to the program of a running job."""
     name, number = _parse_signal(body.signal)
-    row = await _in_thread(service.signal, caller, reference, number, name)
+    row = await _in_thread(service.steering.signal, caller, reference, number, name)
     return JSONResponse({"job": _summary(service, row)})
 
 
@@ -249,21 +254,21 @@ def _parse_signal(text: str) -> tuple[str, int]:
 async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Start another attempt of a job, from a checkpoint or from scratch."""
     start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
-    row = await _in_thread(service.restart, caller, reference, start)
+    row = await _in_thread(service.steering.restart, caller, reference, start)
     return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job)})
 
 
 @router.post("/jobs/{reference}/hold")
 async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Hold a job: it gives its resources back and waits for ``release``."""
-    row = await _in_thread(service.hold, caller, reference)
+    row = await _in_thread(service.steering.hold, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
 @router.post("/jobs/{reference}/release")
 async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Release a held job into the queue."""
-    row = await _in_thread(service.release, caller, reference)
+    row = await _in_thread(service.steering.release, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
@@ -272,7 +277,7 @@ def list_decisions(
     reference: str, service: ServiceDep, caller: CallerDep, attempt: Number | None = None
 ) -> Any:  # noqa: ANN401
     """Answer with the decisions of the policy, the oldest first."""
-    found = service.decisions(caller, reference, attempt)
+    found = service.queries.decisions(caller, reference, attempt)
     return JSONResponse({"decisions": [json.loads(row.body) for row in found]})
 
 
@@ -287,7 +292,7 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     part: Literal["job", "build"] = "job",
 ) -> Response:
     """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new."""
-    row = await _in_thread(service.readable, caller, reference)
+    row = await _in_thread(service.queries.readable, caller, reference)
     read = partial(logs.read_chunk, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _in_thread(read)
@@ -307,7 +312,7 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     limit: int = 1000,
 ) -> Any:  # noqa: ANN401
     """Answer with the events behind ``after``, waiting up to ``wait`` seconds for one."""
-    row = None if job is None else await _in_thread(service.find, job, caller)
+    row = None if job is None else await _in_thread(service.queries.find, job, caller)
     job_id = None if row is None else row.job.id
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _in_thread(service.store.events, after, job_id, min(max(limit, 1), 10_000))

@@ -9,7 +9,8 @@ from jobs.contract import open_regular
 from runner.adapters.host import log_quota
 from runner.core.job.states import Finished, Held
 from runner.core.ports.store import AttemptRow, JobRow
-from runner.services.jobs import JobService, NotFound
+from runner.services.context import NotFound
+from runner.services.jobs import JobService
 
 MAX_CHUNK_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
@@ -54,7 +55,7 @@ def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None,
         NotFound: there is no such job, or no such attempt.
     """
     # The state is read before the file, so that nothing written before the end is missed.
-    row = service.find(job_id)
+    row = service.queries.find(job_id)
     if part == "build":
         over = row.job.state.kind != "preparing"
         return _read_file(

@@ -145,7 +145,7 @@ def _active(service: JobService, row: JobRow, load: Mapping[str, Json]) -> Json:
     state, held = row.job.state, [load[uuid] for uuid in _devices(row) if uuid in load]
     started = state.since if isinstance(state, Allocated) else None
     return {
-        **views.summary(row, service.daemon.why(row.job.id), service.progress(row)),
+        **views.summary(row, service.daemon.why(row.job.id), service.queries.progress(row)),
         "wants": _wants(service, row),
         "started_at": views.moment(started),
         "util": _extreme(min, (each.get("util") for each in held)),

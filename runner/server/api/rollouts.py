@@ -9,10 +9,11 @@ from starlette.concurrency import run_in_threadpool
 
 from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64
 from runner.server.api.views import moment
-from runner.services.jobs import MAX_JOB_FILE_BYTES, JobService, Submission
+from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
 from runner.services.rollout.service import RolloutRequest, RolloutService
 from runner.services.rollout.verify import RolloutVerifier
+from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 
 router: Final = APIRouter(prefix="/v1")
 
@@ -57,7 +58,7 @@ async def start_canary(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep
 @router.get("/jobs/{reference}/canaries/{canary_id}")
 async def get_canary(reference: str, canary_id: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with the progress and the result of a canary."""
-    row = await run_in_threadpool(rollouts.service.readable, caller, reference)
+    row = await run_in_threadpool(rollouts.service.queries.readable, caller, reference)
     return JSONResponse({"job": row.job.id, **rollouts.canaries.get(canary_id, row.job.id).json()})
 
 

@@ -35,7 +35,7 @@ from runner.files.job.model import Retry, checkpoint_plan
 from runner.files.policy import of_job
 from runner.services.attempts import facts as exit_facts
 from runner.services.attempts import program as programs
-from runner.services.attempts.run_directory import OpenRunDirectory, RunDirectory
+from runner.services.ports import OpenRunDirectory, RunDirectory
 from runner.services.submission.revision import Revision, parse_revision
 
 SECRETS_DIR: Final = Path("/run/secrets")

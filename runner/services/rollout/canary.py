@@ -38,7 +38,8 @@ from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Running
 from runner.core.policy.change_class import ChangeClass
 from runner.core.ports.store import JobRow
-from runner.services.jobs import Caller, JobService
+from runner.services.context import Caller
+from runner.services.jobs import JobService
 from runner.services.rollout.throughput import MetricsLine, measure_throughput, parse_metrics
 from runner.services.rollout.trial import (
     LEAST_STEPS,
@@ -159,7 +160,11 @@ class CanaryService:
                 "what it has not saved; free some room, or apply without --canary"
             )
         parked = self.service.clock.now()
-        daemon.ask(lambda: daemon.happen(self.service.now(row.job.id), HoldRequested(parked, "its canary")))
+        daemon.ask(
+            lambda: daemon.happen(
+                self.service.queries.current(row.job.id), HoldRequested(parked, "its canary")
+            )
+        )
         self._until(lambda: isinstance(self._job(row.job.id).state, Held | Finished), PATIENCE_S * 2)
         return parked
 
@@ -170,7 +175,9 @@ class CanaryService:
         staged = service.state_dir / "jobs" / f".canary-{os.urandom(8).hex()}"
 
         def submit() -> JobRow:
-            mine = service.draft(service.owner(caller), revision, service.store.next_id())
+            mine = service.submission.draft(
+                service.submission.owner(caller), revision, service.store.next_id()
+            )
             if staged.exists():
                 staged.rename(staged.with_name(mine.job.id))
             service.daemon.submit_all((mine,), (f"canary of job {row.job.id} ({row.name}), {steps} steps",))
@@ -271,11 +278,11 @@ class CanaryService:
             pause.wait(POLL_S)
 
     def _job(self, job_id: str) -> Job:
-        return self.service.find(job_id).job
+        return self.service.queries.find(job_id).job
 
     def _metrics(self, job_id: str) -> tuple[MetricsLine, ...]:
         """Return the metrics that a canary has written."""
-        row = self.service.find(job_id)
+        row = self.service.queries.find(job_id)
         return parse_metrics(self.service.attempt_service.metrics(row, 1, 1, METRICS_BYTES))
 
     def _cancel(self, job_id: str) -> None:
@@ -283,7 +290,7 @@ class CanaryService:
         service = self.service
 
         def cancel() -> None:
-            row = service.now(job_id)
+            row = service.queries.current(job_id)
             if not isinstance(row.job.state, Finished):
                 service.daemon.happen(row, event)
 
@@ -300,7 +307,7 @@ class CanaryService:
         event = ReleaseRequested(service.clock.now(), "the end of its canary")
 
         def release() -> None:
-            row = service.now(job_id)
+            row = service.queries.current(job_id)
             if isinstance(row.job.state, Held):
                 service.daemon.happen(row, event)
 

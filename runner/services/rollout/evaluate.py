@@ -269,7 +269,7 @@ class RolloutEvaluator:
 
     def _risk(self, rate: Rate | None) -> Risk:
         """Return how often this host interrupts jobs, and how often this one saves."""
-        status, wanted = self.service.progress(self.row), self.before.job.checkpoint
+        status, wanted = self.service.queries.progress(self.row), self.before.job.checkpoint
         every = status.save_every_s if status is not None else None
         if every is None and isinstance(wanted.every, timedelta):
             every = wanted.every.total_seconds()
@@ -332,7 +332,7 @@ def steps(revision: Revision) -> int | None:
 
 def finished_by(service: JobService, row: JobRow) -> int:
     """Return the step that a running attempt is at; 0 until it has loaded what it goes on from."""
-    status = service.progress(row)
+    status = service.queries.progress(row)
     return status.step if status is not None else 0
 
 

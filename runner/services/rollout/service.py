@@ -20,12 +20,14 @@ from runner.core.policy.change_class import ChangeClass
 from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.store import DecisionRow, JobRow, RevisionRow
-from runner.services.jobs import Caller, JobService, Submission
+from runner.services.context import Caller
+from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
 from runner.services.rollout.diff import compare_revisions
 from runner.services.rollout.evaluate import Evaluation, RolloutEvaluator, finished_by, steps
 from runner.services.rollout.trial import Trial, saves_on_stop
 from runner.services.submission import dependencies as predecessors
+from runner.services.submission.request import Submission
 from runner.services.submission.revision import Revision, parse_revision
 
 
@@ -96,7 +98,7 @@ class RolloutService:
         Raises:
             Refused: there is no such revision, it is the present one, or its lineage is beyond its steps.
         """
-        row = self.service.readable(caller, reference)
+        row = self.service.queries.readable(caller, reference)
         return self.back(row, number, self.name(caller), "rolled back")
 
     def back(self, row: JobRow, number: int | None, by: str, why: str) -> tuple[int, int | None, str]:
@@ -150,7 +152,7 @@ class RolloutService:
 
     def revisions(self, caller: Caller, reference: str) -> list[dict[str, Any]]:
         """Return the revisions of a job, the first one first."""
-        row = self.service.readable(caller, reference)
+        row = self.service.queries.readable(caller, reference)
         return [
             {
                 "number": each.number,
@@ -164,7 +166,7 @@ class RolloutService:
         ]
 
     def name(self, caller: Caller) -> str:
-        return self.service.owner(caller).name
+        return self.service.submission.owner(caller).name
 
     # --- the pieces
 
@@ -184,17 +186,17 @@ class RolloutService:
 
     def _sides(self, caller: Caller, request: RolloutRequest) -> tuple[JobRow, Revision, Revision]:
         """Return the job, its revision, and the one that is offered."""
-        after = self.service.resolve(caller, request.submission)
+        after = self.service.submission.resolve(caller, request.submission)
         if after.job.schedule is not None:
             fact = "belongs to no change of one job; leave it out here, or make it with runner submit"
             raise FileError(after.job.origin.path, [after.job.origin.problem(("schedule",), fact)])
-        row = self.service.readable(caller, request.reference or after.job.name)
+        row = self.service.queries.readable(caller, request.reference or after.job.name)
         before = parse_revision(row.revision)
         if before.uid != after.uid:
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they may change what it is")
         after = after.model_copy(update={"sweep": before.sweep})
         predecessors.refuse_cycle(row.job.id, after, self.service.store)
-        owner = self.service.owner(caller).name
+        owner = self.service.submission.owner(caller).name
         predecessors.refuse_hopeless(request.submission, [after], owner, self.service.store)
         if request.reference is not None:  # the job keeps its name, whatever the file is called
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
@@ -223,7 +225,7 @@ class RolloutService:
             raise Refused(f"job {row.job.id}: is {row.job.state.kind}; try again in a moment")
 
         def happen() -> None:
-            now = service.now(row.job.id)
+            now = service.queries.current(row.job.id)
             if now.job.revision != row.job.revision:
                 raise Refused(f"job {row.job.id}: was changed by somebody else meanwhile; try again")
             predecessors.refuse_cycle(row.job.id, parse_revision(event.text), service.store)

@@ -82,7 +82,7 @@ class RolloutVerifier:
         attempt = state.attempt
         written = service.attempt_service.metrics(row, attempt.number, attempt.lineage, METRICS_BYTES)
         seen = measure_throughput(parse_metrics(written))
-        status = service.progress(row)
+        status = service.queries.progress(row)
         if seen is None or status is None:
             return
         self._settled.add((row.job.id, row.job.revision))

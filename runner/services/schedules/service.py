@@ -17,8 +17,10 @@ from runner.files.job.cron import find_timezone, parse_cron
 from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile
 from runner.files.job.queue import Schedule
-from runner.services.jobs import Caller, JobService, NotFound, Submission
+from runner.services.context import Caller, NotFound
+from runner.services.jobs import JobService
 from runner.services.schedules.trigger import ScheduleTrigger, rules
+from runner.services.submission.request import Submission
 
 LANES: Final = 2
 """Job files that are resolved side by side; one that waits for a dead file server must not hold all."""
@@ -64,7 +66,7 @@ class ScheduleService:
             UsageError: it asks for more than there is.
             Refused: the caller may not.
         """
-        revision = self.service.resolve(caller, submission)
+        revision = self.service.submission.resolve(caller, submission)
         job, now = revision.job, self.service.clock.now()
         if job.schedule is None:
             raise UsageError(f"{one_line(submission.path)}: has no schedule")

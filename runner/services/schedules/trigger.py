@@ -35,8 +35,10 @@ from runner.core.schedule import (
     upcoming,
 )
 from runner.files.job.cron import Cron, parse_cron
-from runner.services.jobs import Caller, JobService, Submission
+from runner.services.context import Caller
+from runner.services.jobs import JobService
 from runner.services.submission import dependencies as predecessors
+from runner.services.submission.request import Submission
 
 log = structlog.get_logger()
 
@@ -255,13 +257,13 @@ class ScheduleTrigger:
         caller = Caller(row.uid, row.gid)
         name = job_name(row.name, times.local(due.at))
         submission = Submission(row.path, row.text.encode(), name=name)
-        revision = self.service.resolve(caller, submission)
-        owner = self.service.owner(caller)
+        revision = self.service.submission.resolve(caller, submission)
+        owner = self.service.submission.owner(caller)
         predecessors.refuse_hopeless(submission, [revision], owner.name, self.service.store)
         once = revision.model_copy(update={"job": revision.job.model_copy(update={"schedule": None})})
 
         def draft(job_id: str) -> JobRow:
-            made = self.service.draft(owner, once, job_id)
+            made = self.service.submission.draft(owner, once, job_id)
             return replace(made, labels={**made.labels, LABEL: str(row.id)})
 
         return draft
@@ -290,7 +292,7 @@ class ScheduleTrigger:
         gone = [each for each in self.books.unfinished(row.id) if int(each) < int(job.job.id)]
         by = f"schedule {row.id}"
         for job_id in gone:
-            known = self.service.now(job_id)
+            known = self.service.queries.current(job_id)
             state = known.job.state
             if not (isinstance(state, Stopping) and state.reason == StopReason.CANCELLED):
                 self.service.daemon.happen(known, CancelRequested(self.service.clock.now(), by))

@@ -73,7 +73,9 @@ def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:
         yield from (each.job.id for each in members(first, store))
 
 
-def named_else(reference: str, owner: str, uid: int, store: JobStore, schedules: Schedules) -> str | None:
+def describe_namesake(
+    reference: str, owner: str, uid: int, store: JobStore, schedules: Schedules
+) -> str | None:
     """Return what somebody has of a name that none of their jobs has, and where it is shown."""
     name = one_line(reference)
     if schedules.named(reference, uid):

@@ -19,6 +19,8 @@ from runner.files.job.model import JobFile
 from runner.files.job.queue import QueueFields, find_repeated_dependencies
 from runner.files.validators import check_new_name
 
+MAX_JOB_FILE_BYTES: Final = 1024**2
+
 OPTIONS: Final[Mapping[str, str]] = {
     "priority_class": "--class",
     "after": "--after",

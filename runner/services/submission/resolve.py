@@ -33,7 +33,7 @@ class Resolution:
     """The revisions that a submission stands for."""
 
     revisions: tuple[Revision, ...]
-    limited: bool  # the site limits how many jobs may wait: to be looked at again when they are accepted
+    limits_queue: bool  # the site limits how many jobs may wait: quotas are checked again on acceptance
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RevisionResolver:
     settings: Settings
     state_dir: Path
 
-    def all_of(self, who: User, owner: Owner, submission: Submission) -> Resolution:
+    def resolve(self, who: User, owner: Owner, submission: Submission) -> Resolution:
         """Return the revisions that a submission stands for; the id of a matrix is not known yet.
 
         Raises:

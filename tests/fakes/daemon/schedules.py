@@ -20,9 +20,10 @@ from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.core.ports.store import JobRow
 from runner.files.settings.model import Settings
 from runner.services.attempts.prepare import AttemptService
-from runner.services.jobs import Caller, Submission
+from runner.services.context import Caller
 from runner.services.schedules.service import ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger
+from runner.services.submission.request import Submission
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, World
@@ -124,5 +125,5 @@ class Clockwork:
 
     def end(self, job_id: str) -> None:
         """Let a job be over."""
-        row = self.service.now(job_id)
+        row = self.service.queries.current(job_id)
         self.service.daemon.happen(row, CancelRequested(self.clock.now(), "ann"))

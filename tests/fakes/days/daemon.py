@@ -31,7 +31,9 @@ from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.snapshot import DeviceState, Snapshot
 from runner.files.settings.model import Settings
 from runner.server import main as app
-from runner.services.jobs import Caller, JobService, Submission
+from runner.services.context import Caller
+from runner.services.jobs import JobService
+from runner.services.submission.request import Submission
 from tests.fakes.daemon.fast_clock import FastClock
 from tests.fakes.daemon.service import LENDABLE_BYTES
 from tests.fakes.days import invariants as day_rules
@@ -213,8 +215,8 @@ class Day:
         if self.clock.since_morning() > KILLS_S[1] - SLACK_S:
             self.counts["asked too late"] += 1
             return
-        row = self.service.find(deed.name)
-        while not isinstance(self.service.now(row.job.id).job.state, Running | Finished):
+        row = self.service.queries.find(deed.name)
+        while not isinstance(self.service.queries.current(row.job.id).job.state, Running | Finished):
             if self.clock.since_morning() > KILLS_S[1] - SLACK_S / 4:
                 self.broken(f"{deed.name}: does not start: {self.service.daemon.why(row.job.id)}")
                 return
@@ -261,13 +263,13 @@ class Day:
         match deed.what:
             case "submit":
                 path, text = str(self.place / f"{deed.name}.yaml"), json.dumps(deed.file).encode()
-                service.submit_all(caller, Submission(path, text, name=deed.name, token=token))
+                service.submission.submit_all(caller, Submission(path, text, name=deed.name, token=token))
             case "cancel":
-                service.cancel(caller, deed.name)
+                service.steering.cancel(caller, deed.name)
             case "hold":
-                service.hold(caller, deed.name)
+                service.steering.hold(caller, deed.name)
             case "release":
-                service.release(caller, deed.name)
+                service.steering.release(caller, deed.name)
             case "drain":
                 service.daemon.ask(partial(inventory.drain, self._device(deed.name), "new fan", "root"))
             case _:
@@ -296,7 +298,7 @@ class Day:
         while daemon.entries and self.clock.since_morning() < EVENING_S:
             self.wait(self.clock.since_morning() + 200)
         for entry in list(daemon.entries.values()):
-            self.service.cancel(Caller(0, 0), entry.row.job.id)
+            self.service.steering.cancel(Caller(0, 0), entry.row.job.id)
         night_s = self.clock.since_morning() + 3 * HOUR_S
         while (daemon.entries or self._unclean()) and self.clock.since_morning() < night_s:
             self.wait(self.clock.since_morning() + 100)

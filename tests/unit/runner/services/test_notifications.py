@@ -16,8 +16,9 @@ from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, T
 from runner.core.ports.notifications import RetryLater, Undelivered
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import NotificationRule
-from runner.services.jobs import Caller, Submission
+from runner.services.context import Caller
 from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Sender, notifier
+from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
 
@@ -64,13 +65,13 @@ class Post:
 
     def submit(self) -> str:
         submission = Submission(str(self.site.directory / "job.yaml"), JOB)
-        return self.site.service.submit(self.site.me, submission).job.id
+        return self.site.service.submission.submit(self.site.me, submission).job.id
 
     def cancel(self, job_id: str) -> None:
         self.site.end(job_id)
 
     def hold(self, job_id: str) -> None:
-        row, now = self.site.service.now(job_id), self.site.clock.now()
+        row, now = self.site.service.queries.current(job_id), self.site.clock.now()
         self.site.service.daemon.happen(row, HoldRequested(now, "ann"))
 
 
@@ -100,7 +101,7 @@ def test_what_has_moved_on_meanwhile_is_told_as_it_was(post: Post) -> None:
     courier = post.courier()
     job_id = post.submit()
     post.hold(job_id)
-    row, now = post.site.service.now(job_id), post.site.clock.now()
+    row, now = post.site.service.queries.current(job_id), post.site.clock.now()
     post.site.service.daemon.happen(row, ReleaseRequested(now, "ann"))
     courier.look()
     assert [n.state for n in post.receiver.got] == ["held"]
@@ -116,7 +117,7 @@ def test_a_rule_is_about_the_jobs_of_those_that_it_names(post: Post) -> None:
 
 
 def me(post: Post) -> str:
-    return post.site.service.owner(post.site.me).name
+    return post.site.service.submission.owner(post.site.me).name
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_a_change_that_was_measured_to_pay_is_resumed_with_its_arithmetic(site: 
     assert answer["facts"]["progress.epoch_fraction"] == 0.6
     assert any(line.startswith("keep       340 steps / 1 = 34") for line in answer["arithmetic"])
     assert site.attempt(2)["lineage"] == 1
-    promise = site.service.find("1").job.promise
+    promise = site.service.queries.find("1").job.promise
     assert promise is not None
     assert promise.back_to == 1
     assert promise.rate == pytest.approx(1.0)
@@ -462,15 +462,15 @@ def test_a_change_that_does_not_deliver_is_taken_back_once(site: Place, per_s: f
     site.keeper.look()  # nothing is measured yet
     site.attempt(2)
     site.keeper.look()
-    assert site.service.find("1").job.revision == 2
+    assert site.service.queries.find("1").job.revision == 2
     site.writes(per_s, first=40)
     site.keeper.look()
     site.keeper.look()
-    job = site.service.find("1").job
+    job = site.service.queries.find("1").job
     assert job.revision == revision
     told = [each["text"] for each in site.ask("GET", "/events?job=1").json()["events"]]
     assert sum("times as fast" in text and "of" in text for text in told) >= 1
     if revision == 3:
         site.attempt(3)
         assert site.spec(3)["profile"]["graph_cache"] == "off"
-        assert site.service.find("1").job.promise is None
+        assert site.service.queries.find("1").job.promise is None

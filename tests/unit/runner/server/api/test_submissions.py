@@ -13,8 +13,9 @@ from runner.core.ports.devices import Device as GpuDevice
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
-from runner.services.jobs import Caller, NotFound, Submission
+from runner.services.context import Caller, NotFound
 from runner.services.rollout.trial import trial_of
+from runner.services.submission.request import Submission
 from runner.services.submission.resolve import accelerator_of, team
 from runner.services.submission.revision import Revision, parse_revision
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
@@ -106,7 +107,7 @@ def test_a_matrix_sent_twice_makes_its_jobs_once(site: Site) -> None:
 
 
 def test_who_submits_for_one_job_gets_the_first_of_a_matrix(site: Site) -> None:
-    row = site.service.submit(
+    row = site.service.submission.submit(
         Caller(ME, os.getgid()), Submission(str(site.directory / "job.yaml"), MATRIX.encode())
     )
     assert (row.job.id, row.name) == ("1", "job-1")
@@ -126,7 +127,7 @@ def test_the_jobs_of_a_matrix_are_found_by_any_of_them_by_its_name_and_by_label(
     assert [listed(site, f"sweep={ref}") for ref in ("2", "4", "rate-2", "rate")] == [every] * 4
     assert error(site.ask("GET", "/jobs?sweep=1")) == (404, "not_found", "1: is no job of a matrix")
     with pytest.raises(NotFound, match="nobody: there is no job"):
-        site.service.sweep(Caller(ME, os.getgid()), "nobody")
+        site.service.queries.sweep(Caller(ME, os.getgid()), "nobody")
     assert listed(site, "label=seed") == ["rate-3", "rate-2", "rate-1"]
     assert (listed(site, "label=seed%3D2"), listed(site, "label=seed%3D9")) == (["rate-2"], [])
 
@@ -324,13 +325,13 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
     limited(site, monkeypatch, Quotas(group=Quota(queued=3)))
     submission = Submission(str(site.directory / "job.yaml"), MATRIX.encode())
     caller = Caller(ME, os.getgid())
-    found = site.service.resolve_all(caller, submission)
+    found = site.service.submission.resolve_all(caller, submission)
     limited(site, monkeypatch, Quotas(group=Quota(queued=1)))
-    owner = site.service.owner(caller)
+    owner = site.service.submission.owner(caller)
     with pytest.raises(
         Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; these are 3"
     ):
-        site.service.daemon.ask(lambda: site.service._accept(caller, owner, found, submission))
+        site.service.daemon.ask(lambda: site.service.submission._accept(caller, owner, found, submission))
 
 
 # --- options beside the file

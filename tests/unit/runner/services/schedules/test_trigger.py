@@ -10,8 +10,9 @@ import pytest
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
 from runner.core.job.states import Finished
-from runner.services.jobs import Caller, Submission
+from runner.services.context import Caller
 from runner.services.schedules.trigger import AT_ONCE, LABEL, LOOK_S, job_name
+from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
 
@@ -155,13 +156,13 @@ def test_a_job_that_could_never_start_is_refused_with_the_reason_and_the_next_ti
 ) -> None:
     text = b"name: fetch\nworkload: {kind: causal_lm, data: stdlib}\n"
     fetch = Submission(str(site.directory / "fetch.yaml"), text)
-    site.service.submit(site.me, fetch)
+    site.service.submission.submit(site.me, fetch)
     site.make(HOURLY, more="queue: {after: [fetch]}\n")
     site.end("1")
     site.until("2030-01-01 13:30")
     assert site.came() == [("01-01 13:00", "refused")]
     assert "job.yaml:4:17: queue.after[0].job: job 1 (fetch) has been cancelled already" in site.last().text
-    site.service.submit(site.me, fetch)
+    site.service.submission.submit(site.me, fetch)
     site.until("2030-01-01 14:30")
     assert site.came()[-1] == ("01-01 14:00", "submitted")
 
@@ -258,7 +259,7 @@ def test_a_world_that_is_not_ready_is_tried_again(site: Clockwork, monkeypatch: 
         raise Unavailable("no answer from the file system in 10 s")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(site.service), "resolve", down)
+        patched.setattr(type(site.service.submission), "resolve", down)
         site.until("2030-01-01 13:05")
     assert site.came() == [("01-01 13:00", "due")]
     assert "no answer" in site.last().text
@@ -274,7 +275,7 @@ def test_while_a_time_cannot_be_submitted_the_next_ones_are_left_out(
     def down(*_: object) -> None:
         raise Unavailable("no answer from the file system in 10 s")
 
-    monkeypatch.setattr(type(site.service), "resolve", down)
+    monkeypatch.setattr(type(site.service.submission), "resolve", down)
     site.until("2030-01-01 15:05")
     assert site.came() == [("01-01 13:00", "due"), ("01-01 14:00", "left_out"), ("01-01 15:00", "left_out")]
 
@@ -288,7 +289,7 @@ def test_a_mistake_of_ours_stops_neither_the_loop_nor_the_schedule(
         raise ZeroDivisionError("division by zero")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(site.service), "resolve", wrong)
+        patched.setattr(type(site.service.submission), "resolve", wrong)
         site.until("2030-01-01 13:10")
     assert site.last().text == "ZeroDivisionError: division by zero"
     site.until("2030-01-01 14:10")
@@ -445,7 +446,7 @@ def test_two_that_wait_are_both_tried_again(site: Clockwork, monkeypatch: pytest
         raise Unavailable("no answer from the file system in 10 s")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(site.service), "resolve", down)
+        patched.setattr(type(site.service.submission), "resolve", down)
         site.until("2030-01-01 13:01", every_s=60)
     site.until("2030-01-01 13:00:30")
     site.until("2030-01-01 13:02", every_s=1)

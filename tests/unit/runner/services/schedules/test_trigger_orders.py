@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.services.jobs import Caller
+from runner.services.context import Caller
 from tests.fakes.daemon.schedules import Clockwork
 
 STEPS = st.one_of(

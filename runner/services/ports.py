@@ -1,15 +1,18 @@
-"""The port to the run directory of a job.
+"""The ports to run directories, and to attempts with their run directories.
 
-It stands here and not in ``runner.core.ports`` because its values are those of ``jobs.contract``, which core
-does not know.
+They stand here and not in ``runner.core.ports`` because their values are those of ``jobs.contract``, which
+core does not know.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
-from runner.core.ports.attempts import SavedCheckpoints
+from runner.core.job.attempt import Attempt
+from runner.core.ports.attempts import Attempts, SavedCheckpoints
+from runner.core.ports.executor import LaunchRequest
+from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 
 
@@ -68,3 +71,25 @@ class RunDirectory(Protocol):
 
 OpenRunDirectory: TypeAlias = Callable[[Path, Owner], RunDirectory]
 """Returns the run directory at a path, whose leaves belong to an owner."""
+
+
+class HostAttempts(Attempts, Protocol):
+    """The attempts of this host, with their run directories."""
+
+    def directory(self, row: JobRow) -> RunDirectory:
+        """Return the run directory of a job."""
+
+    def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
+        """Return the paths of one attempt."""
+
+    def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
+        """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
+
+    def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
+        """Return a run directory at a path of its own, for a job that has no id yet."""
+
+    def dry_request(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
+        """Return what would be launched; nothing is made."""
+
+    def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
+        """Return the spec of an attempt as JSON values."""

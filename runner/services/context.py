@@ -1,0 +1,53 @@
+"""What every service of a daemon is given: the control loop, and the ports of the host and of the store."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from runner.base.broadcast import ChangeBroadcast
+from runner.base.errors import RunnerError
+from runner.control.loop import ControlLoop
+from runner.core.ports.clock import Clock
+from runner.core.ports.notifications import NotificationFeed
+from runner.core.ports.schedules import Schedules
+from runner.core.ports.store import JobStore
+from runner.core.ports.usage import UsageReport
+from runner.core.ports.users import User, Users
+from runner.files.settings.model import Settings
+from runner.services.ports import HostAttempts
+
+
+class NotFound(RunnerError):
+    """There is no such job."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user who is connected."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """The control loop, the ports and the settings of one daemon; the composition root fills it in."""
+
+    daemon: ControlLoop
+    store: JobStore
+    schedules: Schedules
+    usage_report: UsageReport
+    notification_feed: NotificationFeed
+    users: Users
+    attempt_service: HostAttempts
+    settings: Settings
+    clock: Clock
+    broadcast: ChangeBroadcast
+    state_dir: Path
+    started_at: datetime
+
+    def user(self, caller: Caller) -> User:
+        """Return the user of the host that a caller is."""
+        return self.users.find_user(caller.uid, caller.gid)

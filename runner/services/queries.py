@@ -1,0 +1,133 @@
+"""Looking up jobs, and who may do so."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from jobs.contract import Result, Status
+from runner.base.errors import Refused
+from runner.base.textfile import one_line
+from runner.core.job.describe import ADVISED, attempt_prefix
+from runner.core.job.states import Finished, Held, Running, Stopping
+from runner.core.ports.store import AttemptRow, DecisionRow, JobRow
+from runner.services.context import Caller, NotFound, ServiceContext
+from runner.services.submission import dependencies
+from runner.services.submission.revision import parse_revision
+
+RECENT: Final = timedelta(days=1)
+"""How long ago jobs have ended that a list shows at least."""
+
+FOREVER: Final = timedelta(days=36_500)
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueries:
+    """Answers questions about the jobs of one daemon; nothing changes."""
+
+    context: ServiceContext
+
+    def find(self, reference: str, caller: Caller | None = None) -> JobRow:
+        """Return a job by its id or its name; of several with a name the caller's newest.
+
+        Raises:
+            NotFound: there is none.
+            Refused: it is the name of several users' jobs.
+        """
+        context = self.context
+        user = None if caller is None else context.user(caller)
+        row = context.store.find(reference, None if user is None else user.name)
+        if row is not None:
+            return row
+        fact = "there is no job of that id or name; runner list --all"
+        if user is not None:
+            other = dependencies.describe_namesake(
+                reference, user.name, user.uid, context.store, context.schedules
+            )
+            fact = other or fact
+        raise NotFound(f"{one_line(reference)}: {fact}")
+
+    def current(self, job_id: str) -> JobRow:
+        """Return a job as the control loop holds it; call this with the state lock."""
+        tracked = self.context.daemon.entries.get(job_id)
+        return tracked.row if tracked else self.find(job_id)
+
+    def recent(
+        self, uid: int | None, limit: int, *, every: bool = False, label: str | None = None
+    ) -> tuple[JobRow, ...]:
+        """Return unfinished and recent jobs, the newest first.
+
+        Args:
+            uid: of the owner; None means everybody's jobs.
+            limit: the largest number of jobs.
+            every: include the jobs that ended long ago.
+            label: ``KEY`` or ``KEY=VALUE``; only the jobs that have this label.
+        """
+        store, since = self.context.store, self.context.clock.now() - (FOREVER if every else RECENT)
+        if label is None:
+            return store.recent(since, uid, limit)
+        key, equals, value = label.partition("=")
+        return store.labelled(since, uid, limit, key, value if equals else None)
+
+    def sweep(self, caller: Caller, reference: str) -> tuple[JobRow, ...]:
+        """Return all jobs of a matrix by the id of one of them, or by the name of the matrix.
+
+        Raises:
+            NotFound: there is no such job, or it belongs to no matrix.
+        """
+        store, owner = self.context.store, self.context.user(caller).name
+        row = store.get(reference) or store.find(f"{reference}-1", owner) or self.find(reference, caller)
+        found = dependencies.members(row, store)
+        if not found:
+            raise NotFound(f"{one_line(reference)}: is no job of a matrix")
+        return found
+
+    def readable(self, caller: Caller, reference: str) -> JobRow:
+        """Return a job that the caller may read and steer.
+
+        Raises:
+            Refused: the job belongs to another user.
+        """
+        row = self.find(reference, caller)
+        self.check_permission(caller, row)
+        return row
+
+    def check_permission(self, caller: Caller, row: JobRow) -> None:
+        """Raise ``Refused`` unless a caller may read and steer a job."""
+        if not self.has_permission(caller, row):
+            raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they and root may do that")
+
+    @staticmethod
+    def has_permission(caller: Caller, row: JobRow) -> bool:
+        """Return whether a caller may read and steer a job: its owner, root, and the daemon's own user."""
+        return caller.uid in {0, os.geteuid(), parse_revision(row.revision).uid}
+
+    def progress(self, row: JobRow) -> Status | None:
+        """Return the last heartbeat of a job that runs."""
+        if not isinstance(row.job.state, Running | Stopping):
+            return None
+        attempt = row.job.state.attempt
+        directory = self.context.attempt_service.directory(row)
+        return directory.status(directory.paths(attempt.number, attempt.lineage))
+
+    def attempts(self, row: JobRow) -> tuple[tuple[AttemptRow, Result | None, Status | None], ...]:
+        """Return the attempts of a job, each with its result and its last heartbeat."""
+        directory = self.context.attempt_service.directory(row)
+        attempts = self.context.store.attempts(row.job.id)
+        paths = [(each, directory.paths(each.number, each.lineage)) for each in attempts]
+        return tuple((each, directory.result(own), directory.status(own)) for each, own in paths)
+
+    def decisions(self, caller: Caller, reference: str, attempt: int | None) -> tuple[DecisionRow, ...]:
+        """Return the policy decisions about a job, or about one of its attempts, the oldest first."""
+        row = self.readable(caller, reference)
+        return self.context.store.decisions(row.job.id, attempt)
+
+    def advice(self, row: JobRow) -> list[str]:
+        """Return what its policy has advised about the newest attempt of a job."""
+        noted, prefix = self.context.store.noted(row.job.id, ADVISED), attempt_prefix(row.job.attempts)
+        return [text for text in noted if text.startswith(prefix)]
+
+    @staticmethod
+    def is_settled(row: JobRow) -> bool:
+        """Return whether a job has ended or is held: its state does not change by itself any more."""
+        return isinstance(row.job.state, Finished | Held)

@@ -1,0 +1,113 @@
+"""Steering jobs: cancel, hold, release, restart, signal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.base.errors import Refused
+from runner.core.job.attempt import Start
+from runner.core.job.describe import SIGNALLED, attempt_prefix
+from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
+from runner.core.job.states import Finished, Stopping
+from runner.core.ports.store import JobRow
+from runner.services.context import Caller, ServiceContext
+from runner.services.queries import JobQueries
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringService:
+    """Changes the state of jobs for callers who may do so."""
+
+    context: ServiceContext
+
+    @property
+    def queries(self) -> JobQueries:
+        """The queries of the same daemon."""
+        return JobQueries(self.context)
+
+    def cancel(self, caller: Caller, reference: str) -> tuple[JobRow, bool]:
+        """Cancel a job; return it, and whether this call changed anything: to cancel twice is no error."""
+        return self.cancel_all(caller, (reference,))[0]
+
+    def cancel_sweep(self, caller: Caller, reference: str) -> tuple[tuple[JobRow, bool], ...]:
+        """Cancel the jobs of a matrix that have not ended, all or none; see ``cancel_all``."""
+        rows = self.queries.sweep(caller, reference)
+        return self._cancel(caller, [row for row in rows if not isinstance(row.job.state, Finished)])
+
+    def cancel_all(self, caller: Caller, references: Sequence[str]) -> tuple[tuple[JobRow, bool], ...]:
+        """Cancel jobs, all or none; return each, and whether this call changed it.
+
+        Raises:
+            NotFound: there is no job of one of these names.
+            Refused: one belongs to another user.
+        """
+        return self._cancel(caller, [self.queries.find(reference, caller) for reference in references])
+
+    def _cancel(self, caller: Caller, rows: Sequence[JobRow]) -> tuple[tuple[JobRow, bool], ...]:
+        for row in rows:
+            self.queries.check_permission(caller, row)
+        event = CancelRequested(self.context.clock.now(), self.context.user(caller).name)
+        ids = tuple(dict.fromkeys(row.job.id for row in rows))
+
+        def cancel_together() -> tuple[tuple[JobRow, bool], ...]:
+            current = {job_id: self.queries.current(job_id) for job_id in ids}
+            changing = [row for row in current.values() if not _is_ending(row)]
+            changed = {row.job.id: row for row in self.context.daemon.happen_all(changing, event)}
+            return tuple((changed.get(job_id, row), job_id in changed) for job_id, row in current.items())
+
+        return self.context.daemon.ask(cancel_together)
+
+    def hold(self, caller: Caller, reference: str) -> JobRow:
+        """Hold a job: it gives its resources back, and waits for ``release``."""
+        row = self.queries.readable(caller, reference)
+        return self._apply(row, HoldRequested(self.context.clock.now(), self.context.user(caller).name))
+
+    def release(self, caller: Caller, reference: str) -> JobRow:
+        """Release a held job into the queue."""
+        row = self.queries.readable(caller, reference)
+        return self._apply(row, ReleaseRequested(self.context.clock.now(), self.context.user(caller).name))
+
+    def restart(self, caller: Caller, reference: str, start: Start) -> JobRow:
+        """Start another attempt of a job.
+
+        Raises:
+            Refused: the state of the job does not allow it, or there is no checkpoint of the requested step.
+        """
+        row = self.queries.readable(caller, reference)
+        if start.step is not None:
+            self._check_checkpoint(row, start.step)
+        now, name = self.context.clock.now(), self.context.user(caller).name
+        return self._apply(row, RestartRequested(now, name, start))
+
+    def _check_checkpoint(self, row: JobRow, step: int) -> None:
+        """Raise ``Refused`` unless a job has a checkpoint of a step; its content is not verified."""
+        directory, lineage = self.context.attempt_service.directory(row), row.job.lineage
+        saved = directory.saved(directory.paths(max(row.job.attempts, 1), lineage), sure=0)
+        if step not in saved.steps:
+            steps = ", ".join(map(str, sorted(saved.steps))) or "none"
+            fact = f"no valid checkpoint of step {step}; lineage {lineage} has {steps}"
+            raise Refused(f"job {row.job.id}: {fact}; nothing was changed")
+
+    def signal(self, caller: Caller, reference: str, number: int, name: str) -> JobRow:
+        """Send a signal to the program of a job."""
+        job_id = self.queries.readable(caller, reference).job.id
+        text = f"{name} requested by {self.context.user(caller).name}"
+
+        def send() -> JobRow:
+            row = self.queries.current(job_id)
+            self.context.daemon.signal(row, number)
+            now = self.context.clock.now()
+            self.context.store.note(job_id, now, SIGNALLED, attempt_prefix(row.job.attempts) + text)
+            return row
+
+        return self.context.daemon.ask(send)
+
+    def _apply(self, row: JobRow, event: Event) -> JobRow:
+        """Let the control loop apply an event to a job."""
+        daemon = self.context.daemon
+        return daemon.ask(lambda: daemon.happen(self.queries.current(row.job.id), event))
+
+
+def _is_ending(row: JobRow) -> bool:
+    """Return whether a job has ended, or was cancelled before and is about to end."""
+    state = row.job.state
+    return isinstance(state, Finished) or (isinstance(state, Stopping) and state.reason == "cancelled")

@@ -1,0 +1,159 @@
+"""Submitting jobs: a job file becomes jobs in the store, or an answer to what it would become."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.base.errors import Refused
+from runner.base.textfile import FileError, one_line
+from runner.core.job.attempt import Attempt
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
+from runner.core.ports.store import JobRow
+from runner.core.ports.users import Owner, User
+from runner.services.context import Caller, ServiceContext
+from runner.services.submission import dependencies
+from runner.services.submission.admission import queue_full, refusal
+from runner.services.submission.request import Submission
+from runner.services.submission.resolve import Resolution, RevisionResolver
+from runner.services.submission.revision import Revision
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionService:
+    """Accepts job files."""
+
+    context: ServiceContext
+
+    def submit(self, caller: Caller, submission: Submission) -> JobRow:
+        """Submit a job file and return its job, of a matrix the first one; see ``submit_all``."""
+        return self.submit_all(caller, submission)[0]
+
+    def submit_all(self, caller: Caller, submission: Submission) -> tuple[JobRow, ...]:
+        """Submit a job file and return its jobs.  They are in the store, and run even if the daemon dies now.
+
+        Raises:
+            FileError: the job file is wrong; all its errors at once.
+            UsageError: it requests more than there is.
+            Refused: the caller may not submit it.
+        """
+        owner, resolution = self.owner(caller), self.resolve_all(caller, submission)
+        dependencies.refuse_hopeless(submission, resolution.revisions, owner.name, self.context.store)
+        return self.context.daemon.ask(lambda: self._accept(caller, owner, resolution, submission))
+
+    def resolve(self, caller: Caller, submission: Submission) -> Revision:
+        """Return the revision of a job file with one job.
+
+        Raises:
+            FileError: the file is wrong, or has a matrix.
+        """
+        first, *others = self.resolve_all(caller, submission).revisions
+        if first.sweep is not None:
+            fact = f"stands for {len(others) + 1} jobs; write the values of one of them into the file"
+            origin = first.job.origin
+            raise FileError(origin.path, [origin.problem(("matrix",), fact)])
+        return first
+
+    def resolve_all(self, caller: Caller, submission: Submission) -> Resolution:
+        """Return the revisions of a job file: one, or one for each job of its matrix."""
+        context, user = self.context, self.context.user(caller)
+        resolver = RevisionResolver(
+            context.daemon, context.store, context.users, context.settings, context.state_dir
+        )
+        return resolver.resolve(user, self._owner_of(user), submission)
+
+    def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
+        """Return what a submission would lead to: the resolved job, its spec, the exact engine arguments.
+
+        Of a matrix it is the first job, with the names and values of all.
+        """
+        context, owner = self.context, self.owner(caller)
+        revisions = self.resolve_all(caller, submission).revisions
+        dependencies.refuse_hopeless(submission, revisions, owner.name, context.store)
+        revision = revisions[0]
+        row, attempt = self.draft(owner, revision, "0"), Attempt(1, 1)
+        request = context.attempt_service.dry_request(row, attempt, "IMAGE")
+        return {
+            "job": json.loads(revision.model_dump_json()),
+            "spec": context.attempt_service.spec_json(row, attempt),
+            "engine": context.daemon.context.executor.plan(request),
+            "warnings": list(revision.warnings),
+            "jobs": [
+                {"name": each.job.name, "values": {} if each.sweep is None else each.sweep.values}
+                for each in revisions
+            ],
+        }
+
+    def owner(self, caller: Caller) -> Owner:
+        """Return the owner of the jobs that a caller submits."""
+        return self._owner_of(self.context.user(caller))
+
+    def draft(self, owner: Owner, revision: Revision, job_id: str) -> JobRow:
+        """Return the row of a job that is not in the store yet."""
+        now = self.context.clock.now()
+        job = Job(
+            id=job_id,
+            state=Preparing(now),
+            grace=revision.job.stop_grace,
+            time_limit=revision.job.resources.time_limit,
+            attempts_max=revision.policy_in_force().ceilings.attempts,
+        )
+        text, labels = revision.model_dump_json(), dict(revision.job.labels)
+        return JobRow(job, revision.job.name, owner, now, revision.job.priority, text, labels)
+
+    def _owner_of(self, user: User) -> Owner:
+        if os.geteuid() != 0:
+            return Owner(os.getuid(), os.getgid(), user.name)
+        if user.uid == 0:
+            run_as = self.context.settings.root_jobs_run_as
+            return Owner(run_as.uid, run_as.gid, user.name)
+        return Owner(user.uid, user.gid, user.name)
+
+    def _accept(
+        self, caller: Caller, owner: Owner, resolution: Resolution, submission: Submission
+    ) -> tuple[JobRow, ...]:
+        """Write the jobs of a submission into the store; a repeated one returns the jobs of the first."""
+        store = self.context.store
+        token = None if submission.token is None else f"{caller.uid}:{submission.token}"
+        known = None if token is None else store.submitted_as(token)
+        if known is not None:
+            return dependencies.members(known, store) or (known,)
+        first, revisions = int(store.next_id()), resolution.revisions
+        rows = [
+            self.draft(owner, _with_matrix_id(revision, str(first)), str(first + number))
+            for number, revision in enumerate(revisions)
+        ]
+        if resolution.limits_queue:
+            self._check_quotas(submission, rows, revisions[0].team)
+        rows = [
+            replace(row, submitted_at=rows[0].submitted_at) for row in rows
+        ]  # they have waited equally long
+        texts = [
+            f"submitted by {row.owner.name}: {one_line(revision.path)}{_matrix_part(revision)}"
+            for row, revision in zip(rows, revisions, strict=True)
+        ]
+        self.context.daemon.submit_all(rows, texts, token)
+        return tuple(rows)
+
+    def _check_quotas(self, submission: Submission, rows: Sequence[JobRow], team: str) -> None:
+        """Check the quotas of waiting jobs again: others may have been submitted since the file was resolved.
+
+        Raises:
+            Refused: the queue has become too long for these jobs.
+        """
+        if facts := queue_full(self.context.daemon.picture(), rows[0].owner.name, team, len(rows)):
+            raise Refused(refusal(submission, facts))
+
+
+def _with_matrix_id(revision: Revision, first: str) -> Revision:
+    """Return a revision with the id of its matrix, which is the id of the first job."""
+    if revision.sweep is None:
+        return revision
+    return revision.model_copy(update={"sweep": revision.sweep.model_copy(update={"id": first})})
+
+
+def _matrix_part(revision: Revision) -> str:
+    sweep = revision.sweep
+    return "" if sweep is None else f" ({sweep.number} of {sweep.count} of its matrix)"

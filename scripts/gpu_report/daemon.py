@@ -87,7 +87,7 @@ class Daemon:
 
     def close(self) -> None:
         """End the daemon and its jobs."""
-        if self.process is None:
+        if self.process is None or self.process.poll() is not None:
             return
         try:
             for job in self.client.jobs(limit=1000):

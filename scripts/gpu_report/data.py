@@ -19,24 +19,24 @@ KINDS: Final = ("causal_lm", "imu_stream", "graph_forecast", "resident_transform
 
 REAL: Final[Mapping[str, Mapping[str, Any]]] = {
     "causal_lm": {"batch_size": 32, "context": 512, "layers": 8, "heads": 8, "width": 512},
-    "imu_stream": {"batch_size": 1024, "stride": 25, "hidden": 256, "layers": 2, "eval_batches": 4},
+    "imu_stream": {"batch_size": 512, "stride": 25, "hidden": 256, "layers": 2, "eval_batches": 4},
     "graph_forecast": {
         "data": "synthetic-stocks",
-        "synthetic_assets": 256,
-        "synthetic_days": 1500,
+        "synthetic_assets": 128,
+        "synthetic_days": 600,
         "window": 60,
         "scales": (2, 5, 10, 20, 30, 40, 50, 60),
         "neighbours": 10,
         "hidden": 256,
         "heads": 8,
-        "batch_size": 16,
+        "batch_size": 8,
         "eval_batches": 4,
     },
     "resident_transformer": {
         "batch_size": 256,
-        "days": 600,
-        "weeks": 480,
-        "months": 120,
+        "days": 300,
+        "weeks": 120,
+        "months": 60,
         "pool": 10,
         "layers": 4,
         "heads": 8,
@@ -96,7 +96,7 @@ TINY: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def plan_of(kind: str, context: Context, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - the plans' own types
+def plan_of(kind: str, context: Context, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - the plans' own types
     """Return the fields of a workload plan; create its data set on first use."""
     chosen = {"kind": kind, **context.sized(REAL, TINY)[kind]}
     if kind in _MAKERS:
@@ -139,7 +139,7 @@ def _molecules(directory: Path, context: Context) -> None:
 
 def _candles(directory: Path, context: Context) -> None:
     """Write price indices with a period of some weeks."""
-    tables, days = context.sized((4, 4200), (2, 700))
+    tables, days = context.sized((2, 2000), (2, 700))
     for number in range(tables):
         draw, close, rows = np.random.default_rng(number), 100.0, ["date,open,high,low,close,volume"]
         for place, day in enumerate(_weekdays(days)):

@@ -87,7 +87,7 @@ def _line(context: Context, arm: Arm, kills: list[int]) -> Finding:
     name = f"{arm.name}, {len(kills)} kills"
     slug = re.sub("[^a-z0-9]+", "-", arm.name.lower())
     reference_job, repeated_job, killed = (
-        Job(context.folder(f"{slug}-{use}"), _spec(context, arm))
+        Job(context.folder(f"{slug}-{use}"), spec_of(context, arm))
         for use in ("reference", "repeated", "killed")
     )
     try:
@@ -116,7 +116,7 @@ def _line(context: Context, arm: Arm, kills: list[int]) -> Finding:
     return measured(name, f"{summary}; not promised", **figures)
 
 
-def _spec(context: Context, arm: Arm) -> AttemptSpec:
+def spec_of(context: Context, arm: Arm) -> AttemptSpec:
     more = context.sized(dict(REAL[arm.kind]), {})
     plan = plan_of(arm.kind, context, **more, steps=STEPS, eval_every=None, log_every=1)
     return context.spec(

@@ -20,7 +20,7 @@ from scripts.gpu_report.report import Finding, measured, not_run
 
 TITLE: Final = "profiles and switches of the five workloads"
 
-EQUAL_STEPS: Final = 20
+EQUAL_STEPS: Final = 10
 """Steps before the timed turns; the loss after them is compared between arms."""
 
 TURN_S: Final = 0.35
@@ -176,7 +176,7 @@ def _row(arm: Arm, base: Arm) -> dict[str, Any]:
         "x baseline": statistics.median(ratios) if ratios else None,
         "evaluation s": evaluation,
         "evaluation x": theirs / evaluation if evaluation and theirs else None,
-        "loss after 20": arm.loss,
+        f"loss after {EQUAL_STEPS}": arm.loss,
         "work": _work(arm, base),
         "precision": effective.get("precision"),
         "fell back": "; ".join(effective.get("fallbacks", [])) or None,

@@ -34,13 +34,13 @@ ORDER: Final = (
 LIMITS_S: Final[Mapping[str, float]] = {
     "exact": 150,
     "near_limit": 300,
-    "fast": 330,
+    "fast": 480,
     "oom": 90,
     "restart": 150,
     "lent": 90,
-    "seen": 30,
+    "seen": 45,
     "hang": 75,
-    "several": 45,
+    "several": 60,
 }
 """Maximum time of each part; the budget may leave less."""
 

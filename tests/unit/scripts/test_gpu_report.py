@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_report import near_limit, near_limit_worker
+from scripts.gpu_report import exact, near_limit, near_limit_worker
 from scripts.gpu_report.context import Context, against_target
+from scripts.gpu_report.data import KINDS, plan_of
 from scripts.gpu_report.fast import LEFT_OUT, arms_of
 from scripts.gpu_report.report import Finding, Part, checked, markdown, measured, not_run, read
 
@@ -106,3 +107,22 @@ def test_the_ablation_restores_one_switch_of_the_baseline_at_a_time(tmp_path: Pa
         changed = {k for k, v in arm.model_dump().items() if v != arms["cuda"].model_dump()[k]} - {"name"}
         assert len(changed) == 1
         assert not changed & LEFT_OUT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sizes_for_a_device_make_valid_specs(kind: str, tmp_path: Path) -> None:
+    on_device = context(tmp_path)
+    for arms in (exact.PROMISED, exact.BESIDE):
+        for arm in (arm for arm in arms if arm.kind == kind):
+            assert exact.spec_of(on_device, arm).accelerator == "cuda"
+    plan = plan_of(kind, on_device, steps=5)
+    for name, profile in arms_of(on_device, kind).items():
+        spec = on_device.spec(plan, profile)
+        assert spec.workload.kind == kind, name
+        assert spec.workload.steps == 5
+
+
+def test_a_smoke_test_on_a_device_has_the_sizes_of_a_rehearsal(tmp_path: Path) -> None:
+    assert context(tmp_path, tiny=True).sized("real", "tiny") == "tiny"
+    assert context(tmp_path, rehearsal=True).sized("real", "tiny") == "tiny"
+    assert context(tmp_path).sized("real", "tiny") == "real"

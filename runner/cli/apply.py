@@ -12,8 +12,8 @@ import click
 
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
-from runner.cli.options import as_json, check_optional_ref, complete_names, count_from, the_job
-from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json, check_optional_ref, complete_names, count_from, the_job
 from runner.cli.submit import read
 from runner.client.client import find_or_start
 from runner.client.http import quote_path

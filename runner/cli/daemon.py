@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
-from runner.cli.options import as_json
-from runner.cli.output import complain, say, say_json
+from runner.cli.console import complain, say, say_json
+from runner.cli.parameters import as_json
 from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, NoDaemon, wait_until_gone
 from runner.client.client import find
 

@@ -15,8 +15,8 @@ from typing import Final
 import click
 
 from runner.base.errors import UsageError
-from runner.cli.options import as_json
-from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json
 from runner.client.autostart import NoDaemon, state_dir
 from runner.client.client import find
 from runner.files.datasets import DATA_SETS, NAMES, DataSet, dataset_dir, is_prepared
@@ -142,7 +142,7 @@ def _megabytes(chosen: DataSet) -> str:
 def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
     from rich.table import Table  # noqa: PLC0415
 
-    from runner.cli.tables import stdout  # noqa: PLC0415  only a terminal pays for it
+    from runner.cli.job_tables import stdout  # noqa: PLC0415  only a terminal pays for it
 
     table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
     for chosen, ready in rows:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli.options import as_json, count_from, perhaps_a_job
-from runner.cli.output import complain, harmless, leave_with_reader, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, harmless, leave_with_reader, on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json, count_from, perhaps_a_job
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import codecs
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from runner.cli import text as render
-from runner.cli.output import say, say_json, takes_escapes
+from runner.cli import formatting
+from runner.cli.console import say, say_json, takes_escapes
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PlainView:
         at = progress.get("time", 0.0)
         if self._shown_at is None or abs(at - self._shown_at) >= PLAIN_EVERY_S:
             self._shown_at = at
-            say(render.progress_line(progress, eta_s))
+            say(formatting.progress_line(progress, eta_s))
 
 
 class JsonView:
@@ -105,7 +105,7 @@ class ReportedState:
         self.attempts = 0  # whose end was told
         self.build_offset = 0
         self.build_open = True
-        self.pace = render.RateEstimate()
+        self.pace = formatting.RateEstimate()
         self._quiet_since: float | None = None
         self._hinted = False
         self._rest = ""
@@ -118,12 +118,12 @@ class ReportedState:
             if attempt["ended_at"] and attempt["number"] > self.attempts:
                 self.attempts = attempt["number"]
                 if job["outcome"] is None or attempt is not job["attempts"][-1]:  # else the end says it
-                    lines.append(render.attempt_line(attempt))
+                    lines.append(formatting.attempt_line(attempt))
         state = (job["state"], job["attempt"])
         if state != self.state and job["state"] not in {"finished", "held"}:
-            lines.append(render.state_line(job))
+            lines.append(formatting.state_line(job))
         if self.state is None or state[1] != self.state[1]:
-            self.pace = render.RateEstimate()
+            self.pace = formatting.RateEstimate()
         self.state = state
         return lines + self._hint(job)
 
@@ -156,8 +156,8 @@ def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int
     with _view(as_json=as_json) as view:
         job = follow(client, ref, view)
     if not as_json:
-        say(render.end_line(job))
-    return render.exit_code(job)
+        say(formatting.end_line(job))
+    return formatting.exit_code(job)
 
 
 def follow(client: Client, ref: str, view: View) -> JobDetail:
@@ -194,7 +194,7 @@ def _view(*, as_json: bool) -> View:
     if as_json:
         return JsonView()
     if takes_escapes():
-        from runner.cli.live import LiveView  # noqa: PLC0415  loads rich
+        from runner.cli.live_progress import LiveView  # noqa: PLC0415  loads rich
 
         return LiveView()
     return PlainView()

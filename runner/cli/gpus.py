@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from runner.cli import text as render
-from runner.cli.options import as_json
-from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.cli import formatting
+from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
 
@@ -60,7 +60,7 @@ def _print(devices: list[Device], *, as_json: bool) -> None:
         else:
             say_row(*plain_cells(device))
     if devices and not as_json and on_terminal():
-        from runner.cli.tables import print_cells  # noqa: PLC0415  loads rich
+        from runner.cli.job_tables import print_cells  # noqa: PLC0415  loads rich
 
         print_cells(COLUMNS, [cells(device, time.time()) for device in devices], SPARE)
 
@@ -121,10 +121,10 @@ def cells(device: Device, now: float) -> Iterator[str]:
     yield _known(device["temperature_c"], "C")
     yield _known(device["power_w"], "W")
     yield device["state"]
-    yield render.age(device["since"], now)
+    yield formatting.age(device["since"], now)
     has = ", ".join(holders(device))
     reason = "" if device["state"] == "lent" else device["reason"]  # which is who has it
-    yield "; ".join(each for each in (has, render.intruders(device), reason) if each) or "-"
+    yield "; ".join(each for each in (has, formatting.intruders(device), reason) if each) or "-"
 
 
 def plain_cells(device: Device) -> Iterator[object]:

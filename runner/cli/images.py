@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli.options import as_json
-from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +173,7 @@ def _cells(row: Row) -> tuple[object, ...]:
 def _print_table(rows: tuple[Row, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415
 
-    from runner.cli.tables import stdout  # noqa: PLC0415  only a terminal pays for it
+    from runner.cli.job_tables import stdout  # noqa: PLC0415  only a terminal pays for it
 
     table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
     for row in rows:

@@ -4,9 +4,9 @@ import time
 
 import click
 
-from runner.cli import text as render
-from runner.cli.options import as_json, count_from, perhaps_a_sweep, the_job
-from runner.cli.output import complain, on_terminal, say_json, say_row
+from runner.cli import formatting
+from runner.cli.console import complain, on_terminal, say_json, say_row
+from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job
 from runner.client.client import find_or_start
 
 
@@ -50,12 +50,12 @@ def list_jobs(  # noqa: PLR0913  one per option
         for job in jobs:
             say_json(job)
     elif on_terminal():
-        from runner.cli.tables import print_jobs  # noqa: PLC0415  loads rich
+        from runner.cli.job_tables import print_jobs  # noqa: PLC0415  loads rich
 
         print_jobs(jobs, time.time())
     else:
         for job in jobs:
-            say_row(*render.list_cells(job))
+            say_row(*formatting.list_cells(job))
 
 
 @click.command()
@@ -70,11 +70,11 @@ def show(job: str, *, as_json: bool) -> None:
     if as_json:
         say_json(detail)
     elif on_terminal():
-        from runner.cli.tables import print_job  # noqa: PLC0415  loads rich
+        from runner.cli.job_tables import print_job  # noqa: PLC0415  loads rich
 
         print_job(detail, time.time())
     else:
-        for fact in render.facts(detail):
+        for fact in formatting.facts(detail):
             say_row(*fact)
         for attempt in detail["attempts"]:
-            say_row("attempt", *render.attempt_cells(attempt))
+            say_row("attempt", *formatting.attempt_cells(attempt))

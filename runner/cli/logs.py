@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli.options import as_json, count_from, the_job
-from runner.cli.output import complain, leave_with_reader, say_json
+from runner.cli.console import complain, leave_with_reader, say_json
+from runner.cli.parameters import as_json, count_from, the_job
 from runner.client.client import Client, LogChunk, find_or_start
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _tell_end(job: JobSummary, ref: str) -> None:
     if job["state"] == "held":
         complain(f"{ref}: is held; runner release {ref} lets it go on, and runner policy explain says why")
     elif job["outcome"] not in {None, "succeeded"}:
-        from runner.cli.text import state_line  # noqa: PLC0415  most logs are not followed to such an end
+        from runner.cli.formatting import state_line  # noqa: PLC0415  most logs are not followed to such an end
 
         complain(state_line(job))
 

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import click
 
 from runner.base.errors import RunnerError, Unavailable, UsageError
-from runner.cli.output import INTERRUPTED, READER_GONE, complain, complain_of, discard
+from runner.cli.console import INTERRUPTED, READER_GONE, complain, complain_of, discard
 
 COMMANDS: Final = {
     "submit": "runner.cli.submit:submit",
@@ -24,18 +24,18 @@ COMMANDS: Final = {
     "logs": "runner.cli.logs:logs",
     "events": "runner.cli.events:events",
     "wait": "runner.cli.wait:wait",
-    "cancel": "runner.cli.control:cancel",
-    "kill": "runner.cli.control:kill",
-    "restart": "runner.cli.control:restart",
+    "cancel": "runner.cli.job_control:cancel",
+    "kill": "runner.cli.job_control:kill",
+    "restart": "runner.cli.job_control:restart",
     "apply": "runner.cli.apply:apply",
     "rollback": "runner.cli.apply:rollback",
     "revisions": "runner.cli.apply:revisions",
-    "hold": "runner.cli.control:hold",
-    "release": "runner.cli.control:release",
+    "hold": "runner.cli.job_control:hold",
+    "release": "runner.cli.job_control:release",
     "schedule": "runner.cli.schedule:schedule",
-    "validate": "runner.cli.jobfile:commands",
-    "schema": "runner.cli.jobfile:commands",
-    "init": "runner.cli.jobfile:commands",
+    "validate": "runner.cli.job_file:commands",
+    "schema": "runner.cli.job_file:commands",
+    "init": "runner.cli.job_file:commands",
     "policy": "runner.cli.policy:policy",
     "gpus": "runner.cli.gpus:gpus",
     "images": "runner.cli.images:images",

@@ -9,8 +9,8 @@ import click
 
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, one_line
-from runner.cli.options import as_json, check_ref, check_refs, count_from
-from runner.cli.output import complain, complain_of, say, say_json, say_row
+from runner.cli.console import complain, complain_of, say, say_json, say_row
+from runner.cli.parameters import as_json, check_ref, check_refs, count_from
 from runner.client.client import find_or_start
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.shell_completion import CompletionItem
 
-from runner.cli.options import as_json
-from runner.cli.output import on_terminal, say, say_json, say_row
+from runner.cli.console import on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +151,7 @@ def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> N
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from runner.cli.tables import stdout  # noqa: PLC0415  only a terminal pays for it
+    from runner.cli.job_tables import stdout  # noqa: PLC0415  only a terminal pays for it
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:

@@ -5,8 +5,8 @@ from typing import Any, Final
 import click
 
 from runner.base.errors import RunnerError
-from runner.cli.options import as_json
-from runner.cli.output import complain, complain_of, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, complain_of, on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli.options import as_json
-from runner.cli.output import complain, on_terminal, say_json, say_row
+from runner.cli.console import complain, on_terminal, say_json, say_row
+from runner.cli.parameters import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

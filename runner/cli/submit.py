@@ -7,8 +7,7 @@ from typing import Any, Final
 import click
 
 from runner.base.errors import RunnerError, UsageError
-from runner.cli.options import as_json, check_ref, check_text
-from runner.cli.output import (
+from runner.cli.console import (
     INTERRUPTED,
     complain,
     complain_of,
@@ -18,6 +17,7 @@ from runner.cli.output import (
     say_json,
     say_row,
 )
+from runner.cli.parameters import as_json, check_ref, check_text
 from runner.client.client import Client, find_or_start
 
 MAX_FILE_BYTES: Final = 1024 * 1024

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from runner.base.errors import RunnerError
-from runner.cli import table as frames
-from runner.cli.options import as_json
-from runner.cli.output import complain, on_terminal, say_json, takes_escapes
-from runner.cli.text import RateEstimate
+from runner.cli import top_screen as frames
+from runner.cli.console import complain, on_terminal, say_json, takes_escapes
+from runner.cli.formatting import RateEstimate
+from runner.cli.parameters import as_json
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import click
 
-from runner.cli import table as frames
-from runner.cli.options import as_json, seconds_of_unit
-from runner.cli.output import complain, harmless, on_terminal, say_json, say_row
-from runner.cli.table import Cell, Section
+from runner.cli import top_screen as frames
+from runner.cli.console import complain, harmless, on_terminal, say_json, say_row
+from runner.cli.parameters import as_json, seconds_of_unit
 from runner.cli.top import style
+from runner.cli.top_screen import Cell, Section
 from runner.client.client import find_or_start
 
 Json = dict[str, Any]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from runner.cli import text as render
-from runner.cli.options import as_json, seconds, the_jobs
-from runner.cli.output import complain, say, say_json
+from runner.cli import formatting
+from runner.cli.console import complain, say, say_json
+from runner.cli.parameters import as_json, seconds, the_jobs
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float 
     if as_json:
         say_json(job)
     else:
-        say(render.end_line(job) if done else f"{render.state_line(job)}; still, after --timeout")
-    return render.exit_code(job) if done else TIMED_OUT
+        say(formatting.end_line(job) if done else f"{formatting.state_line(job)}; still, after --timeout")
+    return formatting.exit_code(job) if done else TIMED_OUT
 
 
 def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, JobDetail]:

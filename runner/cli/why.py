@@ -2,8 +2,8 @@
 
 import click
 
-from runner.cli.options import as_json, the_job
-from runner.cli.output import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.parameters import as_json, the_job
 from runner.client.client import find_or_start
 
 

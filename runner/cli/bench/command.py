@@ -13,15 +13,15 @@ import click
 
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import open_source
-from runner.cli.output import complain, say
+from runner.cli.console import complain, say
 from runner.cli.wait import await_end
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runner.cli.bench.arms import BenchmarkJob, Variant
     from runner.cli.bench.comparison import Measurement, Row
+    from runner.cli.bench.variants import BenchmarkJob, Variant
     from runner.client.types import JobDetail
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report: a program writes it, and may write nonsense
@@ -54,8 +54,8 @@ def bench(  # noqa: PLR0913  one per option
     is put aside.  The jobs go through the daemon one after the other, arm by arm and round
     by round.  Ratios are against the first profile; the table says where metrics differ.
     """
-    from runner.cli.bench import arms as comparison_arms  # noqa: PLC0415  as below
     from runner.cli.bench import comparison, machine  # noqa: PLC0415  pydantic: only this command pays
+    from runner.cli.bench import variants as comparison_arms  # noqa: PLC0415  as below
 
     base = comparison_arms.base(what, steps)
     chosen, skipped = _chosen(base, profiles.split(","), ablate=ablate)
@@ -72,7 +72,7 @@ def bench(  # noqa: PLR0913  one per option
 
 
 def _chosen(base: BenchmarkJob, names: list[str], *, ablate: bool) -> tuple[list[Variant], dict[str, str]]:
-    from runner.cli.bench import arms as comparison_arms  # noqa: PLC0415  as above
+    from runner.cli.bench import variants as comparison_arms  # noqa: PLC0415  as above
 
     arms = comparison_arms.variants(names)
     if not ablate:
@@ -100,8 +100,8 @@ def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
     Raises:
         Unavailable: it did not succeed, or its reports cannot be read; nothing can be compared then.
     """
-    from runner.cli.bench import arms as comparison_arms  # noqa: PLC0415  as below
     from runner.cli.bench import comparison  # noqa: PLC0415  as above
+    from runner.cli.bench import variants as comparison_arms  # noqa: PLC0415  as below
 
     answer = client.submit(base.path, comparison_arms.text(base, arm), comparison_arms.job_name(base, arm))
     job_id = answer["job"]["id"]

@@ -2,7 +2,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from runner.cli.main import COMMANDS, cli
-from runner.cli.options import complete_names
+from runner.cli.parameters import complete_names
 from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 

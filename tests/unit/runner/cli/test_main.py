@@ -45,7 +45,7 @@ def test_submit_loads_click_and_the_standard_library_and_nothing_else(api: FakeA
     assert {name for name in modules if name.partition(".")[0] == "runner"} == {
         "runner", "runner.client", "runner.client.client", "runner.base", "runner.base.errors",
         "runner.client.autostart", "runner.client.http",
-        "runner.cli", "runner.cli.main", "runner.cli.options", "runner.cli.output", "runner.cli.submit",
+        "runner.cli", "runner.cli.main", "runner.cli.parameters", "runner.cli.console", "runner.cli.submit",
     }  # fmt: skip
     assert api.jobs["000001"]["name"] == "train"
 

@@ -20,7 +20,7 @@ import pytest
 
 from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
-from tests.unit.runner.cli.test_frames import a_job, an_overview
+from tests.unit.runner.cli.test_top_screen import a_job, an_overview
 
 RUNNER = (sys.executable, "-m", "runner.cli.main")
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"

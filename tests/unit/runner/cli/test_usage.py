@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.table import table
+from runner.cli.top_screen import table
 from runner.cli.usage import section, there
 from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke

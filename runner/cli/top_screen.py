@@ -10,8 +10,8 @@ import unicodedata
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from runner.cli import text as render
-from runner.cli.output import harmless
+from runner.cli import formatting
+from runner.cli.console import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -94,7 +94,7 @@ def frame(
     ``etas`` are seconds to the end by job id, where somebody has looked often enough to know.
     """
     width, height = size
-    now = render.unix(overview["at"])
+    now = formatting.unix(overview["at"])
     sections = [
         devices(overview, style),
         jobs(overview, now, etas or {}),
@@ -152,7 +152,7 @@ def _whose(device: Json, state: str, holders: Iterable[Json]) -> Cell:
     """Return who has a device, and who else is on it; or why nobody has it."""
     if state != "lent":
         return Cell(_text(device.get("reason")))
-    strangers = render.intruders(device)
+    strangers = formatting.intruders(device)
     return Cell(_text("; ".join(filter(None, (_owners(holders), strangers)))), "31" if strangers else "")
 
 
@@ -217,13 +217,13 @@ def _job(job: Json, now: float, etas: Mapping[str, float], names: Mapping[str, s
         Cell(_text(job["owner"])),
         Cell(state, colour),
         Cell(_text(job["attempt"]), right=True),
-        Cell(render.steps(job.get("progress")), right=True),
-        Cell("-" if rate is None else render.count(rate), right=True),
+        Cell(formatting.steps(job.get("progress")), right=True),
+        Cell("-" if rate is None else formatting.count(rate), right=True),
         Cell("-" if wait is None else f"{wait:.0%}", _high(wait), right=True),
         Cell("-" if util is None else f"{util:.0f}%", _low(None if util is None else util / 100), right=True),
         Cell("-" if job.get("memory") is None else f"{job['memory']:.0%}", right=True),
-        Cell(render.age(job.get("started_at") or job["since"], now), right=True),
-        Cell(render.duration(etas[job["id"]]) if job["id"] in etas else "-", right=True),
+        Cell(formatting.age(job.get("started_at") or job["since"], now), right=True),
+        Cell(formatting.duration(etas[job["id"]]) if job["id"] in etas else "-", right=True),
         _place(job, names),
     )
 
@@ -240,7 +240,7 @@ def _state(job: Json, progress: Json, now: float) -> tuple[str, str]:
     """Return where a job stands: what it is doing if that is not training, and whether it is silent."""
     state, phase = str(job["state"]), progress.get("phase", "train")
     if state == "running" and progress and now - progress.get("time", now) >= QUIET_S:
-        return f"silent {render.duration(now - progress['time'])}", "33"
+        return f"silent {formatting.duration(now - progress['time'])}", "33"
     if state == "running" and phase != "train":
         return _text(phase), "36"
     return state, STATE_COLOURS.get(state, "")
@@ -262,8 +262,8 @@ def _waiting(job: Json, now: float) -> tuple[Cell, ...]:
         Cell(_text(job["owner"])),
         Cell(_text(wants.get("gpus")), right=True),
         Cell("-" if wants.get("cpus") is None else f"{wants['cpus']:g}", right=True),
-        Cell(render.age(job["since"], now), right=True),
-        Cell("-" if starts is None else f"in {render.duration(render.unix(starts) - now)}", right=True),
+        Cell(formatting.age(job["since"], now), right=True),
+        Cell("-" if starts is None else f"in {formatting.duration(formatting.unix(starts) - now)}", right=True),
         Cell(_text(job["why"])),
     )
 

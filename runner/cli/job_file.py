@@ -10,8 +10,8 @@ import click
 
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Problem, one_line, open_target, read_source
-from runner.cli.options import as_json
-from runner.cli.output import complain, complain_of, say, say_json
+from runner.cli.console import complain, complain_of, say, say_json
+from runner.cli.parameters import as_json
 
 if TYPE_CHECKING:
     from runner.files.job.model import JobFile

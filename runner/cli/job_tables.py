@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runner.cli import text as render
-from runner.cli.output import harmless, takes_escapes
+from runner.cli import formatting
+from runner.cli.console import harmless, takes_escapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -91,10 +91,10 @@ def print_job(job: JobDetail, now: float, console: Console | None = None) -> Non
     """Print what is known about one job, and its attempts."""
     console = console or stdout()
     grid = Table.grid(padding=(0, 2))
-    for name, value in render.facts(job):
+    for name, value in formatting.facts(job):
         text = str(value)
         if name in {"since", "submitted"}:
-            text += f" ({render.age(text, now)} ago)"
+            text += f" ({formatting.age(text, now)} ago)"
         grid.add_row(Text(name, "bold"), Text(harmless(text), COLOURS.get(text, "")))
     console.print(grid)
     if job["attempts"]:
@@ -105,25 +105,25 @@ def print_job(job: JobDetail, now: float, console: Console | None = None) -> Non
 def attempts_table(job: JobDetail) -> Table:
     """Return one row per attempt; ``make demo`` ends with it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in render.ATTEMPT_COLUMNS:
+    for column in formatting.ATTEMPT_COLUMNS:
         if column != "placed":
             table.add_column(column.replace("_", " ").upper(), no_wrap=column != "verdict")
     for attempt in job["attempts"]:
-        cells = zip(render.ATTEMPT_COLUMNS, render.attempt_cells(attempt), strict=True)
+        cells = zip(formatting.ATTEMPT_COLUMNS, formatting.attempt_cells(attempt), strict=True)
         table.add_row(*(_cell(value) for column, value in cells if column != "placed"))
     return table
 
 
 def _job_cells(job: JobSummary, now: float) -> list[Text]:
-    word = render.state_word(job)
+    word = formatting.state_word(job)
     return [
         _cell(job["id"]),
         _cell(job["name"]),
         _cell(job["owner"]),
         Text(word, COLOURS.get(word, "")),
         _cell(job["attempt"]),
-        _cell(render.progress_share(job)),
-        _cell(render.age(job["since"], now)),
+        _cell(formatting.progress_share(job)),
+        _cell(formatting.age(job["since"], now)),
         Text(harmless(job["why"], keep="\n")),
     ]
 

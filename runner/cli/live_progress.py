@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from runner.cli import text as render
-from runner.cli.output import harmless
+from runner.cli import formatting
+from runner.cli.console import harmless
 
 if TYPE_CHECKING:
     from typing import Self
@@ -43,10 +43,10 @@ class LiveView:
         if job["state"] == "preparing":
             return
         if progress is None or job["state"] != "running":
-            self._show(harmless(render.state_line(job)))
+            self._show(harmless(formatting.state_line(job)))
         else:
             done, total = progress.get("step", 0), progress.get("total_steps")
-            self._show(render.progress_line(progress, eta_s), done, total)
+            self._show(formatting.progress_line(progress, eta_s), done, total)
 
     def _show(self, text: str, done: int = 0, total: int | None = None) -> None:
         self._progress.update(self._bar, description=text, completed=done, total=total)

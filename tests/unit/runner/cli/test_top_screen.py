@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.cli import table as frames
-from runner.cli.table import Style, frame
+from runner.cli import top_screen as frames
+from runner.cli.top_screen import Style, frame
 
 AT = "2030-01-01T12:00:00.000Z"
 NOW = 1893499200.0

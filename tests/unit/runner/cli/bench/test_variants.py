@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.cli.bench import arms as comparison_arms
-from runner.cli.bench.arms import SMALL, Variant, ablations, base, job_name, text, variants
+from runner.cli.bench import variants as comparison_arms
+from runner.cli.bench.variants import SMALL, Variant, ablations, base, job_name, text, variants
 from runner.files.job.load import parse_job
 
 

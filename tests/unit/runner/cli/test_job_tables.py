@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from rich.console import Console
 
-from runner.cli.live import LiveView
-from runner.cli.tables import print_job, print_jobs
-from runner.cli.text import unix
+from runner.cli.formatting import unix
+from runner.cli.job_tables import print_job, print_jobs
+from runner.cli.live_progress import LiveView
 from tests.fakes.daemon.api import AT, a_job, an_attempt, ended
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@ from typing import cast
 
 import pytest
 
-from runner.cli import text as render
-from runner.cli.output import harmless
-from runner.cli.text import RateEstimate
+from runner.cli import formatting as render
+from runner.cli.console import harmless
+from runner.cli.formatting import RateEstimate
 from runner.client.types import AttemptResponse, JobDetail, ProgressResponse
 from tests.fakes.daemon.api import a_job, an_attempt, ended
 

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from runner.base.errors import RunnerError, Unavailable
-from runner.cli import text as render
-from runner.cli.options import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
-from runner.cli.output import complain, complain_of, say, say_json
+from runner.cli import formatting
+from runner.cli.console import complain, complain_of, say, say_json
+from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.client.client import Client, find_or_start
 
 
@@ -72,7 +72,7 @@ def _cancel_each(client: Client, jobs: tuple[str, ...], *, as_json: bool) -> int
 
 
 def _tell_cancelled(answer: dict[str, Any], *, as_json: bool) -> None:
-    line = render.state_line(answer["job"])
+    line = formatting.state_line(answer["job"])
     _tell(answer, line if answer["changed"] else f"{line}; nothing changed", as_json=as_json)
 
 
@@ -122,7 +122,7 @@ def restart(job: str, *, start: str | int, as_json: bool) -> None:
 def hold(job: str, *, as_json: bool) -> None:
     """Stop a job without ending it: it may save, then it waits for "runner release"."""
     answer = find_or_start(complain).act(job, "hold", {})
-    _tell(answer, render.state_line(answer["job"]), as_json=as_json)
+    _tell(answer, formatting.state_line(answer["job"]), as_json=as_json)
 
 
 @click.command()

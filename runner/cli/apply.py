@@ -19,7 +19,7 @@ from runner.client.client import find_or_start
 from runner.client.http import quote_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from runner.client.client import Client
 
@@ -148,9 +148,7 @@ def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
     if not answer["changes"]:
         yield f"{answer['job']['name']}: nothing differs"
         return
-    yield from _table(
-        [("FIELD", "NOW", "THEN", "CLASS", "WHY"), *map(_cells, answer["changes"])],
-    )
+    yield from _format_rows(("FIELD", "NOW", "THEN", "CLASS", "WHY"), map(_cells, answer["changes"]))
     same = "the same bits come out" if answer["same_bits"] else "other bits come out"
     yield f"class {answer['class']}: {same}"
     yield ""
@@ -202,12 +200,11 @@ def _checkpoint(facts: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (f"of step {step}", f"{age:.0f} s old" if age is not None else "", fits)))
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows as lines, columns under each other; the last one is as long as it is."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield "  ".join([*cells, row[-1]]).rstrip()
+def _format_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows as lines below the names of their columns, however wide they are."""
+    from runner.cli.table import UNLIMITED, format_table, make_table  # noqa: PLC0415  loads dataclasses
+
+    return format_table(make_table(columns, rows), UNLIMITED)
 
 
 # --- Back ---------------------------------------------------------------------------------------------
@@ -248,7 +245,7 @@ def revisions(job: str, *, as_json: bool) -> None:
             say_row(each["number"], mark, *_revision(each))
         return
     rows = [[f"{each['number']}{' *' if each['present'] else ''}", *_revision(each)] for each in found]
-    for line in _table([["REVISION", "AT", "BY", "LINEAGE", "WHY"], *rows]):
+    for line in _format_rows(("REVISION", "AT", "BY", "LINEAGE", "WHY"), rows):
         say(line)
 
 

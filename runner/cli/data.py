@@ -140,11 +140,7 @@ def _megabytes(chosen: DataSet) -> str:
 
 
 def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
-    from rich.table import Table  # noqa: PLC0415
+    from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
 
-    from runner.cli.job_tables import stdout  # noqa: PLC0415  only a terminal pays for it
-
-    table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
-    for chosen, ready in rows:
-        table.add_row(chosen.name, "yes" if ready else "", _megabytes(chosen), chosen.title)
-    stdout().print(table)
+    cells = [(each.name, "yes" if ready else "-", _megabytes(each), each.title) for each, ready in rows]
+    print_table(make_table(COLUMNS, cells))

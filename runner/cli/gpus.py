@@ -60,9 +60,9 @@ def _print(devices: list[Device], *, as_json: bool) -> None:
         else:
             say_row(*plain_cells(device))
     if devices and not as_json and on_terminal():
-        from runner.cli.job_tables import print_cells  # noqa: PLC0415  loads rich
+        from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
 
-        print_cells(COLUMNS, [cells(device, time.time()) for device in devices], SPARE)
+        print_table(make_table(COLUMNS, [cells(device, time.time()) for device in devices], SPARE))
 
 
 @gpus.command()

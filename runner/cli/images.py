@@ -171,14 +171,13 @@ def _cells(row: Row) -> tuple[object, ...]:
 
 
 def _print_table(rows: tuple[Row, ...]) -> None:
-    from rich.table import Table  # noqa: PLC0415
+    from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
 
-    from runner.cli.job_tables import stdout  # noqa: PLC0415  only a terminal pays for it
+    print_table(make_table(COLUMNS, [_table_cells(row) for row in rows]))
 
-    table = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        size = f"{row.size_bytes / GIB:.1f} GiB"
-        tag = next((tag for tag in row.tags if not tag.endswith(":current")), "-")
-        current = "yes" if row.current else ""
-        table.add_row(row.id[7:19], row.kind, row.accelerator, size, row.created, current, tag)
-    stdout().print(table)
+
+def _table_cells(row: Row) -> tuple[str, ...]:
+    size = f"{row.size_bytes / GIB:.1f} GiB"
+    tag = next((tag for tag in row.tags if not tag.endswith(":current")), "-")
+    current = "yes" if row.current else "-"
+    return row.id[7:19], row.kind, row.accelerator, size, row.created, current, tag

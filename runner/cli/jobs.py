@@ -50,7 +50,7 @@ def list_jobs(  # noqa: PLR0913  one per option
         for job in jobs:
             say_json(job)
     elif on_terminal():
-        from runner.cli.job_tables import print_jobs  # noqa: PLC0415  loads rich
+        from runner.cli.job_tables import print_jobs  # noqa: PLC0415  only a terminal pays for it
 
         print_jobs(jobs, time.time())
     else:
@@ -70,7 +70,7 @@ def show(job: str, *, as_json: bool) -> None:
     if as_json:
         say_json(detail)
     elif on_terminal():
-        from runner.cli.job_tables import print_job  # noqa: PLC0415  loads rich
+        from runner.cli.job_tables import print_job  # noqa: PLC0415  only a terminal pays for it
 
         print_job(detail, time.time())
     else:

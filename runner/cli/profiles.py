@@ -148,14 +148,6 @@ def _explained(said: ProfileSetting) -> dict[str, object]:
 
 
 def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
 
-    from runner.cli.job_tables import stdout  # noqa: PLC0415  only a terminal pays for it
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=column not in {"WHY", "FOR"})
-    for row in rows:
-        table.add_row(*map(Text, row))
-    stdout().print(table)
+    print_table(make_table(columns, rows))

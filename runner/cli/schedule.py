@@ -11,6 +11,7 @@ from runner.client.client import find_or_start
 from runner.client.http import quote_path
 
 PATH: Final = "/v1/schedules"
+COLUMNS: Final = ("ID", "NAME", "OWNER", "STATE", "CRON", "ZONE", "NEXT", "LAST")
 
 
 def check_schedule(ctx: click.Context, param: click.Parameter, given: Any) -> Any:  # noqa: ANN401  one or many
@@ -53,7 +54,9 @@ def list_schedules(*, every: bool, as_json: bool) -> None:
     elif not rows:
         say("no schedules: a job file with the section schedule makes one, handed to runner submit")
     else:
-        _table([("ID", "NAME", "OWNER", "STATE", "CRON", "ZONE", "NEXT", "LAST"), *rows])
+        from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
+
+        print_table(make_table(COLUMNS, rows))
 
 
 @schedule.command()
@@ -169,11 +172,3 @@ def _came(occasion: dict[str, Any]) -> str:
     word = occasion["state"].replace("_", " ")
     said = f"{word} as job {occasion['job']}" if occasion["job"] else word
     return f"{said}: {occasion['text']}" if occasion["text"] else said
-
-
-def _table(rows: list[tuple[object, ...]]) -> None:
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]) - 1)]
-    for row in cells:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        say("  ".join([*padded, row[-1]]).rstrip())

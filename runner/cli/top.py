@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from runner.base.errors import RunnerError
-from runner.cli import top_screen as frames
 from runner.cli.console import complain, on_terminal, say_json, takes_escapes
 from runner.cli.formatting import RateEstimate
 from runner.cli.parameters import as_json
+from runner.cli.table import terminal_style
+from runner.cli.top_screen import format_screen
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def top(*, once: bool, as_json: bool) -> None:
         say_json(ask(client))
     elif once or not takes_escapes():
         size = (shutil.get_terminal_size().columns, 0) if on_terminal() else (10_000, 0)
-        click.echo("\n".join(frames.frame(ask(client), size, style())))
+        click.echo("\n".join(format_screen(ask(client), size, terminal_style())))
     else:
         Screen(client).run()
 
@@ -70,18 +71,12 @@ def ask(client: Client, wait_s: float = 0.0) -> Json:
     return overview
 
 
-def style() -> frames.Style:
-    """Return what standard output can show."""
-    colour = takes_escapes() and not os.environ.get("NO_COLOR")
-    return frames.Style(colour, (sys.stdout.encoding or "").lower().startswith("utf"))
-
-
 class Screen:
     """The terminal while it is ours."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._style = style()
+        self._style = terminal_style()
         self._paces: dict[tuple[str, int], RateEstimate] = {}
         self._overview: Json | None = None
         self._problem = ""
@@ -130,7 +125,7 @@ class Screen:
         if overview is None:
             return
         height = columns.lines - 1 if self._problem else columns.lines
-        lines = frames.frame(overview, (columns.columns, height), self._style, self._etas(overview))
+        lines = format_screen(overview, (columns.columns, height), self._style, self._etas(overview))
         if self._problem:
             lines = [
                 *lines,

@@ -1,17 +1,16 @@
-"""One screen of ``runner top`` as lines of text: what fits, in the order of what matters.
+"""The screen of ``runner top`` as lines of text.
 
-Pure: an overview and a size go in, lines come out.  No line is wider than the screen, and no frame
-higher; what does not fit is counted.  Colours are SGR codes of the eight that every terminal has.
+An overview and a size go in, lines come out. No line is wider than the screen, and no screen is higher
+than it may be: rows that do not fit are counted.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from runner.cli import formatting
 from runner.cli.console import harmless
+from runner.cli.table import BOLD, PLAIN, STATE_COLOURS, Cell, Style, Table, format_line, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,74 +18,12 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 GIB: Final = 1024**3
-LAST_COLUMN: Final = 16
-"""What should be left to the last column of a table."""
 
 QUIET_S: Final = 60.0
 """A report older than this is no longer the pace of a job."""
 
-STATE_COLOURS: Final = {
-    "lent": "32", "running": "32", "starting": "32", "free": "", "stopping": "33", "held": "33",
-    "dirty": "33", "preparing": "36", "foreign": "31", "quarantined": "31", "drained": "33",
-}  # fmt: skip
 
-
-class Style(NamedTuple):
-    """What a terminal can show."""
-
-    colour: bool = False
-    blocks: bool = False  # characters beyond ASCII
-
-
-PLAIN: Final = Style()
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A text and its colour; ``right``: of numbers."""
-
-    text: str
-    colour: str = ""
-    right: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table: the last column takes what is left of the width."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    more: int = 0  # rows that are not even here
-    empty: str = ""
-    spare: tuple[str, ...] = ()  # columns that a narrow screen does without, the least missed first
-
-    @property
-    def lines(self) -> int:
-        """How many lines all of it takes."""
-        return len(self.rows) + 1 + (self.more > 0) if self.rows else 1
-
-    def narrowed(self, width: int) -> Section:
-        """Return as many columns as leave the last one some room."""
-        for name in self.spare:
-            if sum(self.widths()[:-1]) + 2 * len(self.columns) + LAST_COLUMN <= width:
-                break
-            self = self._without(self.columns.index(name))  # noqa: PLW0642  one column less each time
-        return self
-
-    def widths(self) -> list[int]:
-        """Return how wide each column must be."""
-        return [
-            max(_width(column), *(_width(row[number].text) for row in self.rows))
-            for number, column in enumerate(self.columns)
-        ]
-
-    def _without(self, number: int) -> Section:
-        rows = tuple((*row[:number], *row[number + 1 :]) for row in self.rows)
-        return replace(self, columns=(*self.columns[:number], *self.columns[number + 1 :]), rows=rows)
-
-
-def frame(
+def format_screen(
     overview: Json, size: tuple[int, int], style: Style = PLAIN, etas: Mapping[str, float] | None = None
 ) -> list[str]:
     """Return the lines of one screen of ``size`` (columns, lines); a height of 0 is no limit.
@@ -95,20 +32,20 @@ def frame(
     """
     width, height = size
     now = formatting.unix(overview["at"])
-    sections = [
-        devices(overview, style),
-        jobs(overview, now, etas or {}),
-        queue(overview, now),
+    tables = [
+        make_device_table(overview, style),
+        make_job_table(overview, now, etas or {}),
+        make_queue_table(overview, now),
     ]
-    head = _fitted([headline(overview)], width, style)
-    shown = _shares(sections, height - len(head)) if height else [len(each.rows) for each in sections]
+    head = [format_line(make_headline(overview), width, style)]
+    shown = _share_lines(tables, height - len(head)) if height else [len(each.rows) for each in tables]
     lines = list(head)
-    for section, rows in zip(sections, shown, strict=True):
-        lines += ["", *_table(section, rows, width, style)]
+    for table, rows in zip(tables, shown, strict=True):
+        lines += ["", *format_table(table, width, style, shown=rows)]
     return lines[:height] if height else lines
 
 
-def headline(overview: Json) -> tuple[Cell, ...]:
+def make_headline(overview: Json) -> tuple[Cell, ...]:
     """Return the time, and what there is of everything, in one line."""
     devices, jobs = overview["devices"], overview["jobs"]
     states = [each.get("state", "free") for each in devices]
@@ -121,15 +58,15 @@ def headline(overview: Json) -> tuple[Cell, ...]:
         f"cpus {cpus['lent']:g}/{cpus['total']:g}",
         f"memory {memory['lent'] / GIB:.0f}/{memory['total'] / GIB:.0f} GiB",
     ]
-    return (Cell(f"{overview['at'][11:19]} UTC", "1"), Cell("  ".join(parts)))
+    return (Cell(f"{overview['at'][11:19]} UTC", BOLD), Cell("  ".join(parts)))
 
 
-def devices(overview: Json, style: Style = PLAIN) -> Section:
+def make_device_table(overview: Json, style: Style = PLAIN) -> Table:
     """Return the table of devices."""
     rows = tuple(_device(each, style) for each in overview["devices"])
     columns = ("DEVICE", "MODEL", "UTILISATION", "MEMORY", "TEMP", "POWER", "STATE", "JOB", "OWNER OR REASON")
     spare = ("POWER", "TEMP", "MODEL", "JOB")
-    return Section("devices", columns, rows, empty="no GPUs: jobs run on cpus", spare=spare)
+    return Table(columns, rows, empty="no GPUs: jobs run on cpus", spare=spare)
 
 
 def _device(device: Json, style: Style) -> tuple[Cell, ...]:
@@ -177,7 +114,7 @@ def _hot(degrees: float | None) -> str:
     return "31" if degrees is not None and degrees >= 85 else ""
 
 
-def jobs(overview: Json, now: float, etas: Mapping[str, float] | None = None) -> Section:
+def make_job_table(overview: Json, now: float, etas: Mapping[str, float] | None = None) -> Table:
     """Return the table of jobs that are made ready, run or are held; those that run come first."""
     order = ("running", "stopping", "starting", "preparing", "held")
     found = sorted(
@@ -203,7 +140,7 @@ def jobs(overview: Json, now: float, etas: Mapping[str, float] | None = None) ->
     names = {each["uuid"]: str(each.get("name") or each["uuid"]) for each in overview["devices"]}
     rows = tuple(_job(each, now, etas or {}, names) for each in found)
     spare = ("TRY", "MEM", "OWNER", "FOR", "UTIL", "STEP")
-    return Section("jobs", columns, rows, empty="no job is running", spare=spare)
+    return Table(columns, rows, empty="no job is running", spare=spare)
 
 
 def _job(job: Json, now: float, etas: Mapping[str, float], names: Mapping[str, str]) -> tuple[Cell, ...]:
@@ -246,12 +183,12 @@ def _state(job: Json, progress: Json, now: float) -> tuple[str, str]:
     return state, STATE_COLOURS.get(state, "")
 
 
-def queue(overview: Json, now: float) -> Section:
+def make_queue_table(overview: Json, now: float) -> Table:
     """Return the table of jobs that wait, the next one first, with what they wait for."""
     rows = tuple(_waiting(each, now) for each in overview["queue"])
     columns = ("JOB", "NAME", "OWNER", "GPUS", "CPUS", "WAITS", "STARTS", "WHY")
     more = overview["queue_length"] - len(rows)
-    return Section("queue", columns, rows, more, empty="nobody waits", spare=("CPUS", "WAITS", "OWNER"))
+    return Table(columns, rows, more, empty="nobody waits", spare=("CPUS", "WAITS", "OWNER"))
 
 
 def _waiting(job: Json, now: float) -> tuple[Cell, ...]:
@@ -263,12 +200,16 @@ def _waiting(job: Json, now: float) -> tuple[Cell, ...]:
         Cell(_text(wants.get("gpus")), right=True),
         Cell("-" if wants.get("cpus") is None else f"{wants['cpus']:g}", right=True),
         Cell(formatting.age(job["since"], now), right=True),
-        Cell("-" if starts is None else f"in {formatting.duration(formatting.unix(starts) - now)}", right=True),
+        Cell(_until(starts, now), right=True),
         Cell(_text(job["why"])),
     )
 
 
 # --- cells
+
+
+def _until(at: str | None, now: float) -> str:
+    return "-" if at is None else f"in {formatting.duration(formatting.unix(at) - now)}"
 
 
 def _text(value: object) -> str:
@@ -312,83 +253,17 @@ def _bar(share: float | None, style: Style, *, low_is_bad: bool) -> Cell:
     return Cell(f"{drawn} {share * 100:>3.0f}%", _low(share) if low_is_bad else "")
 
 
-# --- lines
+def _share_lines(tables: Sequence[Table], height: int) -> list[int]:
+    """Return the number of rows to show of each table: all, or an even part of what smaller tables leave.
 
-
-def _shares(sections: Sequence[Section], height: int) -> list[int]:
-    """Return how many rows each section shows: all, or an even part of what is left by the smaller ones.
-
-    Each costs an empty line before it and a head; one that is cut, a line that says how much is missing.
+    A table also takes an empty line and a line of column names. A cut table takes a line that counts
+    the rest.
     """
-    wanted = [each.lines for each in sections]
-    given, room = [0] * len(sections), height - len(sections)
+    wanted = [each.height for each in tables]
+    given, room = [0] * len(tables), height - len(tables)
     while room > 0 and (hungry := [i for i, lines in enumerate(wanted) if given[i] < lines]):
         given[min(hungry, key=lambda i: given[i])] += 1
         room -= 1
     return [
-        len(each.rows) if given[i] == wanted[i] else max(given[i] - 2, 0) for i, each in enumerate(sections)
+        len(each.rows) if given[i] == wanted[i] else max(given[i] - 2, 0) for i, each in enumerate(tables)
     ]
-
-
-def table(section: Section, width: int, style: Style = PLAIN) -> list[str]:
-    """Return all rows of a table as lines."""
-    return _table(section, len(section.rows), width, style)
-
-
-def _table(section: Section, shown: int, width: int, style: Style) -> list[str]:
-    if not section.rows:
-        return [_paint(_cut(section.empty, width), "2", style)]
-    section = section.narrowed(width)
-    widths = section.widths()
-    right = [cell.right for cell in section.rows[0]]
-    head = tuple(Cell(column, "1", right=side) for column, side in zip(section.columns, right, strict=True))
-    lines = _fitted([head, *section.rows[:shown]], width, style, widths)
-    left = len(section.rows) - shown + section.more
-    return [*lines, _paint(_cut(f"and {left} more", width), "2", style)] if left > 0 else lines
-
-
-def _fitted(
-    rows: Iterable[tuple[Cell, ...]], width: int, style: Style, widths: Sequence[int] | None = None
-) -> list[str]:
-    """Return rows as lines, each cut at the edge of the screen."""
-    return [_line(row, width, style, widths) for row in rows]
-
-
-def _line(row: tuple[Cell, ...], width: int, style: Style, widths: Sequence[int] | None) -> str:
-    parts, left = [], width
-    for number, cell in enumerate(row):
-        gap = "  " if number else ""
-        text = cell.text
-        if widths is not None and (cell.right or number < len(row) - 1):
-            pad = " " * (widths[number] - _width(text))
-            text = pad + text if cell.right else text + pad
-        text = _cut(gap + text, left)
-        left -= _width(text)
-        parts.append(_paint(text, cell.colour, style))
-    return "".join(parts).rstrip()
-
-
-def _paint(text: str, colour: str, style: Style) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if colour and style.colour and text.strip() else text
-
-
-def _cut(text: str, width: int) -> str:
-    """Return as much of a text as is no wider than ``width`` columns."""
-    if _width(text) <= width:
-        return text
-    while text and _width(text) > width:
-        text = text[: max(len(text) - max((_width(text) - width) // 2, 1), 0)]
-    return text
-
-
-def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(_columns(char) for char in text)
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1

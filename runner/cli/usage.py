@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any, Final
 
 import click
 
-from runner.cli import top_screen as frames
 from runner.cli.console import complain, harmless, on_terminal, say_json, say_row
 from runner.cli.parameters import as_json, seconds_of_unit
-from runner.cli.top import style
-from runner.cli.top_screen import Cell, Section
+from runner.cli.table import Cell, Table, format_table, terminal_style, terminal_width
 from runner.client.client import find_or_start
 
 Json = dict[str, Any]
@@ -52,22 +49,22 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
     if as_json:
         say_json(answer)
     elif on_terminal():
-        width = shutil.get_terminal_size().columns
-        click.echo("\n".join([*frames.table(section(answer), width, style()), "", there(answer)]))
+        lines = format_table(make_usage_table(answer), terminal_width(), terminal_style())
+        click.echo("\n".join([*lines, "", format_share(answer)]))
     else:
         for use in answer["uses"]:
             say_row(*_row(use))
 
 
-def section(answer: Json) -> Section:
+def make_usage_table(answer: Json) -> Table:
     """Return the table, with all together in its last line."""
     uses, whole = answer["uses"], {**answer["total"], "who": "all"}
     rows = tuple(_cells(use) for use in ([*uses, whole] if uses else []))
     columns = (answer["by"].upper(), *COLUMNS)
-    return Section("usage", columns, rows, empty="nothing was lent", spare=("ATTEMPTS", "CPU HOURS"))
+    return Table(columns, rows, empty="nothing was lent", spare=("ATTEMPTS", "CPU HOURS"))
 
 
-def there(answer: Json) -> str:
+def format_share(answer: Json) -> str:
     """Return how much of what there is was lent."""
     whole, all_ = answer["total"], answer["there"]
     name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")

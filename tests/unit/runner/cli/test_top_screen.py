@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.cli import top_screen as frames
-from runner.cli.top_screen import Style, frame
+from runner.cli import top_screen
+from runner.cli.table import Cell, Style, Table, cut, text_width
+from runner.cli.top_screen import format_screen
 
 AT = "2030-01-01T12:00:00.000Z"
 NOW = 1893499200.0
@@ -50,12 +51,12 @@ def an_overview(**facts: object) -> Json:
 
 
 def plain(overview: Json, width: int = 400, height: int = 0) -> str:
-    return "\n".join(frame(overview, (width, height)))
+    return "\n".join(format_screen(overview, (width, height)))
 
 
 def row(overview: Json, beginning: str, **etas: float) -> list[str]:
     """Return the cells of the line that begins with a word."""
-    lines = frame(overview, (400, 0), etas=etas)
+    lines = format_screen(overview, (400, 0), etas=etas)
     [line] = [each for each in lines if each.split()[:1] == [beginning]]
     return re.split(r" {2,}", line.strip())
 
@@ -122,8 +123,8 @@ def test_what_is_wrong_with_a_job_stands_beside_where_it_is() -> None:
 def test_what_runs_comes_before_what_does_not() -> None:
     states = ("held", "preparing", "starting", "stopping", "running")
     jobs = [a_job(str(number), state=state) for number, state in enumerate(states)]
-    section = frames.jobs(an_overview(jobs=jobs), NOW)
-    assert [cells[0].text for cells in section.rows] == ["4", "3", "2", "1", "0"]
+    table = top_screen.make_job_table(an_overview(jobs=jobs), NOW)
+    assert [cells[0].text for cells in table.rows] == ["4", "3", "2", "1", "0"]
 
 
 def test_a_waiting_job_is_shown_with_its_reason_and_the_estimate() -> None:
@@ -140,37 +141,37 @@ def test_an_empty_machine_says_so() -> None:
 
 def test_what_does_not_fit_is_counted() -> None:
     devices = [a_device(number) for number in range(30)]
-    lines = frame(an_overview(devices=devices, queue_length=500), (200, 24))
+    lines = format_screen(an_overview(devices=devices, queue_length=500), (200, 24))
     assert len(lines) <= 24
     assert any(re.fullmatch(r"and \d+ more", line) for line in lines)
     assert "and 499 more" in lines
 
 
 def test_a_narrow_screen_does_without_what_is_missed_least() -> None:
-    wide, narrow = (frames.devices(an_overview()).narrowed(width) for width in (200, 70))
+    wide, narrow = (top_screen.make_device_table(an_overview()).narrowed(width) for width in (200, 70))
     assert set(wide.columns) - set(narrow.columns) == {"POWER", "TEMP", "MODEL"}
     assert all(len(row) == len(narrow.columns) for row in narrow.rows)
-    assert frames.jobs(an_overview(), NOW).narrowed(1).columns[-1] == "ON"
+    assert top_screen.make_job_table(an_overview(), NOW).narrowed(1).columns[-1] == "ON"
 
 
-def sections(*counts: int, more: int = 0) -> list[frames.Section]:
-    return [frames.Section("x", ("A",), ((frames.Cell("a"),),) * count, more) for count in counts]
+def tables(*counts: int, more: int = 0) -> list[Table]:
+    return [Table(("A",), ((Cell("a"),),) * count, more) for count in counts]
 
 
 def test_a_short_table_leaves_its_room_to_a_long_one() -> None:
-    assert frames._shares(sections(2, 3, 100), 3 + 3 + 4 + 2 + 20) == [2, 3, 20]
-    assert frames._shares(sections(50, 50, 50), 3 + 3 * 12) == [10, 10, 10]
-    assert frames._shares(sections(5, 5, 5), 4) == [0, 0, 0]
+    assert top_screen._share_lines(tables(2, 3, 100), 3 + 3 + 4 + 2 + 20) == [2, 3, 20]
+    assert top_screen._share_lines(tables(50, 50, 50), 3 + 3 * 12) == [10, 10, 10]
+    assert top_screen._share_lines(tables(5, 5, 5), 4) == [0, 0, 0]
 
 
 def test_what_just_fits_is_shown_whole() -> None:
-    assert frames._shares(sections(8, 5, 0), 3 + 9 + 6 + 1) == [8, 5, 0]
-    assert frames._shares(sections(8, 5, 4, more=3), 3 + 10 + 7 + 6) == [8, 5, 4]
+    assert top_screen._share_lines(tables(8, 5, 0), 3 + 9 + 6 + 1) == [8, 5, 0]
+    assert top_screen._share_lines(tables(8, 5, 4, more=3), 3 + 10 + 7 + 6) == [8, 5, 4]
 
 
 def test_colours_take_no_room_and_a_plain_screen_has_none() -> None:
-    painted = frame(an_overview(), (100, 30), Style(colour=True, blocks=True))
-    bare = frame(an_overview(), (100, 30), Style(blocks=True))
+    painted = format_screen(an_overview(), (100, 30), Style(colour=True, blocks=True))
+    bare = format_screen(an_overview(), (100, 30), Style(blocks=True))
     assert [re.sub(r"\x1b\[\d*m", "", line) for line in painted] == bare
     assert any("\x1b[31m" in line for line in painted)
 
@@ -183,9 +184,9 @@ def test_nothing_that_a_job_says_reaches_the_terminal_as_it_is() -> None:
 
 
 def test_wide_characters_count_twice() -> None:
-    assert frames._width("模型") == 4
-    assert frames._width("e\u0301") == 1
-    assert frames._cut("模型x", 3) == "模"
+    assert text_width("模型") == 4
+    assert text_width("e\u0301") == 1
+    assert cut("模型x", 3) == "模"
 
 
 NUMBERS = st.none() | st.floats(0, 1e7)
@@ -209,7 +210,7 @@ def test_no_line_is_wider_than_the_screen_and_no_frame_higher(
     width: int, height: int, devices: list[Json], jobs: list[Json], waiting: list[Json]
 ) -> None:
     overview = an_overview(devices=devices, jobs=jobs, queue=waiting, queue_length=len(waiting) + 3)
-    lines = frame(overview, (width, height))
+    lines = format_screen(overview, (width, height))
     assert len(lines) <= height
-    assert all(frames._width(line) <= width for line in lines)
+    assert all(text_width(line) <= width for line in lines)
     assert all(line.isprintable() for line in lines)

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from runner.cli.top_screen import table
-from runner.cli.usage import section, there
+from runner.cli.table import format_table
+from runner.cli.usage import format_share, make_usage_table
 from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 from tests.unit.runner.cli.test_terminal import seen
@@ -61,18 +61,18 @@ def test_a_terminal_gets_a_table_with_all_together_at_its_end(
 
 
 def test_numbers_stand_below_each_other_to_the_last_column() -> None:
-    lines = table(section(an_answer(a_use(), a_use("bob", attempts=100))), 200)
+    lines = format_table(make_usage_table(an_answer(a_use(), a_use("bob", attempts=100))), 200)
     assert len({len(line) for line in lines}) == 1
 
 
 def test_where_nothing_was_lent_it_is_said() -> None:
-    assert table(section(an_answer()), 80) == ["nothing was lent"]
+    assert format_table(make_usage_table(an_answer()), 80) == ["nothing was lent"]
 
 
 def test_a_machine_without_devices_counts_cpus() -> None:
     answer = an_answer(there={"device_s": 0.0, "cpu_s": 960 * H})
-    assert there(answer) == "96.0 of 960 cpu hours were lent (10%)"
-    assert there(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")
+    assert format_share(answer) == "96.0 of 960 cpu hours were lent (10%)"
+    assert format_share(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")
 
 
 def test_a_number_without_a_unit_is_refused(api: FakeApi, invoke: Invoke) -> None:

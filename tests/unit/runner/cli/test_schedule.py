@@ -23,6 +23,7 @@ DETAIL = {**MADE, "path": "/home/ada/job.yaml", "text": "name: nightly\n", "occa
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     for module in ("schedule", "submit"):
         monkeypatch.setattr(f"runner.cli.{module}.on_terminal", lambda: True)
 

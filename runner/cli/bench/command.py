@@ -54,13 +54,12 @@ def bench(  # noqa: PLR0913  one per option
     is put aside.  The jobs go through the daemon one after the other, arm by arm and round
     by round.  Ratios are against the first profile; the table says where metrics differ.
     """
-    from runner.cli.bench import comparison, machine  # noqa: PLC0415  pydantic: only this command pays
-    from runner.cli.bench import variants as comparison_arms  # noqa: PLC0415  as below
+    from runner.cli.bench import comparison, machine, variants  # noqa: PLC0415  pydantic: only this command pays
 
-    base = comparison_arms.base(what, steps)
+    base = variants.read_base_job(what, steps)
     chosen, skipped = _chosen(base, profiles.split(","), ablate=ablate)
     _make(output)
-    host = machine.described()
+    host = machine.describe_machine()
     about = {"name": base.name, "workload": base.written["workload"], "rounds": rounds, "machine": host}
     for switch, why in skipped.items():
         complain(f"left out: {switch}: {why}")
@@ -72,14 +71,15 @@ def bench(  # noqa: PLR0913  one per option
 
 
 def _chosen(base: BenchmarkJob, names: list[str], *, ablate: bool) -> tuple[list[Variant], dict[str, str]]:
-    from runner.cli.bench import variants as comparison_arms  # noqa: PLC0415  as above
 
-    arms = comparison_arms.variants(names)
+    from runner.cli.bench import variants  # noqa: PLC0415  as above
+
+    arms = variants.profile_variants(names)
     if not ablate:
         return arms, {}
     if len(names) != 2:
         raise UsageError(f"--ablate goes with two profiles, not {len(names)}: --profiles SLOW,FAST")
-    return comparison_arms.ablations(base, *names)
+    return variants.ablation_variants(base, *names)
 
 
 def _measure(
@@ -100,10 +100,9 @@ def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
     Raises:
         Unavailable: it did not succeed, or its reports cannot be read; nothing can be compared then.
     """
-    from runner.cli.bench import comparison  # noqa: PLC0415  as above
-    from runner.cli.bench import variants as comparison_arms  # noqa: PLC0415  as below
+    from runner.cli.bench import comparison, variants  # noqa: PLC0415  as above
 
-    answer = client.submit(base.path, comparison_arms.text(base, arm), comparison_arms.job_name(base, arm))
+    answer = client.submit(base.path, variants.render_job_file(base, arm), variants.job_name(base, arm))
     job_id = answer["job"]["id"]
     try:
         _, job = await_end(client, job_id, None)
@@ -115,7 +114,7 @@ def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
         raise Unavailable(f"{arm.name}: job {job_id} {end}: {job['why']}; see runner logs {job_id}")
     directory = Path(job["run_dir"]) / "attempts" / str(_last_attempt(job))
     status = _objects(directory / "status.json")
-    return comparison.measurement_of(
+    return comparison.make_measurement(
         job_id,
         job["result"] or {},
         _objects(directory / "metrics.jsonl"),

@@ -64,7 +64,7 @@ class Row:
     """What shows that the work was not the first arm's."""
 
 
-def measurement_of(
+def make_measurement(
     job: str, result: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], effective: Mapping[str, Any],
     memory_bytes: float | None,
 ) -> Measurement:  # fmt: skip

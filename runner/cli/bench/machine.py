@@ -9,7 +9,7 @@ from pathlib import Path
 GIB = 1024**3
 
 
-def described() -> Mapping[str, object]:
+def describe_machine() -> Mapping[str, object]:
     """Return what this machine is made of; no host name and no path.
 
     ``load`` is that of the last minute: a busy machine makes poor numbers.

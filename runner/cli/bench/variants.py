@@ -47,7 +47,7 @@ class Variant(NamedTuple):
     profile: Mapping[str, Any]
 
 
-def base(given: str, steps: int | None) -> BenchmarkJob:
+def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
     """Return the job of a file, or the built-in small one of a workload, with another number of steps.
 
     Raises:
@@ -71,7 +71,7 @@ def base(given: str, steps: int | None) -> BenchmarkJob:
     return BenchmarkJob(path.stem, str(path), written, job.workload.kind, accelerator)
 
 
-def text(base: BenchmarkJob, arm: Variant) -> bytes:
+def render_job_file(base: BenchmarkJob, arm: Variant) -> bytes:
     """Return the job file of one arm; JSON is YAML.  It is tried once: a resumed job measures nothing."""
     retry = {**base.written.get("retry", {}), "max_attempts": 1}
     return json.dumps({**base.written, "profile": dict(arm.profile), "retry": retry}).encode()
@@ -82,7 +82,7 @@ def job_name(base: BenchmarkJob, arm: Variant) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{base.name}-{arm.name}".lower()).strip("-")[:60].strip("-")
 
 
-def variants(names: Sequence[str]) -> list[Variant]:
+def profile_variants(names: Sequence[str]) -> list[Variant]:
     """Return one arm per profile.
 
     Raises:
@@ -98,7 +98,7 @@ def variants(names: Sequence[str]) -> list[Variant]:
     return [Variant(name, {"extends": name}) for name in names]
 
 
-def ablations(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Variant], dict[str, str]]:
+def ablation_variants(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Variant], dict[str, str]]:
     """Return the two ends and, between them, ``fast`` with one switch put back to what ``slow`` has.
 
     Beside it the switches that are left out, each with the reason: it contradicts another

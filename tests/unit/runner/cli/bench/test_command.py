@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.cli.bench.command import CHART_MISSING, draw
-from runner.cli.bench.comparison import compare, measurement_of
+from runner.cli.bench.comparison import compare, make_measurement
 from tests.fakes.daemon.api import FakeApi, ended
 from tests.unit.runner.cli.conftest import Invoke
 
@@ -144,7 +144,7 @@ class Paper:
 
 def test_the_chart_has_a_bar_for_every_arm(tmp_path: Path) -> None:
     reports: list[list[dict[str, Any]]] = [[{"items_per_s": rate}] for rate in (10.0, 25.0)]
-    slow, fast = (measurement_of("1", {}, lines, {}, None) for lines in reports)
+    slow, fast = (make_measurement("1", {}, lines, {}, None) for lines in reports)
     paper = Paper()
     draw(paper, compare({"slow": [slow], "fast": [fast]}), tmp_path / "a.png")
     assert paper.bars == [(["slow", "fast"], [1.0, 2.5]), (["slow", "fast"], [0.0, 0.0])]

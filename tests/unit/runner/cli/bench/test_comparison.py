@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from runner.cli.bench import comparison
-from runner.cli.bench.comparison import Measurement, as_json, compare, differences, measurement_of, table
+from runner.cli.bench.comparison import Measurement, as_json, compare, differences, make_measurement, table
 
 RESULT = {"step": 40, "metrics": {"loss": 0.5, "eval_loss": 0.4, "seconds_train": 8.0, "seconds_eval": 3.0}}
 
@@ -16,17 +16,17 @@ def lines(*rates: float) -> list[dict[str, Any]]:
 def one(rate: float = 100.0, **result: object) -> Measurement:
     evaluations: list[dict[str, Any]] = [{"step": 20, "eval_loss": 0.5}, {"step": 40, "eval_loss": 0.4}]
     said = [*lines(1.0, rate, rate), *evaluations]
-    return measurement_of("000001", {**RESULT, **result}, said, {"device": "cpu"}, 2.0**30)
+    return make_measurement("000001", {**RESULT, **result}, said, {"device": "cpu"}, 2.0**30)
 
 
 def test_the_first_lines_are_not_part_of_the_pace() -> None:
     assert one(100.0).items_per_s == 100.0
-    assert measurement_of("1", RESULT, lines(7.0), {}, None).items_per_s == 7.0
+    assert make_measurement("1", RESULT, lines(7.0), {}, None).items_per_s == 7.0
 
 
 def test_evaluation_time_is_that_of_one_evaluation_and_none_where_there_was_none() -> None:
     assert one().eval_s == 1.5
-    assert measurement_of("1", RESULT, lines(7.0), {}, None).eval_s is None
+    assert make_measurement("1", RESULT, lines(7.0), {}, None).eval_s is None
 
 
 def test_seconds_by_phase_are_apart_from_the_metrics() -> None:
@@ -35,12 +35,12 @@ def test_seconds_by_phase_are_apart_from_the_metrics() -> None:
 
 
 def test_a_reported_peak_counts_more_than_the_last_heartbeat() -> None:
-    assert measurement_of("1", RESULT, [{"memory_peak": 9.0}], {}, 4.0).memory_bytes == 9.0
-    assert measurement_of("1", RESULT, [], {}, 4.0).memory_bytes == 4.0
+    assert make_measurement("1", RESULT, [{"memory_peak": 9.0}], {}, 4.0).memory_bytes == 9.0
+    assert make_measurement("1", RESULT, [], {}, 4.0).memory_bytes == 4.0
 
 
 def test_nonsense_in_a_report_is_no_number() -> None:
-    found = measurement_of("1", {}, [{"items_per_s": "fast"}, {"items_per_s": True}], {}, None)
+    found = make_measurement("1", {}, [{"items_per_s": "fast"}, {"items_per_s": True}], {}, None)
     assert (found.items_per_s, found.memory_bytes, found.step) == (None, None, 0)
 
 
@@ -67,7 +67,7 @@ def test_the_table_says_whether_the_work_was_equal() -> None:
 
 
 def test_the_table_has_a_dash_for_what_nobody_reported() -> None:
-    row = table(compare({"a": [measurement_of("1", {}, [], {}, None)]})).splitlines()[1]
+    row = table(compare({"a": [make_measurement("1", {}, [], {}, None)]})).splitlines()[1]
     assert row.split() == ["a", *["-"] * 7]
 
 

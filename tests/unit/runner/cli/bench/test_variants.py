@@ -4,15 +4,25 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.cli.bench import variants as comparison_arms
-from runner.cli.bench.variants import SMALL, Variant, ablations, base, job_name, text, variants
+from runner.cli.bench import variants
+from runner.cli.bench.variants import (
+    SMALL,
+    Variant,
+    ablation_variants,
+    job_name,
+    profile_variants,
+    read_base_job,
+    render_job_file,
+)
 from runner.files.job.load import parse_job
 
 
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("profile", ["baseline", "cpu"])
 def test_every_small_job_is_a_job_file_under_either_end(kind: str, profile: str) -> None:
-    job = parse_job(text(base(kind, 10), Variant(profile, {"extends": profile})), Path("x.yaml"))
+    job = parse_job(
+        render_job_file(read_base_job(kind, 10), Variant(profile, {"extends": profile})), Path("x.yaml")
+    )
     assert (job.workload.kind, job.profile.extends, job.retry.max_attempts) == (kind, profile, 1)
 
 
@@ -22,8 +32,8 @@ def test_a_job_file_keeps_what_it_says_but_for_profile_and_attempts(tmp_path: Pa
         "workload: {kind: causal_lm, data: stdlib, steps: 100, warmup_steps: 50, eval_every: 10}\n"
         "environment: {VERSION: 1.10}\nprofile: deterministic\nretry: {backoff: 1s}\n"
     )
-    found = base(str(path), 20)
-    written = json.loads(text(found, Variant("cpu", {"extends": "cpu"})))
+    found = read_base_job(str(path), 20)
+    written = json.loads(render_job_file(found, Variant("cpu", {"extends": "cpu"})))
     assert written["environment"] == {"VERSION": "1.10"}
     assert written["profile"] == {"extends": "cpu"}
     assert written["retry"] == {"backoff": "1s", "max_attempts": 1}
@@ -33,7 +43,7 @@ def test_a_job_file_keeps_what_it_says_but_for_profile_and_attempts(tmp_path: Pa
 
 def test_what_is_neither_a_workload_nor_a_file_gets_a_hint() -> None:
     with pytest.raises(UsageError, match="neither a job file nor a workload; did you mean"):
-        base("graph_forcast", None)
+        read_base_job("graph_forcast", None)
 
 
 @pytest.mark.parametrize("section", ["matrix: {values: {seed: [1, 2]}}", "schedule: {cron: '@daily'}"])
@@ -41,42 +51,44 @@ def test_many_jobs_are_not_measured_as_one(tmp_path: Path, section: str) -> None
     path = tmp_path / "mine.yaml"
     path.write_text(f"workload: {{kind: causal_lm, data: stdlib}}\n{section}\n")
     with pytest.raises(UsageError, match=f"has a {section.partition(':')[0]}; what is measured is one job"):
-        base(str(path), None)
+        read_base_job(str(path), None)
 
 
 def test_a_program_keeps_its_own_number_of_steps(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("workload: {kind: program, command: [python3, train.py]}\n")
     with pytest.raises(UsageError, match="a program decides itself"):
-        base(str(path), 5)
+        read_base_job(str(path), 5)
 
 
 def test_profiles_must_exist_and_differ() -> None:
-    assert [arm.name for arm in variants(["baseline", "auto"])] == ["baseline", "auto"]
+    assert [arm.name for arm in profile_variants(["baseline", "auto"])] == ["baseline", "auto"]
     with pytest.raises(UsageError, match='no profile "basline"'):
-        variants(["basline", "cpu"])
+        profile_variants(["basline", "cpu"])
     with pytest.raises(UsageError, match="two different ones"):
-        variants(["cpu"])
+        profile_variants(["cpu"])
 
 
 def test_ablation_puts_back_one_switch_at_a_time_between_the_two_ends() -> None:
-    found, skipped = ablations(base("graph_forecast", 10), "baseline", "auto")
+    found, skipped = ablation_variants(read_base_job("graph_forecast", 10), "baseline", "auto")
     assert (found[0].name, found[-1].name) == ("baseline", "auto")
     assert all(len(arm.profile) == 2 for arm in found[1:-1])
     assert {"extends": "auto", "graph_cache": "off"} in [dict(arm.profile) for arm in found]
     assert skipped["shared_targets"] == "graph_forecast has no use for it"
-    assert len({job_name(base("graph_forecast", 10), arm) for arm in found}) == len(found)
+    assert len({job_name(read_base_job("graph_forecast", 10), arm) for arm in found}) == len(found)
 
 
 def test_every_ablated_arm_is_a_job_file() -> None:
-    given = base("imu_stream", 10)
-    found, _ = ablations(given, "baseline", "cpu")
-    assert len([parse_job(text(given, arm), Path("x.yaml")) for arm in found]) > 4
+    given = read_base_job("imu_stream", 10)
+    found, _ = ablation_variants(given, "baseline", "cpu")
+    assert len([parse_job(render_job_file(given, arm), Path("x.yaml")) for arm in found]) > 4
 
 
 def test_a_flip_that_contradicts_another_switch_is_left_out_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "gpu.yaml"
     path.write_text("workload: {kind: causal_lm, data: stdlib}\nresources: {gpus: 1}\n")
-    found, skipped = ablations(base(str(path), None), "cuda", "deterministic")
+    found, skipped = ablation_variants(read_base_job(str(path), None), "cuda", "deterministic")
     assert "contradicts" in skipped["cudnn_benchmark"]
-    assert "cudnn_benchmark" not in "".join(comparison_arms.job_name(base(str(path), None), a) for a in found)
+    assert "cudnn_benchmark" not in "".join(
+        variants.job_name(read_base_job(str(path), None), a) for a in found
+    )

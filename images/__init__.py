@@ -1,6 +1,5 @@
-"""Container images, addressed by what goes into them.
+"""Container images, addressed by the digest of their content.
 
-``images.store.ImageStore`` is the entry: it answers which image an accelerator's jobs
-run in and builds it when no image with that digest exists.  Nothing here knows of jobs,
-devices or the daemon.
+``images.store.ImageStore`` is the entry: it returns the image of an accelerator, and builds it if the engine
+has none with its digest.  The package imports nothing of ``runner`` and knows neither jobs nor devices.
 """

@@ -1,9 +1,9 @@
-"""Where a base image comes from: a local tag, a registry, or a bootstrap without one.
+"""Finds a base image: a local tag, a pull from a registry, or a bootstrap without one.
 
-In this order, because each is slower than the one before and asks more of the outside.
-A base that was found is asked once, in a container, what it holds; what it lacks of a
-compiler is installed with its own package tool, outside of any build, so that a
-certificate needed for that can be shown to it without staying in a layer.
+They are tried in this order, because each is slower than the one before and needs more of the network.  A
+probe in a container reports the properties of a base.  Missing packages, such as a compiler, are installed by
+the base's own package manager outside of any build, so that a certificate can be mounted without staying in a
+layer.
 """
 
 import json
@@ -23,7 +23,7 @@ from images.settings import LOCAL_BASE, ImageSettings
 
 _PACKAGES: Final = {"cc": "gcc", "cxx": "g++", "headers": "python3-dev", "venv": "python3-venv"}
 
-_QUESTION: Final = """
+_PROBE: Final = """
 import importlib.util, json, os, platform, shutil, sys, sysconfig
 print(json.dumps({
     "python": "%d.%d" % sys.version_info[:2],
@@ -47,17 +47,17 @@ _INSTALL: Final = (
 
 
 def resolve(engine: Engine, settings: ImageSettings, log: BuildLog) -> Base:
-    """Return a base that can be built on, fetching or making it if no local tag is there.
+    """Return a complete base; pull or bootstrap it if there is no local one.
 
     Raises:
-        BuildFailed: there is none, with one line for each way that was tried.
+        BuildFailed: there is none; the message names each attempt.
     """
-    image = _local(engine, settings) or _fetched(engine, settings, log)
+    image = _local(engine, settings) or _fetch(engine, settings, log)
     tag = f"runner-base:id-{image.id.removeprefix('sha256:')[:16]}"
-    facts = _facts(engine, image.id, settings)
-    missing = [_PACKAGES[part] for part, there in facts["has"].items() if not there]
+    facts = _probe(engine, image.id, settings)
+    missing = [_PACKAGES[part] for part, present in facts["has"].items() if not present]
     if missing:
-        return _completed(engine, image, missing, settings, log)
+        return _complete(engine, image, missing, settings, log)
     if tag not in image.tags:
         engine.tag(image.id, tag)
     major, minor = (int(part) for part in facts["glibc"].split(".")[:2])
@@ -69,62 +69,62 @@ def _local(engine: Engine, settings: ImageSettings) -> Image | None:
     return next(filter(None, map(engine.image, names)), None)
 
 
-def _fetched(engine: Engine, settings: ImageSettings, log: BuildLog) -> Image:
+def _fetch(engine: Engine, settings: ImageSettings, log: BuildLog) -> Image:
     tried = []
     reference = settings.base or settings.pull
     if reference is not None:
         try:
-            return _pulled(engine, reference, log)
+            return _pull(engine, reference, log)
         except BuildFailed as error:
             tried.append(str(error))
             log.line(f"base: {error}")
     if settings.base is None:
         try:
-            return _bootstrapped(engine, log)
+            return _bootstrap(engine, log)
         except BuildFailed as error:
             tried.append(str(error))
-    raise BuildFailed("; ".join(["base image: none to be had", *tried]))
+    raise BuildFailed("; ".join(["base image: none is available", *tried]))
 
 
-def _pulled(engine: Engine, reference: str, log: BuildLog) -> Image:
+def _pull(engine: Engine, reference: str, log: BuildLog) -> Image:
     log.line(f"base: pulling {reference}")
     engine.pull(reference)
-    return _known(engine, reference)
+    return _existing(engine, reference)
 
 
-def _bootstrapped(engine: Engine, log: BuildLog) -> Image:
+def _bootstrap(engine: Engine, log: BuildLog) -> Image:
     bootstrap(engine, Bootstrap(), log)
-    return _known(engine, LOCAL_BASE)
+    return _existing(engine, LOCAL_BASE)
 
 
-def _known(engine: Engine, reference: str) -> Image:
+def _existing(engine: Engine, reference: str) -> Image:
     image = engine.image(reference)
     if image is None:
-        raise BuildFailed(f"base image {reference}: was fetched and is not in the engine")
+        raise BuildFailed(f"base image {reference}: was fetched but is not in the engine")
     return image
 
 
-def _facts(engine: Engine, image: str, settings: ImageSettings) -> dict[str, Any]:
-    """Return what the base answers about itself; kept by image id, which cannot change its meaning."""
-    kept = settings.cache_dir / "bases" / f"{image.removeprefix('sha256:')}.json"
-    if kept.is_file():
-        found: dict[str, Any] = json.loads(kept.read_text())
+def _probe(engine: Engine, image: str, settings: ImageSettings) -> dict[str, Any]:
+    """Return the properties of a base, cached by image id."""
+    cached = settings.cache_dir / "bases" / f"{image.removeprefix('sha256:')}.json"
+    if cached.is_file():
+        found: dict[str, Any] = json.loads(cached.read_text())
         return found
-    end = engine.step(Step(image, ("python3", "-c", _QUESTION)))
+    end = engine.step(Step(image, ("python3", "-c", _PROBE)))
     if end.exit_code != 0:
         raise BuildFailed(f"base image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_suffix(f".{os.getpid()}")
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    partial = cached.with_suffix(f".{os.getpid()}")
     partial.write_text(end.output)
-    partial.replace(kept)
+    partial.replace(cached)
     answer: dict[str, Any] = json.loads(end.output)
     return answer
 
 
-def _completed(
+def _complete(
     engine: Engine, image: Image, missing: list[str], settings: ImageSettings, log: BuildLog
 ) -> Base:
-    """Return the base with what it lacks installed: once, under a tag that names both."""
+    """Return the base with its missing packages installed, under a tag that is derived from its id."""
     tag = f"runner-base:completed-{image.id.removeprefix('sha256:')[:16]}"
     if engine.image(tag) is None:
         log.line(f"base: installing {' '.join(missing)}")
@@ -140,14 +140,14 @@ def _completed(
 
 
 def _install(image: str, tag: str, packages: list[str], options: Path, settings: ImageSettings) -> Step:
-    """Return the step; what belongs to this host is in files mounted below /run, which is not committed."""
+    """Return the step that installs packages; host files are mounted below /run, which is not committed."""
     files = {_OPTIONS: options} | ({_CERTIFICATE: settings.ca_file} if settings.ca_file else {})
     argv = ("sh", "-c", _INSTALL.replace("$PACKAGES", " ".join(packages)))
     return Step(image, argv, network=True, root=True, files=files, commit=tag)
 
 
 def apt_options(settings: ImageSettings, environment: Mapping[str, str]) -> str:
-    """Return apt's configuration for this host: its proxies and the extra certificate."""
+    """Return the configuration of apt for this host: its proxies and the additional certificate."""
     proxies = {name: environment.get(f"{name}_proxy") for name in ("http", "https")}
     lines = [f'Acquire::{name}::Proxy "{address}";' for name, address in proxies.items() if address]
     if settings.ca_file is not None:

@@ -1,8 +1,8 @@
-"""A base image made from Debian's archive alone, where no registry is.
+"""Makes a base image from a Debian archive, for hosts without a registry.
 
-``debootstrap`` (or ``mmdebstrap``, which needs no root) unpacks the packages into a
-directory, and the engine imports it as an image of one layer.  Also the way for sites
-without an outside network: they have a Debian mirror more often than a registry.
+``debootstrap``, or ``mmdebstrap``, which needs no root, unpacks the packages into a directory, and the engine
+imports it as an image of one layer.  Sites without internet access have a Debian mirror more often than a
+registry.
 """
 
 import os
@@ -40,7 +40,7 @@ mkdir "$root"
 [ "$where" = disk ] || mount -t tmpfs -o mode=755 tmpfs "$root"
 "$@"
 cd "$root"
-# What belongs to this host, or can be fetched again.
+# Files of this host, and files that can be downloaded again.
 rm -rf var/lib/apt/lists/* var/cache/apt/* var/log/* tmp/* etc/resolv.conf etc/hostname
 tar --numeric-owner --one-file-system --create --file "$archive" .
 """
@@ -49,25 +49,25 @@ _SOURCES: Final = Path("/etc/apt")
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """What to make."""
+    """The base image to make."""
 
     tag: str = LOCAL_BASE
     suite: str = "bookworm"
-    mirror: str | None = None  # None: the host's, if it is a Debian; else the tool's own default
+    mirror: str | None = None  # None: that of the host if it is a Debian, else the default of the tool
 
 
 def bootstrap(engine: Engine, wanted: Bootstrap, log: BuildLog) -> str:
     """Return the id of a base image made from packages.
 
     Raises:
-        BuildFailed: no tool for it, or the archive does not answer.
+        BuildFailed: no tool for it is installed, or the archive does not answer.
     """
     mirror = wanted.mirror or host_mirror(_SOURCES, wanted.suite)
     with tempfile.TemporaryDirectory(prefix="runner-base-") as scratch:
         archive = Path(scratch) / "root.tar"
         argv = command(wanted.suite, archive, mirror)
         log.line(f"base: making {wanted.tag} of Debian {wanted.suite} from {mirror or 'the default mirror'}")
-        log.program(argv)
+        log.run(argv)
         with archive.open("rb") as packed:
             found = engine.load_root(packed, wanted.tag)
     log.line(f"base: {wanted.tag} is {found}")
@@ -75,7 +75,7 @@ def bootstrap(engine: Engine, wanted: Bootstrap, log: BuildLog) -> str:
 
 
 def command(suite: str, archive: Path, mirror: str | None) -> list[str]:
-    """Return the argv that makes a tar of a Debian's root directory.
+    """Return the argv that makes a tar of the root directory of a Debian.
 
     Raises:
         BuildFailed: neither tool is installed, or the one that is needs root.
@@ -84,7 +84,7 @@ def command(suite: str, archive: Path, mirror: str | None) -> list[str]:
     more = [mirror] if mirror else []
     if os.geteuid() == 0 and shutil.which("debootstrap"):
         root = archive.with_name("root")
-        # Without --force-check-gpg it goes on unverified where the keyring is missing.
+        # Without --force-check-gpg it does not verify packages if the keyring is missing.
         tool = ["debootstrap", "--variant=minbase", "--force-check-gpg", f"--keyring={_KEYRING}", include]
         return [*_unpacking(root, archive), *tool, suite, str(root), *more]
     if shutil.which("mmdebstrap"):
@@ -95,10 +95,10 @@ def command(suite: str, archive: Path, mirror: str | None) -> list[str]:
 
 
 def _unpacking(root: Path, archive: Path) -> list[str]:
-    """Return the beginning of an argv that unpacks in memory, if that can be.
+    """Return the beginning of an argv that unpacks in memory if possible, else on the disk.
 
-    Packages are synced to the disk one by one: on a disk this takes three times as long.
-    The mount is in a name space of its own and ends with it.
+    The tool syncs each package, which takes three times as long on a disk.  The mount is in a separate mount
+    namespace and disappears with it.
     """
     script = ["sh", "-c", _UNPACK_AND_PACK, "sh"]
     if _available_memory() >= _NEEDED_MEMORY and _may_mount():
@@ -119,7 +119,7 @@ def _may_mount() -> bool:
 
 
 def host_mirror(sources: Path, suite: str) -> str | None:
-    """Return the archive that the host itself takes a suite from, read from its apt sources."""
+    """Return the archive from which the host's own apt sources take a release."""
     for path in sorted([*sources.glob("sources.list"), *sources.glob("sources.list.d/*")]):
         text = path.read_text(errors="replace")
         found = _in_stanzas(text, suite) if path.suffix == ".sources" else _in_lines(text, suite)

@@ -1,9 +1,8 @@
-"""The engine's BuildKit progress records, as lines of text.
+"""Decodes BuildKit's progress records to lines of text.
 
-``POST /build?version=2`` wraps each record (protobuf ``moby.buildkit.v1.StatusResponse``)
-in base64 inside a JSON line; what the commands print is in there and nowhere else.  Only
-the handful of fields that a log needs are read, by number; unknown ones are skipped, as
-protobuf promises that they can be.
+``POST /build?version=2`` answers with JSON lines.  Each contains a record (protobuf
+``moby.buildkit.v1.StatusResponse``) in base64, and the output of the commands is nowhere else.  Only the
+fields that a log needs are read, by number; protobuf allows to skip unknown fields.
 """
 
 import base64
@@ -21,18 +20,18 @@ _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 
 
 class ProgressDecoder:
-    """Turns records into log lines; keeps the half lines and what has been announced."""
+    """Decodes the records of one build; keeps incomplete lines, and which steps have been announced."""
 
     def __init__(self) -> None:
         self._announced: set[str] = set()
         self._failed: set[str] = set()
-        self._rest: dict[str, str] = {}
+        self._incomplete: dict[str, str] = {}
 
     def lines(self, aux: str) -> Iterator[str]:
-        """Yield the complete lines that one record adds to the log.
+        """Yield the complete lines of one record.
 
         Raises:
-            ValueError: the record is not what BuildKit writes.
+            ValueError: the record is malformed.
         """
         record = fields(base64.b64decode(aux, validate=True))
         for vertex in record.get(_VERTEX, []):
@@ -40,10 +39,10 @@ class ProgressDecoder:
         for log in record.get(_LOG, []):
             yield from self._log(fields(_bytes(log)))
 
-    def rest(self) -> Iterator[str]:
-        """Yield what was printed last without a newline."""
-        yield from filter(None, self._rest.values())
-        self._rest.clear()
+    def flush(self) -> Iterator[str]:
+        """Yield the lines that ended without a newline."""
+        yield from filter(None, self._incomplete.values())
+        self._incomplete.clear()
 
     def _vertex(self, vertex: Fields) -> Iterator[str]:
         address, name = _text(vertex, _DIGEST), _text(vertex, _NAME)
@@ -53,18 +52,18 @@ class ProgressDecoder:
         error = _text(vertex, _ERROR)
         if error and address not in self._failed:
             self._failed.add(address)
-            yield from self.rest()
+            yield from self.flush()
             yield f"=> {name}: {error}"
 
     def _log(self, log: Fields) -> Iterator[str]:
         address = _text(log, _LOG_VERTEX)
-        *whole, rest = (self._rest.pop(address, "") + _text(log, _LOG_TEXT)).split("\n")
-        self._rest[address] = rest
-        yield from whole
+        *complete, incomplete = (self._incomplete.pop(address, "") + _text(log, _LOG_TEXT)).split("\n")
+        self._incomplete[address] = incomplete
+        yield from complete
 
 
 def fields(message: bytes) -> Fields:
-    """Return a protobuf message's fields by number, undecoded.
+    """Return the undecoded fields of a protobuf message by number.
 
     Raises:
         ValueError: the bytes end in the middle of a field.

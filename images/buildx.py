@@ -1,7 +1,7 @@
-"""The ``docker buildx`` plugin, as a program: the one builder that Docker still develops.
+"""Builds with the ``docker buildx`` plugin, the only builder that Docker still develops.
 
-An argument list and never a shell; the environment is cut down to what the program needs
-to find the engine, so that nothing of the daemon's own reaches a build.
+The plugin is called without a shell.  Its environment has only the variables that it needs to find the
+engine, so no other variable of the daemon reaches a build.
 """
 
 import os
@@ -9,14 +9,14 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import IO, Final
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.ports import BuildRequest
 
-_PASSED_ON: Final = (
+_PASSED_VARIABLES: Final = (
     "PATH",
     "HOME",
     "DOCKER_CONFIG",
@@ -26,8 +26,8 @@ _PASSED_ON: Final = (
 )
 
 
-def works() -> bool:
-    """Return whether the command and its plugin are installed and start."""
+def is_available() -> bool:
+    """Return whether the command and its plugin are installed and can be started."""
     if shutil.which("docker") is None:
         return False
     try:
@@ -44,25 +44,25 @@ def works() -> bool:
 
 
 def build(
-    request: BuildRequest, context: IO[bytes], url: str | None, interest: CancellationToken
+    request: BuildRequest, context: IO[bytes], url: str | None, token: CancellationToken
 ) -> Iterator[str]:
     """Yield the build's log lines.
 
     Raises:
-        BuildFailed: a step failed, or the program was killed; with its last line.
+        BuildFailed: a step failed, or the program was killed; the message is the last line of its output.
     """
     last = ""
     process = subprocess.Popen(
         arguments(request),
         env=_environment(url),
-        stdin=context,  # an open file, so it cannot block while the log is read
+        stdin=context,  # an open file, so writing it cannot block while the log is read
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         process_group=0,  # the command and its plugin are two processes
     )
-    with process, _killed_early(process, interest):
+    with process, _killed_on_exit(process, token):
         for line in process.stdout or ():
             last = line.rstrip() or last
             yield line.rstrip("\n")
@@ -71,32 +71,33 @@ def build(
 
 
 @contextmanager
-def _killed_early(process: subprocess.Popen[str], interest: CancellationToken) -> Iterator[None]:
-    """Let nothing go on that nobody waits for or listens to; the engine ends a build with its client."""
+def _killed_on_exit(process: subprocess.Popen[str], token: CancellationToken) -> Iterator[None]:
+    """Kill the program when the build is cancelled or its output is not read to the end.
+
+    The engine ends a build whose client disconnects.
+    """
 
     def kill() -> None:
-        os.killpg(process.pid, signal.SIGKILL)  # not reaped before the block is left, so it is ours
+        os.killpg(process.pid, signal.SIGKILL)  # not reaped before the block ends, so the pid is still valid
 
-    with interest.ending(kill):
-        try:
-            yield
-        except BaseException:
-            kill()
-            raise
+    with token.on_cancel(kill), ExitStack() as on_error:
+        on_error.callback(kill)
+        yield
+        on_error.pop_all()
 
 
 def arguments(request: BuildRequest) -> list[str]:
-    """Return the argv of a build whose context comes on standard input."""
+    """Return the argv of a build whose context is standard input."""
     given = [f"--build-arg={name}={value}" for name, value in sorted(request.arguments.items())]
     labels = [f"--label={name}={value}" for name, value in sorted(request.labels.items())]
-    # The default builder is the engine's own; another one would not see local base images.
+    # The default builder is that of the engine; others do not see local base images.
     fixed = ["--builder=default", "--progress=plain", "--load", "--network=none", f"--tag={request.tag}"]
     return ["docker", "buildx", "build", *fixed, *given, *labels, "-"]
 
 
 def _environment(url: str | None) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    kept = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     host = url or os.environ.get("DOCKER_HOST")
     engine = {"DOCKER_HOST": host} if host else {}
-    # Attestations would make an index of the image, whose id is not the image's.
+    # With attestations the result is an index, and its id is not that of the image.
     return kept | engine | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}

@@ -1,63 +1,63 @@
-"""Whether anybody still waits for an image: what is done for nobody is ended.
+"""Cancels a build that nobody waits for any more.
 
-Whoever builds registers how to end what it is doing just now (kill a program, hang up on the
-engine); whoever knows that nobody waits any more calls ``abandon``, from any thread.
+The builder registers how to end its present work: kill a program, close the connection to the engine.
+Whoever knows that the image is no longer wanted calls ``cancel``, from any thread.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Lock
 
-from images.errors import BuildAbandoned
+from images.errors import BuildCancelled
 
 
 class CancellationToken:
-    """The interest in one image; once it is abandoned it stays so."""
+    """Belongs to one build; once it is cancelled it stays so."""
 
     def __init__(self) -> None:
-        self._gone = Event()
+        self._cancelled = Event()
         self._why = ""
         self._lock = Lock()
-        self._ends: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
-    def abandon(self, why: str = "nobody waits for it any more") -> None:
-        """End what is being done, and everything that would be done from now on."""
+    def cancel(self, why: str = "no job waits for the image any more") -> None:
+        """End the present work, and everything that would follow it."""
         with self._lock:
             self._why = self._why or why
-            self._gone.set()
-            for end in self._ends:
-                end()
+            self._cancelled.set()
+            for callback in self._callbacks:
+                callback()
 
     @contextmanager
-    def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """Have ``end`` called when the interest is abandoned within the block, or was before it.
+    def on_cancel(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback`` if the build is cancelled within the block, or was before it.
 
-        It must not block.  It is never called when the block has been left.
+        The callback must not block.  It is never called after the block.
         """
         with self._lock:
-            self._ends.append(end)
-            if self._gone.is_set():
-                end()
+            self._callbacks.append(callback)
+            if self._cancelled.is_set():
+                callback()
         try:
             yield
         finally:
             with self._lock:
-                self._ends.remove(end)
+                self._callbacks.remove(callback)
 
     def check(self) -> None:
-        """Go on only if the interest was not abandoned.
+        """Raise if the build was cancelled.
 
         Raises:
-            BuildAbandoned: it was; with the reason.
+            BuildCancelled: with the reason.
         """
-        if self._gone.is_set():
-            raise BuildAbandoned(f"the image build was ended: {self._why}")
+        if self._cancelled.is_set():
+            raise BuildCancelled(f"the image build was cancelled: {self._why}")
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until the interest is abandoned.
+        """Wait for a time, or until the build is cancelled.
 
         Raises:
-            BuildAbandoned: it was.
+            BuildCancelled: it was.
         """
-        self._gone.wait(seconds)
+        self._cancelled.wait(seconds)
         self.check()

@@ -1,7 +1,7 @@
-"""Build contexts: which files, and the tar that carries them.
+"""Build contexts: their files, and the tar that is sent to the builder.
 
-The tar is written here and not by the engine's client, because builders take the owner,
-the mode and (some) the time of a file for a change of it.
+The tar is written here and not by the engine's client, because builders treat a different owner, mode or
+(some of them) time as a changed file.
 """
 
 import io
@@ -12,26 +12,26 @@ from typing import IO, Final
 
 from images.recipe import Entry
 
-_LEFT_OUT: Final = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
+_EXCLUDED: Final = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 
 
 def entries_below(directory: Path, prefix: str) -> tuple[Entry, ...]:
-    """Return the regular files below a directory with their bytes; links and caches are left out."""
+    """Return the regular files below a directory with their content, without links and caches."""
     return tuple(
         _entry(path, f"{prefix}/{path.relative_to(directory).as_posix()}") for path in _files(directory)
     )
 
 
 def text_entry(path: str, text: str | bytes) -> Entry:
-    """Return a file of the context that exists in memory only."""
+    """Return a file of the context that exists only in memory."""
     return Entry(path, text.encode() if isinstance(text, str) else text)
 
 
 def write_tar(entries: Iterable[Entry], out: IO[bytes]) -> None:
-    """Write a tar that depends on the files' paths, bytes and executable bits alone.
+    """Write a tar that depends only on the paths, bytes and executable bits of the files.
 
-    GNU format: the engine looks at the first kilobyte to tell a tar from a Dockerfile, and
-    takes the extended header that Python writes by default for the latter.
+    The format is GNU: the engine distinguishes a tar from a Dockerfile by the first kilobyte, and takes the
+    extended header that Python writes by default for a Dockerfile.
     """
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for entry in sorted(entries, key=lambda entry: entry.path):
@@ -41,7 +41,7 @@ def write_tar(entries: Iterable[Entry], out: IO[bytes]) -> None:
 def _files(directory: Path) -> Iterator[Path]:
     for path in sorted(directory.rglob("*")):
         below = path.relative_to(directory).parts
-        if path.is_file() and not path.is_symlink() and _LEFT_OUT.isdisjoint(below):
+        if path.is_file() and not path.is_symlink() and _EXCLUDED.isdisjoint(below):
             yield path
 
 

@@ -1,9 +1,8 @@
-"""Recipe to content address, and the tags made from it.
+"""The digest of a recipe, and the tags that are derived from it.
 
-Two recipes that differ in anything that could change the image have different digests;
-what cannot (times, owners, the order of a directory listing) is not in them.
-The wheels themselves are not counted, only the lock that names them: a machine without a
-network must find its images without downloading again.
+Two recipes have different digests if they differ in anything that can change the image; times, owners and the
+order of directories are left out.  The lock file is included and the wheels are not: a machine without a
+network finds its images without downloading the wheels again.
 """
 
 import hashlib
@@ -14,15 +13,15 @@ from images.recipe import Entry, Kind, Recipe
 from images.settings import Accelerator
 
 SCHEMA: Final = 1
-"""Raise it when the same recipe would give another image, say after a change of ``docker_engine``."""
+"""Increment it when the same recipe gives a different image, as after a change of ``docker_engine``."""
 
 LABEL: Final = "runner.digest"
-"""Every image made here carries it, with the whole digest; its tag has the first 16 digits."""
+"""The label with the whole digest, which every image has; its tag has the first 16 digits."""
 
 
 def digest(recipe: Recipe) -> str:
-    """Return the sha256 over everything in the recipe that matters, in hex."""
-    said = {
+    """Return the sha256 of a recipe, in hex."""
+    content = {
         "schema": SCHEMA,
         "kind": recipe.kind,
         "accelerator": recipe.accelerator,
@@ -33,7 +32,7 @@ def digest(recipe: Recipe) -> str:
         "builder": recipe.builder,
         "entries": sorted(_entry(entry) for entry in recipe.entries),
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _entry(entry: Entry) -> tuple[str, bool, str]:
@@ -42,7 +41,7 @@ def _entry(entry: Entry) -> tuple[str, bool, str]:
 
 
 def repository(kind: Kind, accelerator: Accelerator) -> str:
-    """Return the repository that images of this kind are tagged in."""
+    """Return the repository of the tags of a kind of image."""
     return f"runner-{accelerator}" if kind == "job" else f"runner-{accelerator}-environment"
 
 

@@ -1,9 +1,8 @@
-"""The container engine, through its SDK: the only import of ``docker`` in ``images``.
+"""A Docker engine behind the port ``images.ports.Engine``: the only import of ``docker`` in ``images``.
 
-Three builders, because no single one works everywhere: the ``buildx`` plugin where it is
-installed; the engine's own BuildKit, which the SDK does not speak, by a plain ``POST
-/build?version=2`` on the SDK's session; the classic builder.  Builds get no network:
-everything that they need is in the context.
+No single builder works everywhere, so there are three: the ``buildx`` plugin if it is installed; the BuildKit
+of the engine, by ``POST /build?version=2`` over the session of the SDK, which has no call for it; the classic
+builder.  Builds have no network, because everything that they need is in the context.
 """
 
 import json
@@ -28,10 +27,10 @@ from images.ports import BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
 
 _PULL_SILENCE_S: Final = 20
-"""A registry that says nothing for so long is not there; while a pull moves it says something."""
+"""A registry that is silent for so long is unavailable; a pull that makes progress reports it."""
 
 _BUILDKIT_API: Final = (1, 39)
-"""The first engine API that has ``/build?version=2``."""
+"""The first version of the engine API that has ``/build?version=2``."""
 
 _TAR: Final = {"Content-Type": "application/x-tar"}
 _CHUNK_BYTES: Final = 1024**2
@@ -39,11 +38,11 @@ _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 
 class DockerEngine:
-    """A Docker engine, or what speaks its API; satisfies ``images.ports.Engine``."""
+    """Satisfies ``images.ports.Engine`` with a Docker engine, or an engine with the same API."""
 
     def __init__(self, url: str | None = None) -> None:
         self._url = url
-        self._version = "auto"  # asked once: every look-up would ask again
+        self._version = "auto"  # asked once, for otherwise each new client asks
 
     def image(self, reference: str) -> Image | None:
         with self._client(f"inspect {reference}") as api:
@@ -78,7 +77,7 @@ class DockerEngine:
                 raise BuildFailed(f"import {tag}: {record['error']}")
         found = self.image(tag)
         if found is None:
-            raise BuildFailed(f"import {tag}: the engine took it and does not have it")
+            raise BuildFailed(f"import {tag}: the engine has accepted it and does not have it")
         return found.id
 
     def step(self, step: Step) -> StepEnd:
@@ -93,14 +92,13 @@ class DockerEngine:
                 api.remove_container(container, v=True, force=True)
 
     def builders(self) -> Iterator[BuilderKind]:
-        if buildx.works():
+        if buildx.is_available():
             yield "buildx"
         with self._client("version") as api:
             parts = [part["Name"] for part in api.version().get("Components", [])]
             version = tuple(int(part) for part in api.api_version.split("."))
-        if (
-            "Engine" in parts and version >= _BUILDKIT_API
-        ):  # Podman has other parts, and ignores the parameter
+        # Podman has other components, and ignores the parameter.
+        if "Engine" in parts and version >= _BUILDKIT_API:
             yield "engine"
         yield "classic"
 
@@ -110,17 +108,17 @@ class DockerEngine:
         return f"{version['Os']}/{version['Arch']}"
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], token: CancellationToken
     ) -> Iterator[str]:
         match kind:
             case "buildx":
-                yield from buildx.build(request, context, self._url, interest)
+                yield from buildx.build(request, context, self._url, token)
             case "engine":
                 params = _build_params(request, "2")
-                yield from _buildkit_lines(self._post("build", params, context, interest))
+                yield from _buildkit_lines(self._post("build", params, context, token))
             case "classic":
                 params = _build_params(request, "1")
-                yield from _classic_lines(self._post("build", params, context, interest))
+                yield from _classic_lines(self._post("build", params, context, token))
 
     def used(self) -> frozenset[str]:
         with self._client("list containers") as api:
@@ -137,31 +135,31 @@ class DockerEngine:
                     raise
 
     def _post(
-        self, path: str, params: Mapping[str, str], body: IO[bytes], interest: CancellationToken
+        self, path: str, params: Mapping[str, str], body: IO[bytes], token: CancellationToken
     ) -> Iterator[dict[str, Any]]:
-        """Send a tar, yield the answer's records; no time limit, for a command may print nothing for long."""
+        """Send a tar and yield the records of the answer, which may be silent for any time."""
         with self._client(path) as api:
             url = f"{api.base_url}/v{api.api_version}/{path}"
-            chunks = _chunks(body, interest)
+            chunks = _chunks(body, token)
             with api.post(url, data=chunks, params=params, headers=_TAR, stream=True, timeout=None) as answer:
                 if not answer.ok:
                     raise BuildFailed(f"{path}: {_message(answer.text)}")
                 lines = answer.iter_lines(chunk_size=None)
-                with interest.ending(partial(_hang_up, CancellableStream(lines, answer))):
+                with token.on_cancel(partial(_disconnect, CancellableStream(lines, answer))):
                     yield from map(_record, filter(None, lines))
 
     @contextmanager
-    def _client(self, doing: str, timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> Iterator[docker.APIClient]:
-        """Connect for one request: the SDK's clients are not safe to share, and a build is not in a hurry."""
+    def _client(self, action: str, timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> Iterator[docker.APIClient]:
+        """Yield a client for one request: the SDK's clients are not safe to share between threads."""
         with _translated("connect"):
-            api = self._connected(timeout_s)
-        with closing(api), _translated(doing):
+            api = self._connect(timeout_s)
+        with closing(api), _translated(action):
             yield api
 
-    def _connected(self, timeout_s: int) -> docker.APIClient:
+    def _connect(self, timeout_s: int) -> docker.APIClient:
         url = self._url or os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET
         if "unix://" in url:
-            _knock("/" + url.split("://")[1].lstrip("/"))
+            _check_socket("/" + url.split("://")[1].lstrip("/"))
         if self._url is not None:
             api = docker.APIClient(self._url, self._version, timeout_s)
         else:
@@ -170,27 +168,27 @@ class DockerEngine:
         return api
 
 
-def _knock(path: str) -> None:
-    """Find out that nobody listens, with a better word for it; the SDK would also leave the socket open."""
+def _check_socket(path: str) -> None:
+    """Raise with a clear message if nobody listens; the SDK would also leave a socket open."""
     try:
-        with socket(AF_UNIX) as door:
-            door.settimeout(DEFAULT_TIMEOUT_SECONDS)
-            door.connect(path)
+        with socket(AF_UNIX) as probe:
+            probe.settimeout(DEFAULT_TIMEOUT_SECONDS)
+            probe.connect(path)
     except PermissionError as error:
         raise EngineForbidden(f"{path}: you may not use the container engine") from error
     except OSError as error:
-        raise _silent(f"{path}: {error.strerror or error}") from error
+        raise _unavailable(f"{path}: {error.strerror or error}") from error
 
 
-def _chunks(body: IO[bytes], interest: CancellationToken) -> Iterator[bytes]:
+def _chunks(body: IO[bytes], token: CancellationToken) -> Iterator[bytes]:
     while chunk := body.read(_CHUNK_BYTES):
-        interest.check()
+        token.check()
         yield chunk
 
 
-def _hang_up(answer: "CancellableStream[bytes]") -> None:
-    """Close the connection under an answer that is being read: the engine ends a build with its client."""
-    # The SDK's errors for one that ends just now, and for ssh, where a build goes on to its end.
+def _disconnect(answer: "CancellableStream[bytes]") -> None:
+    """Close the connection of an answer; the engine ends a build whose client disconnects."""
+    # The SDK raises these for an answer that has just ended, and over ssh, where the build goes on.
     with suppress(AttributeError, OSError, DockerException):
         answer.close()
 
@@ -205,22 +203,22 @@ def _finish_step(api: docker.APIClient, container: str, step: Step) -> StepEnd:
     if step.commit is None or code != 0:
         return StepEnd(code, output)
     repository, tag = step.commit.rsplit(":", 1)
-    # Else the command of this step would stay behind as the image's own.
+    # Otherwise the command of this step would become the command of the image.
     made = api.commit(container, repository, tag, changes=['CMD ["sh"]'])
     return StepEnd(code, output, made["Id"])
 
 
 @contextmanager
-def _translated(doing: str) -> Iterator[None]:
+def _translated(action: str) -> Iterator[None]:
     try:
         yield
     except APIError as error:
-        raise EngineUnavailable(f"{doing}: the container engine says: {_one_line(error)}") from error
+        raise EngineUnavailable(f"{action}: the container engine says: {_one_line(error)}") from error
     except (DockerException, requests.RequestException) as error:
-        raise _silent(f"{doing}: {_one_line(error)}") from error
+        raise _unavailable(f"{action}: {_one_line(error)}") from error
 
 
-def _silent(fact: str) -> EngineUnavailable:
+def _unavailable(fact: str) -> EngineUnavailable:
     return EngineUnavailable(f"the container engine does not answer ({fact})")
 
 
@@ -230,7 +228,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _message(body: str) -> str:
-    """Return the text of an error answer, which is JSON from Docker and not always from others."""
+    """Return the message of an error answer, which is JSON from Docker and not from every other engine."""
     try:
         found = json.loads(body)
     except ValueError:
@@ -242,12 +240,12 @@ def _record(line: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(line)
     except ValueError as error:
-        raise _silent("its answer breaks off in the middle") from error
+        raise _unavailable("its answer is incomplete") from error
     return found
 
 
 def _image(row: Mapping[str, Any]) -> Image:
-    """Return what ``inspect`` or ``list`` says; labels are in two places, no tag is a tag."""
+    """Return the image of a row of ``inspect`` or ``list``, which keep labels in different places."""
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     tags = tuple(tag for tag in row.get("RepoTags") or () if tag != "<none>:<none>")
     return Image(row["Id"], tags, labels, row.get("Size", 0))
@@ -260,14 +258,14 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
     host = api.create_host_config(
         network_mode="default" if step.network else "none",
         mounts=mounts,
-        # The place for mounts, so that not even their empty mount points are committed.
+        # A tmpfs for the mounts, so that their empty mount points are not committed.
         tmpfs={"/run": "mode=755"},
         cap_drop=None if step.root else ["ALL"],
         security_opt=["no-new-privileges:true"],
     )
     return {
         "image": step.image,
-        "entrypoint": [],  # the image's own is not used, and none is left behind by a commit
+        "entrypoint": [],  # that of the image is not used, and a commit keeps none
         "command": list(step.argv),
         "user": "0:0" if step.root else "65532:65532",
         "host_config": host,
@@ -287,19 +285,19 @@ def _build_params(request: BuildRequest, version: str) -> dict[str, str]:
 
 
 def _buildkit_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
-    trace = ProgressDecoder()
+    decoder = ProgressDecoder()
     for record in records:
         if record.get("id") == "moby.buildkit.trace":
-            yield from _traced(trace, record["aux"])
+            yield from _decode(decoder, record["aux"])
         else:
-            yield from trace.rest()
+            yield from decoder.flush()
             yield from _plain_lines(record)
 
 
-def _traced(trace: ProgressDecoder, aux: str) -> Iterator[str]:
-    """Yield a record's lines; one that is not understood must not fail a build that goes well."""
+def _decode(decoder: ProgressDecoder, aux: str) -> Iterator[str]:
+    """Yield the lines of a record; a malformed record must not fail the build."""
     try:
-        yield from trace.lines(aux)
+        yield from decoder.lines(aux)
     except ValueError as error:
         yield f"=> {error}"
 

@@ -1,21 +1,20 @@
-"""The ways in which an image cannot be had.
+"""The errors of ``images``; callers translate them to their own.
 
-``images`` stands alone, so it has its own errors; whoever calls it translates them.
-The messages are written for people and name the next step where there is one.
+Messages are one line for people, and name the next step where there is one.
 """
 
 
 class EngineUnavailable(Exception):
-    """The container engine does not answer; nothing is known about the image."""
+    """The container engine does not answer, so nothing is known about the image."""
 
 
 class EngineForbidden(EngineUnavailable):
-    """Whoever asks may not use the container engine; whether it answers others is not known."""
+    """The caller may not use the container engine."""
 
 
 class BuildFailed(Exception):
     """The image cannot be built as asked; the text is the last lines of the build's log."""
 
 
-class BuildAbandoned(Exception):
-    """The build was ended because nobody waited for the image any more; nothing is wrong with it."""
+class BuildCancelled(Exception):
+    """The build was cancelled because no job waits for the image any more."""

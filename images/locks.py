@@ -1,4 +1,4 @@
-"""Locks between builds, in this process and in others, that end with whoever holds them."""
+"""Locks between builds in this process and others; the kernel releases a lock when its holder ends."""
 
 import fcntl
 from collections.abc import Callable, Iterator
@@ -8,36 +8,37 @@ from typing import IO, Final
 
 from images.cancellation import CancellationToken
 
-_LOOK_S: Final = 0.2  # between two tries; the kernel's own waiting could not be given up
+_RETRY_S: Final = 0.2
+"""Between two attempts to get a lock; a blocking call could not be cancelled."""
 
 
 @contextmanager
 def locked(
-    cache_dir: Path, name: str, waiting: Callable[[], None], interest: CancellationToken | None = None
+    cache_dir: Path, name: str, waiting: Callable[[], None], token: CancellationToken | None = None
 ) -> Iterator[None]:
-    """Keep everybody else out, after saying so if that means to wait.
+    """Hold a lock; call ``waiting`` first if another build holds it.
 
     Raises:
-        BuildAbandoned: ``interest`` was abandoned meanwhile.
+        BuildCancelled: ``token`` was cancelled during the wait.
     """
-    interest = interest or CancellationToken()
+    token = token or CancellationToken()
     with _file(cache_dir, name).open("w") as file:
-        if not _taken(file):
+        if not _try_lock(file):
             waiting()
-            while not _taken(file):
-                interest.wait(_LOOK_S)
+            while not _try_lock(file):
+                token.wait(_RETRY_S)
         yield
 
 
 @contextmanager
-def if_free(cache_dir: Path, name: str) -> Iterator[bool]:
-    """Yield whether the lock was free; if so it is held until the end."""
+def try_locked(cache_dir: Path, name: str) -> Iterator[bool]:
+    """Yield whether the lock was free; if it was, it is held until the end of the block."""
     with _file(cache_dir, name).open("w") as file:
-        yield _taken(file)
+        yield _try_lock(file)
 
 
-def _taken(file: IO[str]) -> bool:
-    """Return whether the lock was free and is ours now."""
+def _try_lock(file: IO[str]) -> bool:
+    """Take a lock if it is free, and return whether it was."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -48,6 +49,6 @@ def _taken(file: IO[str]) -> bool:
 def _file(cache_dir: Path, name: str) -> Path:
     place = cache_dir / "locks"
     place.mkdir(parents=True, exist_ok=True)
-    if place.stat().st_mode & 0o077:  # whoever can open a file for reading can hold its lock
+    if place.stat().st_mode & 0o077:  # whoever can open the file can hold its lock
         place.chmod(0o700)
     return place / name

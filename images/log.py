@@ -1,4 +1,4 @@
-"""A build's log: written line by line as it comes, its end kept for the error message."""
+"""The log of a build: written line by line, with the last lines kept for the error message."""
 
 import subprocess
 from collections import deque
@@ -14,12 +14,12 @@ LAST_LINES: Final = 20
 
 
 class BuildLog:
-    """Appends to a file, so that somebody else can follow it, and knows whether anybody still waits."""
+    """Appends lines to a file that others can follow, and carries the cancellation token of the build."""
 
     def __init__(
-        self, path: Path, echo: Callable[[str], None] | None = None, interest: CancellationToken | None = None
+        self, path: Path, echo: Callable[[str], None] | None = None, token: CancellationToken | None = None
     ) -> None:
-        self.interest = interest or CancellationToken()
+        self.token = token or CancellationToken()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", buffering=1, encoding="utf-8", errors="replace")
         self._echo = echo
@@ -44,23 +44,23 @@ class BuildLog:
             self.line(text)
 
     def tail(self) -> str:
-        """Return the last lines, what a failed build is explained with."""
+        """Return the last lines, which explain a failed build."""
         return "\n".join(self._last)
 
-    def program(
+    def run(
         self,
         argv: Sequence[str],
         environment: Mapping[str, str] | None = None,
         *,
-        interest: CancellationToken | None = None,
+        token: CancellationToken | None = None,
     ) -> None:
-        """Run a program to its end with its output in the log; kill it when ``interest`` is abandoned.
+        """Run a program with its output in the log, and kill it when ``token`` is cancelled.
 
         Raises:
-            BuildFailed: it cannot be started, or ends with another code than 0.
-            BuildAbandoned: it was killed.
+            BuildFailed: it cannot be started, or its exit code is not 0.
+            BuildCancelled: it was killed.
         """
-        interest = interest or CancellationToken()
+        token = token or CancellationToken()
         try:
             process = subprocess.Popen(
                 argv,
@@ -73,8 +73,8 @@ class BuildLog:
             )
         except OSError as error:
             raise BuildFailed(f"{argv[0]}: cannot be started: {error.strerror}") from error
-        with process, interest.ending(process.kill):
+        with process, token.on_cancel(process.kill):
             self.lines(line.rstrip("\n") for line in process.stdout or ())
-        interest.check()
+        token.check()
         if process.returncode != 0:
             raise BuildFailed(f"{argv[0]}: exit code {process.returncode}")

@@ -1,7 +1,7 @@
-"""What ``images`` needs from a container engine, as a Protocol over frozen values.
+"""The port to a container engine, as ``images`` needs it.
 
-``images.docker_engine`` satisfies it with a real engine; the unit tests with a fake that keeps
-a dictionary.
+``images.docker_engine`` implements it with a real engine, ``tests.fakes.engine.image_engine`` with a
+dictionary.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,18 +25,20 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command in a throw-away container."""
+    """A command that runs in a temporary container."""
 
     image: str
     argv: tuple[str, ...]
     network: bool = False
     root: bool = False
     files: Mapping[str, Path] = field(default_factory=dict)  # path in the container: on the host; read-only
-    commit: str | None = None  # tag for what the container leaves behind, when the command succeeds
+    commit: str | None = None  # tag of the image that the container is committed to if the command succeeds
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
+    """How a step ended."""
+
     exit_code: int
     output: str
     committed: str | None = None  # image id
@@ -44,7 +46,7 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """A build: everything but the context."""
+    """A build without its context."""
 
     tag: str
     arguments: Mapping[str, str]
@@ -55,7 +57,7 @@ class Engine(Protocol):
     """A container engine.  Every call may raise ``images.errors.EngineUnavailable``."""
 
     def image(self, reference: str) -> Image | None:
-        """Return the image for a tag or an id, or ``None`` when the engine has none; never pulls."""
+        """Return the image of a tag or an id, ``None`` if the engine has none; never pull it."""
 
     def images(self, label: str) -> tuple[Image, ...]:
         """Return the images that carry a label."""
@@ -63,41 +65,41 @@ class Engine(Protocol):
     def tag(self, image: str, tag: str) -> None: ...
 
     def pull(self, reference: str) -> None:
-        """Fetch an image from its registry.
+        """Pull an image from its registry.
 
         Raises:
-            BuildFailed: the registry does not give it, or does not answer soon.
+            BuildFailed: the registry refuses it, or does not answer in time.
         """
 
     def load_root(self, archive: IO[bytes], tag: str) -> str:
-        """Return the id of an image made of one layer, the tar of a root directory."""
+        """Import the tar of a root directory as an image of one layer, and return its id."""
 
     def step(self, step: Step) -> StepEnd:
-        """Return how a command in a throw-away container ended.
+        """Run a command in a temporary container, and return how it ended.
 
         Raises:
             BuildFailed: it could not be started.
         """
 
     def builders(self) -> Iterator[BuilderKind]:
-        """Yield the kinds of builder that work here, best first."""
+        """Yield the kinds of builder that are available, the best first."""
 
     def platform(self) -> str:
-        """Return what images are built for: ``linux/amd64``."""
+        """Return the platform of the images, such as ``linux/amd64``."""
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], token: CancellationToken
     ) -> Iterator[str]:
-        """Build and tag a context (an open file: a tar with a ``Dockerfile``); yield the log as it comes.
+        """Build and tag a context, an open tar file with a ``Dockerfile``; yield the lines of the log.
 
-        When the interest is abandoned the build is broken off, and fails in one way or another.
+        When ``token`` is cancelled, the build is aborted and fails with any of the errors.
 
         Raises:
             BuildFailed: a step failed.
         """
 
     def used(self) -> frozenset[str]:
-        """Return the ids of the images that a container, running or not, was made from."""
+        """Return the ids of the images of all containers, running or not."""
 
     def remove(self, reference: str) -> None:
-        """Remove a tag or an image; no error when it is gone or in use."""
+        """Remove a tag or an image; no error if it does not exist or is in use."""

@@ -1,8 +1,8 @@
-"""What goes into an image, as frozen values.
+"""The content of images, as frozen values.
 
-Two recipes make one image: the *environment* (base and locked packages; minutes, rarely
-changes) and the *job* image on top of it (the jobs code; a second, changes often).  Both
-are stages of one Dockerfile, so that the whole can also be built by hand.
+An image is built in two steps.  The *environment* holds the base and the locked packages; it takes minutes
+and rarely changes.  The *job* image adds the code of ``jobs``; it takes a second and changes often.  Both are
+stages of one Dockerfile, so the whole image can also be built without the runner.
 """
 
 import re
@@ -23,16 +23,16 @@ class Entry:
     """One file of a build context."""
 
     path: str  # in the context, with slashes
-    source: Path | bytes  # bytes for what is addressed: what was hashed is what is sent
+    source: Path | bytes  # bytes for everything in the digest, so that what is hashed is what is sent
     executable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """An image to build on, with the facts about it that decide which wheels fit."""
+    """A base image, with the properties that decide which wheels fit."""
 
     id: str
-    tag: str  # made from the id: builders cannot build FROM an id, and other tags move
+    tag: str  # derived from the id: builders cannot build FROM an id, and other tags can move
     python: str  # "3.11"
     machine: str  # "x86_64"
     glibc: tuple[int, int]
@@ -40,7 +40,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides what an image holds; ``images.digest`` is its address."""
+    """Everything that determines the content of an image; ``images.digest`` computes its digest."""
 
     kind: Kind
     accelerator: Accelerator
@@ -53,7 +53,7 @@ class Recipe:
 
 
 def last_stage(dockerfile: str) -> str:
-    """Return a Dockerfile's last stage as a Dockerfile of its own, with the global arguments it may use.
+    """Return the last stage of a Dockerfile as a Dockerfile, with the global arguments.
 
     Raises:
         ValueError: the text has no FROM line.
@@ -66,6 +66,6 @@ def last_stage(dockerfile: str) -> str:
 
 
 def without_last_stage(dockerfile: str) -> str:
-    """Return a Dockerfile without its last stage: all that the environment depends on."""
+    """Return a Dockerfile without its last stage, which the environment does not depend on."""
     stages = [match.start() for match in _FROM.finditer(dockerfile)]
     return dockerfile[: stages[-1]]

@@ -1,6 +1,6 @@
-"""What an operator may say about images.
+"""The settings of image builds, as a frozen value.
 
-A plain frozen value: whoever reads the operator's file makes one.
+Reading a settings file is left to the caller.
 """
 
 import os
@@ -13,19 +13,19 @@ BuilderKind: TypeAlias = Literal["buildx", "engine", "classic"]
 
 ACCELERATORS: Final[tuple[Accelerator, ...]] = ("cpu", "cuda", "rocm")
 LOCAL_BASE: Final = "runner-base:bookworm"
-"""Where ``runner images bootstrap`` puts its result, and the first place to look."""
+"""The tag that ``runner images bootstrap`` gives to its result; a base is looked up here first."""
 
 PULLED_BASE: Final = "python:3.11-slim-bookworm"
-"""The same suite and Python as the bootstrap makes, so that both give the same environment."""
+"""Has the same Debian release and Python as a bootstrapped base, so both lead to the same environment."""
 
 
 def default_cache_dir() -> Path:
-    """Return the directory for wheels and locks: a cache, which may be deleted at any time."""
+    """Return the directory for wheels and locks, which may be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "runner"
 
 
 def default_dockerfiles() -> Path:
-    """Return where the three Dockerfiles are: beside this file when installed, else the checkout's root."""
+    """Return the directory of the Dockerfiles: beside this file if installed, else the checkout's root."""
     installed = Path(__file__).with_name("dockerfiles")
     return installed if installed.is_dir() else Path(__file__).parents[1]
 
@@ -37,16 +37,16 @@ class ImageSettings:
     cache_dir: Path = field(default_factory=default_cache_dir)
     """Wheels, base facts and locks between builds."""
     base: str | None = None
-    """A base image that must be used; ``None``: the local one, else a pull, else a bootstrap."""
+    """The base image to use.  ``None``: the local one, else a pulled one, else a bootstrapped one."""
     pull: str | None = PULLED_BASE
-    """What to pull when no base is there; ``None``: never ask a registry."""
+    """The reference to pull if there is no local base.  ``None``: never use a registry."""
     builder: Literal["auto"] | BuilderKind = "auto"
-    """``auto`` takes the first that works: the plugin, the engine's own BuildKit, the classic builder."""
+    """``auto``: the first that works of the plugin, the engine's own BuildKit and the classic builder."""
     ca_file: Path | None = None
-    """Certificates to trust besides the system's, for downloads; never copied into an image."""
+    """Additional certificates to trust for downloads; never copied into an image."""
     pip_options: tuple[str, ...] = ()
-    """Appended to ``pip download``, after the host's own pip settings."""
+    """Options of ``pip download``, in addition to the host's own pip settings."""
     dockerfiles: Path = field(default_factory=default_dockerfiles)
     """The directory that holds ``Dockerfile.cpu``, ``Dockerfile.cuda`` and ``Dockerfile.rocm``."""
     engine_url: str | None = None
-    """The engine's address; ``None``: ``DOCKER_HOST``, else the default socket."""
+    """The address of the engine.  ``None``: ``DOCKER_HOST``, else the default socket."""

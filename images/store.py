@@ -1,8 +1,7 @@
-"""Which image an accelerator's jobs run in, built when no image with that digest is there.
+"""Returns the image of an accelerator's jobs, and builds it if the engine has none with its digest.
 
-The engine is the store: an image that carries the digest in its tag and its label *is*
-the one, whoever built it.  A file lock per digest makes one build of two wishes for the
-same image, also from different processes.
+The engine is the store: an image with the digest in its tag and its label is the right one, whoever has built
+it.  A file lock per digest prevents two builds of the same image, also by different processes.
 """
 
 import tempfile
@@ -20,7 +19,7 @@ from images.bootstrap import Bootstrap, bootstrap
 from images.cancellation import CancellationToken
 from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
-from images.errors import BuildAbandoned, BuildFailed, EngineUnavailable
+from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
 from images.locks import locked
 from images.log import BuildLog
 from images.ports import BuildRequest, Engine, Image
@@ -32,7 +31,7 @@ _HERE: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The two images of an accelerator, before anything is built."""
+    """The recipes of the two images of an accelerator, and their base."""
 
     base: Base
     environment: Recipe
@@ -40,12 +39,12 @@ class Plan:
 
     @property
     def address(self) -> str:
-        """Return the digest of the image that jobs run in; it covers the environment's and the base's."""
+        """Return the digest of the job image; it covers those of the environment and the base."""
         return digest(self.job)
 
 
 class ImageStore:
-    """Answers with image ids, building what is not there; satisfies ``runner.core.ports.images.Images``."""
+    """Finds and builds images; ``runner.adapters.docker.images`` makes it a port of the daemon."""
 
     def __init__(
         self,
@@ -54,40 +53,40 @@ class ImageStore:
         echo: Callable[[str], None] | None = None,
     ) -> None:
         self._settings = settings or ImageSettings()
-        self._given = engine
+        self._given_engine = engine
         self._echo = echo
 
     @cached_property
     def _engine(self) -> Engine:
-        if self._given is not None:
-            return self._given
-        from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK: whoever builds nothing needs none
+        if self._given_engine is not None:
+            return self._given_engine
+        from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK, which only builds need
 
         return DockerEngine(self._settings.engine_url)
 
-    def ensure(self, accelerator: str, log: Path, interest: CancellationToken | None = None) -> str:
-        """Return the id of the image for an accelerator's jobs, building what is missing.
+    def ensure(self, accelerator: str, log: Path, token: CancellationToken | None = None) -> str:
+        """Return the id of an accelerator's image, and build what is missing.
 
         Raises:
-            BuildFailed: with the last lines of the log.
+            BuildFailed: the message is the last lines of the log.
             EngineUnavailable: the engine does not answer.
-            BuildAbandoned: ``interest`` was abandoned; wheels and layers that are complete stay.
+            BuildCancelled: ``token`` was cancelled; complete wheels and layers are kept.
         """
-        with _disk_errors_told(), BuildLog(log, self._echo, interest) as lines, _end_told(lines):
-            return self._ensured(self._plan(_known(accelerator), lines), lines)
+        with _translate_disk_errors(), BuildLog(log, self._echo, token) as lines, _log_failure(lines):
+            return self._ensure(self._plan(_check_accelerator(accelerator), lines), lines)
 
     def digest(self, accelerator: str) -> str:
-        """Return the content address of the image that ``ensure`` would answer with.
+        """Return the digest of the image that ``ensure`` would return.
 
         Raises:
-            BuildFailed: there is no base image to be had.
+            BuildFailed: no base image is available.
             EngineUnavailable: the engine does not answer.
         """
         with BuildLog(self._settings.cache_dir / "base.log") as lines:
-            return self._plan(_known(accelerator), lines).address
+            return self._plan(_check_accelerator(accelerator), lines).address
 
     def resolve(self, reference: str) -> str:
-        """Return the id of an image that the engine has under a tag or an id; never pulls.
+        """Return the id of an image by its tag or id; never pull it.
 
         Raises:
             BuildFailed: the engine has none.
@@ -99,13 +98,13 @@ class ImageStore:
         return image.id
 
     def bootstrap(self, base_tag: str) -> str:
-        """Return the id of a base image made without a registry.
+        """Make a base image without a registry, and return its id.
 
         Raises:
             BuildFailed: no tool for it is installed, or the archive does not answer.
             EngineUnavailable: the engine does not answer.
         """
-        with BuildLog(self._settings.cache_dir / "base.log", self._echo) as log, self._locked("base", log):
+        with BuildLog(self._settings.cache_dir / "base.log", self._echo) as log, self._lock("base", log):
             return bootstrap(self._engine, Bootstrap(base_tag), log)
 
     @cached_property
@@ -118,7 +117,7 @@ class ImageStore:
         return self._engine.platform()
 
     def _plan(self, accelerator: Accelerator, log: BuildLog) -> Plan:
-        with self._locked("base", log):
+        with self._lock("base", log):
             base = bases.resolve(self._engine, self._settings, log)
         text = (self._settings.dockerfiles / f"Dockerfile.{accelerator}").read_text()
         lock = f"images/locks/{accelerator}.txt"
@@ -144,67 +143,67 @@ class ImageStore:
         )
         return Plan(base, environment, job)
 
-    def _ensured(self, plan: Plan, log: BuildLog) -> str:
-        image = self._present(plan.job) or self._made(plan, log)
+    def _ensure(self, plan: Plan, log: BuildLog) -> str:
+        image = self._find(plan.job) or self._build_once(plan, log)
         current = f"{repository('job', plan.job.accelerator)}:current"
         if current not in image.tags:
             self._engine.tag(image.id, current)
         return image.id
 
-    def _present(self, recipe: Recipe) -> Image | None:
-        """Return the image of a recipe; the tag has a part of the digest, the label all of it."""
+    def _find(self, recipe: Recipe) -> Image | None:
+        """Return the image of a recipe, if any; its tag has a part of the digest, its label all of it."""
         address = digest(recipe)
         image = self._engine.image(tag(recipe.kind, recipe.accelerator, address))
         return image if image is not None and image.labels.get(LABEL) == address else None
 
-    def _made(self, plan: Plan, log: BuildLog) -> Image:
-        with self._locked(plan.address, log):
-            return self._present(plan.job) or self._build_job(plan, log)
+    def _build_once(self, plan: Plan, log: BuildLog) -> Image:
+        with self._lock(plan.address, log):
+            return self._find(plan.job) or self._build_job(plan, log)
 
     def _build_job(self, plan: Plan, log: BuildLog) -> Image:
         below = digest(plan.environment)
-        with self._locked(below, log):  # to the end, so that nobody prunes what is built on
-            if self._present(plan.environment) is None:
+        with self._lock(below, log):  # held to the end, so that the environment is not pruned
+            if self._find(plan.environment) is None:
                 self._build_environment(plan, log)
             environment = tag("environment", plan.job.accelerator, below)
             return self._build(plan.job, {"ENVIRONMENT": environment}, (), log)
 
     def _build_environment(self, plan: Plan, log: BuildLog) -> Image:
         [lock] = [entry.source for entry in plan.environment.entries if isinstance(entry.source, bytes)]
-        place = wheels.wheelhouse(lock, plan.base, self._settings, log)
-        return self._build(plan.environment, {"BASE": plan.base.tag}, tuple(wheels.entries(place)), log)
+        directory = wheels.wheelhouse(lock, plan.base, self._settings, log)
+        return self._build(plan.environment, {"BASE": plan.base.tag}, tuple(wheels.entries(directory)), log)
 
     def _build(self, recipe: Recipe, below: dict[str, str], more: tuple[Entry, ...], log: BuildLog) -> Image:
         address = digest(recipe)
         name = tag(recipe.kind, recipe.accelerator, address)
-        log.interest.check()
+        log.token.check()
         log.line(f"{recipe.kind}: building {name} with {recipe.builder}")
         request = BuildRequest(name, dict(recipe.arguments) | below, _labels(recipe, address, below))
         with tempfile.TemporaryFile(dir=self._settings.cache_dir) as archive:
             write_tar((text_entry("Dockerfile", recipe.dockerfile), *recipe.entries, *more), archive)
             archive.seek(0)
-            log.lines(self._engine.build(recipe.builder, request, archive, log.interest))
-        image = self._present(recipe)
+            log.lines(self._engine.build(recipe.builder, request, archive, log.token))
+        image = self._find(recipe)
         if image is None:
-            raise BuildFailed(f"{name}: the build ended well and the engine does not have the image")
+            raise BuildFailed(f"{name}: the build succeeded, but the engine does not have the image")
         log.line(f"{recipe.kind}: {name} is {image.id}")
         return image
 
-    def _locked(self, name: str, log: BuildLog) -> AbstractContextManager[None]:
-        waiting = partial(log.line, "waiting for another build of the same")
-        return locked(self._settings.cache_dir, name, waiting, log.interest)
+    def _lock(self, name: str, log: BuildLog) -> AbstractContextManager[None]:
+        waiting = partial(log.line, "waiting for another build of the same image")
+        return locked(self._settings.cache_dir, name, waiting, log.token)
 
 
 @contextmanager
-def _end_told(log: BuildLog) -> Iterator[None]:
-    """Say in the log why it ends; what was broken off on purpose fails in one way or another."""
+def _log_failure(log: BuildLog) -> Iterator[None]:
+    """Write the reason of a failure to the log; a cancelled build may fail with any error."""
     try:
         try:
             yield
         except (BuildFailed, EngineUnavailable):
-            log.interest.check()
+            log.token.check()
             raise
-    except BuildAbandoned as error:
+    except BuildCancelled as error:
         log.line(str(error))
         raise
     except BuildFailed as error:
@@ -213,15 +212,15 @@ def _end_told(log: BuildLog) -> Iterator[None]:
 
 
 @contextmanager
-def _disk_errors_told() -> Iterator[None]:
-    """Make a full disk or a missing permission a failed build with a reason."""
+def _translate_disk_errors() -> Iterator[None]:
+    """Raise ``BuildFailed`` for a full disk or a missing permission."""
     try:
         yield
     except OSError as error:
         raise BuildFailed(f"{error.filename or 'build'}: {error.strerror or error}") from error
 
 
-def _known(accelerator: str) -> Accelerator:
+def _check_accelerator(accelerator: str) -> Accelerator:
     for known in ACCELERATORS:
         if accelerator == known:
             return known

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from images.ports import Engine
-    from images.prune import Row
+    from images.prune import ImageRow
     from images.settings import ImageSettings
 
 ACCELERATORS: Final = ("cpu", "cuda", "rocm")
@@ -77,10 +77,10 @@ def list_images(*, as_json: bool) -> None:
 
     In a pipe, between tabs: id, kind, accelerator, bytes, made (UTC), current or -, tags.
     """
-    from images.prune import listed  # noqa: PLC0415  only this command pays for it
+    from images.prune import list_images  # noqa: PLC0415  only this command pays for it
 
     with _explained("images"):
-        rows = listed(_engine(_settings()))
+        rows = list_images(_engine(_settings()))
     if as_json or not on_terminal():
         _print_plainly(rows, as_json=as_json)
     else:
@@ -144,7 +144,7 @@ def _answer(facts: dict[str, str], *, as_json: bool) -> None:
         say(facts["id"])
 
 
-def _print_plainly(rows: tuple[Row, ...], *, as_json: bool) -> None:
+def _print_plainly(rows: tuple[ImageRow, ...], *, as_json: bool) -> None:
     for row in rows:
         if as_json:
             say_json(_facts(row))
@@ -152,7 +152,7 @@ def _print_plainly(rows: tuple[Row, ...], *, as_json: bool) -> None:
             say_row(*_cells(row), ",".join(row.tags))
 
 
-def _facts(row: Row) -> dict[str, object]:
+def _facts(row: ImageRow) -> dict[str, object]:
     return {
         "id": row.id,
         "kind": row.kind,
@@ -165,18 +165,18 @@ def _facts(row: Row) -> dict[str, object]:
     }
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _cells(row: ImageRow) -> tuple[object, ...]:
     current = "current" if row.current else None
     return row.id, row.kind, row.accelerator, row.size_bytes, row.created, current
 
 
-def _print_table(rows: tuple[Row, ...]) -> None:
+def _print_table(rows: tuple[ImageRow, ...]) -> None:
     from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
 
     print_table(make_table(COLUMNS, [_table_cells(row) for row in rows]))
 
 
-def _table_cells(row: Row) -> tuple[str, ...]:
+def _table_cells(row: ImageRow) -> tuple[str, ...]:
     size = f"{row.size_bytes / GIB:.1f} GiB"
     tag = next((tag for tag in row.tags if not tag.endswith(":current")), "-")
     current = "yes" if row.current else "-"

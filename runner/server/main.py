@@ -35,7 +35,7 @@ from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directory import HostRunDirectory, highest
 from runner.adapters.host.users import HostUsers
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.adapters.sqlite.accounting import SqliteUsageHistory, SqliteUsageReport
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
@@ -188,7 +188,7 @@ def build(directory: Path, settings: Settings) -> JobService:
         watch_every_s=settings.watch_every_s,
         silence_floor_s=settings.silence_floor_s,
         site=_site(settings),
-        past=SqliteUsageHistory(store),
+        past=SqliteAccounting(store),
         inventory=inventory,
     )
     daemon = ControlLoop(context, changed=broadcast.beat)
@@ -200,7 +200,7 @@ def build(directory: Path, settings: Settings) -> JobService:
         daemon=daemon,
         store=store,
         schedules=SqliteSchedules(store),
-        usage_report=SqliteUsageReport(store),
+        usage_report=SqliteAccounting(store),
         notification_feed=SqliteNotificationFeed(store),
         users=users,
         attempt_service=attempt_service,

@@ -40,10 +40,10 @@ class Observed(DockerEngine):
         super().__init__(self.url)
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], token: CancellationToken
     ) -> Iterator[str]:
         self.built.append(request.tag)
-        return super().build(kind, request, context, interest)
+        return super().build(kind, request, context, token)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Downloads, verifies and converts the data sets that ``runner.files.datasets`` names."""

@@ -1,8 +1,8 @@
-"""``images`` as a port of the daemon: its errors become ours at this seam.
+"""The image store as a port of the daemon: translates its errors, and shares its builds between jobs.
 
-Also who waits for which image: all jobs of one accelerator wait for the same, one of them builds
-it, and the build is broken off only when the last of them has left.  An answer of the engine is
-good for a moment, so that jobs that come together ask once; a job that asks again found it gone.
+All jobs of one accelerator use the same image.  One of them builds it while the others wait, and the build is
+cancelled when the last of them has left.  An answer of the engine is cached for a moment, so that jobs that
+are submitted together ask it once.  A job that asks again found the image gone, and the engine is asked anew.
 """
 
 from collections.abc import Iterator
@@ -14,30 +14,30 @@ from time import monotonic
 from typing import Final
 
 from images.cancellation import CancellationToken
-from images.errors import BuildAbandoned, EngineUnavailable
+from images.errors import BuildCancelled, EngineUnavailable
 from images.errors import BuildFailed as ImageBuildFailed
 from images.store import ImageStore
 from runner.base.errors import Unavailable
 from runner.core.ports.images import Accelerator, BuildFailed
 
 CACHE_S: Final = 5.0
-"""How long the engine is not asked again whether an image is there; that it is not, a launch finds out."""
+"""How long an answer of the engine is used; a launch notices if the image has been removed meanwhile."""
 
 
 @dataclass(slots=True)
 class PendingBuild:
-    """Those who wait for one image."""
+    """A build, and the jobs that wait for it."""
 
-    interest: CancellationToken = field(default_factory=CancellationToken)
+    token: CancellationToken = field(default_factory=CancellationToken)
     job_ids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class CachedImage:
-    """An image that was there a moment ago, and who was told so."""
+    """An image that the engine had a moment ago, and the jobs that got it."""
 
     image: str
-    asked_s: float
+    checked_s: float
     job_ids: set[str] = field(default_factory=set)
 
 
@@ -46,52 +46,53 @@ class DockerImages:
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
-        self._waits: dict[Accelerator, PendingBuild] = {}
-        self._answers: dict[Accelerator, CachedImage] = {}
+        self._builds: dict[Accelerator, PendingBuild] = {}
+        self._cache: dict[Accelerator, CachedImage] = {}
         self._lock = Lock()
 
     def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
-        answer = self._answered(accelerator, job_id)
-        if answer is None:
-            answer = CachedImage(self._ensured(accelerator, log, job_id), monotonic())
+        cached = self._cached(accelerator, job_id)
+        if cached is None:
+            cached = CachedImage(self._build(accelerator, log, job_id), monotonic())
         with self._lock:
-            self._answers[accelerator] = answer
-            answer.job_ids.add(job_id)
-        return answer.image
+            self._cache[accelerator] = cached
+            cached.job_ids.add(job_id)
+        return cached.image
 
-    def _answered(self, accelerator: Accelerator, job_id: str) -> CachedImage | None:
+    def _cached(self, accelerator: Accelerator, job_id: str) -> CachedImage | None:
         with self._lock:
-            answer = self._answers.get(accelerator)
-            if answer is None or monotonic() - answer.asked_s > CACHE_S or job_id in answer.job_ids:
+            cached = self._cache.get(accelerator)
+            if cached is None or monotonic() - cached.checked_s > CACHE_S or job_id in cached.job_ids:
                 return None
-            return answer
+            return cached
 
-    def _ensured(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
-        interest = self._join(accelerator, job_id)
+    def _build(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        token = self._join(accelerator, job_id)
         try:
             with _translated():
-                return self._store.ensure(accelerator, log, interest)
+                return self._store.ensure(accelerator, log, token)
         finally:
             self.leave(job_id)
 
     def _join(self, accelerator: Accelerator, job_id: str) -> CancellationToken:
+        """Add a job to those that wait for an image, and return the token of their build."""
         with self._lock:
-            wait = self._waits.setdefault(accelerator, PendingBuild())
-            wait.job_ids.add(job_id)
-            return wait.interest
+            build = self._builds.setdefault(accelerator, PendingBuild())
+            build.job_ids.add(job_id)
+            return build.token
 
     def leave(self, job_id: str) -> None:
         with self._lock:
-            for accelerator, wait in list(self._waits.items()):
-                wait.job_ids.discard(job_id)
-                if not wait.job_ids:
-                    del self._waits[accelerator]  # whoever comes now begins anew
-                    wait.interest.abandon()
+            for accelerator, build in list(self._builds.items()):
+                build.job_ids.discard(job_id)
+                if not build.job_ids:
+                    del self._builds[accelerator]  # the next job begins a new build
+                    build.token.cancel()
 
     def close(self) -> None:
         with self._lock:
-            for wait in self._waits.values():
-                wait.interest.abandon("the daemon leaves, and the next one begins it again")
+            for build in self._builds.values():
+                build.token.cancel("the daemon stops, and the next one starts the build again")
 
     def resolve(self, reference: str) -> str:
         with _translated():
@@ -108,5 +109,5 @@ def _translated() -> Iterator[None]:
         yield
     except ImageBuildFailed as error:
         raise BuildFailed(str(error)) from error
-    except (EngineUnavailable, BuildAbandoned) as error:
+    except (EngineUnavailable, BuildCancelled) as error:
         raise Unavailable(f"{error}; it is tried again") from error

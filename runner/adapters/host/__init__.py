@@ -1,0 +1,1 @@
+"""The host's users, clock, mounts and run directories."""

@@ -1,0 +1,1 @@
+"""Attempts as plain processes of the host, for machines without a container engine."""

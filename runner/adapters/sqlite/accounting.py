@@ -1,12 +1,11 @@
-"""What attempts have held and for how long: the past of the shares, and of who has used what.
+"""Reads and writes the accounting of a store: what attempts held, for how long, and how busy it was.
 
-Rows are written with the events that they follow from, by the store; here they are read.
+The store itself writes the rows of ``lendings``, with the events that they follow from.
 """
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
@@ -15,30 +14,39 @@ from runner.core.accounting.usage import UsageSpan
 from runner.core.ports.store import SimilarBy, UsageRecord
 from runner.core.ports.usage import BusyTimes
 
+COMPLETED: Final = "completed"
+"""The exit cause of an attempt that lost nothing."""
 
-class SqliteUsageHistory:
-    """Satisfies ``runner.core.ports.store.UsageHistory``; readable from any thread."""
+
+class SqliteAccounting:
+    """Satisfies ``UsageHistory`` and ``UsageReport`` of ``runner.core.ports``; any thread may read."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
 
-    def since(self, at: datetime) -> Iterable[UsageRecord]:
-        """Return what was held at some time after ``at``; what is held still has no end."""
-        return self.between(at, None)
-
-    def between(self, begins: datetime, ends: datetime | None) -> Iterator[UsageRecord]:
-        """Yield what was held at some time in a period, in the order in which it was placed."""
-        limit = None if ends is None else ends.isoformat()
-        rows = self._store.rows("lendings_between", begins=begins.isoformat(), ends=limit)
-        return map(_lending, rows)
+    def since(self, at: datetime) -> Iterator[UsageRecord]:
+        """Yield the usage records that end after ``at`` or have no end yet, the earliest first."""
+        return map(_usage_record, self._store.rows("lendings_since", begins=at.isoformat()))
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
-        """Return how long the latest few jobs that are alike held what they had, those that succeeded."""
+        """Return how long the latest similar jobs that succeeded held their allocations."""
         rows = self._store.rows(f"lasted_by_{alike}", owner=owner, which=which)
         return tuple(float(row["lasted"]) for row in rows)
 
+    def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
+        """Return what attempts held between two times."""
+        rows = self._store.rows("used_between", since=since.isoformat(), until=until.isoformat())
+        return tuple(_usage_span(row) for row in rows)
 
-def _lending(row: sqlite3.Row) -> UsageRecord:
+    def add(self, busy: BusyTimes) -> None:
+        """Add busy times of devices; only the thread that writes the store may call this."""
+        with self._store.transaction() as connection:
+            for (job_id, attempt), (device_s, busy_s) in busy.items():
+                values = {"job_id": int(job_id), "attempt": attempt, "device_s": device_s, "busy_s": busy_s}
+                connection.execute(SQL["add_utilisation"], values)
+
+
+def _usage_record(row: sqlite3.Row) -> UsageRecord:
     ended = row["ended_at"]
     return UsageRecord(
         job_id=str(row["job_id"]),
@@ -53,29 +61,7 @@ def _lending(row: sqlite3.Row) -> UsageRecord:
     )
 
 
-COMPLETED: Final = "completed"
-
-
-@dataclass(frozen=True, slots=True)
-class SqliteUsageReport:
-    """The past of what was lent, in a store."""
-
-    store: SqliteStore
-
-    def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
-        """Return what was lent within a span of time; from any thread."""
-        rows = self.store.rows("used_between", since=since.isoformat(), until=until.isoformat())
-        return tuple(_record(row) for row in rows)
-
-    def add(self, busy: BusyTimes) -> None:
-        """Add to how busy devices were; by whoever writes the store."""
-        with self.store.transaction() as connection:
-            for (job_id, attempt), (device_s, busy_s) in busy.items():
-                values = {"job_id": int(job_id), "attempt": attempt, "device_s": device_s, "busy_s": busy_s}
-                connection.execute(SQL["add_utilisation"], values)
-
-
-def _record(row: sqlite3.Row) -> UsageSpan:
+def _usage_span(row: sqlite3.Row) -> UsageSpan:
     ended_s, ran_s = _seconds(row["ended_at"]), _seconds(row["launched_at"])
     return UsageSpan(
         job=f"{row['job_id']} {row['name']}",
@@ -92,9 +78,9 @@ def _record(row: sqlite3.Row) -> UsageSpan:
 
 
 def _lost_s(row: sqlite3.Row, ran_s: float | None, ended_s: float | None) -> float:
-    """Return how much of the end of an attempt nothing is left of.
+    """Return how many seconds at the end of an attempt were lost, because no checkpoint keeps them.
 
-    Where no decision tells what was saved, nothing is held to be lost.
+    Nothing counts as lost where no decision records what was saved.
     """
     if ran_s is None or ended_s is None or row["cause"] == COMPLETED or row["left"] is None:
         return 0.0

@@ -1,7 +1,7 @@
-"""What was said and found out about devices and outlives the daemon.
+"""Keeps the admin state of devices, and what was measured of them, beyond the life of the daemon.
 
-Drained by an operator and quarantined by the daemon, until a person takes it back; what is in use on
-a clean one, and who has left it dirty, until the machine is booted anew.
+An operator drains a device and the daemon quarantines one; this holds until a person takes it back.  The
+memory in use on a clean device, and the jobs that may still use one, are kept until the host is booted again.
 """
 
 import json
@@ -14,8 +14,8 @@ from runner.adapters.sqlite.store import SQL, SqliteStore
 from runner.core.devices.state import AdminMark, Remembered
 from runner.core.scheduler.snapshot import DeviceState
 
-KEPT: Final = "device:"
-"""Begins the names of what is kept of devices in the store's table of small things."""
+KEY_PREFIX: Final = "device:"
+"""Prefix of the keys of devices in the store's table ``meta``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,56 +23,58 @@ class SqliteDeviceMarks:
     """Satisfies ``runner.control.inventory_types.AdminMarks``; written by whoever writes the store."""
 
     store: SqliteStore
-    boot: str  # the monotonic clock, and whatever is in a device's memory, are of one boot
+    boot: str  # a monotonic time, and the content of a device's memory, are valid within one boot
 
     def all(self) -> Mapping[str, AdminMark]:
-        """Return what was said about each device, by UUID."""
+        """Return the admin mark of each device that has one, by UUID."""
         return {
             str(row["uuid"]): AdminMark(
                 DeviceState(row["state"]), row["reason"], row["by"], datetime.fromisoformat(row["since"])
             )
-            for row in self.store.rows("device_words")
+            for row in self.store.rows("device_marks")
         }
 
-    def say(self, uuid: str, word: AdminMark) -> None:
-        """Keep a word about a device, in place of an earlier one."""
+    def say(self, uuid: str, mark: AdminMark) -> None:
+        """Write the admin mark of a device, in place of an earlier one."""
         values = {
             "uuid": uuid,
-            "state": word.state.value,
-            "reason": word.reason,
-            "by": word.by,
-            "since": word.since.isoformat(),
+            "state": mark.state.value,
+            "reason": mark.reason,
+            "by": mark.by,
+            "since": mark.since.isoformat(),
         }
         with self.store.transaction() as connection:
-            connection.execute(SQL["say_of_device"], values)
+            connection.execute(SQL["mark_device"], values)
 
     def take_back(self, uuid: str) -> None:
-        """Forget what was said about a device."""
+        """Remove the admin mark of a device."""
         with self.store.transaction() as connection:
-            connection.execute(SQL["unsay_of_device"], {"uuid": uuid})
+            connection.execute(SQL["unmark_device"], {"uuid": uuid})
 
     def kept(self) -> Mapping[str, Remembered]:
-        """Return what was kept of each device since the machine was booted, by UUID."""
-        rows = self.store.rows("devices_kept")
-        found = {str(row["key"]).removeprefix(KEPT): json.loads(row["value"]) for row in rows}
-        return {uuid: _kept(said) for uuid, said in found.items() if said["boot"] == self.boot}
+        """Return what is remembered of each device since the host was booted, by UUID."""
+        rows = self.store.rows("devices_remembered")
+        found = {str(row["key"]).removeprefix(KEY_PREFIX): json.loads(row["value"]) for row in rows}
+        return {uuid: _remembered(each) for uuid, each in found.items() if each["boot"] == self.boot}
 
     def keep(self, kept: Mapping[str, Remembered]) -> None:
-        """Keep what was found out about some devices, in place of what was kept of them before."""
+        """Write what is remembered of some devices, in place of earlier values."""
         with self.store.transaction() as connection:
             for uuid, each in kept.items():
-                said = {
+                values = {
                     "boot": self.boot,
                     "baseline": each.baseline_bytes,
                     "left": sorted(each.uncleaned_jobs),
                     "returned": each.returned_at,
                 }
-                connection.execute(SQL["set_meta"], {"key": f"{KEPT}{uuid}", "value": json.dumps(said)})
+                connection.execute(
+                    SQL["set_meta"], {"key": f"{KEY_PREFIX}{uuid}", "value": json.dumps(values)}
+                )
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
-        """Write a line about a device beside what happened to a job."""
+        """Write an event about a device to the events of a job."""
         self.store.note(job_id, at, kind, text)
 
 
-def _kept(said: Mapping[str, Any]) -> Remembered:
-    return Remembered(said["baseline"], frozenset(said["left"]), said["returned"])
+def _remembered(values: Mapping[str, Any]) -> Remembered:
+    return Remembered(values["baseline"], frozenset(values["left"]), values["returned"])

@@ -1,4 +1,4 @@
-"""Events of the store as notices, and how far each rule has got with them."""
+"""Reads the events of the store as notifications, and keeps how far each rule has got."""
 
 import json
 import sqlite3
@@ -9,30 +9,30 @@ from runner.core.notification import Notification
 
 
 class SqliteNotificationFeed:
-    """What has happened, in order; ``seq`` numbers it."""
+    """Satisfies ``runner.core.ports.notifications.NotificationFeed``."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
 
     def after(self, seq: int, limit: int) -> tuple[Notification, ...]:
-        """Return what has happened after ``seq``, the oldest first."""
-        return tuple(map(_notice, self._store.rows("notices_after", after=seq, limit=limit)))
+        """Return the notifications after ``seq``, the oldest first."""
+        return tuple(map(_notification, self._store.rows("notices_after", after=seq, limit=limit)))
 
     def newest(self) -> int:
         return self._store.last_seq()
 
     def told(self, key: str) -> int | None:
-        """Return how far a rule has got; None: it is new."""
+        """Return the last ``seq`` that a rule is done with; None if the rule is new."""
         rows = self._store.rows("get_meta", key=key)
         return int(rows[0][0]) if rows else None
 
     def remember(self, key: str, seq: int) -> None:
-        """Write how far a rule has got; by whoever writes the store."""
+        """Write the last ``seq`` that a rule is done with; only the store's writer may call this."""
         with self._store.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": key, "value": str(seq)})
 
 
-def _notice(row: sqlite3.Row) -> Notification:
+def _notification(row: sqlite3.Row) -> Notification:
     entered = json.loads(row["body"]).get("entered", {})
     return Notification(
         seq=row["seq"],

@@ -1,4 +1,4 @@
--- Every statement that the store gives to SQLite, by name.  One with a row of VALUES may be given several.
+-- Every statement that the store gives to SQLite, by name.  One with a row of VALUES may be given several rows.
 
 -- name: schema
 -- Version 2.  A stored name is never reused; a newer version is refused and left untouched.
@@ -47,7 +47,7 @@ CREATE TABLE events (
 CREATE INDEX events_by_job ON events (job_id, seq);
 
 -- name: version_2
--- What policies have decided; a new store gets this too.
+-- Decisions of policies.
 CREATE TABLE decisions (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id  INTEGER NOT NULL REFERENCES jobs,
@@ -57,7 +57,7 @@ CREATE TABLE decisions (
     body    TEXT NOT NULL
 ) STRICT;
 CREATE INDEX decisions_by_job ON decisions (job_id, attempt, seq);
--- Every version of a job's file; the lineage is that of its last attempt, once another one has taken its place.
+-- Every revision of a job file; lineage is that of its last attempt, once another revision has replaced it.
 CREATE TABLE revisions (
     job_id  INTEGER NOT NULL REFERENCES jobs,
     number  INTEGER NOT NULL,
@@ -73,7 +73,7 @@ SELECT id, 1, submitted_at, owner, 'submitted', revision FROM jobs;
 PRAGMA user_version = 2;
 
 -- name: version_3
--- What each attempt held, and for how long: the past of the shares, and who has used what.
+-- What each attempt held, and for how long: the basis of fair share and of usage reports.
 CREATE TABLE lendings (
     job_id    INTEGER NOT NULL REFERENCES jobs,
     attempt   INTEGER NOT NULL,
@@ -88,7 +88,7 @@ CREATE TABLE lendings (
     PRIMARY KEY (job_id, attempt)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lendings_by_end ON lendings (ended_at);
--- What a person or the daemon has said about a device, and that outlives both.
+-- The admin state that an operator or the daemon has given to a device.
 CREATE TABLE devices (
     uuid   TEXT PRIMARY KEY,
     state  TEXT NOT NULL,
@@ -100,7 +100,7 @@ PRAGMA user_version = 3;
 
 -- name: version_3_utilisation
 -- Stores of the first two layouts of version 3 lack this table.
--- How busy the devices of an attempt were: device-seconds looked at, and those of them that were busy.
+-- Utilisation of an attempt's devices: the device-seconds measured, and those of them that were busy.
 CREATE TABLE utilisation (
     job_id   INTEGER NOT NULL REFERENCES jobs,
     attempt  INTEGER NOT NULL,
@@ -111,7 +111,7 @@ CREATE TABLE utilisation (
 
 -- name: version_3_schedules
 -- Stores of the first layout of version 3 have these two tables with fewer columns, and always empty.
--- Job files that are submitted again and again; looked_at is the moment up to which occasions are settled.
+-- Schedules and their firings; all firings before looked_at are settled.
 CREATE TABLE schedules (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,
     name      TEXT NOT NULL,
@@ -140,7 +140,7 @@ CREATE INDEX occasions_by_job ON occasions (job_id);
 CREATE INDEX occasions_due ON occasions (state) WHERE state = 'due';
 
 -- name: version_4
--- A job's file is kept once: its row is written again at every step, and the text was most of it.
+-- The text of a job file is kept in revisions alone: it was most of the row that each transition rewrites.
 ALTER TABLE jobs DROP COLUMN revision;
 CREATE VIEW whole_jobs AS
 SELECT jobs.*, (SELECT text FROM revisions WHERE job_id = jobs.id ORDER BY number DESC LIMIT 1) AS revision
@@ -192,7 +192,7 @@ INSERT INTO attempts (job_id, number, lineage, image, placed_at)
 VALUES (:job_id, :number, :lineage, :image, :at);
 
 -- name: drop_attempt
--- The image was missing: the attempt never began and its number is used again.
+-- The image was missing: the attempt never started, and its number is used again.
 DELETE FROM attempts WHERE job_id = :job_id AND number = :number;
 
 -- name: attempt_launched
@@ -229,15 +229,12 @@ ORDER BY id DESC LIMIT :limit;
 -- name: attempts_of
 SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number;
 
--- name: attempt_ended_at
-SELECT ended_at FROM attempts WHERE job_id = :job_id AND number = :number;
-
 -- name: events_after
 SELECT events.*, jobs.name AS name FROM events JOIN jobs ON jobs.id = events.job_id
 WHERE seq > :after AND (:job_id IS NULL OR job_id = :job_id) ORDER BY seq LIMIT :limit;
 
 -- name: interruptions
--- A cause alone does not say who ended it: the decision about the end does.
+-- The cause alone does not tell who ended an attempt; the decision about its exit does.
 SELECT coalesce(sum(ran_s), 0.0) AS ran, coalesce(sum(taken), 0) AS taken FROM (
     SELECT max((julianday(ended_at) - julianday(launched_at)) * 86400.0, 0.0) AS ran_s,
         (SELECT count(*) > 0 FROM decisions
@@ -296,7 +293,7 @@ SELECT * FROM schedules WHERE id = :id;
 SELECT * FROM schedules WHERE token = :token;
 
 -- name: schedules_named
--- The caller's own come first, then those that are not over, then the newest.
+-- The caller's own first, then those that are not over, then the newest.
 SELECT * FROM schedules WHERE name = :name AND state != 'removed'
 ORDER BY uid = :uid DESC, state IN ('active', 'paused') DESC, id DESC;
 
@@ -313,7 +310,7 @@ UPDATE schedules SET state = :state, note = :note, looked_at = :looked_at WHERE 
 UPDATE schedules SET looked_at = :looked_at WHERE id = :id;
 
 -- name: add_occasion
--- The same time of a schedule twice is no second occasion.
+-- A schedule fires at most once for one time.
 INSERT OR IGNORE INTO occasions (schedule, at, state, text) VALUES (:schedule, :at, :state, :text);
 
 -- name: settle_occasion
@@ -329,15 +326,12 @@ SELECT * FROM occasions WHERE state = 'due' ORDER BY at;
 SELECT job_id FROM occasions JOIN jobs ON jobs.id = occasions.job_id
 WHERE schedule = :schedule AND jobs.state != 'finished' ORDER BY job_id;
 
--- name: schedule_of_job
-SELECT schedule, at FROM occasions WHERE job_id = :job_id;
-
 -- name: notices_after
 SELECT events.*, jobs.name AS name, jobs.owner AS owner, jobs.labels AS labels
 FROM events JOIN jobs ON jobs.id = events.job_id WHERE seq > :after ORDER BY seq LIMIT :limit;
 
 -- name: add_lending
--- An attempt whose image was missing never was: its number is used again.
+-- The number of an attempt whose image was missing is used again.
 WITH new (job_id, attempt, owner, team, gpus, cpus, devices, placed_at)
 AS (VALUES (:job_id, :attempt, :owner, :team, :gpus, :cpus, :devices, :placed_at))
 INSERT OR REPLACE INTO lendings (job_id, attempt, uid, owner, team, gpus, cpus, devices, placed_at)
@@ -349,13 +343,12 @@ WITH new (job_id, number, at) AS (VALUES (:job_id, :number, :at))
 UPDATE lendings SET ended_at = new.at FROM new
 WHERE lendings.job_id = new.job_id AND lendings.attempt = new.number AND lendings.ended_at IS NULL;
 
--- name: lendings_between
-SELECT * FROM lendings
-WHERE (ended_at IS NULL OR ended_at > :begins) AND (:ends IS NULL OR placed_at < :ends)
+-- name: lendings_since
+SELECT * FROM lendings WHERE ended_at IS NULL OR ended_at > :begins
 ORDER BY placed_at, job_id, attempt;
 
 -- name: lasted_by_name
--- Few rows are looked at, however many jobs there were of that name.
+-- Only a few rows are read, however many jobs have the name.
 SELECT lasted FROM (
     SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
@@ -364,7 +357,7 @@ SELECT lasted FROM (
 ) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
 
 -- name: lasted_by_matrix
--- The jobs of a matrix have consecutive ids, and names that differ in the number at their end.
+-- The jobs of an array have consecutive ids, and names that differ in the number at the end.
 SELECT lasted FROM (
     SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
@@ -376,7 +369,7 @@ SELECT lasted FROM (
 ) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
 
 -- name: lasted_by_schedule
--- The latest occasions of a schedule whose jobs have ended.
+-- The latest firings of a schedule whose jobs have ended.
 SELECT lasted FROM (
     SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
@@ -388,7 +381,7 @@ SELECT lasted FROM (
 ) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
 
 -- name: used_between
--- What each attempt held within a span, when its program began, and what is left of what it did.
+-- What each attempt held within a span, when its program started, and what of its work was saved.
 SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,
     utilisation.device_s AS device_s, utilisation.busy_s AS busy_s,
     (SELECT json_extract(decisions.body, '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"')
@@ -420,14 +413,14 @@ SELECT coalesce(max(seq), 0) FROM decisions;
 -- name: utilisation_of
 SELECT device_s, busy_s FROM utilisation WHERE job_id = :job_id AND attempt = :attempt;
 
--- name: device_words
+-- name: device_marks
 SELECT * FROM devices ORDER BY uuid;
 
--- name: say_of_device
+-- name: mark_device
 INSERT OR REPLACE INTO devices (uuid, state, reason, by, since) VALUES (:uuid, :state, :reason, :by, :since);
 
--- name: unsay_of_device
+-- name: unmark_device
 DELETE FROM devices WHERE uuid = :uuid;
 
--- name: devices_kept
+-- name: devices_remembered
 SELECT key, value FROM meta WHERE key >= 'device:' AND key < 'device;';

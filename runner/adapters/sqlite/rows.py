@@ -1,6 +1,6 @@
-"""What is in a row: jobs, attempts, events, revisions and decisions as columns, and back.
+"""Converts jobs, attempts, events, revisions and decisions to columns and back.
 
-The state of a job and its events are JSON, in the shape that the dataclasses have.
+The state of a job and its events are JSON with the fields of their dataclasses.
 """
 
 import json
@@ -36,12 +36,14 @@ from runner.core.ports.store import (
 from runner.core.ports.users import Owner
 
 _jobs: Final = TypeAdapter(Job)
-_events: Final = TypeAdapter(Annotated[Event, Discriminator("kind")])  # told apart at once, not one by one
+_events: Final = TypeAdapter(
+    Annotated[Event, Discriminator("kind")]
+)  # finds the member at once, without trying one after the other
 _labels: Final = TypeAdapter(dict[str, str])
 
 
-def since_version_1(text: str) -> str:
-    """Return a job of version 1 as the present one has it: what was used up stays used up."""
+def migrate_version_1(text: str) -> str:
+    """Return the JSON of a job of store version 1 in the present form, with its used attempts and time."""
     job = json.loads(text)
     limits, ledger, ran = job.pop("limits", {}), job.pop("ledger", {}), job.pop("ran", "PT0S")
     saved = ledger.get("last_step")
@@ -56,11 +58,11 @@ def since_version_1(text: str) -> str:
     return json.dumps(job)
 
 
-# --- Out: what is written
+# --- writing
 
 
-def added(row: JobRow, token: str | None) -> dict[str, object]:
-    """Return a new job as columns; ``token`` names the submission itself."""
+def new_job_values(row: JobRow, token: str | None) -> dict[str, object]:
+    """Return a new job as columns; ``token`` identifies the submission."""
     return {
         "id": int(row.job.id),
         "name": row.name,
@@ -77,20 +79,20 @@ def added(row: JobRow, token: str | None) -> dict[str, object]:
 
 
 def event_values(job_id: str, at: datetime, kind: str, text: str) -> dict[str, object]:
-    """Return an event that is no transition as columns."""
+    """Return an event that changes no state as columns."""
     return {"job_id": int(job_id), "at": at.isoformat(), "kind": kind, "text": text, "body": "{}"}
 
 
 def lifecycle_event(event: Event, after: Job) -> dict[str, object]:
-    """Return a transition as columns: the event itself, the state it led to, and in words what followed."""
+    """Return a transition as columns: the event, the state that it led to, and a description."""
     body, entered = _events.dump_json(event).decode(), _entered(event, after)
-    if entered:  # one object, put together as text: this is written three times for each job
+    if entered:  # appended as text for speed: this runs three times for each job
         body = f"{body[:-1]}, {compact.dumps(entered)[1:]}"
     return {**event_values(after.id, event.at, event.kind, story.describe_event(event, after)), "body": body}
 
 
 def _entered(event: Event, after: Job) -> dict[str, object]:
-    """Return the state that an event has led to, and the outcome; nothing where the state is the same."""
+    """Return the state that an event has led to, and the outcome; nothing if the state is the same."""
     state = after.state
     if state.since != event.at:
         return {}
@@ -98,8 +100,8 @@ def _entered(event: Event, after: Job) -> dict[str, object]:
     return {"entered": {"state": state.kind, **outcome}}
 
 
-def written(change: RecordedTransition) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield statements with their values for a change: the new state, the event, and what both say."""
+def transition_statements(change: RecordedTransition) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the statements, with values, that record a transition and its consequences."""
     job_id = int(change.after.id)
     yield "update_job", job_values(change.after)
     yield "add_event", lifecycle_event(change.event, change.after)
@@ -108,11 +110,11 @@ def written(change: RecordedTransition) -> Iterator[tuple[str, Mapping[str, Any]
     if change.decision is not None:
         yield "add_decision", decision_values(change.decision)
     if change.usage is not None:
-        yield "add_lending", lending_values(change.usage)
+        yield "add_lending", usage_values(change.usage)
 
 
 def job_values(job: Job) -> dict[str, object]:
-    """Return what changes of a job as columns."""
+    """Return the columns of a job that a transition changes."""
     ended = job.state.since.isoformat() if isinstance(job.state, Finished) else None
     return {
         "id": int(job.id),
@@ -123,7 +125,7 @@ def job_values(job: Job) -> dict[str, object]:
 
 
 def attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield statements with their values for what an event says about attempts, devices and revisions."""
+    """Yield the statements, with values, that an event causes for attempts, usage and revisions."""
     at = event.at.isoformat()
     if isinstance(before.state, Allocated) and not isinstance(after.state, Allocated):
         yield "end_lending", {"number": before.state.attempt.number, "at": at}
@@ -162,8 +164,8 @@ def _revision_changes(before: Job, event: RevisionApplied) -> Iterator[tuple[str
     yield "take_up_revision", {"priority": job.get("priority", 50), "labels": labels}
 
 
-def lending_values(usage: UsageRecord) -> dict[str, object]:
-    """Return what an attempt gets as columns."""
+def usage_values(usage: UsageRecord) -> dict[str, object]:
+    """Return the allocation of an attempt as columns."""
     return {
         "job_id": int(usage.job_id),
         "attempt": usage.attempt,
@@ -177,7 +179,7 @@ def lending_values(usage: UsageRecord) -> dict[str, object]:
 
 
 def first_revision(row: JobRow) -> dict[str, object]:
-    """Return the job file as it was submitted as columns."""
+    """Return the submitted job file as the columns of the first revision."""
     return {
         "job_id": int(row.job.id),
         "number": row.job.revision,

@@ -1,8 +1,8 @@
-"""What survives a crash: jobs, attempts and events in one SQLite file (WAL).
+"""The store: jobs, attempts, events and decisions in one SQLite file (WAL), which survives a crash.
 
-One thread at a time writes, through ``record``: the event and the state that follows from it are one
-transaction, made durable before anything is done about them.  Other threads read over
-connections of their own.  A file of a newer version is refused before SQLite opens it.
+One thread at a time writes.  An event and the state that it leads to are written in one transaction, which is
+durable before the daemon acts on it.  Each thread reads over a connection of its own.  A file of a newer
+version is refused before SQLite opens it; one of an older version is migrated.
 """
 
 import re
@@ -18,7 +18,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.sqlite import rows as store_rows
+from runner.adapters.sqlite.rows import (
+    attempt_row,
+    decision_row,
+    decision_values,
+    event_row,
+    event_values,
+    first_revision,
+    job_row,
+    migrate_version_1,
+    new_job_values,
+    revision_row,
+    transition_statements,
+)
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
 from runner.core.ports.store import (
@@ -41,7 +53,7 @@ MOST_NAMED: Final = 5
 
 
 def statements(text: str) -> dict[str, str]:
-    """Return the named statements of an SQL file: a name runs to the next one."""
+    """Return the statements of an SQL file by name; each extends to the next name."""
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -57,18 +69,18 @@ MIGRATIONS: Final = {
 
 RESERVED_PAGES: Final = 512
 RESERVED_BYTES: Final = 2 * 1024 * 1024
-"""What of a reserve must be left in the store and in its log, or there is another one."""
+"""Free pages in the store, and bytes in its log, below which the reserve is made again."""
 
 ROOM_BYTES: Final = 32 * 1024 * 1024
-"""Room on the disk of which a reserve may take its part; a smaller rest is left to the jobs."""
+"""Free space on the disk below which no reserve is made, so that the jobs can use it."""
 
 MOST_ROWS: Final = 64
-"""Rows that one statement writes: SQLite knows so many variables, and keeps so many statements."""
+"""Rows that one statement writes; SQLite limits the variables of a statement, and its cache."""
 
 
 @lru_cache(maxsize=512)
-def several(name: str, count: int) -> tuple[str, tuple[str, ...]]:
-    """Return a named statement for so many rows of VALUES, and the names of what is in a row."""
+def multi_row_statement(name: str, count: int) -> tuple[str, tuple[str, ...]]:
+    """Return a named statement for ``count`` rows of VALUES, and the names of the values in a row."""
     head, row, rest = re.split(r"(?<=VALUES )(\([^)]*\))", SQL[name])
     names = tuple(re.findall(r":(\w+)", row))
     places = f"({', '.join('?' * len(names))})"
@@ -81,7 +93,13 @@ def _migration(since: int) -> str:
 
 
 def file_version(path: Path) -> int | None:
-    """Return the schema version of a store without opening it as a database; None if there is none yet."""
+    """Return the schema version of a store without opening it as a database.
+
+    Return None if the file does not exist or is empty.
+
+    Raises:
+        Refused: the file is not a store.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -121,12 +139,12 @@ class SqliteStore:
             self._complete()
 
     def _create(self) -> None:
-        self._path.touch(mode=0o600)  # job files are their owners' business
+        self._path.touch(mode=0o600)  # users must not read the job files of others
         connection = self._connection()
         connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=1)}")
         connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
         connection.commit()
-        # The version must be in the file itself, where an older program looks before it opens it.
+        # The version must be in the file itself and not in its log: an older program reads it there.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _migrate(self, version: int) -> None:
@@ -154,21 +172,23 @@ class SqliteStore:
 
     @staticmethod
     def _rewrite_jobs(connection: sqlite3.Connection) -> None:
-        """Write jobs of version 1 as later versions do."""
+        """Rewrite the JSON of jobs of version 1."""
         for row in connection.execute(SQL["all_jobs"]).fetchall():
-            job = store_rows.since_version_1(row["job"])
+            job = migrate_version_1(row["job"])
             connection.execute(SQL["rewrite_job"], {"id": row["id"], "job": job})
 
     def reserve(self) -> bool:
-        """See to it that what is said and done on a full disk can be written down; return whether it can.
+        """Reserve space for what must be recorded on a full disk; return whether the reserve exists.
 
-        Pages that are free in the file and in its log are written again before either grows.
+        SQLite reuses free pages of the file and of its log before either grows.
         """
         log, connection = self._path.with_name(f"{self._path.name}-wal"), self._connection()
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
         if free >= RESERVED_PAGES and log.exists() and log.stat().st_size >= RESERVED_BYTES:
             return True
-        if shutil.disk_usage(self._path.parent).free < ROOM_BYTES:  # a log that has grown stays as long
+        if (
+            shutil.disk_usage(self._path.parent).free < ROOM_BYTES
+        ):  # the log is not shortened, so this cannot be undone
             return False
         try:
             connection.executescript(f"BEGIN IMMEDIATE;{SQL['reserve']}COMMIT")
@@ -194,9 +214,9 @@ class SqliteStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Do all of what follows, durably, or nothing of it; for whoever has the turn.
+        """Write everything in the block durably, or nothing; only for the thread that may write.
 
-        Inside of another one it is a part of that.
+        A transaction within another one is a part of it.
         """
         with _translated(self._path):
             connection = self._connection()
@@ -208,7 +228,7 @@ class SqliteStore:
                 yield connection
 
     def rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
-        """Return what a named statement finds; from any thread."""
+        """Return the rows that a named statement selects; any thread may call this."""
         with _translated(self._path):
             return self._connection().execute(SQL[name], values).fetchall()
 
@@ -218,84 +238,85 @@ class SqliteStore:
 
     @property
     def executor(self) -> str | None:
-        """The kind of executor that the jobs in here were started with last."""
+        """The kind of executor that last ran the jobs of this store."""
         known = self._value("get_meta", key="executor")
         return None if known is None else str(known)
 
-    # --- writing, by whoever has the turn
+    # --- writing, by the thread that may write
 
     def remember_executor(self, kind: str) -> None:
         with self.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": "executor", "value": kind})
 
     def next_id(self) -> str:
-        """Return the id of the next job; ids are small numbers because people type them."""
+        """Return the id of the next job; ids are small numbers, because people type them."""
         return str(max(int(str(self._value("next_id"))), self._used + 1))
 
     def skip(self, used: int) -> bool:
-        """Give out ids beyond ``used`` alone; return whether the store knows of no job with that one.
+        """Give new jobs ids above ``used`` only; return whether the store has no job with that id.
 
-        A store that is older than the run directories beside it would else give a new job the
-        directory, and the containers, of another one: of somebody else's, too.
+        A restored store may be older than the run directories beside it.  A new job would otherwise get the
+        directory and the containers of another job, possibly of another user.
         """
         self._used = used
         return used >= int(str(self._value("next_id")))
 
     def add(self, row: JobRow, text: str, token: str | None = None) -> None:
-        """Write a new job and the event of its submission; ``token`` names the submission itself."""
+        """Write a new job and the event of its submission; ``token`` identifies the submission."""
         self.add_all((row,), (text,), token)
 
     def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
-        """Write new jobs, all of them or none; the first one carries the token of the submission."""
+        """Write new jobs, all of them or none; the first one gets the token of the submission."""
         with self.transaction() as connection:
             for row, text in zip(rows, texts, strict=True):
-                event = store_rows.event_values(row.job.id, row.submitted_at, "submitted", text)
-                named = token if row is rows[0] else None
-                connection.execute(SQL["add_job"], store_rows.added(row, named))
+                event = event_values(row.job.id, row.submitted_at, "submitted", text)
+                token_of_row = token if row is rows[0] else None
+                connection.execute(SQL["add_job"], new_job_values(row, token_of_row))
                 connection.execute(SQL["add_event"], event)
-                connection.execute(SQL["add_revision"], store_rows.first_revision(row))
+                connection.execute(SQL["add_revision"], first_revision(row))
 
     def record(self, change: RecordedTransition) -> None:
-        """Write a change to a job, durably, or nothing of it."""
+        """Write a transition of a job, durably."""
         self.record_all((change,))
 
     def record_all(self, changes: Sequence[RecordedTransition]) -> None:
-        """Write changes to different jobs, durably, or nothing of them.
+        """Write transitions of different jobs durably, all of them or none.
 
-        What is alike is one statement: whoever waits for SQLite waits for the other threads as well.
+        Equal statements are merged into one with several rows: after each call of SQLite, this thread waits
+        for the others.
         """
-        alike: dict[str, list[Mapping[str, object]]] = {}
+        merged: dict[str, list[Mapping[str, object]]] = {}
         for change in changes:
-            for name, values in store_rows.written(change):
-                alike.setdefault(name, []).append(values)
+            for name, values in transition_statements(change):
+                merged.setdefault(name, []).append(values)
         with self.transaction() as connection:
-            for name, rows in alike.items():
+            for name, rows in merged.items():
                 _write(connection, name, rows)
 
     def decided(self, decision: DecisionRow) -> None:
         """Write a decision that changes no state."""
         with self.transaction() as connection:
-            connection.execute(SQL["add_decision"], store_rows.decision_values(decision))
+            connection.execute(SQL["add_decision"], decision_values(decision))
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
-        """Write something that users care about and that changes no state."""
+        """Write an event that changes no state."""
         with self.transaction() as connection:
-            connection.execute(SQL["add_event"], store_rows.event_values(job_id, at, kind, text))
+            connection.execute(SQL["add_event"], event_values(job_id, at, kind, text))
 
     # --- reading, from any thread
 
     def unfinished(self) -> tuple[JobRow, ...]:
-        return tuple(store_rows.job_row(row) for row in self.rows("unfinished"))
+        return tuple(job_row(row) for row in self.rows("unfinished"))
 
     def get(self, job_id: str) -> JobRow | None:
         rows = self.rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
-        return store_rows.job_row(rows[0]) if rows else None
+        return job_row(rows[0]) if rows else None
 
     def find(self, reference: str, owner: str | None = None) -> JobRow | None:
-        """Return a job by its id, or by its name: the owner's newest, else that of the only one who has any.
+        """Return a job by its id or its name; of several with a name, the owner's newest.
 
         Raises:
-            Refused: several people have jobs of that name, and the owner is none of them.
+            Refused: several users have jobs of that name, and the owner is none of them.
         """
         found = self.get(reference)
         if found is None and owner is not None:
@@ -305,71 +326,67 @@ class SqliteStore:
         rows = self.rows("jobs_by_name", name=reference, limit=MOST_NAMED + 1)
         if len(rows) > 1:
             raise Refused(_ambiguous(reference, [(row["id"], row["owner"]) for row in rows]))
-        return store_rows.job_row(rows[0]) if rows else None
+        return job_row(rows[0]) if rows else None
 
     def newest_of(self, owner: str, name: str) -> JobRow | None:
-        """Return the newest job of somebody with this name."""
+        """Return the newest job of a user with a name."""
         rows = self.rows("job_by_owner", owner=owner, name=name)
-        return store_rows.job_row(rows[0]) if rows else None
+        return job_row(rows[0]) if rows else None
 
     def following(self, first: str, count: int) -> tuple[JobRow, ...]:
-        """Return so many jobs from one on, in the order of their ids."""
+        """Return ``count`` jobs from one on, in the order of their ids."""
         rows = self.rows("jobs_following", first=int(first), count=count)
-        return tuple(store_rows.job_row(row) for row in rows)
+        return tuple(job_row(row) for row in rows)
 
     def submitted_as(self, token: str) -> JobRow | None:
-        """Return the job that a submission with this token has made already."""
+        """Return the job that was submitted with a token."""
         rows = self.rows("job_by_token", token=token)
-        return store_rows.job_row(rows[0]) if rows else None
+        return job_row(rows[0]) if rows else None
 
     def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
-        """Return unfinished jobs and those that ended after ``since``, newest first."""
+        """Return unfinished jobs and those that ended after ``since``, the newest first."""
         rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit)
-        return tuple(store_rows.job_row(row) for row in rows)
+        return tuple(job_row(row) for row in rows)
 
     def labelled(
         self, since: datetime, uid: int | None, limit: int, key: str, value: str | None
     ) -> tuple[JobRow, ...]:
-        """Return those of ``recent`` that have a label; None: whatever its value is."""
+        """Return the jobs of ``recent`` that have a label; a value of None matches every value."""
         rows = self.rows("labelled", since=since.isoformat(), uid=uid, limit=limit, key=key, value=value)
-        return tuple(store_rows.job_row(row) for row in rows)
+        return tuple(job_row(row) for row in rows)
 
     def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
-        return tuple(store_rows.attempt_row(row) for row in self.rows("attempts_of", job_id=int(job_id)))
-
-    def attempt_has_ended(self, job_id: str, number: int) -> bool:
-        """Return whether the end of an attempt is recorded, or the attempt is not known at all."""
-        rows = self.rows("attempt_ended_at", job_id=int(job_id), number=number)
-        return not rows or rows[0][0] is not None
+        return tuple(attempt_row(row) for row in self.rows("attempts_of", job_id=int(job_id)))
 
     def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
-        """Return (event, job name) in order of ``seq``, beginning behind ``after``."""
+        """Return the events after ``after``, each with the name of its job, in order of ``seq``."""
         number = None if job_id is None else int(job_id)
         rows = self.rows("events_after", after=after, job_id=number, limit=limit)
-        return tuple((store_rows.event_row(row), str(row["name"])) for row in rows)
+        return tuple((event_row(row), str(row["name"])) for row in rows)
 
     def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
-        """Return what was decided about a job, the oldest first; about one attempt where it is given."""
+        """Return the decisions about a job, or about one of its attempts, the oldest first."""
         rows = self.rows("decisions_of", job_id=int(job_id), attempt=attempt)
-        return tuple(store_rows.decision_row(row) for row in rows)
+        return tuple(decision_row(row) for row in rows)
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
-        """Return every version of a job's file, the first one first."""
-        return tuple(store_rows.revision_row(row) for row in self.rows("revisions_of", job_id=int(job_id)))
+        """Return every revision of a job file, the first one first."""
+        return tuple(revision_row(row) for row in self.rows("revisions_of", job_id=int(job_id)))
 
     def revision(self, job_id: str, number: int) -> str | None:
-        """Return one version of a job's file."""
+        """Return one revision of a job file."""
         text = self._value("revision_text", job_id=int(job_id), number=number)
         return None if text is None else str(text)
 
     def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
-        """Return the lines of one kind that were written about a job, the oldest first."""
+        """Return the texts of a job's events of one kind, the oldest first."""
         return tuple(str(row["text"]) for row in self.rows("noted", job_id=int(job_id), kind=kind))
 
     def interruptions(self) -> tuple[float, int]:
-        """Return for how many seconds the latest attempts ran, and how many of them were taken away.
+        """Return for how many seconds the latest attempts ran, and how many of them were interrupted.
 
-        Taken away: ended by neither the program nor us, by a kill from outside, a reboot, a lost device.
+        An interruption is an end by neither the program nor an operator: a kill from outside, a preemption, a
+        reboot, a lost device.
         """
         [row] = self.rows("interruptions")
         return float(row["ran"]), int(row["taken"])
@@ -396,21 +413,21 @@ class SqliteStore:
 
 
 def _write(connection: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows in as few statements as there can be."""
+    """Write rows in as few statements as possible."""
     if "VALUES" not in SQL[name]:
         connection.executemany(SQL[name], rows)
         return
     for first in range(0, len(rows), MOST_ROWS):
-        some = rows[first : first + MOST_ROWS]
-        text, names = several(name, len(some))
-        connection.execute(text, [row[each] for row in some for each in names])
+        batch = rows[first : first + MOST_ROWS]
+        text, names = multi_row_statement(name, len(batch))
+        connection.execute(text, [row[each] for row in batch for each in names])
 
 
 def _ambiguous(name: str, known: Sequence[tuple[int, str]]) -> str:
-    """Return why a name stands for no job: the newest one of each of its owners."""
-    there = ", ".join(f"{number} ({owner})" for number, owner in known[:MOST_NAMED])
+    """Return the message for a name that jobs of several users have."""
+    newest = ", ".join(f"{number} ({owner})" for number, owner in known[:MOST_NAMED])
     more = ", ..." if len(known) > MOST_NAMED else ""
-    return f"{one_line(name)}: several people have a job of that name: {there}{more}; give the id"
+    return f"{one_line(name)}: several users have a job of that name: {newest}{more}; give the id"
 
 
 @contextmanager

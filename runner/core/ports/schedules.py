@@ -77,7 +77,7 @@ class Schedules(Protocol):
     def active(self) -> tuple[ScheduleRow, ...]:
         """Return the schedules that are active."""
 
-    def occasions(self, number: int) -> tuple[FiringRow, ...]:
+    def firings(self, number: int) -> tuple[FiringRow, ...]:
         """Return the last firings of a schedule, the newest first."""
 
     def due(self) -> tuple[FiringRow, ...]:

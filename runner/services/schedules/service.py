@@ -167,7 +167,7 @@ class ScheduleService:
     def firings(self, row: ScheduleRow) -> tuple[FiringRow, ...]:
         """Return what became of the last times of a schedule, the newest first."""
         zone = _zone(row)
-        return tuple(replace(each, at=each.at.astimezone(zone)) for each in self.books.occasions(row.id))
+        return tuple(replace(each, at=each.at.astimezone(zone)) for each in self.books.firings(row.id))
 
 
 def _problems(job: JobFile, schedule: Schedule, now: datetime) -> Iterator[Problem]:

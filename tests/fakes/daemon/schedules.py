@@ -117,11 +117,11 @@ class Clockwork:
 
     def came(self, number: int = 1) -> list[tuple[str, str]]:
         """Return (time, state) of each occasion, the oldest first."""
-        rows = self.books.occasions(number, 1000)
+        rows = self.books.firings(number, 1000)
         return [(f"{row.at:%m-%d %H:%M}", row.state) for row in reversed(rows)]
 
     def last(self, number: int = 1) -> FiringRow:
-        return self.books.occasions(number, 1)[0]
+        return self.books.firings(number, 1)[0]
 
     def end(self, job_id: str) -> None:
         """Let a job be over."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
-from runner.adapters.sqlite.accounting import SqliteUsageReport
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
@@ -50,7 +50,7 @@ def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
         daemon=daemon,
         store=store,
         schedules=SqliteSchedules(store),
-        usage_report=SqliteUsageReport(store),
+        usage_report=SqliteAccounting(store),
         notification_feed=SqliteNotificationFeed(store),
         users=USERS,
         attempt_service=attempt_service,

@@ -90,13 +90,13 @@ class FakeEngine:
         return "linux/amd64"
 
     def build(
-        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], interest: CancellationToken
+        self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], token: CancellationToken
     ) -> Iterator[str]:
         with tarfile.open(fileobj=io.BytesIO(context.read())) as tar:
             dockerfile = tar.extractfile("Dockerfile")
             assert dockerfile is not None
             self.builds.append(Built(kind, request, dockerfile.read().decode(), frozenset(tar.getnames())))
-        with interest.ending(self.broken_off.set):
+        with token.on_cancel(self.broken_off.set):
             yield from self._building()
         yield from self.failing
         if self.failing:

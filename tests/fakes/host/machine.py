@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.control.context import Capacity, SiteConfig
 from runner.control.context import Context as Parts
@@ -55,7 +55,7 @@ class Host:
             work_queue=self.work_queue,
             build_queue=self.build_queue,
             site=self.site,
-            past=SqliteUsageHistory(self.store),
+            past=SqliteAccounting(self.store),
         )
         self.daemon = ControlLoop(parts)
         self.daemon.adopt()

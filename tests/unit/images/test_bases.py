@@ -61,13 +61,15 @@ def test_a_configured_base_is_never_replaced_by_another(tmp_path: Path) -> None:
 
 
 def test_when_nothing_works_every_way_that_was_tried_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BuildFailed, match=r"none to be had; pull python.*no such host; bootstrap: neither"):
+    with pytest.raises(
+        BuildFailed, match=r"none is available; pull python.*no such host; bootstrap: neither"
+    ):
         resolved(FakeEngine(), tmp_path)
 
 
 def test_a_site_without_a_registry_is_not_made_to_wait_for_one(tmp_path: Path) -> None:
     engine = FakeEngine()
-    with pytest.raises(BuildFailed, match="none to be had; bootstrap: neither"):
+    with pytest.raises(BuildFailed, match="none is available; bootstrap: neither"):
         resolved(engine, tmp_path, pull=None)
     assert engine.pulled == []
 

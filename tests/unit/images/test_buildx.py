@@ -29,11 +29,11 @@ def built(url: str | None = None) -> list[str]:
 
 def test_the_plugin_is_there_when_it_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(monkeypatch, tmp_path, "exit 0")
-    assert buildx.works()
+    assert buildx.is_available()
     program(monkeypatch, tmp_path, "exit 1")
-    assert not buildx.works()
+    assert not buildx.is_available()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not buildx.works()
+    assert not buildx.is_available()
 
 
 def test_the_context_goes_in_and_the_log_comes_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,11 +56,11 @@ def test_a_build_that_nobody_waits_for_ends_with_all_its_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program(monkeypatch, tmp_path, "echo begun; sleep 600 & wait")
-    interest = CancellationToken()
+    token = CancellationToken()
     with tempfile.TemporaryFile() as context:
-        lines = buildx.build(REQUEST, context, None, interest)
+        lines = buildx.build(REQUEST, context, None, token)
         assert next(lines) == "begun"
-        interest.abandon()
+        token.cancel()
         with pytest.raises(BuildFailed, match="begun"):
             list(lines)
 

@@ -13,7 +13,7 @@ import pytest
 
 from images.cancellation import CancellationToken
 from images.docker_engine import DockerEngine
-from images.errors import BuildAbandoned, EngineForbidden, EngineUnavailable
+from images.errors import BuildCancelled, EngineForbidden, EngineUnavailable
 from images.ports import BuildRequest
 
 REQUEST = BuildRequest("runner-test:1", {}, {})
@@ -73,25 +73,25 @@ def engine(tmp_path: Path) -> Iterator[Builder]:
 
 
 def test_the_engine_is_hung_up_on_when_nobody_waits_any_more(engine: Builder) -> None:
-    interest = CancellationToken()
+    token = CancellationToken()
     lines = DockerEngine(f"unix://{engine.server_address!s}").build(
-        "classic", REQUEST, io.BytesIO(b"tar"), interest
+        "classic", REQUEST, io.BytesIO(b"tar"), token
     )
     assert next(lines) == "begun"
     assert engine.has_context.is_set()
-    interest.abandon()
+    token.cancel()
     with pytest.raises(EngineUnavailable):
         list(lines)
     assert engine.hung_up.wait(10)
 
 
 def test_no_context_is_sent_for_nobody(engine: Builder) -> None:
-    interest = CancellationToken()
-    interest.abandon()
+    token = CancellationToken()
+    token.cancel()
     lines = DockerEngine(f"unix://{engine.server_address!s}").build(
-        "classic", REQUEST, io.BytesIO(b"tar"), interest
+        "classic", REQUEST, io.BytesIO(b"tar"), token
     )
-    with pytest.raises(BuildAbandoned):
+    with pytest.raises(BuildCancelled):
         next(lines)
     assert not engine.has_context.is_set()
 

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from images.locks import if_free, locked
+from images.locks import locked, try_locked
 
 
 def test_a_lock_is_taken_once_and_free_afterwards(tmp_path: Path) -> None:
-    with locked(tmp_path, "base", lambda: None), if_free(tmp_path, "base") as free:
+    with locked(tmp_path, "base", lambda: None), try_locked(tmp_path, "base") as free:
         assert not free
-    with if_free(tmp_path, "base") as free:
+    with try_locked(tmp_path, "base") as free:
         assert free
 
 
 def test_nobody_else_can_open_the_file_of_a_lock(tmp_path: Path) -> None:
     """Whoever can open it for reading can hold it, and keep every job waiting for its image."""
     (tmp_path / "locks").mkdir(mode=0o755)  # as it was made once
-    with if_free(tmp_path, "base"):
+    with try_locked(tmp_path, "base"):
         assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o700

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from images.locks import locked
-from images.prune import listed, prune
+from images.prune import list_images, prune
 from tests.fakes.engine.image_engine import FakeEngine
 
 
@@ -31,7 +31,7 @@ def stocked() -> FakeEngine:
 
 
 def test_the_newest_image_is_listed_first_and_others_images_never() -> None:
-    rows = listed(stocked())
+    rows = list_images(stocked())
     assert [(row.digest, row.current) for row in rows] == [
         ("4", True),
         ("1", False),
@@ -43,7 +43,7 @@ def test_the_newest_image_is_listed_first_and_others_images_never() -> None:
 def test_the_current_image_and_its_environment_stay(tmp_path: Path) -> None:
     fake = stocked()
     assert {row.digest for row in prune(fake, tmp_path)} == {"1", "3"}
-    assert {row.digest for row in listed(fake)} == {"2", "4"}
+    assert {row.digest for row in list_images(fake)} == {"2", "4"}
     assert fake.image("somebody-elses:1") is not None
 
 

@@ -25,7 +25,7 @@ def settings(tmp_path: Path) -> ImageSettings:
     for accelerator in ("cpu", "cuda", "rocm"):
         shutil.copy(default_dockerfiles() / f"Dockerfile.{accelerator}", tmp_path)
         lock = (ROOT / "images" / "locks" / f"{accelerator}.txt").read_bytes()
-        place = wheels.place_of(lock, BASE, found)
+        place = wheels.wheel_directory(lock, BASE, found)
         place.mkdir(parents=True)
         (place / "torch-2.whl").write_bytes(b"wheel")
     return found

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.base.errors import Refused, Unavailable
 from runner.control.context import SiteConfig
@@ -155,7 +155,7 @@ def test_how_long_a_job_of_a_matrix_or_a_schedule_takes_is_learned_from_the_othe
     site.wait(3000)
     site.context.end(site.key(first), 0)
     site.settle()
-    past = SqliteUsageHistory(site.store)
+    past = SqliteAccounting(site.store)
     assert past.lasted_s("ann", "matrix", first) == pytest.approx((3000,), abs=60)
     assert past.lasted_s("bob", "matrix", first) == past.lasted_s("ann", "schedule", "1") == ()
     books, at = SqliteSchedules(site.store), site.clock.now()
@@ -433,7 +433,7 @@ def test_what_attempts_held_is_written_down_with_their_events(site: Host) -> Non
     began = site.clock.now()
     job_id = hand_in(site, Wish(terms=QueueTerms(team="vision")))
     site.wait(600)
-    [open_] = SqliteUsageHistory(site.store).since(began)
+    [open_] = SqliteAccounting(site.store).since(began)
     assert (open_.job_id, open_.attempt, open_.owner, open_.team, open_.ended_at) == (
         job_id,
         1,
@@ -444,10 +444,9 @@ def test_what_attempts_held_is_written_down_with_their_events(site: Host) -> Non
     assert (open_.gpus, open_.cpus, open_.devices) == (1, 0.5, ("GPU-a",))
     site.context.end(site.key(job_id), 0)
     site.settle()
-    [ended] = SqliteUsageHistory(site.store).between(began, began + HOUR)
+    [ended] = SqliteAccounting(site.store).since(began)
     assert (ended.placed_at, ended.ended_at) == (began, site.clock.now())
-    assert list(SqliteUsageHistory(site.store).since(site.clock.now())) == []
-    assert list(SqliteUsageHistory(site.store).between(began - HOUR, began)) == []
+    assert list(SqliteAccounting(site.store).since(site.clock.now())) == []
 
 
 def test_an_attempt_whose_image_was_missing_held_nothing_worth_mentioning(site: Host) -> None:
@@ -460,7 +459,7 @@ def test_an_attempt_whose_image_was_missing_held_nothing_worth_mentioning(site: 
     assert site.state(job_id) == "preparing"
     site.context.images_gone.clear()
     site.wait(60)
-    [only] = SqliteUsageHistory(site.store).since(datetime(2020, 1, 1, tzinfo=UTC))
+    [only] = SqliteAccounting(site.store).since(datetime(2020, 1, 1, tzinfo=UTC))
     assert (only.attempt, only.ended_at) == (1, None)
 
 
@@ -633,7 +632,7 @@ def assert_kept(host: Host) -> None:
     assert queue.waiting.keys() == {row.job.id for row in rows if isinstance(row.job.state, Queued)}
     for row in rows:
         assert not isinstance(row.job.state, Queued) or host.daemon.why(row.job.id), row
-    known = SqliteUsageHistory(host.store).since(host.clock.now())
+    known = SqliteAccounting(host.store).since(host.clock.now())
     open_ = {(each.job_id, each.attempt) for each in known if each.ended_at is None}
     assert open_ == {(job_id, state.attempt.number) for job_id, state in lent.items()}
 

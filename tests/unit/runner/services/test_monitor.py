@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.contract import Phase
-from runner.adapters.sqlite.accounting import SqliteUsageReport
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.base.errors import Unavailable
 from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.store import DecisionRow
@@ -191,7 +191,7 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(
         def no_room(*_: object) -> None:
             raise Unavailable("the disk is full")
 
-        full.setattr(SqliteUsageReport, "add", no_room)
+        full.setattr(SqliteAccounting, "add", no_room)
         place.looks(20)
     assert place.busy() is None
     place.looks(13)

@@ -36,11 +36,11 @@ class Site:
         settings = ImageSettings(cache_dir=self.directory / "cache", dockerfiles=self.directory)
         shutil.copy(default_dockerfiles() / "Dockerfile.cpu", self.directory)
         base = Base("sha256:1", "base:1", "3.11", "x86_64", (2, 36))
-        wheels.place_of((LOCKS / "cpu.txt").read_bytes(), base, settings).mkdir(parents=True)
+        wheels.wheel_directory((LOCKS / "cpu.txt").read_bytes(), base, settings).mkdir(parents=True)
         self.images = DockerImages(ImageStore(settings, self.engine, self._hear))
 
     def _hear(self, line: str) -> None:
-        if line == "waiting for another build of the same":
+        if line == "waiting for another build of the same image":
             self.queued.set()
 
     def begin(self, job_id: str) -> Callable[[], None]:
@@ -67,8 +67,10 @@ def test_a_build_that_no_job_waits_for_is_broken_off(site: Site) -> None:
     assert site.engine.building.wait(PATIENCE_S)
     site.images.leave("1")
     ended()
-    assert site.said == {"1": "the image build was ended: nobody waits for it any more; it is tried again"}
-    assert (site.directory / "1.log").read_text().endswith("nobody waits for it any more\n")
+    assert site.said == {
+        "1": "the image build was cancelled: no job waits for the image any more; it is tried again"
+    }
+    assert (site.directory / "1.log").read_text().endswith("no job waits for the image any more\n")
 
 
 def test_a_build_goes_on_for_the_last_job_that_waits_for_it(site: Site) -> None:
@@ -99,7 +101,7 @@ def test_a_daemon_that_leaves_does_not_wait_for_a_build(site: Site) -> None:
     assert site.engine.building.wait(PATIENCE_S)
     site.images.close()
     ended()
-    assert "the daemon leaves" in (site.directory / "1.log").read_text()
+    assert "the daemon stops" in (site.directory / "1.log").read_text()
 
 
 def test_leaving_without_having_waited_changes_nothing(site: Site) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.sqlite.accounting import SqliteUsageReport
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.core.accounting.usage import UsageSpan
 from runner.core.job.model import Job
@@ -51,7 +51,7 @@ def decided(store: SqliteStore, facts: dict[str, object]) -> None:
 
 
 def only(store: SqliteStore, since: datetime = NOON, until: datetime = NOON + 24 * H) -> UsageSpan:
-    [found] = SqliteUsageReport(store).between(since, until)
+    [found] = SqliteAccounting(store).between(since, until)
     return found
 
 
@@ -100,13 +100,13 @@ def test_where_no_decision_tells_what_was_saved_nothing_is_held_to_be_lost(store
 def test_only_what_was_lent_within_the_span_is_found(store: SqliteStore) -> None:
     lent(store)
     lent(store, 2, ended=None)
-    assert len(SqliteUsageReport(store).between(NOON + H, NOON + 2 * H)) == 2
-    assert [each.ended_s for each in SqliteUsageReport(store).between(NOON + 5 * H, NOON + 6 * H)] == [None]
-    assert SqliteUsageReport(store).between(NOON - 2 * H, NOON) == ()
+    assert len(SqliteAccounting(store).between(NOON + H, NOON + 2 * H)) == 2
+    assert [each.ended_s for each in SqliteAccounting(store).between(NOON + 5 * H, NOON + 6 * H)] == [None]
+    assert SqliteAccounting(store).between(NOON - 2 * H, NOON) == ()
 
 
 def test_how_busy_devices_were_is_added_up(store: SqliteStore) -> None:
     lent(store)
     for _ in range(2):
-        SqliteUsageReport(store).add({("1", 1): (100.0, 40.0)})
+        SqliteAccounting(store).add({("1", 1): (100.0, 40.0)})
     assert only(store).util == 0.4

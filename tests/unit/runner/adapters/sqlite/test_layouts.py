@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.sqlite.accounting import SqliteUsageReport
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SQL, VERSION, SqliteStore, file_version
 
@@ -77,7 +77,7 @@ def test_a_store_of_an_earlier_layout_keeps_its_jobs(layout: str, restored: Call
 def test_usage_can_be_reported_from_a_store_of_an_earlier_layout(
     layout: str, restored: Callable[[str], Path]
 ) -> None:
-    report = SqliteUsageReport(SqliteStore(restored(layout)))
+    report = SqliteAccounting(SqliteStore(restored(layout)))
     report.add({("1", 1): (10.0, 5.0)})
     used = sorted(report.between(LONG_AGO, LATER), key=lambda span: span.job)
     before_accounting = layout in {"version_1", "version_2", "version_3_first", "version_3_second"}

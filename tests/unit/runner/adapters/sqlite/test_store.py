@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.adapters.sqlite import rows as store_rows
-from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import MIGRATIONS, MOST_ROWS, SQL, VERSION, SqliteStore, file_version
 from runner.base.errors import Refused, Unavailable
 from runner.core.job.attempt import Allocation, AttemptEnd
@@ -117,7 +117,7 @@ def test_a_name_means_ones_own_job_and_else_must_be_that_of_one_person(store: Sq
     assert own is not None
     assert others is not None
     assert (own.job.id, others.job.id) == ("2", "1")
-    with pytest.raises(Refused, match=r"job: several people have .* 3 \(bob\), 2 \(ann\); give the id"):
+    with pytest.raises(Refused, match=r"job: several users have .* 3 \(bob\), 2 \(ann\); give the id"):
         store.find("job", "root")
 
 
@@ -127,8 +127,7 @@ def test_the_way_of_an_attempt_is_recorded(store: SqliteStore) -> None:
     (attempt,) = store.attempts("1")
     assert (attempt.exit_code, attempt.cause, attempt.checkpoint_step) == (137, "killed", 40)
     assert attempt.verdict == "resume from step 40: exception, in 5 s"
-    assert store.attempt_has_ended("1", 1)
-    assert store.attempt_has_ended("1", 2)
+    assert attempt.ended_at == NOW
 
 
 def test_an_attempt_that_could_not_start_is_recorded_with_the_reason(store: SqliteStore) -> None:
@@ -321,7 +320,7 @@ def test_changes_to_many_jobs_are_written_together(store: SqliteStore) -> None:
     for job in jobs:
         (attempt,) = store.attempts(job.id)
         assert (attempt.number, attempt.image, attempt.launched_at) == (1, "img", NOW)
-    assert {each.job_id: each.owner for each in SqliteUsageHistory(store).since(NOW)} == {
+    assert {each.job_id: each.owner for each in SqliteAccounting(store).since(NOW)} == {
         job.id: f"user-{job.id}" for job in jobs
     }
 

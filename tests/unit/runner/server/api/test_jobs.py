@@ -282,7 +282,7 @@ def test_a_name_means_ones_own_job_first_and_is_refused_where_it_could_be_severa
     for asked in (("GET", "/jobs/job"), ("POST", "/jobs/job/cancel")):
         status, kind, message = error(site.ask(*asked, uid=4713))
         assert (status, kind) == (403, "refused")
-        assert message == "job: several people have a job of that name: 2 (4712), 1 (4711); give the id"
+        assert message == "job: several users have a job of that name: 2 (4712), 1 (4711); give the id"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="asks as others")

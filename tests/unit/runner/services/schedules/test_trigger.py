@@ -38,7 +38,6 @@ def test_no_job_comes_before_the_first_time_and_one_at_it(site: Clockwork) -> No
     [job] = site.jobs()
     assert job.name == "nightly-20300102-0230"
     assert job.labels[LABEL] == "1"
-    assert site.books.schedule_of(job.job.id) == (1, site.clock.now())
     assert site.came() == [("01-02 01:30", "submitted")]
 
 

@@ -54,8 +54,8 @@ def test_no_time_comes_twice_and_the_next_one_always_comes(
         made = Counter(row.name for row in site.jobs())
         assert set(made.values()) <= {1}
         _settle(site)
-        assert [row.state for row in site.books.occasions(1) if row.state == "due"] == []
-        linked = [row.job_id for row in site.books.occasions(1, 1000) if row.state == "submitted"]
+        assert [row.state for row in site.books.firings(1) if row.state == "due"] == []
+        linked = [row.job_id for row in site.books.firings(1, 1000) if row.state == "submitted"]
         assert sorted(map(str, linked), key=int) == [row.job.id for row in site.jobs()]
         if overlap == "replace":
             assert len(site.books.unfinished(1)) <= 1

@@ -145,7 +145,7 @@ EVENTS: tuple[Event, ...] = (
         )
         for verb, other_image in ((Verb.KEEP, False), (Verb.RESUME, False), (Verb.KEEP, True))
     ),
-    PreemptRequested(LATER, "9", "gives way to job 9"),
+    PreemptRequested(LATER, "9", "preempted for job 9"),
     LivenessFailed(LATER, 1, "stalled", "silent"),
     DeadlinePassed(LATER),
     GracePassed(LATER),

@@ -1,4 +1,4 @@
-"""What stands against a job from the start: said when it is submitted, not after a night in the queue."""
+"""Admission: refuse a job at submission that could never start, instead of leaving it in the queue."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,13 @@ from enum import StrEnum
 from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import Quota
 from runner.core.scheduler.device_selection import select_devices
+from runner.core.scheduler.formatting import describe_request, format_count, format_memory
 from runner.core.scheduler.placement import Placements, matches_request
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, SchedulableDevice, Snapshot
-from runner.core.scheduler.words import describe_request, format_count, format_memory
 
 
 class RefusalReason(StrEnum):
-    """What of a job stands against it."""
+    """The part of a job that it is refused for."""
 
     CLASS = "class"
     COUNT = "count"  # of devices
@@ -23,22 +23,22 @@ class RefusalReason(StrEnum):
     MEMORY = "memory"  # of a device
     CAPABILITY = "capability"
     HOST = "host"  # processors and memory
-    QUOTA = "turn"  # nothing of the job: its owner has too much already, or may have nothing
+    QUOTA = "turn"  # of the owner, whatever the job asks for
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a job cannot be accepted, and what there is instead."""
+    """The reason and the message of a refusal."""
 
     reason: RefusalReason
     text: str
 
 
 def check_admission(job: PendingJob, snapshot: Snapshot, jobs: int = 1) -> tuple[Refusal, ...]:
-    """Return why a job could never start on these hosts under these rules, and what there is instead.
+    """Return why a job could never start on these hosts with this configuration; empty: it is admitted.
 
-    Empty: it may wait.  Whether anything is free now does not matter; devices out of service count.
-    ``jobs`` are submitted at once.
+    It does not matter what is free now, and devices that are out of service count.  ``jobs`` is the number
+    of jobs like this one that are submitted together.
     """
     return (*_classes(job, snapshot), *_existing(job, snapshot), *_quotas(job, snapshot, jobs))
 
@@ -52,15 +52,15 @@ def _classes(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
 
 
 def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
-    places = Placements(Calendar(snapshot))
-    if places.could_ever_run(places.request_class(job.request)):
+    placements = Placements(Calendar(snapshot))
+    if placements.could_ever_run(placements.request_class(job.request)):
         return
     devices = [device for host in snapshot.hosts for device in host.devices]
     if job.request.gpus and not any(matches_request(job.request, device) for device in devices):
         text = f"no device suits: {describe_request(job.request)} asked for; there {_inventory(devices)}"
         yield Refusal(_culprit(job.request, devices), text)
-    elif job.request.gpus and not _together(job.request, places):
-        most = max(_most(job.request, places))
+    elif job.request.gpus and not _together(job.request, placements):
+        most = max(_most(job.request, placements))
         yield Refusal(
             RefusalReason.COUNT,
             f"{describe_request(job.request)} asked for; of such devices there are at most {most} together",
@@ -69,23 +69,23 @@ def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
         yield Refusal(RefusalReason.HOST, _no_host(job.request, snapshot))
 
 
-def _no_host(needs: ResourceRequest, snapshot: Snapshot) -> str:
+def _no_host(request: ResourceRequest, snapshot: Snapshot) -> str:
     hosts = snapshot.hosts
     cpus = max((host.cpus for host in hosts), default=0)
     memory = format_memory(max((host.memory_bytes for host in hosts), default=0))
-    beside = " where such devices are" if needs.gpus else ""
+    beside = " where such devices are" if request.gpus else ""
     return (
-        f"{needs.cpus:g} cpus and {format_memory(needs.memory_bytes)} of memory asked for; "
+        f"{request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory asked for; "
         f"no host has both{beside}, and the largest has {cpus:g} cpus, the largest {memory}"
     )
 
 
-def _culprit(needs: ResourceRequest, devices: Iterable[SchedulableDevice]) -> RefusalReason:
-    """Return the condition with which the last suitable device is out, in the order of the job file."""
-    there = [device for device in devices if needs.vendor in {None, device.vendor}]
-    of_kind = ResourceRequest(gpus=1, kind=needs.kind)
-    of_model = replace(of_kind, models=needs.models)
-    large = replace(of_model, device_bytes=needs.device_bytes)
+def _culprit(request: ResourceRequest, devices: Iterable[SchedulableDevice]) -> RefusalReason:
+    """Return the first condition of the job file that leaves no device."""
+    there = [device for device in devices if request.vendor in {None, device.vendor}]
+    of_kind = ResourceRequest(gpus=1, kind=request.kind)
+    of_model = replace(of_kind, models=request.models)
+    large = replace(of_model, device_bytes=request.device_bytes)
     steps = (
         (RefusalReason.KIND, of_kind),
         (RefusalReason.MODEL, of_model),
@@ -97,26 +97,26 @@ def _culprit(needs: ResourceRequest, devices: Iterable[SchedulableDevice]) -> Re
     return next(out, RefusalReason.CAPABILITY)
 
 
-def _together(needs: ResourceRequest, places: Placements) -> bool:
-    pool = places.request_class(needs).pool
-    return any(select_devices(needs, host, pool.slots[host.number]) for host in places.calendar.hosts)
+def _together(request: ResourceRequest, placements: Placements) -> bool:
+    pool = placements.request_class(request).pool
+    return any(select_devices(request, host, pool.slots[host.number]) for host in placements.calendar.hosts)
 
 
-def _most(needs: ResourceRequest, places: Placements) -> Iterator[int]:
-    """Yield for each host how many suitable devices it could give at most, linked if they must be."""
-    pool = places.request_class(needs).pool
-    for host in places.calendar.hosts:
+def _most(request: ResourceRequest, placements: Placements) -> Iterator[int]:
+    """Yield for each host the most matching devices that it has together, linked where they must be."""
+    pool = placements.request_class(request).pool
+    for host in placements.calendar.hosts:
         slots = pool.slots[host.number]
         fitting = (
             count
             for count in range(len(slots), 0, -1)
-            if select_devices(replace(needs, gpus=count), host, slots)
+            if select_devices(replace(request, gpus=count), host, slots)
         )
         yield next(fitting, 0)
 
 
 def _inventory(devices: Iterable[SchedulableDevice]) -> str:
-    """Return what devices there are, in words."""
+    """Return a description of some devices."""
     models = Counter((device.model or device.vendor, device.kind, device.memory_bytes) for device in devices)
     if not models:
         return "are none"

@@ -1,9 +1,9 @@
-"""Who starts now, on which devices; who must give way; and what everybody else waits for.
+"""The scheduling decision: jobs to start, jobs to preempt, reservations, and pending reasons.
 
-``plan`` is the only thing in the house that decides this: the daemon, the tests and the
-simulator ask it.  It is EASY backfilling (D. Lifka, The ANL/IBM SP Scheduling System, JSSPP
-1995; D. Feitelson, A. Weil, IPPS 1998) with a reservation for the first job that is blocked and,
-beyond that, for every overdue one.
+``plan`` is the only function that decides this: the daemon, the tests and the simulator call it.
+The algorithm is EASY backfilling (D. Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995;
+D. Feitelson, A. Weil, IPPS 1998).  The first blocked job gets a reservation, and so does every
+overdue job (see ``priority``).  A job behind them starts only if it delays no reservation.
 """
 
 from collections import Counter
@@ -15,18 +15,18 @@ from typing import TypeAlias
 from runner.core.scheduler.calendar import Calendar, Limit
 from runner.core.scheduler.device_selection import Selection
 from runner.core.scheduler.fairshare import FairShare
+from runner.core.scheduler.formatting import format_duration
 from runner.core.scheduler.pending import PendingReason, PendingReasons
 from runner.core.scheduler.placement import Placement, Placements, RequestClass
 from runner.core.scheduler.preemption import PreemptionCandidate, book_release, find_preemption
 from runner.core.scheduler.priority import EligibleJobs
 from runner.core.scheduler.snapshot import JobArray, PendingJob, Snapshot
 from runner.core.scheduler.timeline import Span
-from runner.core.scheduler.words import format_duration
 
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """Start this job on this host, with these devices."""
+    """Start a job on a host with these devices."""
 
     job_id: str
     host: str
@@ -35,7 +35,7 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class PreemptJob:
-    """Make a running job save, leave and wait again, for the sake of another; not charged to it."""
+    """Stop a running job for another one.  It saves, returns to the queue and is not charged an attempt."""
 
     job_id: str
     for_job: str
@@ -44,7 +44,7 @@ class PreemptJob:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is kept for a job that cannot start yet, and from when on; nothing later delays it."""
+    """The resources that are kept for a blocked job from ``at_s`` on; no later job delays it."""
 
     job_id: str
     host: str
@@ -54,7 +54,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision.  ``waits`` holds every job that does not start; its words are made when read."""
+    """The decision.  ``pending_reasons`` has every job that does not start; texts are made on access."""
 
     starts: tuple[StartJob, ...]
     preemptions: tuple[PreemptJob, ...]
@@ -63,35 +63,33 @@ class Plan:
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """Return what follows from a snapshot; the same snapshot always gives the same plan."""
+    """Return the plan for a snapshot; equal snapshots have equal plans."""
     return _Planner(snapshot).plan()
 
 
 LimitKey: TypeAlias = tuple[str, str, JobArray | None, int]
-"""What decides which limits a job falls under, and by how much it uses them up."""
+"""Owner, group, array and number of GPUs: equal keys mean the same limits and the same amounts."""
 
 
 @dataclass(slots=True)
 class _Planner:
-    """One plan in the making."""
+    """The state of one planning pass."""
 
     snapshot: Snapshot
     calendar: Calendar = field(init=False)
     placements: Placements = field(init=False)
     fair_share: FairShare = field(init=False)
-    unlimited: Span = field(init=False)
-    unlimited_s: float = field(init=False)  # from now on
+    unlimited: Span = field(init=False)  # of a job whose duration is unknown
+    unlimited_s: float = field(init=False)  # its length if it begins now
     starts: list[StartJob] = field(default_factory=list)
     preemptions: list[PreemptJob] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
-    device_ends_s: dict[str, float] = field(default_factory=dict)  # ends of what starts, by device
+    device_ends_s: dict[str, float] = field(default_factory=dict)  # by device, of the jobs that start
     head_reserved: bool = False  # the first blocked job has its reservation
-    closed_limits: set[str] = field(default_factory=set)  # limits that an overdue job waits for
-    held_back: dict[str, int] = field(default_factory=dict)  # what one at a limit uses up of its others
-    at_limit_s: dict[LimitKey, float] = field(
-        default_factory=dict
-    )  # who is at a limit, for how long or longer
-    open_classes: set[int] = field(default_factory=set)  # shapes that may still find a place, by identity
+    closed_limits: set[str] = field(default_factory=set)  # labels of limits that an overdue job waits for
+    held_back: dict[str, int] = field(default_factory=dict)  # by label: amount kept for that overdue job
+    at_limit_s: dict[LimitKey, float] = field(default_factory=dict)  # durations from here on exceed a limit
+    open_classes: set[int] = field(default_factory=set)  # ids of request classes that may still fit
 
     def __post_init__(self) -> None:
         self.calendar = Calendar(self.snapshot)
@@ -102,152 +100,162 @@ class _Planner:
 
     def plan(self) -> Plan:
         eligible = EligibleJobs(self.snapshot, self.fair_share)
-        self.open_classes = {id(self.placements.request_class(needs)) for needs in eligible.requests.values()}
-        late = len(eligible.overdue)
-        for number, job in enumerate(eligible):
-            if not self._consider(job, late=number < late) or (number >= late and self._is_done()):
+        self.open_classes = {
+            id(self.placements.request_class(request)) for request in eligible.requests.values()
+        }
+        overdue_count = len(eligible.overdue)
+        for position, job in enumerate(eligible):  # the overdue jobs come first
+            overdue = position < overdue_count
+            if not self._consider(job, overdue=overdue):
                 break
-        starts, reserved = tuple(self.starts), tuple(self.reservations)
-        waits = PendingReasons(
+            if not overdue and self._is_done():
+                break
+        starts, reservations = tuple(self.starts), tuple(self.reservations)
+        pending_reasons = PendingReasons(
             self.snapshot,
             self.placements,
             self.fair_share,
             frozenset(start.job_id for start in starts),
-            {each.job_id: each.at_s for each in reserved},
+            {each.job_id: each.at_s for each in reservations},
             Counter(each.for_job for each in self.preemptions),
             self.device_ends_s,
         )
-        return Plan(starts, tuple(self.preemptions), reserved, waits)
+        return Plan(starts, tuple(self.preemptions), reservations, pending_reasons)
 
     def _is_done(self) -> bool:
-        """Return whether nobody else can start, so that the others need not be looked at."""
+        """Return whether no other job can start, so that the rest of the queue is not looked at."""
         return self.head_reserved and not self.open_classes
 
-    def _consider(self, job: PendingJob, *, late: bool) -> bool:
-        """Decide about one job, and return whether those behind it may still start."""
-        under = (job.owner, job.group, job.array, job.request.gpus)
-        capped_s = None if late else self.at_limit_s.get(under)  # an overdue job may close its limits
-        if capped_s == 0.0:  # first, for there may be thousands of them
+    def _consider(self, job: PendingJob, *, overdue: bool) -> bool:
+        """Start a job, reserve for it or pass it over; return whether the jobs behind it may still start."""
+        limit_key = (job.owner, job.group, job.array, job.request.gpus)
+        # An overdue job is always looked at, because it may close its limits for others.
+        at_limit_s = None if overdue else self.at_limit_s.get(limit_key)
+        if at_limit_s == 0.0:  # checked first: thousands of jobs may wait for one quota
             return True
-        shape = self.placements.request_class(job.request)
-        lasts_s = self.unlimited_s if job.duration_s is None else job.duration_s
-        passed = self.head_reserved and not late
-        if shape.never_placeable or (passed and (shape.exhausted or _reaches(lasts_s, shape.too_long_s))):
+        request_class = self.placements.request_class(job.request)
+        duration_s = self.unlimited_s if job.duration_s is None else job.duration_s
+        backfilling = self.head_reserved and not overdue
+        if request_class.never_placeable or _is_too_long(duration_s, at_limit_s):
             return True
-        if _reaches(lasts_s, capped_s):
+        if backfilling and (request_class.exhausted or _is_too_long(duration_s, request_class.too_long_s)):
             return True
-        caps = list(self.calendar.limits(job))
-        full = self._exhausted_limits(caps, lasts_s, late=late)
-        if full:
-            if late and self._waits_for_quota(caps, shape):
-                self._close_limits(caps, full)
-            self.at_limit_s[under] = 0.0 if self._exhausted_limits(caps, 0.0, late=late) else lasts_s
+        limits = list(self.calendar.limits(job))
+        exhausted = self._exhausted_limits(limits, duration_s, overdue=overdue)
+        if exhausted:
+            if overdue and self._waits_for_quota(limits, request_class):
+                self._close_limits(limits, exhausted)
+            exhausted_at_once = self._exhausted_limits(limits, 0.0, overdue=overdue)
+            self.at_limit_s[limit_key] = 0.0 if exhausted_at_once else duration_s
             return True
-        choice = None if shape.exhausted else self.placements.find_now(shape, lasts_s)
-        if choice is None:
-            self._note_failure(shape, lasts_s)
-            return passed or self._reserve_or_skip(job, shape, caps, late=late)
-        self._start(job, choice, lasts_s)
-        return True
+        selection = None if request_class.exhausted else self.placements.find_now(request_class, duration_s)
+        if selection is not None:
+            self._start(job, selection, duration_s)
+            return True
+        self._note_failure(request_class, duration_s)
+        return backfilling or self._reserve_or_skip(job, request_class, limits, overdue=overdue)
 
-    def _exhausted_limits(self, caps: Sequence[Limit], lasts_s: float, *, late: bool) -> list[Limit]:
-        """Return which quotas or limits of sweeps stand against a job; what an overdue job waits for does."""
-        now_s, closed = self.snapshot.now_s, self.closed_limits
-        ends_s, spared = now_s + lasts_s, {} if late else self.held_back
+    def _exhausted_limits(self, limits: Sequence[Limit], duration_s: float, *, overdue: bool) -> list[Limit]:
+        """Return the limits that leave too little for a job, or that are closed for an overdue job."""
+        now_s = self.snapshot.now_s
+        held_back: Mapping[str, int] = {} if overdue else self.held_back
         return [
-            cap
-            for cap in caps
-            if cap.label in closed
-            or cap.timeline.min_free(now_s, ends_s) < cap.amount + spared.get(cap.label, 0)
+            limit
+            for limit in limits
+            if limit.label in self.closed_limits
+            or limit.timeline.min_free(now_s, now_s + duration_s)
+            < limit.amount + held_back.get(limit.label, 0)
         ]
 
-    def _close_limits(self, caps: Sequence[Limit], full: Sequence[Limit]) -> None:
-        """Close the limits that an overdue job waits for; of its others, spare it what it uses up.
+    def _close_limits(self, limits: Sequence[Limit], exhausted: Sequence[Limit]) -> None:
+        """Close the limits that an overdue job waits for, and hold back its amount of its other limits.
 
-        Should somebody who is not overdue take that, the next plan would find that the job waits for those
-        limits too, close them, and take back what is promised in this one to overdue jobs behind it.
+        Without that, a job that is not overdue could use up another limit of the overdue job.  The next
+        plan would then close that limit too, and withdraw reservations that this plan has made.
         """
-        self.closed_limits.update(cap.label for cap in full)
-        for cap in caps:
-            self.held_back[cap.label] = max(cap.amount, self.held_back.get(cap.label, 0))
+        self.closed_limits.update(limit.label for limit in exhausted)
+        for limit in limits:
+            self.held_back[limit.label] = max(limit.amount, self.held_back.get(limit.label, 0))
 
-    def _waits_for_quota(self, caps: Sequence[Limit], shape: RequestClass) -> bool:
-        """Return whether a job waits for its quota: not if it may never have as much, nor without a place."""
-        shape.never_placeable = (
-            shape.never_placeable or self.placements.find_earliest(shape, Span(0.0)) is None
-        )
-        return not shape.never_placeable and all(cap.maximum >= cap.amount for cap in caps)
+    def _waits_for_quota(self, limits: Sequence[Limit], request_class: RequestClass) -> bool:
+        """Return whether only a quota keeps a job: it fits a host, and no limit is below its request."""
+        if not request_class.never_placeable:
+            earliest = self.placements.find_earliest(request_class, Span(0.0))
+            request_class.never_placeable = earliest is None
+        return not request_class.never_placeable and all(limit.maximum >= limit.amount for limit in limits)
 
-    def _note_failure(self, shape: RequestClass, lasts_s: float) -> None:
-        if not _reaches(lasts_s, shape.too_long_s):
-            shape.too_long_s = lasts_s
-        if shape.exhausted or self.placements.find_now(shape, 0.0) is None:
-            shape.exhausted = True
-            self.open_classes.discard(id(shape))
+    def _note_failure(self, request_class: RequestClass, duration_s: float) -> None:
+        """Remember that a request class fits nowhere for this duration, or for no duration at all."""
+        if not _is_too_long(duration_s, request_class.too_long_s):
+            request_class.too_long_s = duration_s
+        if request_class.exhausted or self.placements.find_now(request_class, 0.0) is None:
+            request_class.exhausted = True
+            self.open_classes.discard(id(request_class))
 
-    def _start(self, job: PendingJob, choice: Selection, lasts_s: float) -> None:
-        """Write in a start; from now on the job is taken to last as long as any that runs already.
+    def _start(self, job: PendingJob, selection: Selection, duration_s: float) -> None:
+        """Book a start.  A job of unknown duration is booked for the default duration, as running jobs are.
 
-        If it were taken to last for ever, whoever waits for its devices would be promised nothing in this
-        plan, and passed over in it.
+        If it were booked without an end, the jobs that wait for its devices would get no reservation in
+        this plan.
         """
-        self.calendar.start(job, choice.host, choice.devices, job.planned_duration_s(self.snapshot.config))
-        self.fair_share.charge(job.owner, job.group, job.request, lasts_s)
-        until_s = inf if job.duration_s is None else self.snapshot.now_s + lasts_s
-        self.device_ends_s |= dict.fromkeys(choice.devices, until_s)
-        self.starts.append(StartJob(job.job_id, choice.host.host.name, choice.devices))
+        planned_s = job.planned_duration_s(self.snapshot.config)
+        self.calendar.start(job, selection.host, selection.devices, planned_s)
+        self.fair_share.charge(job.owner, job.group, job.request, duration_s)
+        ends_s = inf if job.duration_s is None else self.snapshot.now_s + duration_s
+        self.device_ends_s.update(dict.fromkeys(selection.devices, ends_s))
+        self.starts.append(StartJob(job.job_id, selection.host.host.name, selection.devices))
 
     def _reserve_or_skip(
-        self, job: PendingJob, shape: RequestClass, caps: Sequence[Limit], *, late: bool
+        self, job: PendingJob, request_class: RequestClass, limits: Sequence[Limit], *, overdue: bool
     ) -> bool:
-        """Reserve for a job what it waits for, and return whether those behind it may still start."""
-        stay = self.unlimited if job.duration_s is None else Span(job.duration_s)
-        place = self.placements.find_earliest(shape, stay, caps)
-        if place is None:
-            shape.never_placeable = self.placements.find_earliest(shape, Span(0.0)) is None
+        """Reserve for a blocked job where possible; return whether the jobs behind it may still start."""
+        span = self.unlimited if job.duration_s is None else Span(job.duration_s)
+        placement = self.placements.find_earliest(request_class, span, limits)
+        if placement is None:
+            request_class.never_placeable = self.placements.find_earliest(request_class, Span(0.0)) is None
             return True
         if not self.snapshot.config.backfill:
             return False
-        if late and len(self.reservations) >= self.snapshot.config.reservations:
+        if overdue and len(self.reservations) >= self.snapshot.config.reservations:
             return False
-        self._reserve(job, self._try_preemption(job, shape, place, stay), late=late)
-        self.head_reserved = self.head_reserved or not late
+        placement = self._try_preemption(job, request_class, placement, span)
+        self._reserve(job, placement, overdue=overdue)
+        self.head_reserved = self.head_reserved or not overdue
         return True
 
-    def _reserve(self, job: PendingJob, place: Placement, *, late: bool) -> None:
-        """Keep a place; of a job that may last for ever only the time that is usual is kept."""
-        host, devices = place.selection.host, place.selection.devices
-        self.calendar.reserve(
-            job, host, devices, place.at_s, job.planned_duration_s(self.snapshot.config), late=late
-        )
-        self.reservations.append(Reservation(job.job_id, host.host.name, devices, place.at_s))
+    def _reserve(self, job: PendingJob, placement: Placement, *, overdue: bool) -> None:
+        """Book a reservation.  A job of unknown duration is booked for the default duration."""
+        host, devices = placement.selection.host, placement.selection.devices
+        planned_s = job.planned_duration_s(self.snapshot.config)
+        self.calendar.reserve(job, host, devices, placement.at_s, planned_s, overdue=overdue)
+        self.reservations.append(Reservation(job.job_id, host.host.name, devices, placement.at_s))
 
     def _try_preemption(
-        self, job: PendingJob, shape: RequestClass, place: Placement, stay: Span
+        self, job: PendingJob, request_class: RequestClass, placement: Placement, span: Span
     ) -> Placement:
-        """Return the place that preemption gives a job, where that pays; else the one it has."""
-        deal = find_preemption(self.calendar, job, shape, place, stay)
-        if deal is None:
-            return place
-        host = self.calendar.hosts[deal.placement.selection.host.number]
-        for victim in deal.victims:
-            book_release(self.calendar, host, victim, deal.placement.at_s)
-            self.calendar.ends_s[victim.job_id] = deal.placement.at_s
-            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, _why(job, deal, place)))
-        return Placement(
-            deal.placement.at_s,
-            Selection(deal.placement.selection.score, host, deal.placement.selection.devices),
-        )
+        """Preempt for a job where that pays; return the placement that results, or the one that it has."""
+        candidate = find_preemption(self.calendar, job, request_class, placement, span)
+        if candidate is None:
+            return placement
+        earlier = candidate.placement
+        host = self.calendar.hosts[earlier.selection.host.number]
+        for victim in candidate.victims:
+            book_release(self.calendar, host, victim, earlier.at_s)
+            self.calendar.ends_s[victim.job_id] = earlier.at_s
+            why = _preemption_reason(job, candidate, placement)
+            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, why))
+        return Placement(earlier.at_s, Selection(earlier.selection.score, host, earlier.selection.devices))
 
 
-def _reaches(lasts_s: float, least_s: float | None) -> bool:
-    """Return whether a duration, for ever included, is one that is known to be too long."""
-    return least_s is not None and lasts_s >= least_s
+def _is_too_long(duration_s: float, too_long_s: float | None) -> bool:
+    """Return whether a duration is at least as long as one that is known not to fit."""
+    return too_long_s is not None and duration_s >= too_long_s
 
 
-def _why(job: PendingJob, deal: PreemptionCandidate, place: Placement) -> str:
-    spared = format_duration(place.at_s - deal.placement.at_s)
+def _preemption_reason(job: PendingJob, candidate: PreemptionCandidate, placement: Placement) -> str:
+    spared = format_duration(placement.at_s - candidate.placement.at_s)
     return (
-        f"gives way to job {job.job_id} of class {job.priority_class}, which would wait {spared} longer: "
-        f"{deal.gained_device_s:.0f} device-seconds won for {deal.lost_device_s:.0f} lost, by class"
+        f"preempted for job {job.job_id} of class {job.priority_class}, which would wait {spared} longer: "
+        f"{candidate.gained_device_s:.0f} device-seconds gained for {candidate.lost_device_s:.0f} lost, "
+        "weighted by class"
     )

@@ -1,6 +1,6 @@
-"""What the site has decided about order: classes, shares, quotas, and what a preemption must earn.
+"""The configuration of the scheduler: order, priority classes, shares, quotas and preemption.
 
-Values only; ``docs/explanation/scheduling.md`` gives the formulae and their sources.
+Values only; ``docs/explanation/scheduling.md`` gives the formulas and their sources.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ DAY_S = 24 * HOUR_S
 
 
 class SchedulingOrder(StrEnum):
-    """Who goes first; all but ``FAIR`` are there to be compared with."""
+    """The order of the queue; all orders but ``FAIR`` exist for comparison."""
 
     FAIR = "fair"  # class, fair share, the owner's own priority, age
     FIFO = "fifo"  # age alone
@@ -22,14 +22,16 @@ class SchedulingOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A class of jobs: higher ranks go first, whatever their owners have used."""
+    """A class of jobs: higher ranks go first, whatever their owners have used before."""
 
     name: str
     rank: int
-    weight: float = 1.0  # what a device-second of waiting is worth; for preemption alone
-    preempts: bool = False  # may stop preemptible jobs of lower ranks
+    weight: float = 1.0  # value of a device-second of waiting; used for preemption only
+    preempts: bool = False  # may preempt preemptible jobs of lower rank
     preemptible: bool = False
-    starvation_limit_s: float = 3 * DAY_S  # anti-starvation: waiting longer, a job goes before all others
+    starvation_limit_s: float = (
+        3 * DAY_S
+    )  # a job that has waited longer is overdue and goes before all others
 
 
 DEFAULT_CLASSES = (
@@ -41,16 +43,16 @@ DEFAULT_CLASSES = (
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that one user or group may have at a time; None: as much as there is."""
+    """The most that a user or group may have at a time; None: no limit."""
 
-    devices: int | None = None  # lent; a slice or a share counts as one
-    jobs: int | None = None  # that hold anything at all
-    queued: int | None = None  # waiting; looked at when a job is submitted, not here
+    devices: int | None = None  # allocated; a slice or a share of a device counts as one
+    jobs: int | None = None  # that hold resources
+    queued: int | None = None  # in the queue; checked at submission, not by the scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Quotas by name, and those of everybody else."""
+    """Quotas by name, and the defaults for all other users and groups."""
 
     users: Mapping[str, Quota] = field(default_factory=dict)
     groups: Mapping[str, Quota] = field(default_factory=dict)
@@ -61,39 +63,39 @@ class Quotas:
         return self.users.get(name, self.user)
 
     def for_group(self, name: str) -> Quota:
-        """Return the quota of a group; jobs of no group have none."""
+        """Return the quota of a group; a job without a group has none."""
         return self.groups.get(name, self.group) if name else Quota()
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionConfig:
-    """When it pays to stop one job for another."""
+    """When a job is preempted for another one."""
 
-    min_gain: float = 1.5  # what is won must be so many times what is lost
-    grace_s: float = 60.0  # from the request to the devices being clean
-    min_runtime_s: float = 600.0  # an attempt younger than this is let be
-    max_preemptions: int = 3  # times that one job may be made to give way
+    min_gain: float = 1.5  # the gain must be this many times the loss
+    grace_s: float = 60.0  # from the request to clean devices
+    min_runtime_s: float = 600.0  # an attempt younger than this is not preempted
+    max_preemptions: int = 3  # of one job
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Everything about the order that a site can decide."""
+    """All settings of the scheduler."""
 
     order: SchedulingOrder = SchedulingOrder.FAIR
     classes: tuple[PriorityClass, ...] = DEFAULT_CLASSES
     backfill: bool = True
     quotas: Quotas = Quotas()
-    user_shares: Mapping[str, float] = field(default_factory=dict)  # 1 unless said otherwise
+    user_shares: Mapping[str, float] = field(default_factory=dict)  # 1 for everybody else
     group_shares: Mapping[str, float] = field(default_factory=dict)
-    half_life_s: float = 7 * DAY_S  # after which a device-second counts half
-    cpu_weight: float = 0.01  # devices that a processor counts as: of importance where there are no devices
-    charge_ahead_s: float = HOUR_S  # of its remaining time, a running job is charged this much at once
-    default_duration_s: float = DAY_S  # what a job without a limit or a past is taken to need
-    overdue_per_owner: int = 4  # jobs of one owner that may go before all others at a time
-    reservations: int = 8  # kept at a time for overdue jobs
+    half_life_s: float = 7 * DAY_S  # of usage
+    cpu_weight: float = 0.01  # devices that one CPU counts as; matters for jobs without devices
+    charge_ahead_s: float = HOUR_S  # a job is charged at most this much of its remaining time in advance
+    default_duration_s: float = DAY_S  # of a job without a time limit and without earlier runs
+    overdue_per_owner: int = 4  # overdue jobs of one owner that go before all others at a time
+    reservations: int = 8  # for overdue jobs, at a time
     preemption: PreemptionConfig = PreemptionConfig()
 
     def priority_class(self, name: str) -> PriorityClass:
-        """Return a class; a name that the site has given up means the middle rank of those it has."""
+        """Return a class; for a name that is not configured any more, the class of the middle rank."""
         found = next((each for each in self.classes if each.name == name), None)
         return found or sorted(self.classes, key=lambda each: each.rank)[len(self.classes) // 2]

@@ -16,11 +16,7 @@ from typing import Final
 from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
 from runner.core.scheduler.dependencies import Readiness, check_dependency
 from runner.core.scheduler.fairshare import FairShare
-from runner.core.scheduler.placement import Placements, RequestClass
-from runner.core.scheduler.position import LimitLookup, QueuePosition, UnboundedJobs, queue_positions
-from runner.core.scheduler.snapshot import DependencyCondition, DeviceState, Maintenance, PendingJob, Snapshot
-from runner.core.scheduler.timeline import Span
-from runner.core.scheduler.words import (
+from runner.core.scheduler.formatting import (
     describe_out_of_service,
     describe_request,
     describe_shortage,
@@ -30,6 +26,10 @@ from runner.core.scheduler.words import (
     format_time,
     format_zone,
 )
+from runner.core.scheduler.placement import Placements, RequestClass
+from runner.core.scheduler.position import LimitLookup, QueuePosition, UnboundedJobs, queue_positions
+from runner.core.scheduler.snapshot import DependencyCondition, DeviceState, Maintenance, PendingJob, Snapshot
+from runner.core.scheduler.timeline import Span
 
 NEVER_STARTS: Final = "never starts: "
 """How the reason of a job begins that waits for ever, as things stand."""

@@ -1,15 +1,15 @@
-"""Whose devices a blocked job of a higher class may have, and whether that pays.
+"""Preemption: which running jobs a blocked job of a higher class may displace, and whether that pays.
 
-Won is the waiting that the job is spared, lost is the work that its victims must do again,
-both in device-seconds and weighed by class:
+The gain is the waiting time that the job is spared, the loss is the work that its victims repeat.  Both are
+in device-seconds, weighted by class:
 
-``w_job * n_job * (t_wait - grace)  >  hurdle * sum of w_v * n_v * lost_v``
+``w_job * n_job * (t_wait - grace)  >  min_gain * sum of w_victim * n_victim * lost_victim``
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.core.scheduler.calendar import Calendar, DeviceSlot, HostCalendar
+from runner.core.scheduler.calendar import Calendar, HostCalendar
 from runner.core.scheduler.config import PriorityClass, SchedulingOrder
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.placement import Placement, RequestClass, fit_host
@@ -19,7 +19,7 @@ from runner.core.scheduler.timeline import Span
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCandidate:
-    """Who gives way, where the job then starts, and what that costs and wins in device-seconds."""
+    """A set of victims, the placement that they make room for, and its loss and gain in device-seconds."""
 
     victims: tuple[RunningJob, ...]
     placement: Placement
@@ -28,107 +28,110 @@ class PreemptionCandidate:
 
 
 def find_preemption(
-    book: Calendar, job: PendingJob, shape: RequestClass, place: Placement, stay: Span
+    calendar: Calendar, job: PendingJob, request_class: RequestClass, placement: Placement, span: Span
 ) -> PreemptionCandidate | None:
-    """Return the cheapest preemption that pays for a job that would else start at ``place``."""
-    rules, now_s = book.snapshot.config, book.snapshot.now_s
-    own = rules.priority_class(job.priority_class)
-    at_s = now_s + rules.preemption.grace_s
-    if (
-        rules.order not in {SchedulingOrder.FAIR, SchedulingOrder.PRIORITY}
-        or not own.preempts
-        or place.at_s <= at_s
-    ):
+    """Return the preemption with the least loss that pays for a job that would otherwise wait."""
+    config, now_s = calendar.snapshot.config, calendar.snapshot.now_s
+    own_class = config.priority_class(job.priority_class)
+    at_s = now_s + config.preemption.grace_s
+    has_classes = config.order in {SchedulingOrder.FAIR, SchedulingOrder.PRIORITY}
+    if not has_classes or not own_class.preempts or placement.at_s <= at_s:
         return None
-    spared_s = min(place.at_s - at_s, rules.default_duration_s)
-    won = own.weight * max(billed_devices(job.request, rules), rules.cpu_weight) * spared_s
-    offers = [
-        PreemptionCandidate(victims, at, _lost(victims, book), won)
-        for host in book.hosts
-        for victims, at in _victims(book, host, shape, own, stay)
-    ]
-    paying = [
-        offer for offer in offers if offer.gained_device_s > rules.preemption.min_gain * offer.lost_device_s
-    ]
-    return min(paying, key=lambda offer: (offer.lost_device_s, offer.placement.selection.score), default=None)
-
-
-def _lost(victims: Sequence[RunningJob], book: Calendar) -> float:
-    return sum(_cost(victim, book) for victim in victims)
-
-
-def _cost(victim: RunningJob, book: Calendar) -> float:
-    rules = book.snapshot.config
-    weight = rules.priority_class(victim.priority_class).weight
-    return weight * billed_devices(victim.request, rules) * victim.lost_s(book.snapshot.now_s)
-
-
-def _victims(
-    book: Calendar, host: HostCalendar, shape: RequestClass, own: PriorityClass, stay: Span
-) -> Iterator[tuple[tuple[RunningJob, ...], Placement]]:
-    """Yield a set of jobs of a host of which none is superfluous, if its going makes room."""
-    wanted = {slot.device.uuid for slot in shape.pool.slots[host.number]}
-    candidates = sorted(
-        (
-            job
-            for job in book.snapshot.running
-            if _may_go(job, host, own, book) and _helps(job, shape, wanted)
-        ),
-        key=lambda job: (
-            book.snapshot.config.priority_class(job.priority_class).rank,
-            _cost(job, book),
-            job.job_id,
-        ),
+    spared_s = min(placement.at_s - at_s, config.default_duration_s)
+    devices = max(billed_devices(job.request, config), config.cpu_weight)
+    gained_device_s = own_class.weight * devices * spared_s
+    candidates: list[PreemptionCandidate] = []
+    for host in calendar.hosts:
+        victims = _choose_victims(calendar, host, request_class, own_class, span)
+        earlier = _place_without(calendar, host, request_class, victims, span) if victims else None
+        if earlier is None:
+            continue
+        lost_device_s = sum(_loss(victim, calendar) for victim in victims)
+        if gained_device_s > config.preemption.min_gain * lost_device_s:
+            candidates.append(PreemptionCandidate(victims, earlier, lost_device_s, gained_device_s))
+    return min(
+        candidates,
+        key=lambda candidate: (candidate.lost_device_s, candidate.placement.selection.score),
+        default=None,
     )
-    chosen: list[RunningJob] = []
-    for job in candidates:
-        chosen.append(job)
-        if _without(book, host, shape, chosen, stay):
+
+
+def _loss(victim: RunningJob, calendar: Calendar) -> float:
+    """Return the device-seconds that a victim loses, weighted by its class."""
+    config = calendar.snapshot.config
+    weight = config.priority_class(victim.priority_class).weight
+    return weight * billed_devices(victim.request, config) * victim.lost_s(calendar.snapshot.now_s)
+
+
+def _choose_victims(
+    calendar: Calendar,
+    host: HostCalendar,
+    request_class: RequestClass,
+    own_class: PriorityClass,
+    span: Span,
+) -> tuple[RunningJob, ...]:
+    """Return jobs of a host that make room together, none of them superfluous; empty: none can."""
+    config = calendar.snapshot.config
+    wanted = {slot.device.uuid for slot in request_class.pool.slots[host.number]}
+    preemptible = [
+        job
+        for job in calendar.snapshot.running
+        if _is_preemptible(job, host, own_class, calendar) and _frees_something(job, request_class, wanted)
+    ]
+    preemptible.sort(
+        key=lambda job: (config.priority_class(job.priority_class).rank, _loss(job, calendar), job.job_id)
+    )
+    victims: list[RunningJob] = []
+    for job in preemptible:
+        victims.append(job)
+        if _place_without(calendar, host, request_class, victims, span):
             break
     else:
-        return
-    for job in chosen[-2::-1]:
-        fewer = [each for each in chosen if each is not job]
-        if _without(book, host, shape, fewer, stay):
-            chosen = fewer
-    place = _without(book, host, shape, chosen, stay)
-    yield from [(tuple(chosen), place)] if place else []
+        return ()
+    for job in victims[-2::-1]:  # the last one is needed; leave out those that are not
+        fewer = [each for each in victims if each is not job]
+        if _place_without(calendar, host, request_class, fewer, span):
+            victims = fewer
+    return tuple(victims)
 
 
-def _helps(job: RunningJob, shape: RequestClass, wanted: set[str]) -> bool:
-    return not shape.request.gpus or any(uuid in wanted for uuid in job.devices)
+def _frees_something(job: RunningJob, request_class: RequestClass, wanted: set[str]) -> bool:
+    return not request_class.request.gpus or any(uuid in wanted for uuid in job.devices)
 
 
-def _may_go(job: RunningJob, host: HostCalendar, own: PriorityClass, book: Calendar) -> bool:
-    rules, now_s = book.snapshot.config, book.snapshot.now_s
-    its = rules.priority_class(job.priority_class)
+def _is_preemptible(
+    job: RunningJob, host: HostCalendar, own_class: PriorityClass, calendar: Calendar
+) -> bool:
+    config, now_s = calendar.snapshot.config, calendar.snapshot.now_s
+    its_class = config.priority_class(job.priority_class)
     return (
         job.host == host.host.name
-        and its.preemptible
-        and its.rank < own.rank
+        and its_class.preemptible
+        and its_class.rank < own_class.rank
         and not job.stopping
-        and book.ends_s[job.job_id] > now_s + rules.preemption.grace_s
-        and now_s - job.started_s >= rules.preemption.min_runtime_s
-        and job.preempted < rules.preemption.max_preemptions
+        and calendar.ends_s[job.job_id] > now_s + config.preemption.grace_s
+        and now_s - job.started_s >= config.preemption.min_runtime_s
+        and job.preempted < config.preemption.max_preemptions
     )
 
 
-def _without(
-    book: Calendar, host: HostCalendar, shape: RequestClass, gone: Sequence[RunningJob], stay: Span
+def _place_without(
+    calendar: Calendar,
+    host: HostCalendar,
+    request_class: RequestClass,
+    victims: Sequence[RunningJob],
+    span: Span,
 ) -> Placement | None:
-    """Return the place on a host once some jobs have left it."""
-    at_s = book.snapshot.now_s + book.snapshot.config.preemption.grace_s
-    twin = host.copy()
-    for job in gone:
-        book_release(book, twin, job, at_s)
-    choice = fit_host(shape, twin, _same(twin, shape, host), at_s, stay.end_s(at_s))
-    return Placement(at_s, choice) if choice else None
+    """Return the placement on a host once some jobs have left it."""
+    at_s = calendar.snapshot.now_s + calendar.snapshot.config.preemption.grace_s
+    trial = host.copy()
+    for victim in victims:
+        book_release(calendar, trial, victim, at_s)
+    slots = [trial.slots[slot.number] for slot in request_class.pool.slots[host.number]]
+    selection = fit_host(request_class, trial, slots, at_s, span.end_s(at_s))
+    return Placement(at_s, selection) if selection else None
 
 
-def _same(twin: HostCalendar, shape: RequestClass, host: HostCalendar) -> list[DeviceSlot]:
-    return [twin.slots[slot.number] for slot in shape.pool.slots[host.number]]
-
-
-def book_release(book: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:
-    """Write in that a job leaves at a time, before the end that it is booked to."""
-    host.release(job.request, job.devices, at_s, book.ends_s[job.job_id])
+def book_release(calendar: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:
+    """Book that a running job leaves a host at a time, before its expected end."""
+    host.release(job.request, job.devices, at_s, calendar.ends_s[job.job_id])

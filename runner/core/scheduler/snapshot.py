@@ -1,7 +1,7 @@
-"""All that decides who starts: one frozen picture of the queue, the hosts and the past.
+"""The input of the scheduler: a frozen snapshot of the hosts, the queue, the running jobs and their usage.
 
-Times are seconds of one clock, durations seconds, both as floats: ten thousand jobs are looked
-at in a few milliseconds.  What is not here, such as prices or the weather, decides nothing.
+Nothing else influences a plan.  Times are seconds of one clock and durations are seconds, both as
+floats, because ten thousand jobs are looked at in a few milliseconds.
 """
 
 from collections.abc import Mapping
@@ -18,45 +18,45 @@ GIB = 1024**3
 
 
 class DeviceKind(StrEnum):
-    """What a device is lent as; one is never lent as another."""
+    """How a device is allocated; a device is never allocated as another kind."""
 
     WHOLE = "whole"
     SLICE = "slice"  # a MIG instance, with memory and engines of its own
-    SHARED = "shared"  # by memory: co-operation, not isolation
+    SHARED = "shared"  # by memory; jobs co-operate and are not isolated
 
 
 class DeviceState(StrEnum):
-    """Whether a device can be lent at all; whoever holds it is in the running jobs."""
+    """Whether a device can be allocated; the jobs that hold it are among the running jobs."""
 
     FREE = "free"
     ALLOCATED = "lent"
-    FOREIGN = "foreign"  # processes that no job of ours owns
-    DIRTY = "dirty"  # came back, and is not proven clean
+    FOREIGN = "foreign"  # used by processes of no job of the runner
+    DIRTY = "dirty"  # released, and not proven clean
     QUARANTINED = "quarantined"
     DRAINED = "drained"  # by an operator
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulableDevice:
-    """One device, slice, or device shared by memory."""
+    """A device, a slice of one, or a device that is shared by memory."""
 
     uuid: str
     name: str  # for people: GPU-3
     vendor: str = "nvidia"
     model: str = ""
     memory_bytes: int = 0
-    capability: tuple[int, int] = (0, 0)  # CUDA's compute capability; (0, 0): not known
-    link_group: str | None = None  # devices of one host that are linked at full speed have the same
+    capability: tuple[int, int] = (0, 0)  # CUDA compute capability; (0, 0): unknown
+    link_group: str | None = None  # equal for devices of a host that are linked at full speed
     numa: int = 0
     kind: DeviceKind = DeviceKind.WHOLE
     state: DeviceState = DeviceState.FREE
-    reason: str = ""  # for the state, in words
-    shareable_bytes: int = 0  # of a shared device: what all its jobs together may use
+    reason: str = ""  # of the state, for people
+    shareable_bytes: int = 0  # of a shared device: what its jobs may use together
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine; a job lives on one of them."""
+    """A machine; a job runs on one of them."""
 
     name: str
     cpus: float
@@ -66,22 +66,22 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """What one attempt takes while it lives, and on which devices alone it can."""
+    """The resources that an attempt holds, and the devices that suit it."""
 
     cpus: float = 1.0
     memory_bytes: int = 0
     gpus: int = 0
     vendor: str | None = None
-    models: tuple[str, ...] = ()  # part of the model's name, any of these; (): any
-    device_bytes: int = 0  # least memory of each device; of a shared one, the part that is taken
+    models: tuple[str, ...] = ()  # parts of model names, any of which matches; (): any model
+    device_bytes: int = 0  # least memory of each device; of a shared device, the amount that is taken
     capability: tuple[int, int] = (0, 0)  # at least
-    linked: bool = False  # all on one island
+    linked: bool = False  # all in one link group
     kind: DeviceKind = DeviceKind.WHOLE
     avoid: frozenset[str] = frozenset()  # devices that failed this job
 
 
 class DependencyCondition(StrEnum):
-    """What a job waits for in another one."""
+    """The end of another job that a job waits for."""
 
     OK = "ok"
     ANY = "any"
@@ -90,7 +90,7 @@ class DependencyCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """Wait for the end of another job; names are resolved to ids when a job is submitted."""
+    """A job that another one waits for; names are resolved to ids at submission."""
 
     job_id: str
     condition: DependencyCondition = DependencyCondition.OK
@@ -98,7 +98,7 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A finished job that others wait for."""
+    """A finished job that other jobs wait for."""
 
     outcome: Outcome
     at_s: float
@@ -106,19 +106,19 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobArray:
-    """An array or matrix that a job belongs to."""
+    """The job array that a job belongs to."""
 
     id: str
-    max_parallel: int | None = None  # jobs of it that may run together
+    max_parallel: int | None = None  # jobs of it that may run at a time; None: no limit
 
 
 MIN_DURATION_S: Final = 1.0
-"""What starts holds its devices at least so long."""
+"""The least duration of a job: it holds its devices even when its time is used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingJob:
-    """A queued job, as far as the order cares."""
+    """A job in the queue."""
 
     job_id: str
     owner: str
@@ -126,35 +126,35 @@ class PendingJob:
     submitted_s: float
     group: str = ""
     priority_class: str = "normal"
-    priority: int = 50  # among the jobs of its owner; higher goes first
+    priority: int = 50  # among the jobs of its owner; higher first
     not_before_s: float | None = None
     dependencies: tuple[Dependency, ...] = ()
-    time_limit_s: float | None = None  # running time that is left to it
-    estimated_s: float | None = None  # from its own past
+    time_limit_s: float | None = None  # what is left of its time limit
+    estimated_s: float | None = None  # estimated from earlier runs
     array: JobArray | None = None
 
     @property
     def duration_s(self) -> float | None:
-        """Return how long it will hold what it gets: its limit, which is kept, before what was learned.
+        """How long the job will hold its resources: its time limit, or else its estimate; None: unknown.
 
-        Never no time at all: what starts holds its devices now, also when its time is used up.
+        It is never shorter than ``MIN_DURATION_S``.
         """
-        lasts_s = self.estimated_s if self.time_limit_s is None else self.time_limit_s
-        return None if lasts_s is None else max(lasts_s, MIN_DURATION_S)
+        duration_s = self.estimated_s if self.time_limit_s is None else self.time_limit_s
+        return None if duration_s is None else max(duration_s, MIN_DURATION_S)
 
-    def planned_duration_s(self, rules: SchedulerConfig) -> float:
-        """Return for how long it is counted where a number is needed: what is unknown lasts as is usual."""
-        lasts_s = self.duration_s
-        return rules.default_duration_s if lasts_s is None else lasts_s
+    def planned_duration_s(self, config: SchedulerConfig) -> float:
+        """Return the duration to plan with: the default duration where it is unknown."""
+        duration_s = self.duration_s
+        return config.default_duration_s if duration_s is None else duration_s
 
 
 RESTART_S: Final = 60.0
-"""What coming back costs a job whose start nobody has measured."""
+"""Seconds that a restart costs a job whose start has not been measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that holds something, from its start to the moment its devices are proven clean."""
+    """A job that holds resources, from its start until its devices are proven clean."""
 
     job_id: str
     owner: str
@@ -162,18 +162,18 @@ class RunningJob:
     host: str
     devices: tuple[str, ...]
     started_s: float
-    ends_s: float | None = None  # at its limit, or as learned; None: nobody knows
+    ends_s: float | None = None  # at its time limit, or as estimated; None: unknown
     group: str = ""
     priority_class: str = "normal"
-    checkpoint_s: float | None = None  # when its newest checkpoint was made; None: it has none
-    saves_when_asked: bool = True  # SIGTERM makes it save before it leaves
-    restart_s: float = RESTART_S  # from being placed again to where it was
-    stopping: bool = False  # was asked to leave; ``ends_s`` is when it must have
-    preempted: int = 0  # times it gave way before
+    checkpoint_s: float | None = None  # time of its newest checkpoint; None: it has none
+    saves_when_asked: bool = True  # it saves a checkpoint on SIGTERM
+    restart_s: float = RESTART_S  # from the next placement to the step at which it was stopped
+    stopping: bool = False  # was told to stop; ``ends_s`` is when it will be killed
+    preempted: int = 0  # how often it was preempted
     array: JobArray | None = None
 
     def lost_s(self, now_s: float) -> float:
-        """Return the running time that stopping it now would throw away, the restart included."""
+        """Return the running time that stopping the job now would waste, with the restart."""
         if self.saves_when_asked:
             return self.restart_s
         since_s = self.started_s if self.checkpoint_s is None else max(self.checkpoint_s, self.started_s)
@@ -182,7 +182,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """A time in which hosts or devices are somebody else's; both empty: everything is."""
+    """A time in which hosts or devices are out of service; without either, all of them."""
 
     begins_s: float
     ends_s: float
@@ -191,13 +191,13 @@ class Maintenance:
     devices: frozenset[str] = frozenset()
 
     def covers_host(self, host: str) -> bool:
-        """Return whether all of a host is somebody else's."""
+        """Return whether the window covers a whole host."""
         return host in self.hosts or not (self.hosts or self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The picture at one moment.  Usage is in device-seconds, already decayed to ``now_s``."""
+    """Everything that the scheduler knows at ``now_s``.  Usage is in device-seconds, decayed to ``now_s``."""
 
     now_s: float
     hosts: tuple[Host, ...]
@@ -208,13 +208,13 @@ class Snapshot:
     ended: Mapping[str, EndedJob] = field(default_factory=dict)
     maintenance: tuple[Maintenance, ...] = ()
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
-    utc_offset_s: float = 0.0  # of the site's wall clock, for words alone
+    utc_offset_s: float = 0.0  # of the clock that times in messages are given by
 
     @property
     def unlimited(self) -> Span:
-        """Return how long a job is taken to last of which nobody knows: for ever, as a rule.
+        """The span of a job whose duration is unknown: up to the next maintenance window, or without an end.
 
-        A maintenance further ahead of its start than what is unknown is taken to last must not stop it.
+        A window that begins later than the default duration does not keep such a job from starting.
         """
-        ahead = sorted(window.begins_s for window in self.maintenance)
-        return Span(self.config.default_duration_s, (*ahead, inf))
+        begins_s = sorted(window.begins_s for window in self.maintenance)
+        return Span(self.config.default_duration_s, (*begins_s, inf))

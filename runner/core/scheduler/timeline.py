@@ -1,8 +1,7 @@
-"""How much of one thing is free, and when: the calendar that every promise is written into.
+"""Timelines: how much of one resource is free from when on.
 
-A device, the processors of a host, a user's quota: each is a step function of time.  Because a
-job only starts where all of its steps stay high enough until it ends, what has been promised
-to another one cannot be delayed by it.
+A device, the CPUs of a host and the quota of a user are each a step function of time.  A job starts
+only where all of its timelines stay high enough until it ends, so it cannot delay a reservation.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,23 +11,24 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long something is needed: so many seconds, and if there are stops, on to the next of them."""
+    """How long resources are needed.
+
+    With ``boundaries`` the span goes on from the end of ``duration_s`` to the next boundary.
+    """
 
     duration_s: float
-    boundaries: tuple[float, ...] = ()  # times, in order; the last one is infinity
+    boundaries: tuple[float, ...] = ()  # times in ascending order; the last one is infinity
 
     def end_s(self, begins_s: float) -> float:
-        """Return the end of a stay; one that begins later never ends earlier."""
+        """Return the end of a span that begins at a time; a later begin never gives an earlier end."""
         ends_s = begins_s + self.duration_s
-        return (
-            self.boundaries[bisect_right(self.boundaries, ends_s, hi=len(self.boundaries) - 1)]
-            if self.boundaries
-            else ends_s
-        )
+        if not self.boundaries:
+            return ends_s
+        return self.boundaries[bisect_right(self.boundaries, ends_s, hi=len(self.boundaries) - 1)]
 
 
 class Timeline:
-    """Free amounts from a moment on, in whole units; before that moment nothing is known."""
+    """The free amount of one resource from a time on, in whole units."""
 
     __slots__ = ("free", "times")
 
@@ -42,7 +42,7 @@ class Timeline:
         return twin
 
     def min_free(self, begins_s: float, ends_s: float) -> int:
-        """Return what is free all the time from ``begins_s`` to ``ends_s``, and at ``begins_s`` at least."""
+        """Return the least free amount from ``begins_s`` to ``ends_s``; an empty time means ``begins_s``."""
         times = self.times
         if len(times) == 1:
             return self.free[0]
@@ -50,22 +50,22 @@ class Timeline:
         last = bisect_left(times, ends_s, first + 1)
         return self.free[first] if last == first + 1 else min(self.free[first:last])
 
-    def earliest(self, at_s: float, stay: Span, amount: int) -> float:
-        """Return the earliest time from ``at_s`` on when ``amount`` stays free for a stay; inf: never."""
+    def earliest(self, at_s: float, span: Span, amount: int) -> float:
+        """Return the earliest time from ``at_s`` on at which ``amount`` stays free for a span; inf: never."""
         times = self.times
         if len(times) == 1:
             return at_s if self.free[0] >= amount else inf
         step = max(bisect_right(times, at_s) - 1, 0)
         while step < len(times):
             begins_s = max(at_s, times[step])
-            blocked = self._blocked(step, stay.end_s(begins_s), amount)
-            if blocked is None:
+            short_step = self._first_short_step(step, span.end_s(begins_s), amount)
+            if short_step is None:
                 return begins_s
-            step = blocked + 1
+            step = short_step + 1
         return inf
 
-    def _blocked(self, step: int, ends_s: float, amount: int) -> int | None:
-        """Return the first step from ``step`` to ``ends_s`` at which too little is free."""
+    def _first_short_step(self, step: int, ends_s: float, amount: int) -> int | None:
+        """Return the first step between ``step`` and ``ends_s`` at which too little is free."""
         first = step
         while step < len(self.times) and (step == first or self.times[step] < ends_s):
             if self.free[step] < amount:
@@ -74,13 +74,13 @@ class Timeline:
         return None
 
     def take(self, begins_s: float, ends_s: float, amount: int) -> None:
-        """Take an amount for a time; a negative one gives it back."""
-        first, last = self._step(begins_s), self._step(ends_s)
+        """Take an amount for a time; a negative amount gives it back."""
+        first, last = self._step_at(begins_s), self._step_at(ends_s)
         for step in range(first, last):
             self.free[step] -= amount
 
-    def _step(self, at_s: float) -> int:
-        """Return the number of the step that begins at a time, made if need be."""
+    def _step_at(self, at_s: float) -> int:
+        """Return the index of the step that begins at a time; insert the step if there is none."""
         if at_s == inf:
             return len(self.times)
         step = bisect_left(self.times, at_s)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from runner.control.loop import ControlLoop
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.store import JobRow
+from runner.core.scheduler.formatting import format_time
 from runner.core.scheduler.snapshot import Snapshot
-from runner.core.scheduler.words import format_time
 from runner.server.api.views import Json, moment
 
 

@@ -219,15 +219,15 @@ def _dangling(rows: Iterable[tuple[int, object]], jobs: list[Arrival]) -> Iterat
                 missing = True
                 yield Problem(Position(number, 1), "after", f"there is no job {quoted(after.job_id)}")
     if not missing:
-        yield from _circle(known, jobs)
+        yield from _cycle(known, jobs)
 
 
-def _circle(lines: Mapping[str, int], jobs: list[Arrival]) -> Iterator[Problem]:
+def _cycle(lines: Mapping[str, int], jobs: list[Arrival]) -> Iterator[Problem]:
     """Yield a problem if jobs wait for one another."""
     try:
         check_cycles({job.job_id: [after.job_id for after in job.dependencies] for job in jobs})
     except CircularDependency as error:
-        line = min(lines[name] for name in error.circle)
+        line = min(lines[name] for name in error.cycle)
         yield Problem(Position(line, 1), "after", str(error))
 
 

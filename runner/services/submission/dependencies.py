@@ -4,7 +4,7 @@ A name is the newest of the owner's jobs with it, or all jobs of the newest matr
 An id may be anybody's: to wait for a job tells nothing that a list does not.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, Problem, one_line, quoted
@@ -92,33 +92,31 @@ def members(row: JobRow, store: JobStore) -> tuple[JobRow, ...]:
     return () if sweep is None else store.following(sweep.id, sweep.count)
 
 
-class DependencyGraph(Mapping[str, tuple[str, ...]]):
-    """What each job waits for, looked up when it is asked for: only what can be reached is read."""
+def dependency_graph(job_id: str, after: After, store: JobStore) -> dict[str, tuple[str, ...]]:
+    """Return the dependencies of a job and of all jobs that it waits for, directly or by way of others.
 
-    def __init__(self, job_id: str, after: After, store: JobStore) -> None:
-        self._start, self._after, self._store = job_id, after, store
-
-    def __getitem__(self, job_id: str) -> tuple[str, ...]:
-        if job_id == self._start:
-            return tuple(each for each, _ in self._after)
-        row = self._store.get(job_id)
-        return () if row is None else tuple(each for each, _ in parse_revision(row.revision).after)
-
-    def __iter__(self) -> Iterator[str]:
-        yield self._start
-
-    def __len__(self) -> int:
-        return 1
+    ``after`` takes the place of the dependencies that the store has for the job itself.
+    """
+    graph = {job_id: tuple(each for each, _ in after)}
+    to_read = list(graph[job_id])
+    while to_read:
+        other_id = to_read.pop()
+        if other_id in graph:
+            continue
+        row = store.get(other_id)
+        graph[other_id] = () if row is None else tuple(each for each, _ in parse_revision(row.revision).after)
+        to_read += graph[other_id]
+    return graph
 
 
 def refuse_cycle(job_id: str, revision: Revision, store: JobStore) -> None:
-    """Return if a job that exists can wait for those of a new revision.
+    """Check that the dependencies of a new revision make no cycle.
 
     Raises:
-        Refused: one of them waits for it, directly or by way of others.
+        Refused: one of them waits for the job, directly or by way of others.
     """
     try:
-        check_cycles(DependencyGraph(job_id, revision.after, store))
+        check_cycles(dependency_graph(job_id, revision.after, store))
     except CircularDependency as error:
         origin = revision.job.origin
         raise Refused(

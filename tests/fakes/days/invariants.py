@@ -181,7 +181,7 @@ class _Needy:
                     known.devices,
                     known.at_s,
                     _kept_s(job, snapshot),
-                    late=True,
+                    overdue=True,
                 )
             elif not _hopeless(job, caps, waits.placements):
                 full, later = (

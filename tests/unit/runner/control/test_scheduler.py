@@ -362,7 +362,7 @@ def test_a_preempted_job_goes_back_to_its_place_and_is_charged_for_nothing(site:
     [kept] = site.store.decisions(idle)
     assert json.loads(kept.body)["facts"]["killed_by"] == "preemption"
     told = [event.text for event, _ in site.store.events(0, idle, 99)]
-    assert any(text.startswith(f"gives way to job {urgent} of class urgent, which would") for text in told)
+    assert any(text.startswith(f"preempted for job {urgent} of class urgent, which would") for text in told)
     site.context.end(site.key(urgent), 0)
     site.wait(1)
     assert site.state(idle) == "running"

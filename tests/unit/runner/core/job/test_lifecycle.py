@@ -71,7 +71,7 @@ STATES: tuple[State, ...] = (
     Finished(NOW, Outcome.FAILED, "why"),
 )
 EVENTS: tuple[Event, ...] = (
-    PreemptRequested(LATER, "9", "gives way to job 9"),
+    PreemptRequested(LATER, "9", "preempted for job 9"),
     ImageReady(LATER, "img"),
     ImageFailed(LATER, "no"),
     ImageMissing(LATER),
@@ -319,11 +319,11 @@ def test_after_a_stop_that_no_person_asked_for_the_policy_says_what_follows(reas
 
 @pytest.mark.parametrize("state", [STATES[2], STATES[3]])
 def test_a_job_that_gives_way_is_asked_to_stop_and_remembers_how_often(state: State) -> None:
-    job, commands = advance(replace(JOB, state=state), PreemptRequested(NOW, "9", "gives way to job 9"))
+    job, commands = advance(replace(JOB, state=state), PreemptRequested(NOW, "9", "preempted for job 9"))
     assert isinstance(job.state, Stopping)
     assert (job.state.reason, job.state.by, commands) == (StopReason.PREEMPTION, "9", (Terminate(1),))
-    assert story.describe_event(PreemptRequested(NOW, "9", "gives way to job 9"), job) == (
-        "gives way to job 9; sending SIGTERM, 30 s of grace"
+    assert story.describe_event(PreemptRequested(NOW, "9", "preempted for job 9"), job) == (
+        "preempted for job 9; sending SIGTERM, 30 s of grace"
     )
     job, _ = advance(job, Exited(LATER, 1, DIED, AGAIN))
     assert (isinstance(job.state, Queued), job.preempted) == (True, 1)

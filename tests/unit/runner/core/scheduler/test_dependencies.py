@@ -3,40 +3,15 @@ import pytest
 from runner.core.job.states import Outcome
 from runner.core.scheduler.dependencies import (
     CircularDependency,
-    Named,
     Readiness,
     check_cycles,
     check_dependencies,
     check_dependency,
-    resolve,
 )
 from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
 
-KNOWN = [
-    Named("1", "prep", "ada"),
-    Named("2", "prep", "ada"),
-    Named("3", "prep", "bob"),
-    Named("4", "1", "ada"),
-]
 
-
-@pytest.mark.parametrize(
-    ("reference", "owner", "job"),
-    [
-        ("prep", "ada", "2"),
-        ("prep", "bob", "3"),
-        ("1", "ada", "1"),
-        ("prep", "eve", None),
-        ("9", "ada", None),
-    ],
-)
-def test_a_name_means_the_owners_newest_job_and_an_id_goes_before_names(
-    reference: str, owner: str, job: str | None
-) -> None:
-    assert resolve(reference, owner, KNOWN) == job
-
-
-def test_a_circle_is_refused_with_its_path() -> None:
+def test_a_cycle_is_refused_with_its_path() -> None:
     with pytest.raises(CircularDependency, match="b waits for c waits for d waits for b"):
         check_cycles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]})
 
@@ -46,8 +21,8 @@ def test_a_job_cannot_wait_for_itself() -> None:
         check_cycles({"a": ["a"]})
 
 
-def circle(edges: dict[str, list[str]]) -> str:
-    """Return the circle that is refused; "" when there is none."""
+def cycle(edges: dict[str, list[str]]) -> str:
+    """Return the message about a cycle; empty if there is none."""
     try:
         check_cycles(edges)
     except CircularDependency as refused:
@@ -55,14 +30,14 @@ def circle(edges: dict[str, list[str]]) -> str:
     return ""
 
 
-def test_several_ways_to_the_same_job_are_no_circle() -> None:
-    assert not circle({"a": ["b", "c", "b"], "b": ["d"], "c": ["d"]})
+def test_several_ways_to_the_same_job_are_no_cycle() -> None:
+    assert not cycle({"a": ["b", "c", "b"], "b": ["d"], "c": ["d"]})
 
 
 def test_a_chain_of_any_length_is_followed_to_its_end() -> None:
     chain = {str(i): [str(i + 1)] for i in range(20_000)}
-    assert not circle(chain)
-    assert "19999 waits for 20000 waits for 19999" in circle({**chain, "20000": ["19999"]})
+    assert not cycle(chain)
+    assert "19999 waits for 20000 waits for 19999" in cycle({**chain, "20000": ["19999"]})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from runner.core.job.states import Outcome
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.formatting import format_time
 from runner.core.scheduler.pending import PendingReason
 from runner.core.scheduler.snapshot import (
     GIB,
@@ -20,7 +21,6 @@ from runner.core.scheduler.snapshot import (
     SchedulableDevice,
     Snapshot,
 )
-from runner.core.scheduler.words import format_time
 from tests.fakes.host.directories import HOUR_S, NOW_S, devices, gpus, host, out, planned, running, waiting
 
 FOREIGN = "a foreign process (pid 4121, uid 1007, python)"

@@ -1,6 +1,6 @@
 """Amounts as reasons tell them."""
 
-from runner.core.scheduler.words import format_memory
+from runner.core.scheduler.formatting import format_memory
 
 
 def test_little_memory_is_told_in_the_unit_that_people_write() -> None:

@@ -1,4 +1,4 @@
-"""Needs, times and devices in words: what a reason is made of."""
+"""Requests, times and devices as text, for pending reasons and refusals."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,26 +16,26 @@ from runner.core.scheduler.snapshot import (
 )
 
 SHOWN = 3
-"""Devices out of service that a reason names one by one."""
+"""Most devices out of service that a reason names."""
 
 NAMED = 3
-"""Jobs that a reason names one by one."""
+"""Most jobs that a reason names, if there are more."""
 
 FIRST_S, LAST_S = (datetime(*day, tzinfo=UTC).timestamp() for day in ((1000, 1, 1), (9999, 12, 31)))
-"""What can be told as a date with four digits."""
+"""The first and the last time that are formatted; the year has four digits."""
 
 DAY_S = 86_400
 
 MIB = 1024**2
 
 BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
-"""Vendors as they write themselves."""
+"""Display names of vendors."""
 
 
 def format_time(at_s: float, snapshot: Snapshot) -> str:
-    """Return a time of day, with the date when that is another one than now.
+    """Return a time of day, with the date unless it is today.
 
-    A time that no calendar has is told as the first or the last that it has: words must not fail.
+    A time outside of the calendar is given as the first or the last time: formatting does not fail.
     """
     day, second = divmod(_second(at_s + snapshot.utc_offset_s), DAY_S)
     time = f"{second // 3600:02d}:{second // 60 % 60:02d}"
@@ -43,7 +43,7 @@ def format_time(at_s: float, snapshot: Snapshot) -> str:
 
 
 def format_zone(snapshot: Snapshot) -> str:
-    """Return what the clock of the site is ahead of UTC: ``UTC+1``, ``UTC-03:30``."""
+    """Return the offset of the site's clock from UTC: ``UTC+1``, ``UTC-03:30``."""
     hours, minutes = divmod(round(abs(snapshot.utc_offset_s) / 60), 60)
     sign = "-" if snapshot.utc_offset_s < 0 else "+"
     ahead = f"{hours:02d}:{minutes:02d}" if minutes else f"{hours}"
@@ -51,19 +51,19 @@ def format_zone(snapshot: Snapshot) -> str:
 
 
 def _second(at_s: float) -> int:
-    """Return a time as the second of a calendar."""
+    """Return a time as a whole second within the calendar."""
     return int(min(max(at_s, FIRST_S), LAST_S) // 1)
 
 
 @lru_cache(maxsize=16)
 def _day(at_s: float) -> int:
-    """Return the day of a time; it is asked for with every estimate of one plan."""
+    """Return the day of a time; every estimate of a plan asks for it."""
     return _second(at_s) // DAY_S
 
 
 @lru_cache(maxsize=1024)
 def _date(day: int) -> str:
-    """Return a day since 1970 as a date; the estimates of a long queue are of few days."""
+    """Return a day since 1970 as a date; the estimates of a long queue fall on few days."""
     return f"{datetime.fromtimestamp(day * DAY_S, UTC):%Y-%m-%d}"
 
 
@@ -76,7 +76,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_job_ids(ids: Sequence[str]) -> str:
-    """Return some jobs by their ids; of many, a few and how many more: ``jobs 2, 3, 4 and 96 others``."""
+    """Return job ids as text, shortened if there are many: ``jobs 2, 3, 4 and 96 others``."""
     if len(ids) == 1:
         return f"job {ids[0]}"
     if len(ids) <= NAMED + 1:  # "and 1 others" would be no shorter than its id
@@ -85,33 +85,33 @@ def format_job_ids(ids: Sequence[str]) -> str:
 
 
 def format_memory(amount: int) -> str:
-    """Return an amount of memory in the unit that people write: ``64 MiB``, ``1.5 GiB``."""
+    """Return an amount of memory as text: ``64 MiB``, ``1.5 GiB``."""
     return f"{amount / MIB:.4g} MiB" if 0 < amount < GIB else f"{amount / GIB:.4g} GiB"
 
 
-def describe_request(needs: ResourceRequest) -> str:
-    """Return needs in words: ``2 linked GPUs with >= 40 GiB``; of a job without GPUs, the rest."""
-    if not needs.gpus:
-        return f"{needs.cpus:g} cpus and {format_memory(needs.memory_bytes)} of memory"
+def describe_request(request: ResourceRequest) -> str:
+    """Return a request as text: ``2 linked GPUs with >= 40 GiB``, or CPUs and memory if it has no GPUs."""
+    if not request.gpus:
+        return f"{request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory"
     nouns = {DeviceKind.WHOLE: "GPU", DeviceKind.SLICE: "GPU slice", DeviceKind.SHARED: "shared GPU"}
-    linked = "linked " if needs.linked and needs.gpus > 1 else ""
-    brand = "" if needs.models or not needs.vendor else f"{BRANDS.get(needs.vendor, needs.vendor)} "
-    noun = f"{linked}{brand}{nouns[needs.kind]}"
-    return f"{format_count(needs.gpus, noun)}{''.join(_conditions(needs))}"
+    linked = "linked " if request.linked and request.gpus > 1 else ""
+    brand = "" if request.models or not request.vendor else f"{BRANDS.get(request.vendor, request.vendor)} "
+    noun = f"{linked}{brand}{nouns[request.kind]}"
+    return f"{format_count(request.gpus, noun)}{''.join(_conditions(request))}"
 
 
-def _conditions(needs: ResourceRequest) -> Iterator[str]:
-    if needs.models:
-        yield f" ({' or '.join(needs.models)})"
-    if needs.device_bytes:
-        yield f" with {format_memory(needs.device_bytes)} left" if needs.kind is DeviceKind.SHARED else (
-            f" with >= {format_memory(needs.device_bytes)}")  # fmt: skip
-    if needs.capability > (0, 0):
-        yield " of capability >= {}.{}".format(*needs.capability)
+def _conditions(request: ResourceRequest) -> Iterator[str]:
+    if request.models:
+        yield f" ({' or '.join(request.models)})"
+    if request.device_bytes:
+        yield f" with {format_memory(request.device_bytes)} left" if request.kind is DeviceKind.SHARED else (
+            f" with >= {format_memory(request.device_bytes)}")  # fmt: skip
+    if request.capability > (0, 0):
+        yield " of capability >= {}.{}".format(*request.capability)
 
 
 def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[str]:
-    """Yield what keeps devices from being lent, a few by name and the others as a number."""
+    """Yield why devices are out of service: the first few by name, the others as a count."""
     closed = [device for device in devices if device.state not in {DeviceState.FREE, DeviceState.ALLOCATED}]
     for device in closed[:SHOWN]:
         if device.state is DeviceState.FOREIGN:
@@ -122,10 +122,10 @@ def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[st
         yield f"{len(closed) - SHOWN} more out of service"
 
 
-def describe_shortage(shape: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
-    """Yield which of a host's own resources do not suffice, given the most that one host has free."""
-    if shape.millicpus > cpus:
-        yield f"{shape.request.cpus:g} cpus wanted and {cpus / 1000:g} free"
-    if shape.request.memory_bytes > memory_bytes:
-        wanted = format_memory(shape.request.memory_bytes)
+def describe_shortage(request_class: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
+    """Yield the CPUs or memory that are short, given the most that one host has free."""
+    if request_class.millicpus > cpus:
+        yield f"{request_class.request.cpus:g} cpus wanted and {cpus / 1000:g} free"
+    if request_class.request.memory_bytes > memory_bytes:
+        wanted = format_memory(request_class.request.memory_bytes)
         yield f"{wanted} of memory wanted and {format_memory(memory_bytes)} free"

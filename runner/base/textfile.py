@@ -100,7 +100,7 @@ def read_source(path: Path, kind: str = JOB_FILE) -> bytes:
     except OSError as error:
         raise FileError(path, [Problem(None, "", _unreadable(path, error, kind))]) from error
     except ValueError as error:  # a NUL in the name
-        raise FileError(path, [Problem(None, "", "no file can have this name")]) from error
+        raise FileError(path, [Problem(None, "", "is not a valid file name")]) from error
     if len(text) > MAX_BYTES:
         raise FileError(path, [Problem(None, "", f"larger than 1 MiB, so not a {kind}")])
     return text
@@ -182,7 +182,7 @@ def shown(value: object) -> str:
     """Return how a message names a value that a file holds."""
     match value:
         case None:
-            return "nothing"
+            return "null"
         case bool():
             return str(value).lower()
         case str():
@@ -201,7 +201,7 @@ def _order(problem: Problem) -> tuple[Position, str, str]:
 
 def _unreadable(path: Path, error: OSError, kind: str) -> str:
     if error.errno == errno.ENOENT and path.is_symlink():
-        return "is a link to a file that does not exist"
+        return "is a symbolic link to a missing file"
     if error.errno == errno.ENOENT:
         return f"no such file{BEGINNING if kind == JOB_FILE else ''}"
     if error.errno == errno.EISDIR:

@@ -41,7 +41,7 @@ def parse_size(value: object) -> int:
     if len(value) > _LONGEST:
         raise ValueError(f"must be {SIZE_HELP}, not {quoted(value)}")
     if _BITS.fullmatch(value):
-        raise ValueError(f"{quoted(value)} is bits; did you mean {quoted(value[:-1] + 'iB')}?")
+        raise ValueError(f"{quoted(value)} means bits; did you mean {quoted(value[:-1] + 'iB')}?")
     match = _SIZE.fullmatch(value.strip())
     if not match:
         raise ValueError(f"must be {SIZE_HELP}, not {quoted(value)}{_negative(value)}")
@@ -110,7 +110,7 @@ def _no_duration(value: str) -> str:
     if value != value.lower() and _DURATION.fullmatch(value.strip().lower()):
         return f"must be {DURATION_HELP}, not {quoted(value)}; did you mean {quoted(value.lower())}?"
     if _DIGITS.search(value) and _DURATION.fullmatch(_DIGITS.sub("1", value).strip()):
-        return f"{quoted(value)} is too long; no number in it may have more than 7 digits"
+        return f"{quoted(value)} is too large; a number in it can have at most 7 digits"
     return f"must be {DURATION_HELP}, not {quoted(value)}{_negative(value)}"
 
 

@@ -160,7 +160,7 @@ def _decode(raw: bytes) -> str:
         fact = f"byte 0x{raw[error.start]:02x} is not UTF-8 text; save the file as UTF-8"
         raise _FatalProblem(_end_of(before), fact) from error
     if found := _CONTROL.search(text):
-        fact = f"control character U+{ord(found[0]):04X}: this is not a text file"
+        fact = f"contains the control character U+{ord(found[0]):04X}, so it is not a text file"
         raise _FatalProblem(_end_of(text[: found.start()]), fact)
     return text
 
@@ -207,7 +207,11 @@ class _Limits:
         """Count the value that an alias stands for once more."""
         extent = self._anchors.get(event.anchor)
         if extent is None or extent.is_open:
-            fact = "contains itself; write the value out" if extent else "refers to nothing above it"
+            fact = (
+                "contains itself; write the value out"
+                if extent
+                else "has no anchor above it; write the value out"
+            )
             raise _FatalProblem(_position(event), f"alias {quoted('*' + event.anchor)} {fact}")
         self._count(event, extent)
         self._include(extent)
@@ -225,7 +229,7 @@ class _Limits:
             raise _FatalProblem(_position(event), f"nested more than {MAX_DEPTH} levels deep")
         self._nodes += extent.nodes
         if self._nodes > MAX_NODES:
-            fact = f"more than {MAX_NODES} values, aliases followed; this is not a job file"
+            fact = f"holds more than {MAX_NODES} values, with aliases expanded; this is not a job file"
             raise _FatalProblem(_position(event), fact)
 
     def _include(self, extent: _Extent) -> None:
@@ -260,7 +264,7 @@ def _check_events(text: str, problems: list[Problem]) -> None:
             case yaml.DocumentStartEvent():
                 documents += 1
                 if documents > 1:
-                    problems.append(_problem(event, "a second document begins; a job file holds one"))
+                    problems.append(_problem(event, "a second document begins here; a file holds one"))
                     return
             case _:  # the begin and the end of the stream, the end of a document
                 pass
@@ -274,7 +278,7 @@ def _check_tag(event: _Event, problems: list[Problem]) -> None:
 
 def _check_characters(event: _Event) -> None:
     if found := _UNUSABLE.search(event.value):
-        fact = "a NUL character" if found[0] == "\0" else "half a surrogate pair, which is no character"
+        fact = "a NUL character" if found[0] == "\0" else "half a surrogate pair, which is not a character"
         raise _FatalProblem(_position(event), f"holds {fact}")
 
 
@@ -321,7 +325,7 @@ class _Converter:
 
     def _key(self, node: yaml.Node) -> str | None:
         if not isinstance(node, yaml.ScalarNode):
-            self._problems.append(_problem(node, "a key must be a plain word"))
+            self._problems.append(_problem(node, "a key must be a single word"))
             return None
         if node.value == "<<":
             fact = 'merge keys ("<<") are not supported; write the fields out'
@@ -354,10 +358,14 @@ _MESSAGES: Final = (
     ("did not find expected '-'", 'expected "- " at the same indentation as above', "problem"),
     ("did not find expected ',' or ']'", 'the list that begins here has no "]"', "context"),
     ("did not find expected ',' or '}'", 'the mapping that begins here has no "}"', "context"),
-    ("found unknown escape", "no such escape; use single quotes, or two backslashes for one", "problem"),
+    (
+        "found unknown escape",
+        "unknown escape sequence; use single quotes, or double the backslash",
+        "problem",
+    ),
     (
         "found invalid Unicode character escape",
-        'no such character (half a surrogate pair is none); write it as it is, or whole as "\\U0001F600"',
+        'half a surrogate pair is not a character; write the character itself, or "\\U0001F600"',
         "problem",
     ),
     ("found unexpected end of stream", "the quote that begins here is not closed", "context"),
@@ -389,5 +397,5 @@ def _unexpected_character(text: str, at: Position) -> str:
     line = text.splitlines()[at.line - 1 : at.line]
     character = "".join(line)[at.column - 1 : at.column]
     if character == "\t":
-        return "a tab; YAML is indented with spaces"
+        return "a tab; indent YAML with spaces"
     return f"a value cannot begin with {quoted(character)}; put it in quotes"

@@ -69,7 +69,7 @@ class Cursor:
         if isinstance(value, str) and value in words:
             return value
         hint = did_you_mean(value, words) if isinstance(value, str) else ""
-        listed = "" if hint or not words else f"; it can be {format_choices(words)}"
+        listed = "" if hint or not words else f"; write {format_choices(words)}"
         self.complain(f"{what or 'cannot be'} {self.written}{hint or listed}")
         return None
 
@@ -112,7 +112,7 @@ class Cursor:
         for name in entries.keys() - set(known):
             word = (meant or {}).get(name)
             hint = f"; did you mean {quoted(word)}?" if word else did_you_mean(name, known)
-            listed = "" if hint else f"; there is {format_choices(known)}"
+            listed = "" if hint else f"; write {format_choices(known)}"
             entries[name].complain_of_key(f"unknown {kind}{hint or listed}")
         return {name: entries[name] for name in known if name in entries}
 

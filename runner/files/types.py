@@ -38,7 +38,7 @@ def _size(least: int, most: int) -> Callable[[object], int]:
         if least <= size <= most:
             return size
         bare = isinstance(value, int) and 0 < value < 1024
-        hint = f"; a bare number is bytes, did you mean {quoted(f'{value}GiB')}?" if bare else ""
+        hint = f"; a number without a unit is bytes; did you mean {quoted(f'{value}GiB')}?" if bare else ""
         raise ValueError(f"must be from {format_size(least)} to {format_size(most)}, not {value}{hint}")
 
     return check

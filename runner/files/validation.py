@@ -40,6 +40,12 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f"; did you mean {quoted(lowered[close[0]])}?" if close else ""
 
 
+def suggest_choice(word: str, choices: Iterable[str]) -> str:
+    """Return ``; did you mean "x"?``, or all choices if none resembles the word."""
+    known = tuple(choices)
+    return did_you_mean(word, known) or f"; choose one of {', '.join(known)}"
+
+
 def format_choices(choices: Sequence[str]) -> str:
     """Return the choices as people list them."""
     words = [quoted(choice) for choice in choices]
@@ -63,9 +69,9 @@ def parse_mapping(raw: bytes, path: Path) -> tuple[yaml.MappingNode, list[Proble
 def describe_non_mapping(tree: Node | None) -> str:
     """Return what is wrong with a file that is no mapping at the top."""
     if isinstance(tree, yaml.SequenceNode):
-        return 'must be "field: value" lines, not a list'
+        return 'must consist of "field: value" lines, not a list'
     if isinstance(tree, ScalarNode) and tree.value is not None:
-        return f'must be "field: value" lines, not {quoted(tree.text)}'
+        return f'must consist of "field: value" lines, not {quoted(tree.text)}'
     return 'the file is empty; "runner init" writes one to start from'
 
 
@@ -140,9 +146,9 @@ def _fact(complaint: _Complaint, kind: str) -> str:
         case "extra_forbidden":
             return _unknown(complaint)
         case "too_long":
-            return f"holds more than {context['max_length']} entries"
+            return f"has more than {context['max_length']} entries; remove some"
         case "too_short":
-            return f"must hold at least {context['min_length']} entry"
+            return f"must have at least {context['min_length']} entry"
         case "string_too_long":
             return f"is longer than {context['max_length']} characters"
         case "string_too_short":
@@ -159,7 +165,7 @@ def _unknown(complaint: _Complaint) -> str:
     if meant and (meant.startswith(format_path(complaint.path[:-1])) or "." in meant):
         return f"unknown field; did you mean {quoted(meant)}?"
     if complaint.of_a_job and word in ENGINE_OPTIONS:
-        return "unknown field; a job file carries no options of the container engine"
+        return "unknown field; a job file cannot set options of the container engine"
     if hint := did_you_mean(word, names):
         return f"unknown field{hint}"
     elsewhere = [
@@ -213,7 +219,7 @@ def _found(node: Node | None) -> str:
     """Return how a message names what the file says: numbers as they were typed."""
     if isinstance(node, ScalarNode) and type(node.value) in (int, float):
         return quoted(node.text)[1:-1]
-    return shown(yaml.to_plain(node)) if node else "nothing"
+    return shown(yaml.to_plain(node)) if node else "null"
 
 
 # --- What a field wants -------------------------------------------------------------------------------

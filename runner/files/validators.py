@@ -22,7 +22,7 @@ CODE_TARGET: Final = PurePosixPath("/code")
 
 MAX_TEXT: Final = 32 * 1024
 
-NUMBER_REFUSED: Final = "must not be a number; ids of jobs are"
+NUMBER_REFUSED: Final = "must not be a number, because job ids are numbers; add a letter"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NUMBER: Final = re.compile(r"[0-9]+")
@@ -45,17 +45,17 @@ _BLOCKING: Final = re.compile(r"(CUDA|HIP)_LAUNCH_BLOCKING|AMD_SERIALIZE_KERNEL"
 _SECRET: Final = re.compile(r".*(PASSWORD|PASSWD|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|TOKEN$).*")
 
 REFUSED_VARIABLES: Final = (
-    (_LOADER, "decides which code programs load; it belongs to the image"),
-    (_DEVICES, "chooses devices; ask for them with resources.gpus"),
-    (_ENGINE, "belongs to the container engine; a job has nothing to say to it"),
-    (_RUNNER, "is set by the runner"),
-    (_THREADS, 'is set by the runner; use "threads" of the profile'),
+    (_LOADER, "controls which code programs load; set it in the image"),
+    (_DEVICES, "selects devices, which is the runner's task; set resources.gpus"),
+    (_ENGINE, "configures the container engine, which a job cannot do; remove it"),
+    (_RUNNER, "is set by the runner; remove it"),
+    (_THREADS, 'is set by the runner; set "threads" in the profile'),
     (
         _ALLOCATOR,
-        'is set by the runner, and of several names for it one wins; use "allocator" of the profile',
+        'is set by the runner; set "allocator" in the profile',
     ),
-    (_BLOCKING, 'is set by the runner; use "launch_blocking" of the profile'),
-    (_SECRET, "looks like a secret, and a job's environment is not secret: use secrets"),
+    (_BLOCKING, 'is set by the runner; set "launch_blocking" in the profile'),
+    (_SECRET, "looks like a secret, and the environment of a job is not secret; use secrets"),
 )
 """Pattern and reason, in the order in which they are tried."""
 
@@ -64,7 +64,7 @@ def check_job_name(value: str) -> str:
     """Return a name that is safe as part of a file, container or host name."""
     if not _NAME.fullmatch(value):
         raise ValueError(
-            "must be at most 63 letters, digits, dots, dashes or underscores, the first a letter or digit, "
+            "must be at most 63 letters, digits, dots, dashes or underscores and begin with a letter or digit, "
             f"not {quoted(value)}"
         )
     return value
@@ -99,7 +99,7 @@ def check_variable_name(value: str) -> str:
     """Return the name of an environment variable that a job may set."""
     if not _VARIABLE.fullmatch(value):
         raise ValueError(
-            "is no name for a variable: letters, digits and underscores, not beginning with a digit"
+            "is not a valid variable name: use letters, digits and underscores, and do not begin with a digit"
         )
     for pattern, reason in REFUSED_VARIABLES:
         if pattern.fullmatch(value.upper()):
@@ -117,11 +117,11 @@ def check_text(value: str) -> str:
 def check_label_key(value: str) -> str:
     if not _LABEL.fullmatch(value):
         raise ValueError(
-            "is no label: at most 63 ASCII letters, digits, dots, dashes, slashes or underscores, "
-            "first and last a letter or digit"
+            "is not a valid label: use at most 63 ASCII letters, digits, dots, dashes, slashes or underscores, "
+            "and begin and end with a letter or digit"
         )
     if re.match(r"runner([./]|$)", value, re.IGNORECASE):
-        raise ValueError('labels that begin with "runner" belong to the runner')
+        raise ValueError('labels that begin with "runner" are reserved; choose another name')
     return value
 
 
@@ -134,14 +134,14 @@ def check_label_value(value: str) -> str:
 def check_host_path(value: str) -> str:
     """Return a path on the host as it was written; whether it exists is another question."""
     if not value:
-        raise ValueError("must be a path, not empty")
+        raise ValueError("must not be empty; write a path")
     if value.startswith("~"):
         written = quoted("/home/you" + value[1:])
-        raise ValueError(f'"~" is not expanded, because the runner is another user; write {written}')
+        raise ValueError(f'"~" is not expanded, because the runner may run as another user; write {written}')
     if value.startswith("$") or "${" in value:
-        raise ValueError(f"variables are not expanded in {quoted(value)}; write the path")
+        raise ValueError(f"variables are not expanded in {quoted(value)}; write the full path")
     if len(value.encode()) > 4095:
-        raise ValueError("is longer than a path can be")
+        raise ValueError("is longer than 4095 bytes, the limit for a path")
     return value
 
 
@@ -167,9 +167,7 @@ def check_mount_target(value: str) -> str:
     if ".." in target.parts or not target.is_relative_to(DATA_ROOT) or target == DATA_ROOT:
         raise ValueError(f"must be a path below /data, such as /data/corpus, not {quoted(value)}")
     if target.is_relative_to(WORKLOAD_TARGET):
-        raise ValueError(
-            f"{WORKLOAD_TARGET} is where the runner shows the workload's data; choose another name"
-        )
+        raise ValueError(f"{WORKLOAD_TARGET} is reserved for the workload's data; choose another path")
     if not value.isprintable():
-        raise ValueError(f"must be printable, not {quoted(value)}")
+        raise ValueError(f"must have only printable characters, not {quoted(value)}")
     return str(target)

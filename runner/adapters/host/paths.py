@@ -178,9 +178,9 @@ def _access_problem(opened: OpenPath, kind: PathKind) -> str | None:
     same_file = f"/proc/self/fd/{opened.descriptor}"
     wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(opened.found.st_mode) else 0)
     if not os.access(same_file, wanted, effective_ids=True):
-        return "you may not read it"
+        return "you do not have permission to read it"
     if kind == "writable" and not os.access(same_file, os.W_OK, effective_ids=True):
-        return "you may not write to it; add read_only: true"
+        return "you do not have permission to write to it; add read_only: true"
     return None
 
 
@@ -195,7 +195,7 @@ def _describe(error: Exception) -> str:
         case FileNotFoundError():
             return "does not exist"
         case PermissionError():
-            return "you may not look there"
+            return "you do not have permission to access it"
         case OSError(errno=errno.ELOOP, strerror=str(words)) if "link of /proc" in words:
             return words
         case OSError(errno=errno.ELOOP):
@@ -203,4 +203,4 @@ def _describe(error: Exception) -> str:
         case OSError(errno=int(number)):
             return os.strerror(number).lower()
         case _:
-            return "no file can have this name"
+            return "is not a valid file name"

@@ -14,7 +14,7 @@ from runner.base.textfile import quoted, read_source, shown
 from runner.files.job.load import parse_job
 from runner.files.profiles.conflicts import find_switch_conflicts, find_unused_switches
 from runner.files.profiles.load import AUTO, JOB_FILE, ProfileSetting, load_profile, profile_names
-from runner.files.validation import did_you_mean, parse_mapping
+from runner.files.validation import parse_mapping, suggest_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
     if given in SMALL:
         path, written = Path(f"{given}.yaml"), {**COMMON, "workload": {"kind": given, **SMALL[given]}}
     elif "/" not in given and "." not in given and not Path(given).exists():
-        hint = did_you_mean(given, tuple(SMALL)) or f"; there are {', '.join(SMALL)}"
+        hint = suggest_choice(given, tuple(SMALL))
         raise UsageError(f"{quoted(given)} is neither a job file nor a workload{hint}")
     else:
         path, written = Path(given), _written(Path(given))
@@ -91,7 +91,7 @@ def profile_variants(names: Sequence[str]) -> list[Variant]:
     known = (AUTO, *profile_names(profiles_dir()))
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            hint = suggest_choice(name, known)
             raise UsageError(f"there is no profile {quoted(name)}{hint}")
     if len(set(names)) < max(len(names), 2):
         raise UsageError(f"--profiles {','.join(names)}: name two different ones at least")

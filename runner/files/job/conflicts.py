@@ -18,23 +18,25 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     say = job.origin.problem
     resources, retry = job.resources, job.retry
     if job.accelerator == "cpu" and resources.gpus:
-        yield say(("resources", "gpus"), 'must be 0 where the accelerator is "cpu"')
+        yield say(("resources", "gpus"), 'must be 0 if the accelerator is "cpu"')
     if job.accelerator in ("cuda", "rocm") and not resources.gpus:
         yield say(
             ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
         )
     if resources.shm > resources.memory:
-        size, limit = format_size(resources.shm), format_size(resources.memory)
+        limit = format_size(resources.memory)
         yield say(
-            ("resources", "shm"), f"{size} does not fit into the memory limit of {limit}, of which it is part"
+            ("resources", "shm"),
+            f"{format_size(resources.shm)} is larger than resources.memory, {limit}, which includes it; lower shm",
         )
     if retry.backoff is not None and retry.backoff_max is not None and retry.backoff > retry.backoff_max:
         longest = format_duration(retry.backoff_max)
         yield say(
-            ("retry", "backoff"), f"{format_duration(retry.backoff)} is longer than backoff_max, {longest}"
+            ("retry", "backoff"),
+            f"{format_duration(retry.backoff)} is longer than retry.backoff_max, {longest}; lower it or raise backoff_max",
         )
     if job.checkpoint.every is None and job.checkpoint.every_steps is None:
-        yield say(("checkpoint",), "would never save: give every, every_steps or both")
+        yield say(("checkpoint",), "would never save; set every, every_steps or both")
     for path, fact in find_contradictions(
         gpus=resources.gpus,
         queueing=job.queue,
@@ -50,7 +52,7 @@ def _overlaps(job: JobFile) -> Iterator[Problem]:
     targets = [(i, PurePosixPath(mount.target)) for i, mount in enumerate(job.mounts)]
     for (_, first), (i, second) in combinations(targets, 2):
         if first.is_relative_to(second) or second.is_relative_to(first):
-            fact = f"{quoted(str(second))} and {quoted(str(first))} overlap; choose separate places"
+            fact = f"{quoted(str(second))} and {quoted(str(first))} overlap; choose separate directories"
             yield job.origin.problem(("mounts", i, "target"), fact)
 
 

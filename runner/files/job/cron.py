@@ -79,9 +79,9 @@ def _problem(expression: str) -> str | None:
     for i, (part, name) in enumerate(zip(parts, _FIELDS, strict=True)):
         alone = " ".join(part if j == i else "*" for j in range(5))
         if not _means_something(alone):
-            return f"{quoted(part)} is no {name} of a cron expression"
+            return f"{quoted(part)} is not a valid {name} in a cron expression"
     if not _happens(expression):
-        return f"{quoted(expression)} never happens: those months have no such day"
+        return f"{quoted(expression)} never occurs: the months have no such day"
     return None
 
 

@@ -26,9 +26,9 @@ TEXTS: Final = ("environment.", "labels.")
 """What begins the names of fields in which a number is a text."""
 
 ONCE: Final = {
-    "name": "is made from that of the file and a number in each job of a matrix",
-    "matrix": "cannot hold another matrix",
-    "schedule": "cannot be beside a matrix",
+    "name": "cannot be varied; each job of a matrix is named after the file, with a number",
+    "matrix": "cannot be varied; a matrix cannot contain another matrix",
+    "schedule": "cannot be varied; a schedule cannot be combined with a matrix",
 }
 """What cannot differ between the jobs of a matrix, and why."""
 
@@ -70,7 +70,7 @@ def find_matrix_problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]
     """Yield what cannot be varied, where the matrix names it."""
     timed = tree.entries.get("schedule")
     if timed is not None and not (isinstance(timed, ScalarNode) and timed.value is None):
-        beside = "cannot be beside a matrix: at each of its times one job is submitted"
+        beside = "cannot be combined with a matrix, because a schedule submits one job at a time; remove one of them"
         yield Problem(yaml.find_position(tree, ("schedule",)), "schedule", beside)
     for name in matrix.values:
         path = ("matrix", "values", name)

@@ -21,7 +21,7 @@ from runner.base.units import format_size
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind
 from runner.files.job.cron import NAMED, parse_cron
 from runner.files.types import GIB, Memory, Name
-from runner.files.validation import did_you_mean
+from runner.files.validation import did_you_mean, suggest_choice
 
 MAX_COMBINATIONS: Final = 1000
 """Jobs of one matrix: each is looked at as a whole file before the first is accepted."""
@@ -70,16 +70,16 @@ def _cron(value: str) -> str:
     if value in NAMED:
         return value
     if value.startswith("@"):
-        hint = did_you_mean(value, NAMED) or f"; there are {', '.join(NAMED)}"
-        raise ValueError(f"there is no name {quoted(value)} for a time{hint}")
+        hint = suggest_choice(value, NAMED)
+        raise ValueError(f"there is no schedule called {quoted(value)}{hint}")
     parts = value.split()
     if len(parts) != 5:
         raise ValueError(
-            f"must have five parts: minute hour day month weekday; {quoted(value)} has {len(parts)}"
+            f"must have five fields (minute hour day month weekday), but {quoted(value)} has {len(parts)}"
         )
     for part in parts:
         if not _CRON_PART.fullmatch(part):
-            raise ValueError(f"{quoted(part)} is no part of a cron expression")
+            raise ValueError(f"{quoted(part)} is not valid in a cron expression")
     expression = " ".join(parts)
     parse_cron(expression, "UTC")  # raises what is wrong with it, or that it never comes
     return expression
@@ -89,7 +89,7 @@ def _zone(value: str) -> str:
     if not _ZONE.fullmatch(value):
         raise ValueError(f"must be a time zone such as Europe/Berlin or UTC, not {quoted(value)}")
     if value != "UTC" and value not in _zones():
-        hint = did_you_mean(value, _zones()) or "; one is called Europe/Berlin"
+        hint = did_you_mean(value, _zones()) or "; write a name such as Europe/Berlin"
         raise ValueError(f"there is no time zone {quoted(value)}{hint}")
     return value
 
@@ -117,7 +117,7 @@ def _reference(value: str) -> str:
 def _varied(value: str) -> str:
     """Return a field by its path, as messages name it."""
     if not _FIELD.fullmatch(value):
-        raise ValueError("is no field that can be varied; one is written workload.steps")
+        raise ValueError("is not a field that a matrix can vary; write a path such as workload.steps")
     return value
 
 
@@ -254,7 +254,7 @@ def find_contradictions(
     if schedule is not None and queueing.not_before is not None:
         yield (
             ("queue", "not_before"),
-            "has no meaning beside schedule, which says when; leave one of them out",
+            "cannot be combined with schedule, which sets the start; remove one of them",
         )
 
 
@@ -262,7 +262,7 @@ def find_repeated_dependencies(queueing: QueueFields) -> Mapping[int, str]:
     """Return which dependencies are there twice, by number."""
     jobs = [after.job for after in queueing.after]
     return {
-        number: f"{quoted(job)} is there twice; keep one of them"
+        number: f"{quoted(job)} is listed twice; remove one"
         for number, job in enumerate(jobs)
         if job in jobs[:number]
     }
@@ -270,13 +270,13 @@ def find_repeated_dependencies(queueing: QueueFields) -> Mapping[int, str]:
 
 def _impossible_devices(gpus: int, devices: DeviceRequest) -> Iterator[Complaint]:
     if not gpus and devices != DeviceRequest():
-        yield ("devices",), "is about GPUs, of which the job asks for none; set resources.gpus"
+        yield ("devices",), "describes GPUs, but the job requests none; set resources.gpus"
     if devices.kind == "shared" and devices.memory is None:
-        yield ("devices", "memory"), "is required where devices are shared: the part of the memory to take"
+        yield ("devices", "memory"), "is required for shared devices; set the memory that the job may use"
     if devices.kind == "shared" and devices.memory is not None and devices.memory > 1024 * GIB:
-        yield ("devices", "memory"), f"{format_size(devices.memory)} is more than any device has"
+        yield ("devices", "memory"), f"{format_size(devices.memory)} is more than any device has; lower it"
     if devices.kind != "whole" and devices.linked:
-        yield ("devices", "linked"), f"cannot be asked of {devices.kind} devices, which have no links"
+        yield ("devices", "linked"), f"must be false for {devices.kind} devices, which have no links"
 
 
 def find_matrix_contradictions(matrix: Matrix) -> Iterator[Complaint]:
@@ -284,19 +284,25 @@ def find_matrix_contradictions(matrix: Matrix) -> Iterator[Complaint]:
     count = math.prod(len(values) for values in matrix.values.values())
     for name, values in matrix.values.items():
         if not values:
-            yield ("matrix", "values", name), "has no value; give some or leave it out"
+            yield ("matrix", "values", name), "has no values; add some or remove the field"
         if len({(type(value), value) for value in values}) < len(values):
-            yield ("matrix", "values", name), "has a value twice; keep one of them"
+            yield ("matrix", "values", name), "has a value twice; remove one"
     if count > MAX_COMBINATIONS:
-        yield ("matrix", "values"), f"{count} jobs are too many; at most {MAX_COMBINATIONS}"
+        yield (
+            ("matrix", "values"),
+            f"makes {count} jobs, and the limit is {MAX_COMBINATIONS}; remove some values",
+        )
     for number, part in enumerate(matrix.exclude):
         for name in part.keys() - matrix.values.keys():
-            yield ("matrix", "exclude", number, name), "is no field of the matrix"
+            yield (
+                ("matrix", "exclude", number, name),
+                "is not a field of the matrix; add it to matrix.values or remove it",
+            )
         for name, value in part.items():
             if name in matrix.values and value not in matrix.values[name]:
                 yield (
                     ("matrix", "exclude", number, name),
-                    f"{shown(value)} is none of its values in the matrix",
+                    f"{shown(value)} is not one of its values in the matrix",
                 )
     if 0 < count <= MAX_COMBINATIONS and not matrix_combinations(matrix):
-        yield ("matrix", "exclude"), "leaves nothing of the matrix"
+        yield ("matrix", "exclude"), "excludes every combination; remove an entry"

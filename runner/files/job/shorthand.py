@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Problem, quoted, shown
-from runner.files.validation import did_you_mean, error_below, format_choices, format_path
+from runner.files.validation import error_below, format_choices, format_path, suggest_choice
 from runner.files.validators import NUMBER_REFUSED, check_host_path, check_text, is_number
 
 
@@ -38,11 +38,11 @@ def check_kind(value: object) -> object:
         return value
     kind = value.get("kind")
     if kind is None:
-        raise error_below(("kind",), f"is required; it can be {format_choices(contract.KINDS)}")
+        raise error_below(("kind",), f"is required; write {format_choices(contract.KINDS)}")
     if not isinstance(kind, str):
         raise error_below(("kind",), f"must be {format_choices(contract.KINDS)}, not {shown(kind)}")
     if kind not in contract.KINDS:
-        hint = did_you_mean(kind, contract.KINDS) or f"; there are {', '.join(contract.KINDS)}"
+        hint = suggest_choice(kind, contract.KINDS)
         raise error_below(("kind",), f"there is no workload {quoted(kind)}{hint}")
     return value
 
@@ -50,7 +50,7 @@ def check_kind(value: object) -> object:
 def check_plan_paths(workload: contract.Plan) -> contract.Plan:
     """Look at the paths of a plan: the contract does not know that they are the host's."""
     if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
-        fact = f'"stdlib" is text, which {workload.kind} does not read; a directory is written "./stdlib"'
+        fact = f'"stdlib" is text, which {workload.kind} cannot read; for a directory write "./stdlib"'
         raise error_below(("data",), fact)
     for name in ("data", "code"):
         path = getattr(workload, name, None)

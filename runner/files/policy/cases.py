@@ -100,7 +100,7 @@ def _not_nearly(decision: PolicyDecision, name: str) -> Iterator[str]:
     if name not in weighed:
         yield f"there is no rule {quoted(name)}{did_you_mean(name, weighed)}"
     elif weighed[name].truth:
-        yield f"rule {quoted(name)} should not quite be true, but is"
+        yield f"rule {quoted(name)} should not match, but does"
 
 
 def decide_case(policy: Policy, case: Case) -> PolicyDecision:
@@ -173,7 +173,7 @@ def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, FactValue]:
     for name, entry in cursor.entries().items():
         fact = find_fact(name, entry, moment)
         if fact and fact.derived:
-            entry.complain_of_key('follows from what was before; tell that with "before"')
+            entry.complain_of_key('is computed from earlier attempts; describe them in "before"')
         value = parse_known_value(fact, entry) if fact else None
         if value is not None:
             facts[name] = value

@@ -47,7 +47,7 @@ def _every(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     """Return the entries of a mapping, all of which must hold."""
     entries = cursor.entries()
     if not entries and isinstance(cursor.node, Tree):
-        cursor.complain("is always true; write what must hold")
+        cursor.complain("is always true; write a condition")
     parts = [_entry(name, entry, moment) for name, entry in entries.items()]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -68,7 +68,7 @@ def _entry(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None
 def _several(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     items = cursor.items()
     if not items and isinstance(cursor.node, SequenceNode):
-        cursor.complain("is an empty list; write the conditions")
+        cursor.complain("is an empty list; add conditions")
     parts = [_every(item, moment) for item in items]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -93,7 +93,7 @@ def find_fact(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
     return None
 
 
-_LIST: Final = '; see them all with "runner policy facts"'
+_LIST: Final = '; "runner policy facts" lists them'
 
 
 # --- What is wanted of one fact -----------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _operators(fact: Fact, cursor: Cursor) -> Condition | None:
     names = [*(("lt", "le", "ge", "gt") if numeric else ()), "in", "not"]
     entries = cursor.entries()
     if not entries:
-        cursor.complain(f"says nothing; write a value, or {format_choices(names)}")
+        cursor.complain(f"is empty; write a value, or {format_choices(names)}")
     parts = [_operator(fact, name, entry, names) for name, entry in entries.items()]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -131,9 +131,11 @@ def _operator(fact: Fact, name: str, cursor: Cursor, names: list[str]) -> Condit
     if name not in names:
         ordered = name in ORDERS
         reason = (
-            f"a {fact.kind} has no order" if ordered else f"unknown comparison{did_you_mean(name, names)}"
+            f"a {fact.kind} cannot be ordered"
+            if ordered
+            else f"unknown comparison{did_you_mean(name, names)}"
         )
-        cursor.complain_of_key(f"{reason}; there is {format_choices(names)}")
+        cursor.complain_of_key(f"{reason}; write {format_choices(names)}")
         return None
     operand = parse_value(fact, cursor)
     return None if operand is None else Comparison(fact.name, Operator(name), operand)
@@ -142,7 +144,7 @@ def _operator(fact: Fact, name: str, cursor: Cursor, names: list[str]) -> Condit
 def _one_of(fact: Fact, cursor: Cursor) -> Condition | None:
     items = cursor.items()
     if not items and isinstance(cursor.node, SequenceNode):
-        cursor.complain("is an empty list, which nothing is in")
+        cursor.complain("is an empty list, so nothing can match; add a value")
     values = [parse_value(fact, item) for item in items]
     good = tuple(value for value in values if value is not None)
     if not good or len(good) < len(values):
@@ -157,7 +159,7 @@ def parse_value(fact: Fact, cursor: Cursor) -> Scalar | None:
         return value
     if isinstance(cursor.node, ScalarNode) and value is None:
         cursor.complain(
-            f"a fact is never null; what is unknown makes a rule unknown, and {_kind(fact)} is wanted"
+            f"must be {_kind(fact)}, not null; a rule does not match while a fact that it needs is unknown"
         )
     else:
         hint = did_you_mean(str(value), fact.values) if isinstance(value, str) else ""

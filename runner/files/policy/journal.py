@@ -65,7 +65,9 @@ def parse_journal(text: str, path: Path) -> tuple[Record, ...]:
         try:
             records.append(_record(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(Problem(Position(number, 1), "", f"is no record of a decision: {_said(error)}"))
+            problems.append(
+                Problem(Position(number, 1), "", f"is not a record of a decision: {_said(error)}")
+            )
     if problems:
         raise FileError(path, problems)
     return tuple(records)
@@ -83,7 +85,7 @@ def select_records(records: Iterable[Record], job: str, attempt: int | None) -> 
         jobs = list(dict.fromkeys(str(kept["job"]) for kept in records))
         most = f"{', '.join(jobs[:MOST_NAMED])}{', ...' if len(jobs) > MOST_NAMED else ''}"
         raise UsageError(
-            f"job {quoted(job)}: no decision about it is in the journal; it has {most or 'none'}"
+            f"job {quoted(job)}: the journal has no decision about it; it has decisions about {most or 'no job'}"
         )
     number = max(kept["attempt"] for kept in own) if attempt is None else attempt
     found = tuple(kept for kept in own if kept["attempt"] == number)

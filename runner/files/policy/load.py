@@ -22,7 +22,7 @@ from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, Resta
 from runner.files.cursor import Cursor, read_field
 from runner.files.policy.lint import find_unreachable_rules
 from runner.files.policy.rules import NAME, ParsedRules, parse_rules
-from runner.files.validation import did_you_mean
+from runner.files.validation import did_you_mean, suggest_choice
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
 """The policies that come with the runner."""
@@ -106,7 +106,7 @@ def load_named_policy(name: str, shelf: PolicySource | None = None) -> Policy:
 
 def unknown_policy_error(name: str, shelf: PolicySource) -> FileError:
     """Return the error that there is no policy of a name."""
-    hint = did_you_mean(name, shelf.names()) or f"; there are {', '.join(shelf.names())}"
+    hint = suggest_choice(name, shelf.names())
     return FileError(Path(name), [Problem(None, "", f"there is no policy of this name{hint}")])
 
 
@@ -151,7 +151,7 @@ def parse_top(raw: bytes, path: Path) -> Cursor:
     tree, problems = yaml.compose(raw)
     if isinstance(tree, yaml.MappingNode) and tree.entries:
         return Cursor(tree, (), tree.at, list(problems))
-    fact = 'must be "field: value" lines' if tree is not None else "the file is empty"
+    fact = 'must consist of "field: value" lines' if tree is not None else "the file is empty"
     raise FileError(path, problems or [Problem(yaml.START, "", fact)])
 
 
@@ -201,7 +201,7 @@ def _complain_of_another(raw: bytes, path: Path) -> None:
         SpecError: no line of it begins with a field of a policy.
     """
     if raw.strip() and raw[:1] not in {b"\xff", b"\xfe"} and _FIELD.search(raw) is None:
-        fact = 'is no policy, which is "field: value" lines, the first of them policy: 1'
+        fact = "is not a policy; a policy file begins with the line policy: 1"
         raise FileError(path, [Problem(yaml.START, "", fact)])
 
 
@@ -217,7 +217,9 @@ def _complain_of_version(cursor: Cursor, here: Mapping[str, Cursor]) -> None:
 def _name(cursor: Cursor) -> str | None:
     text = cursor.text(63)
     if text is not None and not NAME.fullmatch(text):
-        cursor.complain(f"must be small letters, digits and dashes, the first a letter, not {quoted(text)}")
+        cursor.complain(
+            f"must be lowercase letters, digits and dashes and begin with a letter, not {quoted(text)}"
+        )
     return text
 
 
@@ -239,7 +241,7 @@ def _parent(cursor: Cursor, origin: _Origin) -> Policy | None:
     path = origin.shelf.find(name, origin.path)
     if path is None:
         names = origin.shelf.names()
-        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+        hint = suggest_choice(name, names)
         cursor.complain(f"there is no policy {quoted(name)}{hint}")
         return None
     chain = (*origin.above, origin.path.resolve())
@@ -270,7 +272,7 @@ def _ceilings(cursor: Cursor, parent: Policy | None) -> Ceilings:
     if parent:
         _complain_of_loosening(own, parent, here)
     if "no_progress" in here and own.no_progress > own.attempts:
-        here["no_progress"].complain(f"is never reached: there are {own.attempts} attempts at most")
+        here["no_progress"].complain(f"is never reached, because ceilings.attempts is {own.attempts}")
     return tightest(base, own) if parent else own
 
 
@@ -299,7 +301,7 @@ def _complain_of_loosening(own: Ceilings, parent: Policy, here: Mapping[str, Cur
     }
     for name in (each for each in looser if looser[each] and each in here):
         fact = (
-            f"is looser than in {quoted(parent.name)}: {_said(base, name)}; a ceiling can only be tightened"
+            f"is looser than in {quoted(parent.name)} ({_said(base, name)}); a ceiling can only be tightened"
         )
         here[name].complain(fact)
 
@@ -322,9 +324,13 @@ def _backoff(cursor: Cursor, base: Backoff) -> Backoff:
         read_field(here, "jitter", lambda each: each.number(0, 1), base.jitter),
     )
     if own.first > own.max:
-        (here.get("first") or here["max"]).complain_of_key("the first wait is longer than the longest (max)")
+        (here.get("first") or here["max"]).complain_of_key(
+            "the first wait is longer than max; lower first or raise max"
+        )
     if own.factor == 1 and "factor" in here and "max" in here:
-        here["max"].complain_of_key("is never reached: with factor 1 every wait is the first one")
+        here["max"].complain_of_key(
+            "is never reached, because with factor 1 every wait equals first; remove it"
+        )
     return own
 
 
@@ -357,5 +363,5 @@ def _complain_of_watchers(written: list[ParsedRules], policy: Policy) -> None:
 def _complain_of_silence(cursor: Cursor, policy: Policy) -> None:
     if not policy.on_exit and not cursor.problems:
         cursor.problems.append(
-            Problem(yaml.START, "on_exit", "is required: without a rule every job would be held")
+            Problem(yaml.START, "on_exit", "is required; without a rule every job is held")
         )

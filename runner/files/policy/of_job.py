@@ -27,7 +27,7 @@ from runner.files.policy.load import (
     read_policy_source,
 )
 from runner.files.profiles.load import profile_names
-from runner.files.validation import did_you_mean
+from runner.files.validation import suggest_choice
 from runner.files.validators import is_policy_path
 
 _PINNED: Final = Path("policy.yaml")
@@ -45,7 +45,7 @@ def find_policy(job: JobFile, base: Path, reader: Callable[[Path], bytes] = read
     elif shelf.has(job.policy):
         policy = _shipped(job.policy)
     else:
-        hint = did_you_mean(job.policy, shelf.names()) or f"; there are {', '.join(shelf.names())}"
+        hint = suggest_choice(job.policy, shelf.names())
         raise _wrong(job, f"there is no policy {quoted(job.policy)}{hint}")
     for fact in _unknown_profiles(policy):
         raise _wrong(job, fact)
@@ -111,7 +111,7 @@ def _unknown_profiles(policy: Policy) -> Iterator[str]:
     names = profile_names(contract.profiles_dir()) if named else ()
     for rule, profile in named:
         if profile not in names:
-            hint = did_you_mean(profile, names) or f"; there are {', '.join(names)}"
+            hint = suggest_choice(profile, names)
             yield f"rule {quoted(rule)}: there is no profile {quoted(profile)}{hint}"
 
 

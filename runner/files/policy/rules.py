@@ -108,7 +108,9 @@ def _name(cursor: Cursor) -> str | None:
     value = cursor.value()
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
-    cursor.complain(f"must be small letters, digits and dashes, the first a letter, not {cursor.written}")
+    cursor.complain(
+        f"must be lowercase letters, digits and dashes and begin with a letter, not {cursor.written}"
+    )
     return None
 
 
@@ -128,7 +130,7 @@ def _verb(cursor: Cursor, moment: DecisionPoint) -> Verb | None:
 _WHY_NOT: Final[Mapping[DecisionPoint, str]] = {
     DecisionPoint.EXIT: "the attempt has ended; write finish, resume, restart, hold or give_up",
     DecisionPoint.WATCH: "a rule about a running attempt can stop or advise; on_exit decides what follows",
-    DecisionPoint.CHANGE: "a change that is offered can be kept away (keep), or taken with resume or restart",
+    DecisionPoint.CHANGE: "a change is refused with keep, or applied with resume or restart",
 }
 
 
@@ -147,7 +149,7 @@ def _adjustments(cursor: Cursor) -> tuple[Adjustment, ...] | None:
     fields = cursor.fields(Setting, _KNOBS_MEANT, "adjustment")
     found = [_adjustment(Setting(name), value) for name, value in fields.items()]
     if not cursor.entries():
-        cursor.complain("says nothing; remove the line")
+        cursor.complain("is empty; remove the line")
     return tuple(adjustment for adjustment in found if adjustment) or None
 
 
@@ -174,9 +176,7 @@ def _complain_of_contradictions(written: ParsedRules, moment: DecisionPoint) -> 
     for name, fact in _contradictions(written.rule, written.fields, moment):
         written.fields[name].complain_of_key(fact)
     if impossible := find_contradiction(written.rule.when):
-        written.fields["when"].complain_of_key(
-            f"can never be true: nothing that {impossible} can be is wanted"
-        )
+        written.fields["when"].complain_of_key(f"can never be true: no value of {impossible} satisfies it")
 
 
 def _contradictions(
@@ -185,19 +185,24 @@ def _contradictions(
     """Yield (field, what is wrong with it) where fields do not go together."""
     here = [name for name in AT_EXIT if name in fields]
     if moment is not DecisionPoint.EXIT:
-        yield from ((name, f"belongs to on_exit, not to on_{moment}") for name in here)
+        yield from ((name, f"belongs to on_exit, not to on_{moment}; remove it") for name in here)
         if rule.do in DISTURBS and rule.when == ALWAYS and rule.mode is Mode.ACT:
-            yield "when", f"would always {rule.do} what runs; name the fact that speaks for it"
+            yield "when", f"would {rule.do} every running attempt; add a condition"
         return
     if rule.do not in STARTS:
-        yield from ((name, f"says nothing where no attempt follows (do: {rule.do})") for name in here)
+        yield from (
+            (name, f"has no effect because no attempt follows (do: {rule.do}); remove it") for name in here
+        )
         return
     if rule.do is Verb.RESTART and "from" in fields:
-        yield "from", "says nothing: a restart begins at step 0"
+        yield "from", "has no effect because a restart begins at step 0; remove it"
     if "spent" in fields and rule.tries is None and not rule.adjust:
-        yield "spent", 'is never reached: the rule has neither "tries" nor a remedy that can be used up'
+        yield (
+            "spent",
+            'has no effect because the rule has neither "tries" nor an adjustment that can be exhausted; remove it',
+        )
     if not rule.charge and not list(comparisons(rule.when)):
-        yield "charge", "would make every attempt free; name the fact that excuses it"
+        yield "charge", "would make every attempt free of charge; add a condition"
 
 
 def _complain_of_names(written: list[ParsedRules]) -> None:
@@ -206,7 +211,7 @@ def _complain_of_names(written: list[ParsedRules]) -> None:
         cursor = each.fields["name"]
         if each.rule.name in first:
             line = first[each.rule.name].key_at.line
-            cursor.complain(f"another rule has this name, in line {line}")
+            cursor.complain(f"the rule in line {line} has the same name; choose another")
         first.setdefault(each.rule.name, cursor)
 
 

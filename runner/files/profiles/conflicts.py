@@ -49,12 +49,12 @@ def _one_of(*words: str) -> Test:
     return lambda value: value in words
 
 
-_BY_THE_CLOCK: Final = "kernels chosen by the clock are other ones after a resume, and give other bits"
-_EXACT: Final = "fp32 promises all 24 bits, and TF32 rounds to 11"
+_BY_THE_CLOCK: Final = "kernels chosen by timing can differ after a resume, and then the results differ"
+_EXACT: Final = "fp32 keeps 24 bits of precision, and TF32 rounds to 11"
 _NOTHING_COMPILED: Final = "nothing is compiled"
 
-_MADE_ELSEWHERE: Final = "batches that live on the device are made there, and not by other processes"
-_NOT_PINNED: Final = "a copy can go on by itself only from pinned memory"
+_MADE_ELSEWHERE: Final = "batches on the device are made there and not by loader processes"
+_NOT_PINNED: Final = "a copy is asynchronous only from pinned memory"
 _TUNED: Final = _one_of("max-autotune", "max-autotune-no-cudagraphs")
 
 CONTRADICTIONS: Final = (
@@ -73,7 +73,7 @@ IMPOSSIBLE: Final[tuple[tuple[str, Test, Accelerator, str], ...]] = (
         "memory_fraction",
         lambda value: value is not None,
         "cpu",
-        "it has no memory of its own to share out; resources.memory is the limit",
+        "it has no device memory; resources.memory is the limit",
     ),
 )
 """Switch, value, accelerator, reason: what no fallback can stand in for."""
@@ -96,7 +96,9 @@ def find_switch_conflicts(
             yield SwitchConflict(blamed, witness, fact)
     for switch, test, where, why in IMPOSSIBLE:
         if where == accelerator and test(said[switch].value):
-            fact = f"{_value(said[switch])} is impossible on the accelerator {quoted(where)}{because}: {why}"
+            fact = (
+                f"{_value(said[switch])} is not possible on the accelerator {quoted(where)}{because}: {why}"
+            )
             yield SwitchConflict(switch, "accelerator", fact)
 
 

@@ -19,7 +19,7 @@ from runner.base.textfile import FileError, NotRegular, Problem, open_source, qu
 from runner.files.profiles.load import profile_names
 from runner.files.settings.notify import NotificationRule
 from runner.files.settings.queue import QueueSettings
-from runner.files.validation import describe_non_mapping, did_you_mean, validate_model
+from runner.files.validation import describe_non_mapping, suggest_choice, validate_model
 
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
@@ -77,7 +77,7 @@ class Alarm(BaseModel):
         names = profile_names(profiles_dir())
         for name in self.profiles:
             if name.partition("+")[0] not in names:  # "cuda+threads" is what changes to cuda are called
-                hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+                hint = suggest_choice(name, names)
                 only = "it is only for jobs that call their own profile so"
                 yield f"alarm.profiles: there is no profile {quoted(name)}{hint}; {only}"
 

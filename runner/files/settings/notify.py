@@ -25,8 +25,8 @@ def _several(value: object) -> object:
 def _words(value: tuple[str, ...]) -> tuple[str, ...]:
     for word in value:
         if word not in TOPICS:
-            hint = did_you_mean(word, TOPICS) or "; docs/operate/notifications.md has them all"
-            raise ValueError(f"nothing that happens is called {quoted(word)}{hint}")
+            hint = did_you_mean(word, TOPICS) or "; docs/operate/notifications.md lists them"
+            raise ValueError(f"there is no event {quoted(word)}{hint}")
     return value
 
 
@@ -91,9 +91,9 @@ class NotificationRule(BaseModel):
             return ""
         told = f"{'command' if self.command else 'mail'}: {one_line(program)}"
         if not Path(program).exists():
-            return f"{told} does not exist; nobody is told"
+            return f"{told} does not exist; nothing is sent"
         fit = Path(program).is_file() and os.access(program, os.X_OK, effective_ids=True)
-        return "" if fit else f"{told} is no program that the daemon may execute; nobody is told"
+        return "" if fit else f"{told} is not a program that the daemon may execute; nothing is sent"
 
     @property
     def way(self) -> str:

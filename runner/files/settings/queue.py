@@ -142,7 +142,7 @@ class Window(ClosedModel):
     @model_validator(mode="after")
     def _lasts(self) -> Self:
         if self.end <= self.begin:
-            raise ValueError("ends before it begins; exchange begin and end")
+            raise ValueError("ends before it begins; swap begin and end")
         return self
 
     def maintenance(self) -> Maintenance:
@@ -221,14 +221,14 @@ class QueueSettings(ClosedModel):
     @classmethod
     def _complete(cls, classes: Mapping[str, ClassSettings]) -> Mapping[str, ClassSettings]:
         if _USUAL not in classes:
-            raise ValueError(f"has no {_USUAL}, the class of a job that names none; add it")
+            raise ValueError(f"has no {_USUAL}, the class of jobs that name none; add it")
         return classes
 
     @field_validator("half_life", "unknown")
     @classmethod
     def _positive(cls, value: timedelta) -> timedelta:
         if value < timedelta(minutes=1):
-            raise ValueError("must be a minute at least")
+            raise ValueError("must be at least 1m")
         return value
 
     @field_validator("timezone")
@@ -237,7 +237,9 @@ class QueueSettings(ClosedModel):
         try:
             return name if name is None else ZoneInfo(name).key
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError("is no time zone of this machine; for example Europe/Berlin or UTC") from error
+            raise ValueError(
+                "is not a time zone of this machine; write for example Europe/Berlin or UTC"
+            ) from error
 
     def rules(self) -> SchedulerConfig:
         """Return what the queue is told."""
@@ -274,7 +276,7 @@ class QueueSettings(ClosedModel):
         ):
             for name in names:
                 if not known(name):
-                    yield f"queue.{key}: this machine has no {noun} {quoted(name)}; it is for nobody"
+                    yield f"queue.{key}: this machine has no {noun} {quoted(name)}; the entry has no effect"
 
     def utc_offset_s(self, now: datetime) -> float:
         """Return how far the site's clock is ahead of UTC."""

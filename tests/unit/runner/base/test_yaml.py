@@ -121,7 +121,7 @@ def test_every_duplicate_key_and_every_tag_of_a_document_is_reported() -> None:
         ((2, 1), '"a" is given twice, first in line 1; remove one'),
         ((2, 4), 'tags such as "!x" are not supported; remove it'),
         ((3, 11), '"c" is given twice, first in line 3; remove one'),
-        ((4, 1), "a second document begins; a job file holds one"),
+        ((4, 1), "a second document begins here; a file holds one"),
     ]
 
 

@@ -64,7 +64,7 @@ def test_what_a_file_names_and_is_not_there_is_told_together_and_with_fields_tha
         'job.yaml:2:10: profile: there is no profile "none-such"',
         "job.yaml:3:19: mounts[0].source: gone: does not exist",
         'job.yaml:4:9: policy: there is no policy "none-such"',
-        "job.yaml:5:32: resources.shm: 2GiB does not fit into the memory limit of 1GiB, of which it is part",
+        "job.yaml:5:32: resources.shm: 2GiB is larger than resources.memory, 1GiB, which includes it",
     ]
 
 

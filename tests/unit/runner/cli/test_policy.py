@@ -127,7 +127,7 @@ def test_a_decision_is_explained(kept: str) -> None:
 
 def test_a_decision_that_nobody_recorded_cannot_be_explained(kept: str) -> None:
     result = call("explain", "eval", "--journal", kept)
-    said = 'job "eval": no decision about it is in the journal; it has train\n'
+    said = 'job "eval": the journal has no decision about it; it has decisions about train\n'
     assert (result.exit_code, result.stderr) == (2, said)
 
 

@@ -80,7 +80,7 @@ def test_a_name_that_is_misspelt_is_a_usage_error_with_a_guess(invoke: Invoke, a
 
 
 def test_a_name_like_no_other_is_answered_with_all_of_them(invoke: Invoke) -> None:
-    assert "; there are baseline, compat, cpu," in invoke("profiles", "show", "zzz").stderr
+    assert "; choose one of baseline, compat, cpu," in invoke("profiles", "show", "zzz").stderr
 
 
 def test_auto_is_not_one_profile(invoke: Invoke) -> None:

@@ -97,9 +97,9 @@ def as_nobody(path: Path, kind: PathKind) -> str | None:
 @pytest.mark.parametrize(
     ("mode", "kind", "fact"),
     [
-        (0o700, "directory", "you may not read it"),
-        (0o744, "directory", "you may not read it"),
-        (0o755, "writable", "you may not write to it; add read_only: true"),
+        (0o700, "directory", "you do not have permission to read it"),
+        (0o744, "directory", "you do not have permission to read it"),
+        (0o755, "writable", "you do not have permission to write to it; add read_only: true"),
     ],
 )
 def test_rights_are_those_of_the_current_user(tmp_path: Path, mode: int, kind: PathKind, fact: str) -> None:
@@ -116,7 +116,7 @@ def test_what_lies_below_a_closed_directory_cannot_be_asked_about(tmp_path: Path
     (tmp_path / "closed" / "inside").mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
     inside = tmp_path / "closed" / "inside"
-    assert as_nobody(inside, "directory") == f"{inside}: you may not look there"
+    assert as_nobody(inside, "directory") == f"{inside}: you do not have permission to access it"
 
 
 def test_a_secret_has_at_most_a_mebibyte(tmp_path: Path) -> None:

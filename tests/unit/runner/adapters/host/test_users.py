@@ -75,10 +75,10 @@ def test_what_nobody_may_not_do_is_told(open_path: Path) -> None:
     assert USERS.path_problem(NOBODY, folder, "directory") is None
     assert (
         USERS.path_problem(NOBODY, folder, "writable")
-        == f"{folder}: you may not write to it; add read_only: true"
+        == f"{folder}: you do not have permission to write to it; add read_only: true"
     )
     folder.chmod(0o700)
-    assert USERS.path_problem(NOBODY, folder, "either") == f"{folder}: you may not read it"
+    assert USERS.path_problem(NOBODY, folder, "either") == f"{folder}: you do not have permission to read it"
 
 
 def test_hostile_paths_are_paths(hostile_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_nobody_reads_what_is_roots(open_path: Path) -> None:
     secret = open_path / "secret"
     secret.write_bytes(b"s3cret")
     secret.chmod(0o600)
-    with pytest.raises(UsageError, match="you may not read it"):
+    with pytest.raises(UsageError, match="you do not have permission to read it"):
         USERS.read_as_user(NOBODY, secret)
     assert USERS.read_as_user(USERS.find_user(0, 0), secret) == b"s3cret"
 
@@ -125,7 +125,7 @@ def test_looking_as_somebody_changes_nobody_elses_eyes(open_path: Path) -> None:
     secret.write_bytes(b"s3cret")
     secret.chmod(0o600)
     groups = os.getgroups()
-    with pytest.raises(UsageError, match="you may not read it"):
+    with pytest.raises(UsageError, match="you do not have permission to read it"):
         USERS.open_as_user(NOBODY, secret)
     assert secret.read_bytes() == b"s3cret"
     assert os.getgroups() == groups
@@ -139,7 +139,7 @@ def test_a_group_that_the_person_is_in_opens_what_it_opens_for_them(open_path: P
     shared.chmod(0o640)
     member = User(65534, 65534, (65534, 4711), "nobody")
     assert USERS.read_as_user(member, shared) == b"ours"
-    with pytest.raises(UsageError, match="you may not read it"):
+    with pytest.raises(UsageError, match="you do not have permission to read it"):
         USERS.read_as_user(NOBODY, shared)
 
 
@@ -226,7 +226,7 @@ def test_what_is_opened_as_a_user_is_opened_without_capabilities(open_path: Path
     shut = open_path / "shut"
     shut.mkdir(mode=0o000)
     os.chown(shut, 65534, 65534)
-    assert USERS.path_problem(NOBODY, shut, "either") == f"{shut}: you may not read it"
+    assert USERS.path_problem(NOBODY, shut, "either") == f"{shut}: you do not have permission to read it"
 
 
 @needs_root

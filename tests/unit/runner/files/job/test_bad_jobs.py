@@ -48,8 +48,8 @@ def test_no_complaint_ends_its_line_or_grows_without_bound(name: str) -> None:
             b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
             "1:1: byte 0x89 is not UTF-8 text; save the file as UTF-8",
         ),
-        (b"\x7fELF\x02\x01\x01\x00", "1:1: control character U+007F: this is not a text file"),
-        (b"name: a\nseed: \x00\n", "2:7: control character U+0000: this is not a text file"),
+        (b"\x7fELF\x02\x01\x01\x00", "1:1: contains the control character U+007F, so it is not a text file"),
+        (b"name: a\nseed: \x00\n", "2:7: contains the control character U+0000, so it is not a text file"),
         (b"name: caf\xe9\n", "1:10: byte 0xe9 is not UTF-8 text; save the file as UTF-8"),
         ("name: x\n".encode("utf-16"), "1:1: is UTF-16 text; save it as UTF-8"),
         (b"\xef\xbb\xbf", '1:1: the file is empty; "runner init" writes one to start from'),
@@ -90,10 +90,10 @@ def test_a_hostile_file_name_is_shown_on_one_line(tmp_path: Path, name: str, sho
     [
         ("nowhere.yaml", 'no such file; "runner init" writes one to start from'),
         (".", "is a directory, not a job file"),
-        ("dangling.yaml", "is a link to a file that does not exist"),
+        ("dangling.yaml", "is a symbolic link to a missing file"),
         ("round.yaml", "cannot be read: Too many levels of symbolic links"),
         ("x" * 300, "cannot be read: File name too long"),
-        ("nul\0.yaml", "no file can have this name"),
+        ("nul\0.yaml", "is not a valid file name"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, name: str, fact: str) -> None:

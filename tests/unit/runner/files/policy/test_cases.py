@@ -46,7 +46,7 @@ def test_what_is_as_expected_says_nothing(expected: str) -> None:
         ("{do: finish, charged: false}", "charged should be false, but is true: finish: success"),
         ("{do: finish, limit: storm}", "limit should be storm, but is none: finish: success"),
         ("{do: finish, advice: [x]}", "advice should be x, but is none: finish: success"),
-        ("{do: finish, nearly: done}", 'rule "done" should not quite be true, but is'),
+        ("{do: finish, nearly: done}", 'rule "done" should not match, but does'),
         ("{do: finish, nearly: don}", 'there is no rule "don"; did you mean "done"?'),
     ],
 )
@@ -94,7 +94,7 @@ def case(facts: str = "{}", expect: str = "{do: hold}", more: str = "") -> str:
         (case("{nan: 1}"), "facts.nan: must be true or false, not 1"),
         (case("{device.xid: [x]}"), '"device.xid"[0]: must be a whole number'),
         (case("{moon: 1}"), "facts.moon: there is no such fact"),
-        (case("{attempt.n: 1}"), 'follows from what was before; tell that with "before"'),
+        (case("{attempt.n: 1}"), 'is computed from earlier attempts; describe them in "before"'),
         (case(more=", before: [{times: 0}]"), "before[0].times: must be a whole number"),
     ],
 )

@@ -41,7 +41,7 @@ def test_every_line_is_a_record() -> None:
     ],
 )
 def test_what_is_no_record_is_told_with_its_line(line: str, said: str) -> None:
-    with pytest.raises(FileError, match=r"journal\.jsonl:2:1: is no record of a decision: ") as caught:
+    with pytest.raises(FileError, match=r"journal\.jsonl:2:1: is not a record of a decision: ") as caught:
         parse_journal(f"\n{line}\n", PATH)
     assert said in str(caught.value)
 
@@ -59,7 +59,7 @@ def test_what_is_no_record_is_told_with_its_line(line: str, said: str) -> None:
 )
 def test_a_record_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     kept = {**journal(POLICY, OOM)[0], **wrong}
-    with pytest.raises(FileError, match=r"journal\.jsonl:1:1: is no record of a decision"):
+    with pytest.raises(FileError, match=r"journal\.jsonl:1:1: is not a record of a decision"):
         parse_journal(json.dumps(kept), PATH)
 
 
@@ -87,9 +87,9 @@ def test_an_explanation_is_of_the_last_attempt_unless_one_is_named() -> None:
 
 def test_what_is_not_in_the_journal_cannot_be_explained() -> None:
     records = parse_journal(text(OOM), PATH)
-    with pytest.raises(UsageError, match=r'job "8": no decision about it is in the journal; it has 7$'):
+    with pytest.raises(UsageError, match=r'job "8": the journal has no decision about it; it has decisions about 7$'):
         explain_attempt(records, "8", None)
-    with pytest.raises(UsageError, match=r"it has none$"):
+    with pytest.raises(UsageError, match=r"it has decisions about no job$"):
         explain_attempt((), "8", None)
     many = [{**records[0], "job": str(number)} for number in range(6)]
     with pytest.raises(UsageError, match=r"it has 0, 1, 2, 3, 4, \.\.\.$"):

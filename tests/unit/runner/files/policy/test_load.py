@@ -228,15 +228,15 @@ def test_single_settings_are_taken_over(tmp_path: Path) -> None:
     [
         (
             "{attempts: 11}",
-            'ceilings.attempts: is looser than in "parent": 10; a ceiling can only be tightened',
+            'ceilings.attempts: is looser than in "parent" (10); a ceiling can only be tightened',
         ),
-        ("{wall: 3h}", 'ceilings.wall: is looser than in "parent": 2h; a ceiling can only be tightened'),
-        ("{wall: null}", 'ceilings.wall: is looser than in "parent": 2h; a ceiling can only be tightened'),
-        ("{storm: {attempts: 5}}", 'ceilings.storm: is looser than in "parent": 4 within 10m; a ceiling can'),
-        ("{storm: {within: 5m}}", 'ceilings.storm: is looser than in "parent": 4 within 10m; a ceiling can'),
+        ("{wall: 3h}", 'ceilings.wall: is looser than in "parent" (2h); a ceiling can only be tightened'),
+        ("{wall: null}", 'ceilings.wall: is looser than in "parent" (2h); a ceiling can only be tightened'),
+        ("{storm: {attempts: 5}}", 'ceilings.storm: is looser than in "parent" (4 within 10m); a ceiling can'),
+        ("{storm: {within: 5m}}", 'ceilings.storm: is looser than in "parent" (4 within 10m); a ceiling can'),
         (
             "{no_progress: 3}",
-            'ceilings.no_progress: is looser than in "parent": 2; a ceiling can only be tightened',
+            'ceilings.no_progress: is looser than in "parent" (2); a ceiling can only be tightened',
         ),
     ],
 )
@@ -294,7 +294,7 @@ def test_a_policy_that_does_not_exist_is_guessed_at(tmp_path: Path) -> None:
     assert '2:10: extends: there is no policy "parnt"; did you mean "parent"?' in problems(
         "policy: 1\nextends: parnt\n", shelf
     )
-    assert '2:10: extends: there is no policy "x"; there are parent' in problems(
+    assert '2:10: extends: there is no policy "x"; choose one of parent' in problems(
         "policy: 1\nextends: x\n", shelf
     )
 

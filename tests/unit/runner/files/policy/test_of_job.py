@@ -80,10 +80,7 @@ def test_a_file_that_is_no_policy_is_not_repeated_in_the_message(text: str, tmp_
     (tmp_path / "other").write_text(text)
     (tmp_path / "mine.yaml").write_text("policy: 1\nextends: ./other\non_exit: []\n")
     (said,) = complaint(job("policy: ./other\n"), tmp_path).splitlines()
-    assert (
-        said
-        == f'{tmp_path}/other:1:1: is no policy, which is "field: value" lines, the first of them policy: 1'
-    )
+    assert said == f"{tmp_path}/other:1:1: is not a policy; a policy file begins with the line policy: 1"
     assert "secret" not in complaint(job("policy: ./mine.yaml\n"), tmp_path)
 
 

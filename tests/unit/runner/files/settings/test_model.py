@@ -72,7 +72,7 @@ def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
             "system_wide: yes",
             '1:14: system_wide: must be true or false, or null, not "yes"; did you mean true?',
         ),
-        ("- a", '1:1: must be "field: value" lines, not a list'),
+        ("- a", '1:1: must consist of "field: value" lines, not a list'),
     ],
 )
 def test_a_wrong_one_is_refused_with_its_place_in_one_line(tmp_path: Path, text: str, words: str) -> None:
@@ -100,7 +100,7 @@ def test_limits_for_profiles_that_do_not_exist_are_told_with_a_guess() -> None:
     only = "it is only for jobs that call their own profile so"
     guess, list_ = Settings(alarm=alarm).strangers()
     assert guess == f'alarm.profiles: there is no profile "baselin"; did you mean "baseline"?; {only}'
-    assert list_.startswith('alarm.profiles: there is no profile "own"; there are ')
+    assert list_.startswith('alarm.profiles: there is no profile "own"; choose one of ')
     assert list_.endswith(f"; {only}")
 
 
@@ -110,10 +110,10 @@ def test_a_program_that_cannot_be_started_is_told_with_the_place_of_its_rule(tmp
         (tmp_path / name).chmod(mode)
     rules = [{"on": "held", "command": [str(tmp_path / name)]} for name in ("fit", "unfit", "absent", "")]
     settings = Settings.model_validate({"notify": [*rules, {"on": "held", "webhook": "http://example.org"}]})
-    no_program = "is no program that the daemon may execute; nobody is told"
+    no_program = "is not a program that the daemon may execute; nothing is sent"
     assert list(settings.strangers()) == [
         f"notify[1].command: {tmp_path}/unfit {no_program}",
-        f"notify[2].command: {tmp_path}/absent does not exist; nobody is told",
+        f"notify[2].command: {tmp_path}/absent does not exist; nothing is sent",
         f"notify[3].command: {tmp_path} {no_program}",
     ]
 
@@ -122,7 +122,7 @@ def test_a_machine_that_takes_no_mail_is_told_of(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("runner.files.settings.notify.SENDMAIL", f"{tmp_path}/sendmail")
     settings = Settings.model_validate({"notify": [{"on": "held", "mail": "ops"}]})
     assert list(settings.strangers()) == [
-        f"notify[0].mail: {tmp_path}/sendmail does not exist; nobody is told"
+        f"notify[0].mail: {tmp_path}/sendmail does not exist; nothing is sent"
     ]
 
 

@@ -75,11 +75,11 @@ def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
         ("{order: best}", 'queue.order: must be one of "fair", "fifo", "priority" or "sjf"'),
         (
             "{classes: {a: {rank: 1}}}",
-            "queue.classes: has no normal, the class of a job that names none; add it",
+            "queue.classes: has no normal, the class of jobs that name none; add it",
         ),
         ("{classes: {normal: {}}}", "queue.classes.normal.rank: is required"),
         ("{half_life: 7}", 'queue.half_life: needs a unit: did you mean "7d", "7h" or "7m"?'),
-        ("{half_life: 0s}", "queue.half_life: must be a minute at least"),
+        ("{half_life: 0s}", "queue.half_life: must be at least 1m"),
         (
             "{user_quotas: {ada: {devices: -1}}}",
             "queue.user_quotas.ada.devices: must be a whole number of at least 0",
@@ -87,11 +87,11 @@ def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
         ("{user_shares: {ada: -1}}", "queue.user_shares.ada: must be a number from 0 to"),
         (
             "{timezone: Mars/Base}",
-            "queue.timezone: is no time zone of this machine; for example Europe/Berlin",
+            "queue.timezone: is not a time zone of this machine; write for example Europe/Berlin",
         ),
         (
             "{maintenance: [{begin: 2030-01-02T00:00:00Z, end: 2030-01-01T00:00:00Z}]}",
-            "queue.maintenance[0]: ends before it begins; exchange begin and end",
+            "queue.maintenance[0]: ends before it begins; swap begin and end",
         ),
         (
             "{maintenance: [{begin: 2030-01-02T00:00:00, end: 2030-01-03T00:00:00Z}]}",
@@ -109,9 +109,9 @@ def test_people_whom_this_machine_does_not_know_are_named(tmp_path: Path) -> Non
     queue = read(tmp_path, """{user_quotas: {root: {jobs: 1}, adda: {jobs: 1}}, user_shares: {bbob: 2},
         group_quotas: {root: {jobs: 1}, labb: {jobs: 1}}}""")  # fmt: skip
     assert list(queue.strangers()) == [
-        'queue.user_quotas: this machine has no user "adda"; it is for nobody',
-        'queue.user_shares: this machine has no user "bbob"; it is for nobody',
-        'queue.group_quotas: this machine has no group "labb"; it is for nobody',
+        'queue.user_quotas: this machine has no user "adda"; the entry has no effect',
+        'queue.user_shares: this machine has no user "bbob"; the entry has no effect',
+        'queue.group_quotas: this machine has no group "labb"; the entry has no effect',
     ]
 
 

@@ -362,7 +362,7 @@ def test_options_take_the_place_of_what_the_file_says(site: Site) -> None:
         ({"not_before": "9999-12-31T23:59:59-14:00"}, "--not-before: must be in the years 2000 to 9000, not"),
         ({"not_before": "2030-01-31T18:00:00"}, "--not-before: needs an offset from UTC"),
         ({"after": [{"job": "a", "condition": "soon"}]}, "--after: "),
-        ({"after": [{"job": "a"}, {"job": "a"}]}, '--after: "a" is there twice'),
+        ({"after": [{"job": "a"}, {"job": "a"}]}, '--after: "a" is listed twice'),
         ({"priority_class": "most urgent"}, "--class: must be at most 63 letters"),
         ({"priority_class": "best"}, "job.yaml: --class: there is no class best"),
         ({"colour": "red"}, "body.instead.colour: Extra inputs"),
@@ -405,7 +405,9 @@ def test_the_jobs_of_a_matrix_are_of_one_age(site: Site) -> None:
 
 
 def test_a_job_cannot_be_called_by_a_number(site: Site) -> None:
-    assert lines(site, JOB, name="12") == ["--name: must not be a number; ids of jobs are"]
+    assert lines(site, JOB, name="12") == [
+        "--name: must not be a number, because job ids are numbers; add a letter"
+    ]
 
 
 def test_a_dry_run_of_a_matrix_shows_the_texts_that_the_jobs_get(site: Site) -> None:

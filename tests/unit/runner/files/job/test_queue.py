@@ -122,7 +122,9 @@ def test_every_name_of_a_time_stands_for_a_cron_expression(name: str) -> None:
 def test_a_time_zone_that_does_not_exist_is_told_with_a_guess() -> None:
     said = refusal(Schedule, cron="@daily", timezone="Europe/Berlim")
     assert said.endswith('there is no time zone "Europe/Berlim"; did you mean "Europe/Berlin"?')
-    assert refusal(Schedule, cron="@daily", timezone="Nowhere").endswith("; write a name such as Europe/Berlin")
+    assert refusal(Schedule, cron="@daily", timezone="Nowhere").endswith(
+        "; write a name such as Europe/Berlin"
+    )
 
 
 def test_models_and_references_are_told_apart_from_what_is_none() -> None:
@@ -151,7 +153,9 @@ def test_what_is_wrong_with_a_matrix_is_told_at_once() -> None:
         "matrix.exclude.0.size": "is not a field of the matrix; add it to matrix.values or remove it",
     }
     large = Matrix(values={"a": tuple(range(200)), "b": tuple(range(200))})
-    assert complaints(matrix=large) == {"matrix.values": "makes 40000 jobs, and the limit is 1000; remove some values"}
+    assert complaints(matrix=large) == {
+        "matrix.values": "makes 40000 jobs, and the limit is 1000; remove some values"
+    }
     none = Matrix(values={"size": (1, 2)}, exclude=({"size": 3},))
     assert complaints(matrix=none) == {"matrix.exclude.0.size": "3 is not one of its values in the matrix"}
     empty = Matrix(values={"a": (1,)}, exclude=({"a": 1},))

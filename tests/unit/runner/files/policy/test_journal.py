@@ -87,7 +87,9 @@ def test_an_explanation_is_of_the_last_attempt_unless_one_is_named() -> None:
 
 def test_what_is_not_in_the_journal_cannot_be_explained() -> None:
     records = parse_journal(text(OOM), PATH)
-    with pytest.raises(UsageError, match=r'job "8": the journal has no decision about it; it has decisions about 7$'):
+    with pytest.raises(
+        UsageError, match=r'job "8": the journal has no decision about it; it has decisions about 7$'
+    ):
         explain_attempt(records, "8", None)
     with pytest.raises(UsageError, match=r"it has decisions about no job$"):
         explain_attempt((), "8", None)

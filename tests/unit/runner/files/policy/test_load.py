@@ -232,7 +232,10 @@ def test_single_settings_are_taken_over(tmp_path: Path) -> None:
         ),
         ("{wall: 3h}", 'ceilings.wall: is looser than in "parent" (2h); a ceiling can only be tightened'),
         ("{wall: null}", 'ceilings.wall: is looser than in "parent" (2h); a ceiling can only be tightened'),
-        ("{storm: {attempts: 5}}", 'ceilings.storm: is looser than in "parent" (4 within 10m); a ceiling can'),
+        (
+            "{storm: {attempts: 5}}",
+            'ceilings.storm: is looser than in "parent" (4 within 10m); a ceiling can',
+        ),
         ("{storm: {within: 5m}}", 'ceilings.storm: is looser than in "parent" (4 within 10m); a ceiling can'),
         (
             "{no_progress: 3}",

@@ -43,7 +43,8 @@ from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
 from runner.files.policy import of_job
 from runner.server.main import SWITCH_S
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.attempts.prepare import AttemptConfig
+from runner.services.attempts.service import AttemptService
 from runner.services.submission.revision import Revision
 
 BENCH: Final = "dispatch"

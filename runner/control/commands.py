@@ -48,13 +48,15 @@ def _prepare(context: Context, row: JobRow) -> Event:
 def _launch(context: Context, row: JobRow, command: Launch, imageless: int) -> Event | LaunchRefusal:
     devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
-        context.executor.launch(context.attempt_service.request(row, command.attempt, command.image, devices))
+        context.executor.launch(
+            context.attempt_service.prepare_launch(row, command.attempt, command.image, devices)
+        )
     except ImageGone:
         return _imageless(context, row, command, imageless)
     except (LaunchRefused, Refused, UsageError) as error:
         return _refused(context, row, command, str(error))
     finally:
-        context.attempt_service.let_go(row)
+        context.attempt_service.release_launch(row)
     return Launched(context.clock.now(), context.boot)
 
 

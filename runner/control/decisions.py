@@ -55,7 +55,7 @@ def examine_exit(context: Context, row: JobRow, attempt: Attempt, gone: Gone) ->
     Its log is cut once more, before the end is on record: nobody else cuts what it gained last.
     """
     begun = as_started(context, row)
-    context.attempt_service.tend(begun, attempt)
+    context.attempt_service.limit_log(begun, attempt)
     found = context.attempt_service.examine(begun, attempt, gone)
     found = replace(found, ended=_with_sender(context, row.job.id, attempt, found.ended))
     if begun.revision == row.revision:

@@ -284,12 +284,14 @@ class ControlLoop:
         )
         if isinstance(after.state, Finished):
             self.entries.pop(after.id, None)
-            self._put(after.id, lambda: self.context.attempt_service.retire(entry.row))
+            self._put(after.id, lambda: self.context.attempt_service.clean_up(entry.row))
         else:
             self.entries[after.id] = entry
         self.queue.know(entry)
         if change.decision is not None:
-            self._put(after.id, partial(self.context.attempt_service.keep, entry.row, change.decision))
+            self._put(
+                after.id, partial(self.context.attempt_service.save_decision, entry.row, change.decision)
+            )
         log.info("job.advanced", job_id=after.id, event_kind=event.kind, state=after.state.kind)
         self.changed()
         self._act_all(entry, change.commands)

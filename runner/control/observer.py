@@ -151,7 +151,7 @@ class Observer:
         for entry in self._lent():
             state = entry.row.job.state
             if isinstance(state, Running | Stopping):
-                self.context.attempt_service.tend(entry.row, state.attempt)
+                self.context.attempt_service.limit_log(entry.row, state.attempt)
         self._tended_s = now_s
 
     def _lent(self) -> list[TrackedJob]:

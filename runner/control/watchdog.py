@@ -72,7 +72,7 @@ class Watchdog:
     def _look_at(self, key: _Key, row: JobRow, state: Running) -> Probed:
         context, now = self.context, self.context.moment()
         row = as_started(context, row)
-        glance = context.attempt_service.glance(row, state.attempt)
+        glance = context.attempt_service.probe(row, state.attempt)
         heart = self._hearts.get(key)
         if heart is None:
             window = context.attempt_service.policy(row).policy.economics.rate_window

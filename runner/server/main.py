@@ -60,7 +60,8 @@ from runner.server.api import devices, rollouts, schedules, status
 from runner.server.api.application import application
 from runner.server.api.peer import PeerProtocol
 from runner.server.api.why import reason
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.attempts.prepare import AttemptConfig
+from runner.services.attempts.service import AttemptService
 from runner.services.jobs import JobService
 from runner.services.notifications import notifier
 

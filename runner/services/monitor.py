@@ -218,7 +218,7 @@ class UtilizationMonitor:
         highest = max(settings.below_percent, *settings.profiles.values(), 0.0) / 100
         if idle_alarm(spell, LoaderSetup(), highest, settings.window_s, on_devices=on_devices) is None:
             return None  # by any limit: nothing need be read of the disk
-        facts = self.service.attempt_service.glance(row, state.attempt).facts
+        facts = self.service.attempt_service.probe(row, state.attempt).facts
         below = settings.profiles.get(str(facts.get("effective.profile")), settings.below_percent) / 100
         status = self.service.queries.progress(row)
         setup = _setup(facts, {} if status is None else status.parts)

@@ -88,7 +88,7 @@ class HostAttempts(Attempts, Protocol):
     def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
         """Return a run directory at a path of its own, for a job that has no id yet."""
 
-    def dry_request(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
+    def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
         """Return what would be launched; nothing is made."""
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)

@@ -24,7 +24,7 @@ class PinnedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ExitFindings:
-    """What was found out about the end of an attempt."""
+    """The evidence about the end of an attempt."""
 
     ended: AttemptEnd
     pinned: PinnedPolicy
@@ -36,16 +36,16 @@ class ExitFindings:
 
 @dataclass(frozen=True, slots=True)
 class ProgressProbe:
-    """What one look at the directory of a running attempt shows."""
+    """The progress of a running attempt, as its run directory shows it."""
 
-    sign: ProgressReport | None = None  # what it said last; None: nothing that could be read
+    sign: ProgressReport | None = None  # its last heartbeat; None if none can be read
     facts: Facts = field(default_factory=dict)
     effective: str = ""  # digest of the spec as it really runs
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTerms:
-    """What a revision asks of the queue beside what an attempt takes."""
+    """What a revision requests of the queue, its resources apart."""
 
     team: str = ""
     priority_class: str = "normal"
@@ -56,45 +56,45 @@ class QueueTerms:
 
 
 class Attempts(Protocol):
-    """What the daemon asks others to do with a job: slow, blocking, in lanes of their own."""
+    """Work around an attempt that may block; the control loop does it on its work queues."""
 
     def needs(self, row: JobRow) -> ResourceRequest:
-        """Return what an attempt takes; does not block."""
+        """Return the resource request of a job; does not block."""
 
     def terms(self, row: JobRow) -> QueueTerms:
-        """Return what the job asks of the queue; does not block."""
+        """Return the queue terms of a job; does not block."""
 
     def prepare_image(self, row: JobRow) -> str:
         """Return the id of the job's image, building it if need be; may raise BuildFailed, Unavailable."""
 
-    def request(
+    def prepare_launch(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
     ) -> LaunchRequest:
-        """Return what to launch, with the attempt's directory made; may raise Unavailable, Refused."""
+        """Return the launch request, with the attempt's directory made; may raise Unavailable, Refused."""
 
-    def let_go(self, row: JobRow) -> None:
-        """Take back what was held for a launch alone; the next try holds it anew."""
+    def release_launch(self, row: JobRow) -> None:
+        """Release what is held for a launch only; the next try acquires it again."""
 
     def policy(self, row: JobRow) -> PinnedPolicy:
-        """Return the policy of a job; cheap, for it is asked for again and again."""
+        """Return the policy of a job; does not block."""
 
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
         """Return the evidence about an attempt that has ended."""
 
-    def glance(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
-        """Return what a running attempt shows of itself; asked every few seconds, on a thread of its own."""
+    def probe(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
+        """Return the progress of a running attempt; called every few seconds, on a thread of its own."""
 
-    def keep(self, row: JobRow, decision: DecisionRow) -> None:
-        """Leave a copy of a decision beside its attempt."""
+    def save_decision(self, row: JobRow, decision: DecisionRow) -> None:
+        """Write a copy of a decision beside its attempt."""
 
-    def tend(self, row: JobRow, attempt: Attempt) -> None:
-        """Look after an attempt that runs or has just ended: keep its log within the quota."""
+    def limit_log(self, row: JobRow, attempt: Attempt) -> None:
+        """Keep the log of an attempt that runs or has just ended within its quota."""
 
-    def retire(self, row: JobRow) -> None:
-        """Take back what a job must not keep once it has ended."""
+    def clean_up(self, row: JobRow) -> None:
+        """Remove what a job must not keep once it has ended."""
 
     def close(self) -> None:
-        """End what may take minutes: the daemon leaves."""
+        """Break off work that may take minutes: the daemon leaves."""
 
 
 @dataclass(frozen=True, slots=True)

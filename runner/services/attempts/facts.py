@@ -134,7 +134,7 @@ def _of_status(status: Status) -> dict[str, FactValue]:
     return facts
 
 
-def sign(status: Status | None) -> ProgressReport | None:
+def progress_report(status: Status | None) -> ProgressReport | None:
     """Return a heartbeat as the learner of silences takes it."""
     if status is None:
         return None
@@ -205,7 +205,7 @@ def _number(effective: Effective, switch: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
-def digest_of(spec: AttemptSpec, settings: Mapping[str, FactValue]) -> str:
+def digest_settings(spec: AttemptSpec, settings: Mapping[str, FactValue]) -> str:
     """Return what two attempts share only if they really ran alike: the spec without what counts attempts."""
     same = spec.model_copy(
         update={

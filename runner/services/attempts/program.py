@@ -15,7 +15,7 @@ from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.core.ports.executor import LaunchRequest
 
 
-def started(request: LaunchRequest, spec: AttemptSpec, *, in_container: bool) -> LaunchRequest:
+def apply_program(request: LaunchRequest, spec: AttemptSpec, *, in_container: bool) -> LaunchRequest:
     """Return the request with the program's own command, place and variables; others as they are."""
     plan = spec.workload
     if not isinstance(plan, Program):

@@ -74,7 +74,7 @@ class SubmissionService:
         dependencies.refuse_hopeless(submission, revisions, owner.name, context.store)
         revision = revisions[0]
         row, attempt = self.draft(owner, revision, "0"), Attempt(1, 1)
-        request = context.attempt_service.dry_request(row, attempt, "IMAGE")
+        request = context.attempt_service.preview_launch(row, attempt, "IMAGE")
         return {
             "job": json.loads(revision.model_dump_json()),
             "spec": context.attempt_service.spec_json(row, attempt),

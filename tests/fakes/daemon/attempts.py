@@ -1,4 +1,4 @@
-"""A workshop without images, files or programs."""
+"""The attempts of a host without images, files or programs."""
 
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -32,7 +32,7 @@ def steady() -> Policy:
 
 
 @dataclass
-class FakeWorkshop:
+class FakeAttempts:
     """Satisfies ``runner.core.ports.attempts.Attempts``."""
 
     instance: str
@@ -45,7 +45,7 @@ class FakeWorkshop:
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
     facts: dict[str, dict[str, FactValue]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
-    glances: dict[str, ProgressProbe | Exception] = field(default_factory=dict)
+    probes: dict[str, ProgressProbe | Exception] = field(default_factory=dict)
     retired: list[str] = field(default_factory=list)
     kept: list[DecisionRow] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class FakeWorkshop:
         self.build_queue += 1
         return f"img-{row.name}"
 
-    def request(
+    def prepare_launch(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
     ) -> LaunchRequest:
         return LaunchRequest(
@@ -79,7 +79,7 @@ class FakeWorkshop:
             devices=devices,
         )
 
-    def let_go(self, row: JobRow) -> None:
+    def release_launch(self, row: JobRow) -> None:
         """Nothing is held for a launch."""
 
     def policy(self, row: JobRow) -> PinnedPolicy:
@@ -107,23 +107,23 @@ class FakeWorkshop:
         }
         return ExitFindings(ended, self.policy(row), facts, () if step is None else (step,), "same")
 
-    def glance(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
+    def probe(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
         del attempt
         self._err()
-        glance = self.glances.get(row.job.id, ProgressProbe())
-        if isinstance(glance, Exception):
-            raise glance
-        return glance
+        found = self.probes.get(row.job.id, ProgressProbe())
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    def keep(self, row: JobRow, decision: DecisionRow) -> None:
+    def save_decision(self, row: JobRow, decision: DecisionRow) -> None:
         assert row.job.id == decision.job_id
         self.kept.append(decision)
 
-    def tend(self, row: JobRow, attempt: Attempt) -> None:
+    def limit_log(self, row: JobRow, attempt: Attempt) -> None:
         del row, attempt
         self._err()
 
-    def retire(self, row: JobRow) -> None:
+    def clean_up(self, row: JobRow) -> None:
         self.retired.append(row.job.id)
 
     def close(self) -> None:

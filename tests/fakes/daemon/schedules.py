@@ -19,7 +19,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.core.ports.store import JobRow
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import AttemptService
+from runner.services.attempts.service import AttemptService
 from runner.services.context import Caller
 from runner.services.schedules.service import ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger

@@ -13,7 +13,8 @@ from runner.control.loop import ControlLoop
 from runner.core.ports.clock import Clock
 from runner.core.ports.images import Images
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import AttemptConfig, AttemptService
+from runner.services.attempts.prepare import AttemptConfig
+from runner.services.attempts.service import AttemptService
 from runner.services.jobs import JobService
 
 USERS = HostUsers()

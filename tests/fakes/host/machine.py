@@ -18,7 +18,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.executor import Key
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
-from tests.fakes.daemon.attempts import FakeWorkshop
+from tests.fakes.daemon.attempts import FakeAttempts
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeExecutor, World
 from tests.fakes.engine.keyed_executor import ManualLanes
@@ -43,7 +43,7 @@ class Host:
         """Start a daemon over what is there; whatever the one before had not done is lost."""
         self.store = SqliteStore(self.path / "store.db")
         if not hasattr(self, "attempt_service"):
-            self.attempt_service = FakeWorkshop(self.store.instance)
+            self.attempt_service = FakeAttempts(self.store.instance)
         self.executor = FakeExecutor(self.store.instance, self.context)
         self.work_queue, self.build_queue = ManualLanes(), ManualLanes()
         parts = Parts(

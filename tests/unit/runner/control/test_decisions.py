@@ -27,7 +27,7 @@ from runner.core.ports.attempts import ExitFindings, PinnedPolicy
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.scheduler.snapshot import ResourceRequest
-from tests.fakes.daemon.attempts import FakeWorkshop, steady
+from tests.fakes.daemon.attempts import FakeAttempts, steady
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeExecutor
 from tests.fakes.engine.keyed_executor import ManualLanes
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def context(self) -> Context:
-        attempt_service = FakeWorkshop(
+        attempt_service = FakeAttempts(
             "i1", {"1": ResourceRequest(1, 1024, self.gpus, "nvidia" if self.gpus else None)}
         )
         return Context(
@@ -308,7 +308,7 @@ def test_a_refused_launch_is_tried_again_where_it_was_to_begin(
 # --- Revisions
 
 
-class Looking(FakeWorkshop):
+class Looking(FakeAttempts):
     """A workshop that remembers the revisions in which it looked into ends."""
 
     seen: ClassVar[list[str]] = []
@@ -371,7 +371,7 @@ def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
 def test_an_end_says_who_has_asked_for_the_signal_that_brought_it_about(
     case: Case, notes: tuple[str, ...], cause: str, message: str, told: str
 ) -> None:
-    class Signalled(FakeWorkshop):
+    class Signalled(FakeAttempts):
         def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
             found = super().examine(row, attempt, gone)
             return replace(found, ended=replace(found.ended, cause=cause, message=message))

@@ -39,7 +39,7 @@ class Site:
         """Let the attempt report."""
         self.step = self.step if step is None else step
         sign = ProgressReport(phase, self.step, written=self.host.clock.monotonic())
-        self.host.attempt_service.glances[self.job] = ProgressProbe(sign, {"phase": phase, **facts}, "spec")
+        self.host.attempt_service.probes[self.job] = ProgressProbe(sign, {"phase": phase, **facts}, "spec")
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
@@ -152,7 +152,7 @@ def test_advice_is_given_once_for_a_rule_and_an_attempt(site: Site) -> None:
     assert isinstance(running, Running)
     site.works(3)
     assert site.events("advised") == []  # it has no device
-    site.host.attempt_service.glances[site.job] = ProgressProbe(None, {"device.lost": True})
+    site.host.attempt_service.probes[site.job] = ProgressProbe(None, {"device.lost": True})
     site.look(5)
     [said] = site.events("advised")
     assert said.text.startswith("attempt 1: ")
@@ -160,7 +160,7 @@ def test_advice_is_given_once_for_a_rule_and_an_attempt(site: Site) -> None:
 
 
 def test_the_next_daemon_does_not_repeat_it(site: Site) -> None:
-    site.host.attempt_service.glances[site.job] = ProgressProbe(None, {"device.lost": True})
+    site.host.attempt_service.probes[site.job] = ProgressProbe(None, {"device.lost": True})
     site.look()
     site.host.boot()
     site.look(3)
@@ -253,7 +253,7 @@ def test_an_attempt_that_cannot_be_looked_at_does_not_hide_the_others(host: Host
     seen: list[Probed] = []
     host.daemon._watcher.report = seen.append
     for mistake in (Unavailable("no disk"), ValueError("a bug")):
-        host.attempt_service.glances[site.job] = mistake
+        host.attempt_service.probes[site.job] = mistake
         host.daemon._watcher.look()
     assert [each.job_id for each in seen] == [other, other]
     assert site.state == "running"
@@ -272,7 +272,7 @@ def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> Non
 def test_what_cannot_be_recorded_is_found_again_at_the_next_look(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.host.attempt_service.glances[site.job] = ProgressProbe(None, {"device.lost": True})
+    site.host.attempt_service.probes[site.job] = ProgressProbe(None, {"device.lost": True})
 
     def full(*_: object) -> None:
         raise Unavailable("no space left")

@@ -14,7 +14,7 @@ from runner.core.policy.heartbeat import ProgressReport
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
-from runner.services.attempts.prepare import AttemptService
+from runner.services.attempts.service import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
@@ -41,7 +41,7 @@ class Site:
             Job("1", Preparing(clock.now())), "job", ME, clock.now(), 50, revision.model_dump_json()
         )
         self.shop.directory(self.row).create()
-        self.shop.request(self.row, FIRST, "none", ())
+        self.shop.prepare_launch(self.row, FIRST, "none", ())
         self.paths = self.shop.paths(self.row, 1, 1)
 
 
@@ -51,7 +51,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_before_the_first_heartbeat_there_is_no_sign(site: Site) -> None:
-    glance = site.shop.glance(site.row, FIRST)
+    glance = site.shop.probe(site.row, FIRST)
     assert glance.sign is None
     assert "phase" not in glance.facts
     assert (glance.facts["checkpoint.present"], glance.facts["checkpoint.on_demand"]) == (False, True)
@@ -62,7 +62,7 @@ def test_a_heartbeat_is_a_sign_and_facts(site: Site) -> None:
         phase=Phase.TRAIN, time=17.0, step=30, total_steps=60, data_wait=0.25, items=240, resumed_from=10
     )
     site.paths.status.write_text(dump(status))
-    glance = site.shop.glance(site.row, FIRST)
+    glance = site.shop.probe(site.row, FIRST)
     assert glance.sign == ProgressReport("train", 30, 17.0, 240, 10)
     found = {
         name: glance.facts[name]
@@ -77,24 +77,24 @@ def test_a_heartbeat_is_a_sign_and_facts(site: Site) -> None:
 
 
 def test_what_took_effect_is_known_and_makes_another_spec(site: Site) -> None:
-    before = site.shop.glance(site.row, FIRST)
+    before = site.shop.probe(site.row, FIRST)
     effective = Effective(
         device="cpu", device_name="x", precision="bf16", threads=1, micro_batch=7, accumulation=1
     )
     site.paths.effective.write_text(dump(effective))
-    after = site.shop.glance(site.row, FIRST)
+    after = site.shop.probe(site.row, FIRST)
     assert (after.facts["effective.micro_batch"], after.facts["effective.precision"]) == (7, "bf16")
     assert after.effective != before.effective
 
 
 def test_nobody_knows_whether_a_program_of_its_own_saves_when_it_is_asked(tmp_path: Path) -> None:
     own = Site(tmp_path, OWN)
-    assert "checkpoint.on_demand" not in own.shop.glance(own.row, FIRST).facts
+    assert "checkpoint.on_demand" not in own.shop.probe(own.row, FIRST).facts
 
 
 def test_a_checkpoint_without_a_manifest_is_not_taken_for_one(site: Site) -> None:
     (site.paths.lineage_dir / "step-00000005").mkdir()
-    facts = site.shop.glance(site.row, FIRST).facts
+    facts = site.shop.probe(site.row, FIRST).facts
     assert (facts["checkpoint.present"], facts["checkpoint.valid"]) == (True, False)
 
 

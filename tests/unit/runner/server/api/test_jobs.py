@@ -26,7 +26,7 @@ from runner.core.ports.devices import Device, Vitals
 from runner.files.settings.model import Settings
 from runner.server.api.application import MAX_BODY_BYTES, application
 from runner.server.api.peer import Peer, peer_of
-from runner.services.attempts.prepare import AttemptService
+from runner.services.attempts.service import AttemptService
 from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, Program, World
 from tests.fakes.engine.images import FakeImages

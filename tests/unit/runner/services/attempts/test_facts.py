@@ -41,7 +41,7 @@ from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
 from runner.services.attempts import facts as exit_facts
-from runner.services.attempts.prepare import AttemptService
+from runner.services.attempts.service import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
@@ -443,7 +443,9 @@ def test_the_digest_does_not_count_attempts() -> None:
     spec = AttemptSpec(job_id="1", attempt=1, lineage=1, workload=CausalLm(data="/data/workload"))
     later = spec.model_copy(update={"attempt": 5, "lineage": 2, "resume_step": 40, "job_id": "2"})
     other = spec.model_copy(update={"seed": 1})
-    digests = [exit_facts.digest_of(each, {"effective.micro_batch": 4}) for each in (spec, later, other)]
+    digests = [
+        exit_facts.digest_settings(each, {"effective.micro_batch": 4}) for each in (spec, later, other)
+    ]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -454,6 +456,6 @@ def test_the_policy_of_a_job_comes_with_the_findings(made: Made) -> None:
 
 
 def test_a_decision_is_left_beside_the_attempt(place: Place) -> None:
-    place.attempt_service.keep(place.row, DecisionRow("1", 1, "exit", NOW, '{"record": 1}'))
+    place.attempt_service.save_decision(place.row, DecisionRow("1", 1, "exit", NOW, '{"record": 1}'))
     beside = place.paths.attempt_dir.with_name("1.exit.json")
     assert json.loads(beside.read_text()) == {"record": 1}

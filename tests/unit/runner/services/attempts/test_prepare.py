@@ -13,7 +13,7 @@ from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
-from runner.services.attempts.prepare import AttemptService
+from runner.services.attempts.service import AttemptService
 from runner.services.submission.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
@@ -62,5 +62,5 @@ def test_processes_need_no_image_and_no_engine_is_asked(tmp_path: Path) -> None:
 
 def test_a_job_that_has_ended_waits_for_no_image(tmp_path: Path) -> None:
     images = FakeImages()
-    attempt_service(tmp_path, images).retire(row("auto"))
+    attempt_service(tmp_path, images).clean_up(row("auto"))
     assert images.left == ["1"]

@@ -12,7 +12,7 @@ from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.launch import entry_script
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
-from runner.services.attempts.program import started, variables
+from runner.services.attempts.program import apply_program, variables
 
 
 def request() -> LaunchRequest:
@@ -34,25 +34,25 @@ def spec(**fields: object) -> AttemptSpec:
     return AttemptSpec.model_validate({**known, **fields})
 
 
-def test_the_built_in_workloads_are_started_as_before() -> None:
-    assert started(request(), spec(workload=CausalLm(data="stdlib")), in_container=True) == request()
+def test_the_built_in_workloads_are_apply_program_as_before() -> None:
+    assert apply_program(request(), spec(workload=CausalLm(data="stdlib")), in_container=True) == request()
 
 
 def test_a_program_is_its_own_command_in_its_own_code() -> None:
     plan = Program(command=("python", "train.py"), code="/code")
-    made = started(request(), spec(workload=plan), in_container=True)
+    made = apply_program(request(), spec(workload=plan), in_container=True)
     assert made.argv == ("python", "train.py")
     assert str(made.directory) == "/code"
     assert (made.image, made.owner, made.log) == (request().image, request().owner, request().log)
 
 
 def test_a_program_without_code_starts_in_the_run_directory() -> None:
-    assert started(request(), spec(), in_container=True).directory is None
+    assert apply_program(request(), spec(), in_container=True).directory is None
 
 
 @pytest.mark.parametrize(("in_container", "root"), [(True, "/job"), (False, "/state/jobs/j-1")])
 def test_paths_are_as_the_program_sees_them(*, in_container: bool, root: str) -> None:
-    environment = started(request(), spec(), in_container=in_container).environment
+    environment = apply_program(request(), spec(), in_container=in_container).environment
     assert environment["RUNNER_JOB_DIR"] == root
     assert environment["RUNNER_ATTEMPT_DIR"] == f"{root}/attempts/2"
     assert environment["RUNNER_CHECKPOINT_DIR"] == f"{root}/lineages/3"
@@ -60,9 +60,9 @@ def test_paths_are_as_the_program_sees_them(*, in_container: bool, root: str) ->
 
 
 def test_as_a_process_python_is_the_one_that_has_jobs() -> None:
-    path = started(request(), spec(), in_container=False).environment["PATH"]
+    path = apply_program(request(), spec(), in_container=False).environment["PATH"]
     assert path.split(os.pathsep)[0] == str(Path(sys.executable).parent)
-    assert "PATH" not in started(request(), spec(), in_container=True).environment
+    assert "PATH" not in apply_program(request(), spec(), in_container=True).environment
 
 
 def test_what_is_not_so_is_not_there() -> None:

@@ -6,7 +6,7 @@ from jobs.contract import AttemptSpec
 from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device
 from runner.files.job.load import parse_job
-from runner.services.attempts.prepare import within_part
+from runner.services.attempts.prepare import limit_device_memory
 from runner.services.submission.revision import Revision
 
 GIB = 1024**3
@@ -22,12 +22,12 @@ def spec(profile: str = "{}") -> AttemptSpec:
 
 
 def test_a_job_on_a_shared_device_is_told_its_part() -> None:
-    assert within_part(spec(), 6 * GIB, [SHARED]).profile.memory_fraction == 0.25
+    assert limit_device_memory(spec(), 6 * GIB, [SHARED]).profile.memory_fraction == 0.25
 
 
 def test_of_several_devices_the_smallest_counts() -> None:
     small = Device("GPU-b", "nvidia", "T4", 12 * GIB, kind="shared")
-    assert within_part(spec(), 6 * GIB, [SHARED, small]).profile.memory_fraction == 0.5
+    assert limit_device_memory(spec(), 6 * GIB, [SHARED, small]).profile.memory_fraction == 0.5
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,14 @@ def test_of_several_devices_the_smallest_counts() -> None:
 )
 def test_everybody_else_is_told_nothing_new(part: int | None, device: Device) -> None:
     told = spec()
-    assert within_part(told, part, [device]) is told
+    assert limit_device_memory(told, part, [device]) is told
 
 
 def test_a_smaller_share_of_its_own_profile_stays() -> None:
-    assert within_part(spec("{memory_fraction: 0.1}"), 6 * GIB, [SHARED]).profile.memory_fraction == 0.1
+    assert (
+        limit_device_memory(spec("{memory_fraction: 0.1}"), 6 * GIB, [SHARED]).profile.memory_fraction == 0.1
+    )
 
 
 def test_no_share_is_more_than_all() -> None:
-    assert within_part(spec(), 60 * GIB, [SHARED]).profile.memory_fraction == 1.0
+    assert limit_device_memory(spec(), 60 * GIB, [SHARED]).profile.memory_fraction == 1.0

@@ -1,0 +1,143 @@
+"""Examining an attempt: the evidence of its end, and the progress of one that runs.
+
+What the program wrote is read from its run directory and is not trusted; checkpoints are verified.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from jobs.contract import AttemptSpec, Program, RunPaths
+from runner.base.units import format_size
+from runner.core.job.attempt import Attempt, AttemptEnd
+from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
+from runner.core.job.states import State, Stopping
+from runner.core.policy.adjustments import Overrides
+from runner.core.policy.catalog import validate_facts
+from runner.core.policy.facts import DecisionPoint, FactValue
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, SavedCheckpoints
+from runner.core.ports.executor import Gone
+from runner.services.attempts import facts as attempt_facts
+from runner.services.ports import RunDirectory
+from runner.services.submission.revision import Revision
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedAttempt:
+    """An attempt with its revision, its spec and its run directory."""
+
+    attempt: Attempt
+    revision: Revision
+    spec: AttemptSpec
+    directory: RunDirectory
+
+    @property
+    def paths(self) -> RunPaths:
+        """The paths of the attempt."""
+        return self.directory.paths(self.attempt.number, self.attempt.lineage)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the workload is a program of the user's own."""
+        return isinstance(self.revision.job.workload, Program)
+
+
+def examine_exit(
+    run: ExaminedAttempt, state: State, gone: Gone, pinned: PinnedPolicy, now: datetime
+) -> ExitFindings:
+    """Return the evidence about an attempt that has ended, in a job of a state and a policy."""
+    attempt, revision = run.attempt, run.revision
+    reports, saved = _read_reports(run.directory, run.paths), run.directory.saved(run.paths)
+    evidence = replace(
+        _evidence(gone, reports, reports_expected=not run.is_program),
+        has_checkpoint=saved.attempt == attempt.number,
+        memory_limit=format_size(revision.job.resources.memory),
+        stop_requested=_was_stop_requested(state, gone),
+    )
+    end = _attempt_end(gone, evidence, saved)
+    settings = attempt_facts.of_settings(run.spec, revision.profile_name(attempt.turned), reports.effective)
+    facts: dict[str, FactValue] = {
+        **attempt_facts.of_end(gone, end, evidence, reports),
+        **attempt_facts.of_progress(reports),
+        **attempt_facts.of_checkpoints(saved, attempt, now),
+        **settings,
+        "turnable": not run.is_program or reports.effective is not None or _has_overrides(attempt),
+    }
+    checked = validate_facts(facts, DecisionPoint.EXIT)
+    effective = {name: value for name, value in checked.items() if name in settings}
+    return ExitFindings(
+        end,
+        pinned,
+        checked,
+        saved.steps,
+        attempt_facts.digest_settings(run.spec, effective),
+        reports.result.step if reports.result and end.cause == "non_finite" else None,
+    )
+
+
+def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
+    """Return the progress of a running attempt.
+
+    It is called every few seconds, so the sizes of checkpoints are compared with the manifest, and not their
+    content.
+    """
+    directory, paths = run.directory, run.paths
+    reports = attempt_facts.AttemptReports(directory.status(paths), effective=directory.effective(paths))
+    profile = run.revision.profile_name(run.attempt.turned)
+    settings = attempt_facts.of_settings(run.spec, profile, reports.effective)
+    facts = {
+        **attempt_facts.of_progress(reports),
+        **attempt_facts.of_checkpoints(directory.saved(paths, sure=0), run.attempt, now),
+        **settings,
+    }
+    if not run.is_program:
+        facts["checkpoint.on_demand"] = True
+    checked = validate_facts(facts, DecisionPoint.WATCH)
+    effective = {name: value for name, value in checked.items() if name in settings}
+    report = attempt_facts.progress_report(reports.status)
+    return ProgressProbe(report, checked, attempt_facts.digest_settings(run.spec, effective))
+
+
+def _read_reports(directory: RunDirectory, paths: RunPaths) -> attempt_facts.AttemptReports:
+    written = directory.there(paths)
+    return attempt_facts.AttemptReports(
+        directory.status(paths) if paths.STATUS in written else None,
+        directory.result(paths) if paths.RESULT in written else None,
+        directory.effective(paths) if paths.EFFECTIVE in written else None,
+        directory.rates(paths) if paths.METRICS in written else (),
+        directory.tail(paths.log, attempt_facts.LOG_TAIL_BYTES),
+    )
+
+
+def _has_overrides(attempt: Attempt) -> bool:
+    """Return whether policy adjustments have overridden more than the choice of devices."""
+    return attempt.turned != Overrides(avoid=attempt.turned.avoid)
+
+
+def _was_stop_requested(state: State, gone: Gone) -> bool:
+    """Return whether an attempt was told to stop before it ended."""
+    return isinstance(state, Stopping) and (gone.at is None or gone.at >= state.since)
+
+
+def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expected: bool) -> Evidence:
+    result = reports.result
+    return Evidence(
+        exit_code=gone.exit_code,
+        oom_seen=gone.oom_seen,
+        engine_error=gone.error,
+        result_cause=None if result is None else str(result.cause),
+        result_message="" if result is None else result.message,
+        writes_result=reports_expected,
+    )
+
+
+def _attempt_end(gone: Gone, evidence: Evidence, saved: SavedCheckpoints) -> AttemptEnd:
+    cause, message = explain_exit(evidence)
+    return AttemptEnd(
+        exit_code=gone.exit_code,
+        cause=cause,
+        message=" ".join(message.split())[:500],
+        oom_seen=gone.oom_seen,
+        completed=is_complete(evidence),
+        checkpoint_step=saved.newest,
+        checkpoints_rejected=saved.rejected,
+    )

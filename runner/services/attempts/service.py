@@ -1,0 +1,170 @@
+"""The attempts of this host, as the control loop and the other services know them.
+
+It joins the revision, the run directory and the images, so that the control loop knows none of them.
+"""
+
+import json
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from jobs.contract import Program, RunPaths
+from runner.core.job.attempt import Attempt
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
+from runner.core.ports.devices import Device
+from runner.core.ports.executor import Gone, LaunchRequest
+from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.ports.users import Owner
+from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
+from runner.files.job.model import Retry
+from runner.files.policy import of_job
+from runner.services.attempts.examine import ExaminedAttempt, examine_exit, probe_progress
+from runner.services.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
+from runner.services.ports import OpenRunDirectory, RunDirectory
+from runner.services.submission.revision import parse_revision
+
+LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning of a log, the rest for its end
+
+
+@lru_cache(maxsize=8192)
+def _needs(text: str) -> ResourceRequest:
+    """Return the resource request of a revision; the loop often asks for it, for each waiting job."""
+    return parse_revision(text).needs()
+
+
+@lru_cache(maxsize=8192)
+def _terms(text: str) -> QueueTerms:
+    """Return the queue terms of a revision."""
+    revision = parse_revision(text)
+    queue, sweep = revision.job.queue, revision.sweep
+    saves = not isinstance(revision.job.workload, Program) and revision.job.checkpoint.on_stop
+    return QueueTerms(
+        team=revision.team,
+        priority_class=queue.priority_class,
+        not_before=queue.not_before,
+        after=tuple(Dependency(job_id, condition) for job_id, condition in revision.after),
+        sweep=None if sweep is None else JobArray(sweep.id, sweep.at_a_time),
+        saves_when_asked=bool(saves),
+    )
+
+
+@lru_cache(maxsize=512)
+def _directory(open_directory: OpenRunDirectory, root: Path, owner: Owner) -> RunDirectory:
+    """Return the run directory of a job; it stays the same until the job has ended."""
+    return open_directory(root, owner)
+
+
+@lru_cache(maxsize=512)
+def _pinned_policy(text: str | None, retry: Retry, wall: timedelta | None) -> PinnedPolicy:
+    """Return a policy with its digest; this takes a millisecond, and most jobs share a few policies."""
+    policy = of_job.tighten_policy(of_job.deserialize_policy(text), retry, wall)
+    return PinnedPolicy(policy, of_job.describe_digest(text, policy))
+
+
+class AttemptService:
+    """Satisfies ``runner.core.ports.attempts.Attempts`` and ``runner.services.ports.HostAttempts``."""
+
+    def __init__(self, config: AttemptConfig) -> None:
+        self._config = config
+        self._launches = LaunchPreparer(config)
+
+    # --- run directories
+
+    def directory(self, row: JobRow) -> RunDirectory:
+        """Return the run directory of a job."""
+        return _directory(self._config.open_directory, self._config.jobs_dir / row.job.id, row.owner)
+
+    def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
+        """Return a run directory at a path of its own, for a job that has no id yet."""
+        return self._config.open_directory(root, owner)
+
+    def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
+        """Return the paths of one attempt."""
+        return self.directory(row).paths(attempt, lineage)
+
+    def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
+        """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
+        directory = self.directory(row)
+        return directory.tail(directory.paths(attempt, lineage).metrics, limit)
+
+    # --- what a revision says; cached, and does not block
+
+    @staticmethod
+    def needs(row: JobRow) -> ResourceRequest:
+        """Return the resource request of a job."""
+        return _needs(row.revision)
+
+    @staticmethod
+    def terms(row: JobRow) -> QueueTerms:
+        """Return the queue terms of a job."""
+        return _terms(row.revision)
+
+    @staticmethod
+    def policy(row: JobRow) -> PinnedPolicy:
+        """Return the policy of a job."""
+        revision = parse_revision(row.revision)
+        return _pinned_policy(revision.policy, revision.job.retry, revision.job.resources.time_limit)
+
+    # --- before a launch
+
+    def prepare_image(self, row: JobRow) -> str:
+        """Return the id of the job's image, which is built if need be."""
+        return self._launches.prepare_image(row, self.directory(row))
+
+    def prepare_launch(
+        self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
+    ) -> LaunchRequest:
+        """Return the launch request of an attempt, whose directory is made."""
+        return self._launches.prepare(row, attempt, self.directory(row), image, devices)
+
+    def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
+        """Return what would be launched; nothing is made."""
+        return self._launches.preview(row, attempt, self.directory(row), image)
+
+    def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
+        """Return the spec of an attempt as JSON values."""
+        spec = attempt_spec(row.revision, row.job.id, attempt, self._config.in_container)
+        return json.loads(spec.model_dump_json())
+
+    def release_launch(self, row: JobRow) -> None:
+        """Unpin the mount sources of a job; a container that runs keeps them."""
+        self._launches.release(f"{row.job.id}-")
+
+    def sweep(self) -> None:
+        """Unpin the mount sources of an earlier daemon that was killed during a launch."""
+        self._launches.release("")
+
+    # --- while an attempt runs, and when it has ended
+
+    def probe(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
+        """Return the progress of a running attempt."""
+        return probe_progress(self._examined(row, attempt), self._config.clock.now())
+
+    def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
+        """Return the evidence about an attempt that has ended."""
+        run, now = self._examined(row, attempt), self._config.clock.now()
+        return examine_exit(run, row.job.state, gone, self.policy(row), now)
+
+    def _examined(self, row: JobRow, attempt: Attempt) -> ExaminedAttempt:
+        spec = attempt_spec(row.revision, row.job.id, attempt, self._config.in_container)
+        return ExaminedAttempt(attempt, parse_revision(row.revision), spec, self.directory(row))
+
+    def save_decision(self, row: JobRow, decision: DecisionRow) -> None:
+        """Write a copy of a decision beside its attempt."""
+        self.directory(row).keep(decision.attempt, f"{decision.moment}.json", decision.body + "\n")
+
+    def limit_log(self, row: JobRow, attempt: Attempt) -> None:
+        """Keep the log of an attempt within its quota: now and then while it runs, and once it has ended."""
+        quota, directory = self._config.log_quota_bytes, self.directory(row)
+        paths = directory.paths(attempt.number, attempt.lineage)
+        directory.limit_log(paths, quota, quota // LOG_HEAD_SHARE, quota // 2)
+
+    def clean_up(self, row: JobRow) -> None:
+        """Leave the queue for an image, and remove the secrets, of a job that has ended."""
+        self._config.images.leave(row.job.id)
+        self.directory(row).forget_secrets()
+
+    def close(self) -> None:
+        """Break off image builds, so that the daemon can leave; the next daemon starts them again."""
+        self._config.images.close()

@@ -32,7 +32,7 @@ def test_numbers_of_the_rules_are_the_real_ones() -> None:
     assert f"half-life *h* ({rules.half_life_s / DAY_S:g} days)" in TEXT
     assert f"counts as {rules.cpu_weight:g} devices" in TEXT
     assert f"has a reservation, up to {rules.reservations};" in TEXT
-    assert f"only the {rules.overdue_per_owner} oldest jobs can be overdue" in TEXT
+    assert f"At most {rules.overdue_per_owner} jobs per owner can be overdue at once" in TEXT
     assert f"the hurdle is {rules.preemption.min_gain:g}" in TEXT
     assert f"younger than {rules.preemption.min_runtime_s / 60:g} minutes" in TEXT
 

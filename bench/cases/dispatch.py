@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock
@@ -33,12 +34,13 @@ from runner.adapters.sqlite.store import SqliteStore
 from runner.base import logging as logs
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity, Context
-from runner.control.loop import ControlLoop
+from runner.control.controller import Controller
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Observation
 from runner.core.ports.images import BuildFailed
-from runner.core.ports.store import JobRow
+from runner.core.ports.store import JobRow, SimilarBy, UsageRecord
+from runner.core.scheduler.snapshot import SchedulableDevice
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
 from runner.files.policy import of_job
@@ -169,12 +171,39 @@ class NoImages:
         """Nothing is built."""
 
 
+class NoHistory:
+    """The usage history of a machine that has run nothing yet."""
+
+    def since(self, at: datetime) -> tuple[UsageRecord, ...]:
+        del at
+        return ()
+
+    def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
+        del owner, alike, which
+        return ()
+
+
+class NoDevices:
+    """The inventory of a machine without devices."""
+
+    def schedulable(self, holders: Mapping[str, str]) -> tuple[SchedulableDevice, ...]:
+        del holders
+        return ()
+
+    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
+        del devices, since
+        return {}
+
+    def unfit(self) -> Mapping[str, str]:
+        return {}
+
+
 @dataclass(slots=True)
 class InProcessDaemon:
     """A daemon in this process, with nothing between it and whoever submits."""
 
     directory: Path
-    daemon: ControlLoop
+    daemon: Controller
     executor: InstantExecutor
     ended: Flag
     ids: Iterator[int]
@@ -183,7 +212,9 @@ class InProcessDaemon:
         now = self.daemon.context.clock.now()
         job = Job(str(next(self.ids)), Preparing(now))
         row = JobRow(job, name, OWNER, now, 50, make_revision(name, cpus, self.directory))
-        self.daemon.ask(lambda: self.daemon.submit_all((row,), (f"submitted by {OWNER.name}: {name}",)))
+        self.daemon.run_exclusively(
+            lambda: self.daemon.submit((row,), (f"submitted by {OWNER.name}: {name}",))
+        )
 
     def await_state(self, state: type[Running | Queued], count: int) -> None:
         """Return when so many jobs are in a state.
@@ -193,7 +224,7 @@ class InProcessDaemon:
         """
 
         def there() -> bool:
-            states = [entry.row.job.state for entry in list(self.daemon.entries.values())]
+            states = [entry.row.job.state for entry in list(self.daemon.tracked_jobs.values())]
             return sum(isinstance(each, state) for each in states) == count
 
         interleave.wait_for(f"{count} jobs {state.__name__.lower()}", there, LIMIT_S, 0.02)
@@ -205,7 +236,7 @@ class InProcessDaemon:
             CannotMeasure: it does not come.
         """
         if not self.ended.wait(LIMIT_S):
-            raise CannotMeasure(f"{len(self.daemon.entries)} jobs have not ended after {LIMIT_S:.0f} s")
+            raise CannotMeasure(f"{len(self.daemon.tracked_jobs)} jobs have not ended after {LIMIT_S:.0f} s")
 
 
 @contextmanager
@@ -216,9 +247,10 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
                            allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock,
                            users=HostUsers(), open_directory=HostRunDirectory)  # fmt: skip
     context = Context(store, executor, AttemptService(config), clock, Capacity(float(SLOTS), 1024**4),
-                  work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES))  # fmt: skip
-    daemon, ended = ControlLoop(context), Flag()
-    daemon.changed = lambda: None if daemon.entries else ended.set()
+                  work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES),
+                  past=NoHistory(), inventory=NoDevices())  # fmt: skip
+    daemon, ended = Controller(context), Flag()
+    daemon.changed = lambda: None if daemon.tracked_jobs else ended.set()
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does, and the next
     gc.freeze()

@@ -44,7 +44,7 @@ class KeyedExecutor:
         self._closed = Event()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
         """Begin what is put in the block at its end: whoever puts it there is not kept from it by that."""
         held: list[str] = []
         with self._lock:

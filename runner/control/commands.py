@@ -1,8 +1,7 @@
-"""The acting half of the daemon: what each command means to the world.
+"""What each command of a job does to the executor and to images.
 
-Called in lanes, where it may block; it knows nothing of the loop, and answers with the event
-that the command brought about, if it brought any about by itself.  An engine that does not
-answer is ``Unavailable`` and no event.
+``execute`` runs on a worker, where it may block.  It knows nothing of the loop, and returns the event that
+the command brought about, if there is one.  An engine that does not answer is ``Unavailable``, and no event.
 """
 
 from signal import SIGKILL, SIGTERM
@@ -17,8 +16,10 @@ from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 
 
-def execute(context: Context, row: JobRow, command: Command, imageless: int) -> Event | LaunchRefusal | None:
-    """Return what came of a command; ``imageless`` launches before it did not find the image.
+def execute(
+    context: Context, row: JobRow, command: Command, image_misses: int
+) -> Event | LaunchRefusal | None:
+    """Return the result of a command; ``image_misses`` launches before it did not find the image.
 
     Raises:
         Unavailable: nothing is known; give the command again.
@@ -27,7 +28,7 @@ def execute(context: Context, row: JobRow, command: Command, imageless: int) -> 
         case PrepareImage():
             return _prepare(context, row)
         case Launch():
-            return _launch(context, row, command, imageless)
+            return _launch(context, row, command, image_misses)
         case Terminate(number):
             context.executor.signal(context.key(row.job.id, number), SIGTERM)
         case Kill(number):
@@ -45,14 +46,14 @@ def _prepare(context: Context, row: JobRow) -> Event:
     return ImageReady(context.clock.now(), image)
 
 
-def _launch(context: Context, row: JobRow, command: Launch, imageless: int) -> Event | LaunchRefusal:
+def _launch(context: Context, row: JobRow, command: Launch, image_misses: int) -> Event | LaunchRefusal:
     devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
         context.executor.launch(
             context.attempt_service.prepare_launch(row, command.attempt, command.image, devices)
         )
     except ImageGone:
-        return _imageless(context, row, command, imageless)
+        return _image_gone(context, row, command, image_misses)
     except (LaunchRefused, Refused, UsageError) as error:
         return _refused(context, row, command, str(error))
     finally:
@@ -65,9 +66,9 @@ def _refused(context: Context, row: JobRow, command: Launch, why: str) -> Launch
     return LaunchRefusal(row.job.id, command.attempt.number, context.clock.now(), why, policy)
 
 
-def _imageless(context: Context, row: JobRow, command: Launch, before: int) -> Event | LaunchRefusal:
+def _image_gone(context: Context, row: JobRow, command: Launch, misses: int) -> Event | LaunchRefusal:
     """Prepare a missing image again, once: one that is missing again will not appear by itself."""
-    if before == 0:
+    if misses == 0:
         return ImageMissing(context.clock.now())
     why = f"image {command.image}: is not in the engine, although it was prepared"
     return _refused(context, row, command, why)

@@ -1,15 +1,16 @@
-"""What the daemon is given and what reaches it: its parts, the messages on its queue, a job as it holds it.
+"""What the control loop is made with, and a job as it is tracked.
 
-Values and Protocols alone, so that whoever observes, decides or acts agrees on them without
-knowing the others.
+Values and protocols alone, so that the modules that observe, decide and execute agree on them without
+knowing each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from runner.core.job.states import Allocated
 from runner.core.policy.heartbeat import FLOOR_S
 from runner.core.ports.attempts import Attempts
 from runner.core.ports.clock import Clock
@@ -22,35 +23,35 @@ from runner.core.scheduler.snapshot import Maintenance
 
 
 class KeyedWork(Protocol):
-    """Work for other threads: in order per key, side by side between keys."""
+    """Work for other threads: in order per key, concurrently between keys."""
 
     def put(self, key: str, work: Callable[[], None]) -> None: ...
 
     def busy(self, key: str) -> bool: ...
 
-    def together(self) -> AbstractContextManager[None]: ...
+    def batch(self) -> AbstractContextManager[None]: ...
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What this daemon lends."""
+    """What this daemon allocates to jobs."""
 
     cpus: float
     memory_bytes: int
-    devices: Sequence[Device] = ()  # as they are whenever somebody looks
+    devices: Sequence[Device] = ()  # as they are now; they come and go
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """One moment by both clocks: the time of day, which may be set, and the one that only goes on."""
+    """One moment by both clocks: the time of day, which may be set, and the monotonic one."""
 
     at: datetime
     monotonic: float
 
     def later(self, monotonic: float) -> datetime:
-        """Return the time of day at ``monotonic``, as if nobody had set the clock since this moment."""
+        """Return the time of day at ``monotonic``, as if the clock had not been set since this moment."""
         return self.at + timedelta(seconds=monotonic - self.monotonic)
 
 
@@ -60,20 +61,20 @@ class SiteConfig:
 
     rules: SchedulerConfig = field(default_factory=SchedulerConfig)
     maintenance: tuple[Maintenance, ...] = ()
-    utc_offset_s: Callable[[datetime], float] = lambda _now: 0.0  # of the clock on the wall, for words
+    utc_offset_s: Callable[[datetime], float] = lambda _now: 0.0  # of local time, for messages
     host: str = "this host"
 
 
-class InventoryView(Protocol):
-    """The devices as the queue sees them."""
+class InventoryView(Vitals, Protocol):
+    """The devices as the scheduler sees them, and how they are."""
 
-    def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
-        """Return all devices with their states; ``lent`` says which jobs hold which."""
+    def schedulable(self, holders: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
+        """Return all devices with their states; ``holders`` are the ids of jobs by UUID, with commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of the daemon, made elsewhere."""
+    """The parts that the control loop works with; ``server.main`` makes them."""
 
     store: Store
     executor: Executor
@@ -81,33 +82,41 @@ class Context:
     clock: Clock
     capacity: Capacity
     work_queue: KeyedWork
-    build_queue: KeyedWork  # of their own: whoever waits for an image must not keep launches waiting
+    build_queue: KeyedWork  # separate: a build that takes minutes must not delay launches
+    past: UsageHistory
+    inventory: InventoryView
     observe_every_s: float = 1.0
-    boot: str | None = None  # names the time since this machine was started last
-    vitals: Vitals | None = None  # None: nobody looks at the devices
+    boot: str | None = None  # id of the host's present boot
     watch_every_s: float = 5.0
     site: SiteConfig = field(default_factory=SiteConfig)
-    past: UsageHistory | None = None  # None: nothing is remembered
-    inventory: InventoryView | None = None  # None: devices are fit or they are not
-    silence_floor_s: float = FLOOR_S  # no silence shorter than this is held against an attempt
+    silence_floor_s: float = FLOOR_S  # the watchdog holds no shorter silence against an attempt
 
     def moment(self) -> Instant:
-        """Return this moment."""
+        """Return the present moment by both clocks."""
         return Instant(self.clock.now(), self.clock.monotonic())
 
     def key(self, job_id: str, attempt: int) -> Key:
-        """Return what names an attempt in all the world."""
+        """Return the key that names an attempt to the executor."""
         return Key(self.store.instance, job_id, attempt)
 
 
 @dataclass(slots=True)
 class TrackedJob:
-    """A job that is not finished, with what only this process knows about it."""
+    """An unfinished job, with what only this process knows about it."""
 
     row: JobRow
     since: Instant  # when this process came to know of the present state
-    why: str = ""
-    misses: int = 0
-    examined: int = 0  # attempt whose end is being looked into
-    imageless: int = 0  # launches in a row that did not find the image
+    why: str = ""  # what the job waits for outside of the queue; empty: for nothing
+    misses: int = 0  # observations in a row that did not show its attempt
+    examined: int = 0  # attempt whose exit is being examined
+    image_misses: int = 0  # launches in a row that did not find the image
     advised: tuple[int, frozenset[str]] | None = None  # attempt, and the rules whose advice was passed on
+
+
+def as_started(context: Context, row: JobRow) -> JobRow:
+    """Return a job in the revision that its attempt began with: the next one may have another."""
+    state = row.job.state
+    if isinstance(state, Allocated) and state.attempt.revision != row.job.revision:
+        text = context.store.revision(row.job.id, state.attempt.revision)
+        return row if text is None else replace(row, revision=text)
+    return row

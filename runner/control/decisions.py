@@ -1,7 +1,7 @@
-"""Asking the policy what follows from an end, and making its answer concrete.
+"""Deciding by policy what follows from the exit of an attempt, and making the decision concrete.
 
-The lane that looked into the end has gathered what the attempt and its directory say; the loop adds what
-only it knows: who asked for a stop, which devices there are.  Judging blocks nothing and reads no clock.
+A worker has gathered what the attempt and its directory say (``examine_exit``); the loop adds what only it
+knows: who asked for a stop, which devices there are.  ``decide_exit`` blocks nothing and reads no clock.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from runner.base import jsontext as compact
-from runner.control.context import Context
+from runner.control.context import Context, as_started
 from runner.control.messages import Examined, LaunchRefusal
-from runner.control.schedulable import as_started, fit_devices
 from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, Start, StartFrom
 from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import Exited, LaunchFailed
@@ -31,7 +30,7 @@ from runner.core.ports.attempts import ExitFindings, PinnedPolicy
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import DecisionRow, JobRow
 
-Judgement: TypeAlias = tuple[Exited | LaunchFailed, DecisionRow]
+ExitTransition: TypeAlias = tuple[Exited | LaunchFailed, DecisionRow]
 
 KILLED_BY: Final[Mapping[StopReason, str]] = {
     StopReason.CANCELLED: "operator",
@@ -49,10 +48,10 @@ REQUESTS: Final[Mapping[StopReason, str]] = {
 
 
 def examine_exit(context: Context, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
-    """Return what is found out about an end; blocks, and is called in a lane.
+    """Return what is found out about an exit; it blocks, and runs on a worker.
 
-    An attempt ran in the revision that it began with; what follows is for the newest one's policy to say.
-    Its log is cut once more, before the end is on record: nobody else cuts what it gained last.
+    The attempt ran in the revision that it began with; the newest revision's policy decides what follows.
+    Its log is cut once more before the exit is recorded: nobody else cuts what it gained last.
     """
     begun = as_started(context, row)
     context.attempt_service.limit_log(begun, attempt)
@@ -65,9 +64,9 @@ def examine_exit(context: Context, row: JobRow, attempt: Attempt, gone: Gone) ->
 
 
 def _with_sender(context: Context, job_id: str, attempt: Attempt, ended: AttemptEnd) -> AttemptEnd:
-    """Return an end with who has asked for the signal that may have brought it about, where somebody has."""
+    """Return an exit with the person who sent the signal that may have caused it, where there is one."""
     if ended.cause != "stopped" and "SIG" not in ended.message:
-        return ended  # most have ended by themselves, and need no look into the store
+        return ended  # most attempts end by themselves, and need no query of the store
     prefix = attempt_prefix(attempt.number)
     for note in reversed(context.store.noted(job_id, SIGNALLED)):
         sent = note.removeprefix(prefix)
@@ -76,28 +75,30 @@ def _with_sender(context: Context, job_id: str, attempt: Attempt, ended: Attempt
     return ended
 
 
-def decide_exit(context: Context, row: JobRow, news: Examined | LaunchRefusal) -> Judgement | None:
-    """Return the event that an end is, with the policy's ruling; None when it is about an older attempt."""
+def decide_exit(context: Context, row: JobRow, message: Examined | LaunchRefusal) -> ExitTransition | None:
+    """Return the exit event with the policy's decision; None if the message is about an older attempt."""
     state = row.job.state
-    if not isinstance(state, Allocated) or state.attempt.number != news.attempt:
+    if not isinstance(state, Allocated) or state.attempt.number != message.attempt:
         return None
-    findings = news.findings if isinstance(news, Examined) else _not_started(news)
-    facts = validate_facts({**findings.facts, **_told(context, row, state)}, DecisionPoint.EXIT)
+    findings = message.findings if isinstance(message, Examined) else _launch_refused(message)
+    facts = validate_facts({**findings.facts, **_facts_of_loop(context, row, state)}, DecisionPoint.EXIT)
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
-    situation = Situation(facts, news.at, started, findings.effective, row.job.id)
+    situation = Situation(facts, message.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:
         left = row.job.time_limit - row.job.history.ran - situation.uptime
         situation = replace(situation, facts={**facts, "deadline.slack_s": left.total_seconds()})
     decision = decide(findings.pinned.policy, DecisionPoint.EXIT, row.job.history, situation)
-    decision = _as_asked(decision, row.job, state, situation)
-    decision, start = _begun(decision, state.attempt, findings)
+    decision = _honour_request(decision, row.job, state, situation)
+    decision, start = _choose_start(decision, state.attempt, findings)
     devices = state.allocation.devices
     turned = apply_adjustments(row.job.turned, decision.action.adjust, decision.facts, devices)
-    ruling = ExitDecision(decision.action, decision.history, start, turned)
-    kept = decision_row(row, state.attempt, findings.pinned, situation, decision, _next(ruling))
-    if isinstance(news, LaunchRefusal):
-        return LaunchFailed(news.at, news.why, ruling), kept
-    return Exited(news.at, news.attempt, findings.ended, ruling), kept
+    exit_decision = ExitDecision(decision.action, decision.history, start, turned)
+    record = decision_row(
+        row, state.attempt, findings.pinned, situation, decision, _next_attempt(exit_decision)
+    )
+    if isinstance(message, LaunchRefusal):
+        return LaunchFailed(message.at, message.why, exit_decision), record
+    return Exited(message.at, message.attempt, findings.ended, exit_decision), record
 
 
 def decision_row(  # noqa: PLR0913, PLR0917  (a record is about all of these)
@@ -120,18 +121,18 @@ def decision_row(  # noqa: PLR0913, PLR0917  (a record is about all of these)
 _SETTINGS: Final = tuple(each.name for each in fields(Overrides))
 
 
-def _next(ruling: ExitDecision) -> dict[str, Any]:
+def _next_attempt(decision: ExitDecision) -> dict[str, Any]:
     """Return where the next attempt begins and with which settings, as JSON."""
-    turned = ((name, getattr(ruling.turned, name)) for name in _SETTINGS)
+    turned = ((name, getattr(decision.turned, name)) for name in _SETTINGS)
     settings = {name: value for name, value in turned if value not in {None, ()}}
-    return {"from": str(ruling.start.source), "step": ruling.start.step, "settings": settings}
+    return {"from": str(decision.start.source), "step": decision.start.step, "settings": settings}
 
 
-# --- Facts that the loop knows ------------------------------------------------------------------------
+# --- facts that only the loop knows ------------------------------------------------------------------------
 
 
-def _told(context: Context, row: JobRow, state: Allocated) -> dict[str, object]:
-    """Return who ended it, what was asked for, and what there is besides."""
+def _facts_of_loop(context: Context, row: JobRow, state: Allocated) -> dict[str, object]:
+    """Return who ended the attempt, what was asked for, and how the devices are."""
     asked = state.reason if isinstance(state, Stopping) else None
     killed_by = "nobody" if asked is None else KILLED_BY.get(asked, f"watch/{getattr(state, 'by', '')}")
     boot = state.attempt.boot
@@ -140,66 +141,72 @@ def _told(context: Context, row: JobRow, state: Allocated) -> dict[str, object]:
         "operator.request": "none" if asked is None else REQUESTS.get(asked, "none"),
         "preempted": True if asked is StopReason.PREEMPTION else None,
         "host.rebooted": None if boot is None or context.boot is None else boot != context.boot,
-        "device.others": _others(context, row, state),
-        **_of_devices(context, state),
+        "device.others": _other_devices(context, row, state),
+        **_device_facts(context, state),
     }
 
 
-def _of_devices(context: Context, state: Allocated) -> dict[str, object]:
-    """Return how the devices of the attempt are, and how they have been since it started."""
+def _device_facts(context: Context, state: Allocated) -> dict[str, object]:
+    """Return the facts about the devices of the attempt since it started."""
     started = state.since if isinstance(state, Running) else getattr(state, "started", None)
-    if context.vitals is None or started is None:
+    if started is None:
         return {}
-    found, askable = context.vitals.facts(state.allocation.devices, started), facts_at(DecisionPoint.EXIT)
+    found, askable = context.inventory.facts(state.allocation.devices, started), facts_at(DecisionPoint.EXIT)
     return {name: value for name, value in found.items() if name in askable}
 
 
-def _others(context: Context, row: JobRow, state: Allocated) -> int:
+def _other_devices(context: Context, row: JobRow, state: Allocated) -> int:
     """Return how many devices could take the place of those that the attempt had; 0 if they are too few."""
     taken = (*state.allocation.devices, *row.job.turned.avoid)
     needs = context.attempt_service.needs(row)
+    unfit = context.inventory.unfit()
     others = sum(
-        needs.vendor in {None, device.vendor} and device.uuid not in taken for device in fit_devices(context)
+        needs.vendor in {None, device.vendor} and device.uuid not in taken and device.uuid not in unfit
+        for device in context.capacity.devices
     )
     return others if others >= needs.gpus > 0 else 0
 
 
-def _not_started(news: LaunchRefusal) -> ExitFindings:
+def _launch_refused(message: LaunchRefusal) -> ExitFindings:
     """Return what is known of an attempt that the executor refused: it did not run, so it saved nothing."""
     facts: dict[str, FactValue] = {
         "exit.class": "no_start",
         "cause": "launch_failed",
-        "root": fingerprint("launch_failed", news.why),
+        "root": fingerprint("launch_failed", message.why),
         "progress.advanced": False,
     }
-    return ExitFindings(AttemptEnd(None, "launch_failed", news.why), news.pinned, facts)
+    return ExitFindings(AttemptEnd(None, "launch_failed", message.why), message.pinned, facts)
 
 
-# --- The answer made concrete -------------------------------------------------------------------------
+# --- the decision made concrete -------------------------------------------------------------------------
 
 
-def _as_asked(decision: PolicyDecision, job: Job, state: Allocated, situation: Situation) -> PolicyDecision:
-    """Return what follows from what a person or the queue wants: it costs nothing, whatever ceilings say."""
+def _honour_request(
+    decision: PolicyDecision, job: Job, state: Allocated, situation: Situation
+) -> PolicyDecision:
+    """Return a decision that follows what a person or the queue asked for: no ceiling counts it."""
     if not isinstance(state, Stopping) or state.reason not in _FREE or decision.action.verb is Verb.FINISH:
         return decision
     advanced = decision.facts.get("progress.advanced") is True
     before = job.history.reset_tallies() if advanced else job.history
-    history = _one_more(before, situation, had_checkpoint=decision.history.had_checkpoint)
+    history = _after_exit(before, situation, had_checkpoint=decision.history.had_checkpoint)
     if state.reason is StopReason.PREEMPTION:
-        history = history.request_next()  # the next start is the queue's wish, and part of no storm
+        history = history.request_next()  # the queue asked for the next start: no restart rate counts it
     verb = Verb.HOLD if state.reason is StopReason.HOLD else Verb.RESUME
-    verdict = Action(verb, "", _wish(state), charged=False, limit=Guard.OPERATOR)
+    verdict = Action(verb, "", _request_reason(state), charged=False, limit=Guard.OPERATOR)
     if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
-        verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_spent(job, state), limit=Guard.WALL)
+        verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_time_limit_reason(job, state), limit=Guard.WALL)
     return mark_overruled(replace(decision, action=verdict, history=history))
 
 
-def _spent(job: Job, state: Stopping) -> str:
-    """Return why a job that gave way does not start again: another attempt would have no time at all."""
-    return f"time limit of {format_span(job.time_limit or timedelta())} reached when it {_wish(state)}"
+def _time_limit_reason(job: Job, state: Stopping) -> str:
+    """Return why a preempted job does not start again: another attempt would have no time at all."""
+    return (
+        f"time limit of {format_span(job.time_limit or timedelta())} reached when it {_request_reason(state)}"
+    )
 
 
-def _wish(state: Stopping) -> str:
+def _request_reason(state: Stopping) -> str:
     if state.reason is StopReason.PREEMPTION:
         return f"gave way to job {state.by}"
     return f"{'held' if state.reason is StopReason.HOLD else state.reason}, as asked"
@@ -208,15 +215,15 @@ def _wish(state: Stopping) -> str:
 _FREE: Final = frozenset({StopReason.RESTART, StopReason.CHANGE, StopReason.HOLD, StopReason.PREEMPTION})
 
 
-def _one_more(before: History, situation: Situation, *, had_checkpoint: bool) -> History:
+def _after_exit(before: History, situation: Situation, *, had_checkpoint: bool) -> History:
     ended = before.add_attempt(situation.started or situation.now, situation.uptime)
     return replace(ended, had_checkpoint=had_checkpoint)
 
 
-def _begun(
+def _choose_start(
     decision: PolicyDecision, attempt: Attempt, findings: ExitFindings
 ) -> tuple[PolicyDecision, Start]:
-    """Return a decision whose start can be had, and that start."""
+    """Return a decision that can be carried out, and where the next attempt starts."""
     verdict = decision.action
     if decision.facts.get("exit.class") == "no_start" and verdict.verb is Verb.RESUME:
         return decision, Start() if attempt.start.source is StartFrom.SCRATCH else attempt.start
@@ -226,7 +233,7 @@ def _begun(
         return decision, Start()
     step = _step(verdict, findings)
     if step is None:
-        return replace(decision, action=_nowhere(verdict)), Start()
+        return replace(decision, action=_hold_without_checkpoint(verdict)), Start()
     return decision, Start(StartFrom.STEP, step)
 
 
@@ -243,7 +250,7 @@ def _step(verdict: Action, findings: ExitFindings) -> int | None:
             return verdict.start.step if verdict.start.step in findings.steps else None
 
 
-def _nowhere(verdict: Action) -> Action:
+def _hold_without_checkpoint(verdict: Action) -> Action:
     where = str(verdict.start.source) if verdict.start.step is None else f"step {verdict.start.step}"
     why = f"there is no valid checkpoint to begin with ({where}); {verdict.reason}"
     return Action(Verb.HOLD, verdict.rule, why, charged=verdict.charged, limit=Guard.UNUSABLE_CHECKPOINTS)

@@ -1,6 +1,6 @@
-"""How long a job will probably hold what it gets: as long as its owner's latest jobs that were like it.
+"""Run-time estimates: a job will probably run as long as its owner's latest jobs that were like it.
 
-Jobs of one matrix are alike, and so are those of one schedule: each of them has a name of its own.
+Jobs of one array are alike, and so are those of one schedule: each of them has a name of its own.
 """
 
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from runner.core.ports.store import JobRow, SimilarBy, UsageHistory
 from runner.core.scheduler.snapshot import JobArray
 
 LEAST_S: Final = 60.0
-"""A job that has had all the time that was expected is taken to need so much more at least,"""
+"""A job that has run as long as expected is taken to need so much more at least,"""
 
 MORE: Final = 0.1
 """and at least this part of what was expected."""
 
 STEP: Final = 1.25
-"""What is learned is rounded up in such steps, so that it seldom changes."""
+"""An estimate is rounded up in such steps, so that it seldom changes."""
 
 SCHEDULE: Final = "runner.schedule"
 """Jobs of a schedule carry its id under this label; job files cannot use such labels themselves."""
@@ -27,16 +27,16 @@ _Kind = tuple[str, SimilarBy, str]  # owner, what they have in common, and which
 
 @dataclass(slots=True)
 class RunTimeEstimates:
-    """What the past suggests, and which unfinished jobs it is about."""
+    """What earlier jobs suggest, and which unfinished jobs it is about."""
 
-    past: UsageHistory | None  # None: there is none
+    past: UsageHistory
     _known: dict[_Kind, float | None] = field(default_factory=dict)
     _jobs: dict[_Kind, set[str]] = field(default_factory=dict)
     _kinds: dict[str, tuple[_Kind, ...]] = field(default_factory=dict)
 
-    def left_s(self, row: JobRow, sweep: JobArray | None = None) -> float | None:
-        """Return for how long a job will go on; None: nobody knows.  The job is remembered."""
-        if self.past is None or row.job.time_limit is not None:
+    def remaining_s(self, row: JobRow, sweep: JobArray | None = None) -> float | None:
+        """Return for how long a job will go on, None if nothing is known.  The job is remembered."""
+        if row.job.time_limit is not None:
             return None
         kinds = self._kinds[row.job.id] = _kinds(row, sweep)
         for kind in kinds:
@@ -47,17 +47,17 @@ class RunTimeEstimates:
         ran_s = row.job.history.ran.total_seconds()
         return None if lasts_s is None else max(lasts_s - ran_s, MORE * lasts_s, LEAST_S)
 
-    def again(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:
-        """Look at the past again after the end of a job, and return those for which it now says otherwise."""
+    def update(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:
+        """Estimate anew after the end of a job, and return the jobs whose estimate has changed."""
         changed: set[str] = set()
         for kind in _kinds(row, sweep):
-            if self.past is not None and kind in self._jobs:
+            if kind in self._jobs:
                 before, self._known[kind] = self._known[kind], rounded(self.past.lasted_s(*kind))
                 changed |= set() if before == self._known[kind] else self._jobs[kind]
         return tuple(changed)
 
     def forget(self, job_id: str) -> None:
-        """Forget an unfinished job, and what is known of its kind with the last one of that."""
+        """Forget a job, and with the last one of its kind what is known of the kind."""
         for kind in self._kinds.pop(job_id, ()):
             self._jobs[kind].discard(job_id)
             if not self._jobs[kind]:
@@ -65,7 +65,7 @@ class RunTimeEstimates:
 
 
 def _kinds(row: JobRow, sweep: JobArray | None) -> tuple[_Kind, ...]:
-    """Return which earlier jobs a job is like, the most alike first."""
+    """Return the kinds of earlier jobs that a job is like, the most alike first."""
     owner, schedule = row.owner.name, row.labels.get(SCHEDULE)
     name: _Kind = (owner, "name", row.name)
     if sweep is not None:

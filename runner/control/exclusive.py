@@ -1,8 +1,8 @@
-"""Whose turn it is to change jobs: the loop's, or that of somebody who asks for something while it waits.
+"""The exclusive section: only its holder, which is the loop or a caller, changes jobs and writes the store.
 
-Every change of threads costs a fraction of a millisecond, and a question that is handed to the loop
-takes two of them.  So it is done where it was asked, unless the loop is at work; what follows from it
-is the loop's, a moment later.
+Each change of threads costs a fraction of a millisecond, and a call that is handed to the loop takes two of
+them.  So a call runs on the caller's own thread, unless the loop is at work.  What follows from it is left
+to the loop, a moment later.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,43 +20,49 @@ T = TypeVar("T")
 
 
 class ExclusiveSection:
-    """One at a time changes jobs; what it puts into lanes begins when its turn is over."""
+    """One holder at a time; the work that a holder queues begins when it leaves."""
 
-    def __init__(self, news: Inbox, work_queue: KeyedWork, build_queue: KeyedWork) -> None:
-        self._news = news
-        self._lanes = work_queue
-        self._builds = build_queue
+    def __init__(self, inbox: Inbox, work_queue: KeyedWork, build_queue: KeyedWork) -> None:
+        self._inbox = inbox
+        self._work_queue = work_queue
+        self._build_queue = build_queue
         self._lock = Lock()
 
     @contextmanager
-    def mine(self) -> Iterator[None]:
-        """Have the turn."""
-        with self._lock, self._lanes.together(), self._builds.together():
+    def hold(self) -> Iterator[None]:
+        """Hold the section, after waiting for it."""
+        with self._lock, self._work_queue.batch(), self._build_queue.batch():
             yield
 
-    def ask(self, work: Callable[[], T]) -> T:
-        """Do ``work`` between two turns, here if the loop waits, and return what it returns or raises."""
+    def run(self, work: Callable[[], T]) -> T:
+        """Do ``work`` in the section and return what it returns or raises.
+
+        It runs on this thread if the section is free, else on the loop's.
+
+        Raises:
+            TimeoutError: the loop has not answered for ``ANSWER_S``.
+        """
         if not self._lock.acquire(blocking=False):
-            return self.asked(work).result(timeout=ANSWER_S)
+            return self.submit(work).result(timeout=ANSWER_S)
         try:
-            self._news.answering()
-            with self._lanes.together(), self._builds.together():
+            self._inbox.yield_once()
+            with self._work_queue.batch(), self._build_queue.batch():
                 return work()
         finally:
             self._lock.release()
             self.wake()
 
-    def asked(self, work: Callable[[], T]) -> Future[T]:
-        """Have ``work`` done on the loop's thread; what it returns or raises can be waited for."""
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have ``work`` done on the loop's thread, and return the future of its result."""
         message, answer = call_on_loop(work)
-        self._news.put(message)
+        self._inbox.put(message)
         return answer
 
-    def peek(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` finds between two turns of the loop; it changes nothing.
+    def read(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns in the section; it changes nothing.
 
         Raises:
-            TimeoutError: the loop has been at one turn for ``ANSWER_S``.
+            TimeoutError: the section has been held for ``ANSWER_S``.
         """
         if not self._lock.acquire(timeout=ANSWER_S):
             raise TimeoutError
@@ -66,5 +72,5 @@ class ExclusiveSection:
             self._lock.release()
 
     def wake(self) -> None:
-        """Let the loop look at everything again, soon; from any thread."""
-        self._news.put(Call(lambda: None))
+        """Let the loop do an iteration soon; from any thread."""
+        self._inbox.put(Call(lambda: None))

@@ -1,9 +1,9 @@
-"""The messages for the loop, and when it is woken for them.
+"""The message queue of the control loop, and when the loop is woken for it.
 
-Only one thread at a time can run Python, so a loop that is woken for each piece of news takes the
-interpreter from the lanes that bring the next, and records alone what could be recorded together.
-So news that come while lanes work wait until these have nothing left to do, for ``GATHER_S`` at most;
-what somebody asks for does not wait.
+Only one thread at a time can run Python.  A loop that is woken for each message takes the interpreter from
+the workers that bring the next one, and records alone what could be recorded together.  So messages that
+arrive while workers are busy wait until these have nothing left to do, for ``GATHER_S`` at most; calls of
+other threads do not wait.
 """
 
 import time
@@ -16,10 +16,10 @@ from typing import Final
 from runner.control.messages import Call, Message, Observed
 
 GATHER_S: Final = 0.02
-"""Longest wait for more news while lanes work."""
+"""Longest wait for more messages while workers are busy."""
 
-COURTESY_S: Final = 0.002
-"""How long the loop leaves the interpreter to the answer of a question that it would follow up."""
+YIELD_S: Final = 0.002
+"""How long the loop leaves the interpreter to a caller that is being answered."""
 
 
 class Inbox:
@@ -27,13 +27,13 @@ class Inbox:
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._lock = Lock()
-        self._pieces = 0
-        self._calm = Event()
-        self._calm.set()
+        self._unfinished = 0  # pieces of tracked work
+        self._idle = Event()  # no tracked work is unfinished
+        self._idle.set()
         self._gathering = self._urgent = False
-        self._answering = False
+        self._yield_next = False
         self._never = Event()
 
     def put(self, message: Message) -> None:
@@ -41,69 +41,69 @@ class Inbox:
         if isinstance(message, Call):
             self._urgent = True
         if not self._gathering or self._urgent:
-            self._bell.put(None)
+            self._wakeups.put(None)
 
-    def answering(self) -> None:
-        """Have the loop wait a moment when it wakes: an answer is on its way to whoever asked."""
-        self._answering = True
+    def yield_once(self) -> None:
+        """Have the loop wait a moment when it wakes next: a caller is being answered."""
+        self._yield_next = True
 
     def empty(self) -> bool:
         return not self._messages
 
-    def awaiting(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return ``work`` for a lane; until it is done, what it has to tell is worth waiting for."""
+    def track(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Return ``work`` for a worker; until it is done, the loop waits a moment for its messages."""
         with self._lock:
-            self._pieces += 1
-            if self._pieces == 1:
-                self._calm.clear()
+            self._unfinished += 1
+            if self._unfinished == 1:
+                self._idle.clear()
 
-        def counted() -> None:
+        def tracked() -> None:
             try:
                 work()
             finally:
-                self._done()
+                self._finish()
 
-        return counted
+        return tracked
 
-    def _done(self) -> None:
+    def _finish(self) -> None:
         with self._lock:
-            self._pieces -= 1
-            over = self._pieces == 0
-            if over:
-                self._calm.set()
-        if over and self._gathering:
-            self._bell.put(None)
+            self._unfinished -= 1
+            last = self._unfinished == 0
+            if last:
+                self._idle.set()
+        if last and self._gathering:
+            self._wakeups.put(None)
 
-    def calm(self) -> None:
-        """Wait until lanes have nothing left to do, for ``GATHER_S`` at most."""
-        self._calm.wait(GATHER_S)
+    def wait_for_work(self) -> None:
+        """Wait until no tracked work is unfinished, for ``GATHER_S`` at most."""
+        self._idle.wait(GATHER_S)
 
-    def arrived(self, patience_s: float) -> list[Message]:
-        """Wait for one message, then return what there is: of several looks the newest, behind the news.
+    def receive(self, timeout_s: float) -> list[Message]:
+        """Wait for one message, then return all: of several observations the newest, behind the others.
 
-        A look may always be older than what is recorded, so it may wait; between news it would part what
-        can be recorded together.
+        An observation may always be older than what is recorded, so it may wait; between other messages it
+        would part what can be recorded together.
         """
-        if not self._rung(patience_s):
+        if not self._wait(timeout_s):
             return []
-        if self._answering:
-            self._answering = False
-            self._never.wait(COURTESY_S)
-        until = time.monotonic() + min(GATHER_S, patience_s)
-        self._gathering = True  # before the lanes are looked at: whoever is done from here on rings
-        while self._pieces and not self._urgent and self._rung(until - time.monotonic()):
+        if self._yield_next:
+            self._yield_next = False
+            self._never.wait(YIELD_S)
+        until = time.monotonic() + min(GATHER_S, timeout_s)
+        self._gathering = True  # before the work is counted: whatever finishes from here on wakes the loop
+        while self._unfinished and not self._urgent and self._wait(until - time.monotonic()):
             continue
         self._gathering = self._urgent = False
         messages = [self._messages.popleft() for _ in range(len(self._messages))]
-        looks = [message for message in messages if isinstance(message, Observed)]
-        return [*(message for message in messages if not isinstance(message, Observed)), *looks[-1:]]
+        observations = [message for message in messages if isinstance(message, Observed)]
+        return [*(message for message in messages if not isinstance(message, Observed)), *observations[-1:]]
 
-    def _rung(self, patience_s: float) -> bool:
-        """Wait for the bell, however often it has rung; return whether it did."""
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait for a wake-up, however many there are, and return whether there was one."""
         try:
-            self._bell.get(timeout=max(patience_s, 0))
+            self._wakeups.get(timeout=max(timeout_s, 0))
         except Empty:
             return False
-        while not self._bell.empty():
-            self._bell.get()
+        while not self._wakeups.empty():
+            self._wakeups.get()
         return True

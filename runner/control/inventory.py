@@ -202,7 +202,7 @@ class Inventory:
 
     # --- with the turn
 
-    def pictured(self, lent: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
+    def schedulable(self, lent: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
         """Return the devices as the scheduler sees them, given who holds what.
 
         ``lent`` is job ids by UUID; of a shared device one may do, for ``tick`` knows the others.
@@ -227,7 +227,7 @@ class Inventory:
         """
         lent = holders_of(rows) if self._devices else {}  # no host without devices pays for its queue
         self._ticked = {uuid: frozenset(jobs.split(",")) for uuid, jobs in lent.items()}
-        self.pictured(lent)
+        self.schedulable(lent)
         try:
             for uuid, word in list(self._unsaid.items()):
                 self.words.say(uuid, word)

@@ -1,399 +1,293 @@
-"""The loop: observe, advance, record, act.
+"""The control loop: observe, advance, record, execute.
 
-Level-triggered and crash-only.  Whoever has the turn, the loop or somebody who asks, is the only
-one to call ``advance`` and to write the store; the engine and the clock only put messages on a queue.
-A command that could not be carried out is given again from the state that implies it.  A daemon killed
-at any instruction loses nothing.
+It is level-triggered and crash-only.  Only the holder of the exclusive section, which is the loop or a
+caller, advances jobs and writes the store; the engine and the clock only put messages into the inbox.
+A transition is recorded before its commands are executed, and a command that failed is given again from
+the state that implies it.  So a daemon that is killed at any instruction loses nothing.
+
+What callers ask for is in ``controller``, and how commands are executed in ``dispatcher``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
-from runner.base.errors import Refused, Unavailable
-from runner.base.retry import PLAN_WITHIN_S, RetryTable, delay_s, describe_error
+from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread, run_guarded
-from runner.control.commands import execute
-from runner.control.context import Context, Instant, KeyedWork, TrackedJob
-from runner.control.decisions import decide_exit, examine_exit
+from runner.control.context import Context, Instant, TrackedJob
+from runner.control.decisions import decide_exit
+from runner.control.dispatcher import CommandDispatcher
 from runner.control.exclusive import ExclusiveSection
 from runner.control.inbox import Inbox
 from runner.control.messages import (
     Call,
     EventReceived,
     Examined,
+    JobMessage,
     LaunchRefusal,
     Message,
-    News,
     Observed,
     Probed,
 )
 from runner.control.observer import IDLE_S, AttemptEnded, Observer, Orphan, StillAlive
-from runner.control.schedulable import as_started
 from runner.control.scheduler import Scheduler
-from runner.control.transitions import (
-    Transition,
-    batches,
-    record_transitions,
-    requested_transition,
-    transition,
-)
+from runner.control.transitions import Transition, batches, record_transitions, transition
 from runner.control.watchdog import Watchdog, act_on_findings
-from runner.core.job.attempt import Attempt
-from runner.core.job.commands import Command, PrepareImage
 from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied
-from runner.core.job.lifecycle import IllegalTransition, due_event, implied_commands
-from runner.core.job.states import Finished, Running, Stopping
-from runner.core.ports.executor import Gone
+from runner.core.job.lifecycle import IllegalTransition, due_event
+from runner.core.job.states import Finished
 from runner.core.ports.store import DecisionRow, JobRow
-from runner.core.scheduler.snapshot import Snapshot
 
 log = structlog.get_logger()
-
-T = TypeVar("T")
 
 STOP_S: Final = 10.0
 """Longest wait for each thread when the daemon leaves."""
 
+PLAN_WITHIN_S: Final = 0.02
+"""Longest delay of a plan by messages that are in the inbox already: they may change it again."""
 
-@dataclass(slots=True, repr=False)  # a traceback that shows it should not show the whole world
+LONGEST_WAIT_S: Final = 0.5
+"""Between two iterations while there are jobs."""
+
+
+@dataclass(slots=True, repr=False)  # a traceback that shows the loop should not show every job
 class ControlLoop:
-    """Everything that happens to jobs, one thing after the other."""
+    """Advances the tracked jobs, one message after the other."""
 
     context: Context
-    entries: dict[str, TrackedJob] = field(default_factory=dict)
-    changed: Callable[[], None] = lambda: None
-    ticks: list[Callable[[Instant], None]] = field(default_factory=list)  # what else time brings about
-    _news: Inbox = field(default_factory=Inbox)
-    _deferred: list[News] = field(default_factory=list)
-    _retries: RetryTable = field(default_factory=RetryTable)
-    _plan_by_s: float = 0.0
-    queue: Scheduler = field(init=False)
+    changed: Callable[[], None] = lambda: None  # called after each recorded transition
+    tracked_jobs: dict[str, TrackedJob] = field(default_factory=dict)
+    iteration_hooks: list[Callable[[Instant], None]] = field(default_factory=list)  # called once an iteration
+    inbox: Inbox = field(default_factory=Inbox)
+    scheduler: Scheduler = field(init=False)
     exclusive: ExclusiveSection = field(init=False)
-    _observer: Observer = field(init=False)
-    _watcher: Watchdog = field(init=False)
+    observer: Observer = field(init=False)
+    watchdog: Watchdog = field(init=False)
+    dispatcher: CommandDispatcher = field(init=False)
     _thread: PeriodicThread = field(init=False)
+    _unrecorded: list[JobMessage] = field(default_factory=list)
+    _plan_by_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.queue = Scheduler(self.context, self.entries)
-        self.exclusive = ExclusiveSection(self._news, self.context.work_queue, self.context.build_queue)
-        held, news = self.queue.running, self._news
-        self._observer = Observer(self.context, self.entries, held, news.put, news.calm)
-        self._watcher = Watchdog(self.context, self.entries, self._news.put)
-        self._thread = PeriodicThread("control-loop", 0.0, self._turn, begin_at_once=True)
+        context, tracked, inbox = self.context, self.tracked_jobs, self.inbox
+        self.scheduler = Scheduler(context, tracked)
+        self.exclusive = ExclusiveSection(inbox, context.work_queue, context.build_queue)
+        self.observer = Observer(
+            context, tracked, self.scheduler.jobs.running, inbox.put, inbox.wait_for_work
+        )
+        self.watchdog = Watchdog(context, tracked, inbox.put)
+        self.dispatcher = CommandDispatcher(context, tracked, inbox, self.observer)
+        self._thread = PeriodicThread("control-loop", 0.0, self._iterate, begin_at_once=True)
+
+    # --- its life
 
     def start(self) -> None:
-        """Adopt what is unfinished and begin to look."""
+        """Adopt the unfinished jobs, and start the threads."""
         self.adopt()
-        for part in (self._thread, self._observer, self._watcher.thread):
+        for part in (self._thread, self.observer, self.watchdog.thread):
             part.start()
 
     def adopt(self) -> None:
-        """Take over every unfinished job, and give again the commands that its state implies."""
+        """Track every unfinished job, and give again the commands that its state implies."""
         for row in self.context.store.unfinished():
-            self._begin(self._known(row))
-        log.info("daemon.started", unfinished=len(self.entries), executor=self.context.executor.kind)
-
-    def _known(self, row: JobRow) -> TrackedJob:
-        entry = self.entries[row.job.id] = TrackedJob(row, self.context.moment())
-        self.queue.know(entry)
-        return entry
-
-    def _begin(self, entry: TrackedJob) -> None:
-        self._act_all(entry, implied_commands(entry.row.job))
+            self.dispatcher.execute_implied(self.track(row))
+        log.info("daemon.started", unfinished=len(self.tracked_jobs), executor=self.context.executor.kind)
 
     def stop(self) -> None:
-        """Leave; attempts go on, and the next daemon adopts them."""
-        parts = (self._thread, self._observer, self._watcher.thread)
+        """Stop the threads; attempts go on, and the next daemon adopts them."""
+        parts = (self._thread, self.observer, self.watchdog.thread)
         for part in parts:
             part.stop()
-        self.wake()
+        self.exclusive.wake()
         for part in parts:
             part.join(STOP_S)
-        for user in (self.context.work_queue, self.context.build_queue, self.context.attempt_service):
-            user.close()
+        for service in (self.context.work_queue, self.context.build_queue, self.context.attempt_service):
+            service.close()
 
-    def ask(self, work: Callable[[], T]) -> T:
-        """Do ``work`` between two turns of the loop and return what it returns or raises."""
-        return self.exclusive.ask(work)
+    def track(self, row: JobRow) -> TrackedJob:
+        """Track a job from now on, and return it."""
+        tracked = self.tracked_jobs[row.job.id] = TrackedJob(row, self.context.moment())
+        self.scheduler.jobs.update(tracked)
+        return tracked
 
-    def wake(self) -> None:
-        """Let the loop look at everything again, soon; from any thread."""
-        self.exclusive.wake()
+    # --- one iteration
 
-    # --- what others ask for, with the turn
-    def submit_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
-        """Accept jobs that belong together, all or none; the first carries the token of the submission."""
-        self.context.store.add_all(rows, texts, token)
-        for row in rows:  # whoever asked is answered before anything is begun
-            self._news.put(Call(partial(self._begin, self._known(row))))
-        self.changed()
+    def _iterate(self) -> None:
+        self.run_once(self._timeout_s())
 
-    def happen(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
-        """Bring an event about that a person asked for, and return the job after it; see ``happen_all``."""
-        return self.happen_all((row,), event, decision)[0]
+    def _timeout_s(self) -> float:
+        """Return how long nothing has to be done if no message arrives."""
+        if not self.tracked_jobs:
+            return IDLE_S
+        return min(self.scheduler.next_plan_in_s(self.context.clock.monotonic()), LONGEST_WAIT_S)
 
-    def happen_all(
-        self, rows: Iterable[JobRow], event: Event, decision: DecisionRow | None = None
-    ) -> tuple[JobRow, ...]:
-        """Bring an event about in several jobs, together or in none, and return them after it.
+    def run_once(self, timeout_s: float) -> None:
+        """Process the messages that have arrived, waiting a while for the first, and what is due by time."""
+        messages = self.inbox.receive(timeout_s)
+        with self.exclusive.hold():
+            for batch in batches(messages):
+                self._process_batch(batch)
+            self._process_time(self.context.moment())
 
-        Raises:
-            Refused: one of them is in no state for it.
-        """
-        entries = [self.entries.get(row.job.id) or TrackedJob(row, self.context.moment()) for row in rows]
-        self._all_happened([requested_transition(entry, event, decision) for entry in entries])
-        return tuple(entry.row for entry in entries)
+    def _process_batch(self, batch: list[Message]) -> None:
+        """Process messages in one transaction, or one by one if they cannot be recorded together."""
+        if len(batch) > 1:
+            transitions = run_guarded("batch", partial(self._record_batch, batch), messages=len(batch))
+            if transitions is not None:
+                self._follow_up(transitions)
+                return
+        for message in batch:
+            run_guarded(
+                "message",
+                partial(self._process, message),
+                partial(self._retry_examination, message),
+                message_kind=type(message).__name__,
+            )
 
-    def signal(self, row: JobRow, number: int) -> None:
-        """Send a signal to the running attempt of a job; it is ``Refused`` if nothing of it is running."""
-        state = row.job.state
-        if not isinstance(state, Running | Stopping):
-            raise Refused(f"job {row.job.id}: is {state.kind}; there is nothing to send a signal to")
-        key = self.context.key(row.job.id, state.attempt.number)
-        self._put(row.job.id, lambda: self.context.executor.signal(key, number))
-
-    def picture(self) -> Snapshot:
-        """Return the queue as it is now, with the jobs that will be in it once they have an image."""
-        return self.queue.picture(self.context.moment(), admitted=True)
-
-    def why(self, job_id: str) -> str:
-        """Return what an unfinished job waits for; empty when it waits for nothing.  From any thread."""
-        entry = self.entries.get(job_id)
-        return entry.why or self.queue.why(entry) if entry else ""
-
-    # --- the loop
-    def _turn(self) -> None:
-        self.turn(self._patience_s())
-
-    def _patience_s(self) -> float:
-        """Return how long nothing has to be done if nothing happens."""
-        return min(self.queue.patience_s(self.context.clock.monotonic()), 0.5) if self.entries else IDLE_S
-
-    def turn(self, patience_s: float) -> None:
-        """Take in what has arrived, waiting a while for the first of it, and what time has brought about."""
-        messages = self._news.arrived(patience_s)
-        with self.exclusive.mine():
-            for run in batches(messages):
-                if len(run) == 1 or not self._taken_together(run):
-                    for message in run:
-                        self._taken(message)
-            self._tick()
-
-    def _taken_together(self, run: list[Message]) -> bool:
-        """Take in news of several jobs in one transaction; if anything stands against that, none of it."""
-        changes = run_guarded("batch", partial(self._record_together, run), messages=len(run))
-        for each in changes or ():
-            self._follow(each)
-        return changes is not None
-
-    def _record_together(self, run: list[Message]) -> list[Transition] | None:
-        changes = list(filter(None, map(self._change, run)))
+    def _record_batch(self, batch: list[Message]) -> list[Transition] | None:
+        """Record what follows from the messages of different jobs; return None if nothing was recorded."""
         try:
-            record_transitions(self.context.store, changes)
+            made = [self._advance(each) for each in batch if isinstance(each, JobMessage)]
+            transitions = [each for each in made if each is not None]
+            record_transitions(self.context.store, transitions)
         except Unavailable as error:
-            log.info("loop.batch_split", messages=len(run), problem=str(error))
+            log.info("loop.batch_split", messages=len(batch), problem=str(error))
             return None
-        return changes
+        return transitions
 
-    def _taken(self, message: Message) -> None:
-        """Take in one message; an error about it must not lose those behind it."""
+    def _retry_examination(self, message: Message, error: Exception) -> None:
+        if isinstance(message, Examined | LaunchRefusal):
+            self.dispatcher.record_error(message.job_id, error)
 
-        def failed(error: Exception) -> None:
-            if isinstance(message, Examined | LaunchRefusal):
-                self._mistaken(message.job_id, describe_error(error))  # an end is looked into again
-
-        run_guarded("message", partial(self._take, message), failed, message_kind=type(message).__name__)
-
-    def _take(self, message: Message) -> None:
+    def _process(self, message: Message) -> None:
         match message:
             case Observed():
-                self._observed(message)
+                self._observe(message)
             case EventReceived() | Examined() | LaunchRefusal():
-                self._report(message)
+                self._advance_and_record(message)
             case Probed():
-                self._oversee(message)
+                self.scheduler.jobs.record_probe(message)
+                act_on_findings(self.context, self.tracked_jobs, message, self._apply)
             case Call(work):
                 work()
 
-    def _tick(self) -> None:
-        """Let time alone bring about what it does: deadlines, retries, starts."""
-        now = self.context.moment()
-        deferred, self._deferred = self._deferred, []
-        for news in deferred:  # what could not be recorded before: nothing that happened is forgotten
-            self._report(news)
-        for entry in [self.entries[job_id] for job_id in self.queue.running]:
-            event = due_event(entry.row.job, entry.since.later(now.monotonic))
+    def _process_time(self, now: Instant) -> None:
+        """Do what is due by time alone: unrecorded messages, deadlines, retries, hooks, a plan."""
+        unrecorded, self._unrecorded = self._unrecorded, []
+        for message in unrecorded:
+            self._advance_and_record(message)
+        for tracked in [self.tracked_jobs[job_id] for job_id in self.scheduler.jobs.running]:
+            event = due_event(tracked.row.job, tracked.since.later(now.monotonic))
             if event is not None:
-                self._happened(entry, replace(event, at=now.at))
-        for job_id in self._retries.due(now.monotonic):
-            if self._retries.begin(job_id, now.monotonic) and job_id in self.entries:
-                self._begin(self.entries[job_id])
-        for tick in self.ticks:
-            tick(now)
-        if self._news.empty() or now.monotonic >= self._plan_by_s:  # more news may change the plan again
-            self.queue.act(now, self._all_happened)
+                self._apply(tracked, replace(event, at=now.at))
+        retries = self.dispatcher.retries
+        for job_id in retries.due(now.monotonic):
+            if retries.begin(job_id, now.monotonic) and job_id in self.tracked_jobs:
+                self.dispatcher.execute_implied(self.tracked_jobs[job_id])
+        for hook in self.iteration_hooks:
+            hook(now)
+        if self.inbox.empty() or now.monotonic >= self._plan_by_s:
+            self.scheduler.run(now, self.record)
             self._plan_by_s = now.monotonic + PLAN_WITHIN_S
 
-    def _report(self, news: News) -> None:
-        """Take in what a lane found out; late news about a job that has moved on is no error."""
-        try:
-            self._all_happened(list(filter(None, [self._change(news)])))
-        except Unavailable as error:
-            log.warning("daemon.cannot_record", job_id=news.job_id, problem=str(error))
-            self.entries[news.job_id].why = str(error)
-            self._deferred.append(news)
+    # --- observe
 
-    def _change(self, news: Message) -> Transition | None:
-        """Return what follows from news, None if nothing does any more; about an end the policy is asked."""
-        entry = self.entries.get(news.job_id) if isinstance(news, News) else None
-        if entry is None or not isinstance(news, News):
-            return None
-        try:
-            if isinstance(news, EventReceived):
-                return transition(entry, news.event)
-            judgement = decide_exit(self.context, entry.row, news)
-            if judgement is not None:
-                return transition(entry, *judgement)
-            log.info("daemon.late_end", job_id=news.job_id, attempt=news.attempt)
-        except IllegalTransition as error:
-            log.info("daemon.late_event", job_id=news.job_id, problem=str(error))
-        return None
-
-    def _happened(self, entry: TrackedJob, event: Event, decision: DecisionRow | None = None) -> None:
-        self._all_happened([transition(entry, event, decision)])
-
-    def _all_happened(self, changes: list[Transition]) -> None:
-        record_transitions(self.context.store, changes)
-        for each in changes:
-            self._follow(each)
-
-    def _follow(self, change: Transition) -> None:
-        """Do what follows from a change, now that it is recorded."""
-        entry, before, after, event = change.entry, change.entry.row.job, change.after, change.event
-        revised = self.context.store.get(after.id) if isinstance(event, RevisionApplied) else None
-        entry.row = revised or replace(entry.row, job=after)
-        entry.why, entry.misses = "", 0
-        entry.since = entry.since if after.state.since == before.state.since else self.context.moment()
-        self._retries.forget(after.id)
-        entry.imageless = (
-            0 if isinstance(event, Launched) else entry.imageless + isinstance(event, ImageMissing)
-        )
-        if isinstance(after.state, Finished):
-            self.entries.pop(after.id, None)
-            self._put(after.id, lambda: self.context.attempt_service.clean_up(entry.row))
-        else:
-            self.entries[after.id] = entry
-        self.queue.know(entry)
-        if change.decision is not None:
-            self._put(
-                after.id, partial(self.context.attempt_service.save_decision, entry.row, change.decision)
-            )
-        log.info("job.advanced", job_id=after.id, event_kind=event.kind, state=after.state.kind)
-        self.changed()
-        self._act_all(entry, change.commands)
-
-    # --- acting, in lanes
-    def _act_all(self, entry: TrackedJob, commands: tuple[Command, ...]) -> None:
-        job = entry.row.job
-        for command in commands:
-            work = partial(self._carry_out, entry.row, command, entry.imageless)
-            self._put(job.id, work, self.context.build_queue if isinstance(command, PrepareImage) else None)
-        if isinstance(job.state, Running | Stopping):  # of nobody else there is anything to be seen
-            self._observer.hint()
-
-    def _put(self, job_id: str, work: Callable[[], None], work_queue: KeyedWork | None = None) -> None:
-        """Queue work for another thread; whatever it raises, the loop hears of it."""
-
-        def answered() -> None:
-            try:
-                work()
-            except Unavailable as error:
-                self._news.put(Call(partial(self._unanswered, job_id, str(error))))
-                return
-            if job_id in self._retries:
-                self._news.put(Call(partial(self._worked, job_id)))
-
-        def failed(error: Exception) -> None:
-            self._news.put(Call(partial(self._mistaken, job_id, describe_error(error))))
-
-        def guarded() -> None:
-            run_guarded("command", answered, failed, job_id=job_id)
-
-        (work_queue or self.context.work_queue).put(
-            job_id, guarded if work_queue else self._news.awaiting(guarded)
-        )
-
-    def _unanswered(self, job_id: str, why: str) -> None:
-        """Remember to try again: a blip is not a death."""
-        self._retries.unanswered(job_id, self.context.clock.monotonic())
-        self._later(job_id, why)
-
-    def _mistaken(self, job_id: str, why: str) -> None:
-        """Remember to try again, ever later: what nobody expected will probably happen again."""
-        known = self._retries.mistaken(job_id, self.context.clock.monotonic())
-        again = f"tried again after {delay_s(known.mistakes):g} s"
-        often = f", {known.mistakes} times in a row" if known.mistakes > 1 else ""
-        self._later(job_id, f"{why} ({again}{often})")
-
-    def _later(self, job_id: str, why: str) -> None:
-        self._observer.sweep()
-        if (entry := self.entries.get(job_id)) is None:
-            return
-        if entry.why != why:
-            log.warning("daemon.waiting", job_id=job_id, why=why)
-        entry.why, entry.examined = why, 0
-
-    def _worked(self, job_id: str) -> None:
-        if self._retries.worked(job_id, self.context.clock.monotonic()) and job_id in self.entries:
-            self.entries[job_id].why = ""
-
-    def _carry_out(self, row: JobRow, command: Command, imageless: int) -> None:
-        found = execute(self.context, row, command, imageless)
-        if isinstance(found, LaunchRefusal):
-            self._news.put(found)
-        elif found is not None:
-            self._news.put(EventReceived(row.job.id, found))
-
-    # --- what was seen
-    def look(self) -> bool:
-        """Observe once, leave what was seen to the loop; return whether the executor answered."""
-        return self._observer.look()
-
-    def watch(self) -> None:
-        """Look at what runs once, and leave what was seen to the loop."""
-        self._watcher.look()
-
-    def _oversee(self, news: Probed) -> None:
-        self.queue.seen(news)
-        act_on_findings(self.context, self.entries, news, self._happened)
-
-    def _observed(self, observed: Observed) -> None:
+    def _observe(self, observed: Observed) -> None:
+        """Compare what the executor shows with what is expected, and follow up the differences."""
         now = self.context.clock.monotonic()
-        for finding in self._observer.compare(observed):
-            if self._retries.waits(finding.job_id, now):
-                self._observer.sweep()  # it will have to be seen again
+        for finding in self.observer.compare(observed):
+            if self.dispatcher.retries.is_waiting(finding.job_id, now):
+                self.observer.request_round()  # it has to be found again
                 continue
             match finding:
-                case AttemptEnded(entry, attempt, gone):
-                    self._examine(entry, attempt, gone)
-                case StillAlive(entry):
-                    self._act_all(entry, implied_commands(entry.row.job))
+                case AttemptEnded(tracked, attempt, gone):
+                    self.dispatcher.examine(tracked, attempt, gone)
+                case StillAlive(tracked):
+                    self.dispatcher.execute_implied(tracked)
                 case Orphan(key):  # exhaustive
-                    self._put(key.job_id, partial(self.context.executor.remove, key))
+                    self.dispatcher.put(key.job_id, partial(self.context.executor.remove, key))
 
-    def _examine(self, entry: TrackedJob, attempt: Attempt, gone: Gone) -> None:
-        """Look into the end of an attempt, once, in its lane: verifying checkpoints takes time."""
-        if entry.examined >= attempt.number:
-            return
-        entry.examined = attempt.number
-        row = as_started(self.context, entry.row)
+    # --- advance
 
-        def work() -> None:
-            findings = examine_exit(self.context, row, attempt, gone)
-            self._news.put(Examined(row.job.id, attempt.number, self.context.clock.now(), findings))
+    def _advance(self, message: JobMessage) -> Transition | None:
+        """Return the transition that follows from a message, None if the job has moved on.
 
-        self._put(row.job.id, work)
+        About the exit of an attempt the policy decides.
+        """
+        tracked = self.tracked_jobs.get(message.job_id)
+        if tracked is None:
+            return None
+        try:
+            if isinstance(message, EventReceived):
+                return transition(tracked, message.event)
+            decided = decide_exit(self.context, tracked.row, message)
+            if decided is not None:
+                return transition(tracked, *decided)
+            log.info("job.exit_ignored", job_id=message.job_id, attempt=message.attempt)
+        except IllegalTransition as error:
+            log.info("job.event_ignored", job_id=message.job_id, problem=str(error))
+        return None
+
+    def _advance_and_record(self, message: JobMessage) -> None:
+        """Advance a job by one message; a message that cannot be recorded now is kept for later."""
+        try:
+            made = self._advance(message)
+            self.record([made] if made else [])
+        except Unavailable as error:
+            log.warning("job.not_recorded", job_id=message.job_id, problem=str(error))
+            self.tracked_jobs[message.job_id].why = str(error)
+            self._unrecorded.append(message)
+
+    def _apply(self, tracked: TrackedJob, event: Event, decision: DecisionRow | None = None) -> None:
+        self.record([transition(tracked, event, decision)])
+
+    # --- record
+
+    def record(self, transitions: Sequence[Transition]) -> None:
+        """Record transitions of different jobs, all or none, and execute what follows from them.
+
+        Raises:
+            Unavailable: none was recorded.
+        """
+        record_transitions(self.context.store, transitions)
+        self._follow_up(transitions)
+
+    def _follow_up(self, transitions: Sequence[Transition]) -> None:
+        for each in transitions:
+            self._update(each)
+            self._execute(each)
+
+    def _update(self, made: Transition) -> None:
+        """Bring what is tracked of a job up to its recorded transition."""
+        tracked, before, after, event = made.tracked, made.tracked.row.job, made.after, made.event
+        revised = self.context.store.get(after.id) if isinstance(event, RevisionApplied) else None
+        tracked.row = revised or replace(tracked.row, job=after)
+        tracked.why, tracked.misses = "", 0
+        if after.state.since != before.state.since:
+            tracked.since = self.context.moment()
+        if isinstance(event, Launched):
+            tracked.image_misses = 0
+        elif isinstance(event, ImageMissing):
+            tracked.image_misses += 1
+        self.dispatcher.retries.forget(after.id)
+        if isinstance(after.state, Finished):
+            self.tracked_jobs.pop(after.id, None)
+        else:
+            self.tracked_jobs[after.id] = tracked
+        self.scheduler.jobs.update(tracked)
+
+    # --- execute
+
+    def _execute(self, made: Transition) -> None:
+        """Execute what follows from a recorded transition, on other threads."""
+        row, attempts = made.tracked.row, self.context.attempt_service
+        if isinstance(row.job.state, Finished):
+            self.dispatcher.put(row.job.id, partial(attempts.clean_up, row))
+        if made.decision is not None:
+            self.dispatcher.put(row.job.id, partial(attempts.save_decision, row, made.decision))
+        log.info("job.transition", job_id=row.job.id, event_kind=made.event.kind, state=row.job.state.kind)
+        self.changed()
+        self.dispatcher.execute(made.tracked, made.commands)

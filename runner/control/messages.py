@@ -13,7 +13,7 @@ from runner.core.ports.executor import Observation
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One look at the executor, with the time when it began (monotonic)."""
+    """One observation of the executor, with the time when it began (monotonic)."""
 
     began: float
     found: tuple[Observation, ...]
@@ -27,7 +27,7 @@ class EventReceived:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The end of an attempt has been looked into; what follows is for the policy to say."""
+    """The exit of an attempt has been examined; the policy decides what follows."""
 
     job_id: str
     attempt: int
@@ -37,7 +37,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRefusal:
-    """The executor has refused to start an attempt."""
+    """The executor has refused to start an attempt; the policy decides what follows."""
 
     job_id: str
     attempt: int
@@ -48,7 +48,7 @@ class LaunchRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A running attempt has been looked at; what follows is for the policy to say."""
+    """A running attempt has been probed; the policy decides what follows."""
 
     job_id: str
     attempt: int
@@ -58,14 +58,15 @@ class Probed:
     start_s: float | None = None  # from its launch to its first step, where that has been seen
 
 
-News: TypeAlias = EventReceived | Examined | LaunchRefusal
+JobMessage: TypeAlias = EventReceived | Examined | LaunchRefusal
+"""Messages that may advance a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call from another thread, to be answered on the loop's."""
+    """A call of another thread, to be done on the loop's."""
 
     work: Callable[[], None]
 
 
-Message: TypeAlias = Observed | Probed | News | Call
+Message: TypeAlias = Observed | Probed | JobMessage | Call

@@ -1,7 +1,7 @@
-"""The changes that follow from what has reached the loop, before they are written down together.
+"""Transitions of jobs before they are recorded, and which of them are recorded together.
 
-A transaction waits for the disk, and that wait is what recording costs: what several jobs have
-brought news of at the same time is one transaction.
+A transaction waits for the disk, and that wait is what recording costs.  So the messages about different jobs
+that arrive together become one transaction.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,14 +23,14 @@ from runner.core.ports.store import DecisionRow, RecordedTransition, Store, Usag
 T = TypeVar("T")
 
 ANSWER_S: Final = 30.0
-"""Longest wait for the loop to answer."""
+"""Longest wait of a caller for the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What has happened to a job, and what follows from it; not recorded yet."""
+    """What an event makes of a job, and the commands that follow; not recorded yet."""
 
-    entry: TrackedJob
+    tracked: TrackedJob
     event: Event
     after: Job
     commands: tuple[Command, ...]
@@ -39,52 +39,54 @@ class Transition:
 
 
 def transition(
-    entry: TrackedJob, event: Event, decision: DecisionRow | None = None, usage: UsageRecord | None = None
+    tracked: TrackedJob, event: Event, decision: DecisionRow | None = None, usage: UsageRecord | None = None
 ) -> Transition:
-    """Return what follows from an event.
+    """Return the transition of a job by an event.
 
     Raises:
-        IllegalTransition: it cannot happen to the job as it is.
+        IllegalTransition: the job is in no state for the event.
     """
-    return Transition(entry, event, *advance(entry.row.job, event), decision, usage)
+    return Transition(tracked, event, *advance(tracked.row.job, event), decision, usage)
 
 
-def requested_transition(entry: TrackedJob, event: Event, decision: DecisionRow | None = None) -> Transition:
-    """Return what follows from an event that a person asked for.
+def requested_transition(
+    tracked: TrackedJob, event: Event, decision: DecisionRow | None = None
+) -> Transition:
+    """Return the transition of a job by an event that a person asked for.
 
     Raises:
         Refused: the job is in no state for it.
     """
     try:
-        return transition(entry, event, decision)
+        return transition(tracked, event, decision)
     except IllegalTransition as error:
-        raise Refused(f"job {entry.row.job.id}: {describe_refusal(entry.row.job, event)}") from error
+        job = tracked.row.job
+        raise Refused(f"job {job.id}: {describe_refusal(job, event)}") from error
 
 
-def record_transitions(store: Store, changes: Sequence[Transition]) -> None:
-    """Write all of some changes to different jobs, durably, or none.
+def record_transitions(store: Store, transitions: Sequence[Transition]) -> None:
+    """Write transitions of different jobs, durably, all or none.
 
     Raises:
         Unavailable: none was written.
     """
-    if not changes:
-        return
-    store.record_all(
-        [
-            RecordedTransition(each.entry.row.job, each.after, each.event, each.decision, each.usage)
-            for each in changes
-        ]
-    )
+    if transitions:
+        store.record_all(
+            [
+                RecordedTransition(each.tracked.row.job, each.after, each.event, each.decision, each.usage)
+                for each in transitions
+            ]
+        )
 
 
 def call_on_loop(work: Callable[[], T]) -> tuple[Call, Future[T]]:
-    """Return a message that has the loop do ``work``, and where what it returns or raises will be."""
+    """Return a message that has the loop do ``work``, and the future of its result."""
     answer: Future[T] = Future()
     return Call(lambda: run_to_future(answer, work)), answer
 
 
 def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Yield messages in order, news of different jobs that come one after another together."""
+    """Yield messages in order; consecutive messages that advance different jobs come together."""
     run: list[Message] = []
     jobs: set[str] = set()
     for message in messages:

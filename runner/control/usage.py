@@ -1,7 +1,7 @@
-"""Who has used how much until now: the integral of what was lent, which fades.
+"""Usage of users and groups until now: the integral of what was allocated to them, which decays.
 
-Loaded once from what the store remembers, then carried on in steps: between two steps what is
-lent does not change, so the sum is exact and costs nothing while nothing happens.
+It is loaded once from the store, then advanced in steps.  Between two steps allocations do not change, so
+the sum is exact and costs nothing while nothing happens.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,15 +13,15 @@ from runner.core.ports.store import UsageRecord
 from runner.core.scheduler.fairshare import accrue_usage, charge_usage, decay_usage
 
 HORIZON: Final = 10
-"""Half-lives after which what was used counts for nothing: less than a thousandth is left."""
+"""Half-lives after which usage counts for nothing: less than a thousandth is left."""
 
 Bill = tuple[str, str, float]
-"""Whose share something is charged to: user, group; and the devices that it counts as."""
+"""The user and the group that a job is charged to, and the devices that it counts as."""
 
 
 @dataclass(slots=True)
 class UsageLedger:
-    """Device-seconds by name, and how many devices are added to each every second."""
+    """Device-seconds by name, and the devices in use that add to each every second."""
 
     used: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
@@ -32,15 +32,15 @@ class UsageLedger:
             self.used[name] = charge_usage(self.used.get(name, 0.0), rate, elapsed_s, half_life_s)
 
     def add(self, name: str, devices: float) -> None:
-        """Let a name have so many devices more from now on, or fewer."""
+        """Let a name use so many devices more from now on, or fewer."""
         rate = self.rates.get(name, 0.0) + devices
         if rate > _NOTHING:
             self.rates[name] = rate
         else:
             self.rates.pop(name, None)
 
-    def told(self) -> Mapping[str, float]:
-        """Return the usage so far, without the noise of how it was added up."""
+    def rounded(self) -> Mapping[str, float]:
+        """Return the usage so far, rounded: the order of additions must not show."""
         rounded = {name: round(used, 1) for name, used in self.used.items()}
         return {name: used for name, used in rounded.items() if used}
 
@@ -50,7 +50,7 @@ _NOTHING: Final = 1e-9
 
 @dataclass(slots=True)
 class UsageTracker:
-    """What users and groups have used until a moment of the clock that only goes on."""
+    """What users and groups have used until a moment of the monotonic clock."""
 
     half_life_s: float
     cpu_weight: float
@@ -60,7 +60,7 @@ class UsageTracker:
     _open: dict[str, Bill] = field(default_factory=dict)  # by job
 
     def load(self, past: Iterable[UsageRecord], now: datetime) -> None:
-        """Take in what has been lent before; what is lent still is counted up to now."""
+        """Add earlier usage; of an allocation that goes on the part up to now."""
         for each in past:
             devices = each.gpus + self.cpu_weight * each.cpus
             ago_s = max((now - (each.ended_at or now)).total_seconds(), 0.0)
@@ -69,26 +69,26 @@ class UsageTracker:
             self.users.used[each.owner] = self.users.used.get(each.owner, 0.0) + counts
             self.groups.used[each.team] = self.groups.used.get(each.team, 0.0) + counts
 
-    def until(self, now_s: float) -> None:
-        """Charge everybody for what they have had up to a moment."""
+    def advance(self, now_s: float) -> None:
+        """Charge all users for their allocations up to a moment."""
         elapsed_s = now_s - self.at_s
         if elapsed_s > 0:
             self.users.advance(elapsed_s, self.half_life_s)
             self.groups.advance(elapsed_s, self.half_life_s)
         self.at_s = max(now_s, self.at_s)
 
-    def lend(self, job_id: str, bill: Bill, now_s: float) -> None:
-        """Begin to charge for a job; one that is charged for already goes on."""
+    def begin(self, job_id: str, bill: Bill, now_s: float) -> None:
+        """Begin to charge for a job, unless it is charged for already."""
         if job_id not in self._open:
-            self.until(now_s)
+            self.advance(now_s)
             self._open[job_id] = bill
             self._rate(bill, 1)
 
-    def returned(self, job_id: str, now_s: float) -> None:
+    def end(self, job_id: str, now_s: float) -> None:
         """Charge no more for a job."""
         bill = self._open.pop(job_id, None)
         if bill is not None:
-            self.until(now_s)
+            self.advance(now_s)
             self._rate(bill, -1)
 
     def _rate(self, bill: Bill, sign: int) -> None:

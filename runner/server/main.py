@@ -48,9 +48,9 @@ from runner.base.locks import open_lock, try_lock
 from runner.client.autostart import LEAVE_LIMIT_S, SYSTEM_SOCKET
 from runner.client.autostart import state_dir as default_state_dir
 from runner.control.context import Capacity, Context, SiteConfig
+from runner.control.controller import Controller
 from runner.control.inventory import Inventory
 from runner.control.inventory_types import InventoryRules, PresentDevices
-from runner.control.loop import ControlLoop
 from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
@@ -185,16 +185,15 @@ def build(directory: Path, settings: Settings) -> JobService:
         build_queue=KeyedExecutor(BUILD_LANES),
         observe_every_s=settings.observe_every_s,
         boot=boot_id(),
-        vitals=inventory,
         watch_every_s=settings.watch_every_s,
         silence_floor_s=settings.silence_floor_s,
         site=_site(settings),
         past=SqliteAccounting(store),
         inventory=inventory,
     )
-    daemon = ControlLoop(context, changed=broadcast.beat)
-    daemon.ticks.append(
-        lambda now: inventory.tick(now, [daemon.entries[i].row for i in daemon.queue.running])
+    daemon = Controller(context, changed=broadcast.beat)
+    daemon.loop.iteration_hooks.append(
+        lambda now: inventory.tick(now, [daemon.tracked_jobs[i].row for i in daemon.scheduler.jobs.running])
     )
     inventory.changed = daemon.wake
     return JobService(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import RunnerError
-from runner.control.loop import ControlLoop
+from runner.control.controller import Controller
 from runner.core.ports.clock import Clock
 from runner.core.ports.notifications import NotificationFeed
 from runner.core.ports.schedules import Schedules
@@ -35,7 +35,7 @@ class Caller:
 class ServiceContext:
     """The control loop, the ports and the settings of one daemon; the composition root fills it in."""
 
-    daemon: ControlLoop
+    daemon: Controller
     store: JobStore
     schedules: Schedules
     usage_report: UsageReport

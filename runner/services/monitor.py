@@ -138,7 +138,7 @@ class UtilizationMonitor:
         now = self.service.clock.monotonic()
         running = {
             (entry.row.job.id, entry.row.job.state.attempt.number): (entry.row, entry.row.job.state)
-            for entry in list(self.service.daemon.entries.values())
+            for entry in list(self.service.daemon.tracked_jobs.values())
             if isinstance(entry.row.job.state, Running)
         }
         self._held = {key: held for key, held in self._held.items() if key in running}
@@ -155,7 +155,7 @@ class UtilizationMonitor:
         """Measure how long the loop takes to answer."""
         began = self.service.clock.monotonic()
         with suppress(TimeoutError):  # it took longer than anybody waits: that is the answer
-            self.service.daemon.exclusive.asked(lambda: None).result(timeout=ANSWER_S)
+            self.service.daemon.exclusive.submit(lambda: None).result(timeout=ANSWER_S)
         self.lags.append(self.service.clock.monotonic() - began)
 
     def _look_at(self, key: _Key, row: JobRow, state: Running, now: float) -> None:
@@ -188,11 +188,9 @@ class UtilizationMonitor:
 
     def _utils(self, state: Running, span_s: float) -> list[float | None]:
         """Return how busy each device of an attempt was since the last look, as a share."""
-        vitals, devices = self.service.daemon.context.vitals, state.allocation.devices
-        if vitals is None:
-            return [None] * len(devices)
+        inventory, devices = self.service.daemon.context.inventory, state.allocation.devices
         since = self.service.clock.now() - timedelta(seconds=span_s)
-        found = [vitals.facts((uuid,), since).get("device.util") for uuid in devices]
+        found = [inventory.facts((uuid,), since).get("device.util") for uuid in devices]
         return [util / 100 if isinstance(util, int | float) else None for util in found]
 
     # --- alarms
@@ -210,7 +208,7 @@ class UtilizationMonitor:
         if found.kind not in held.said:
             service, at = self.service, self.service.clock.now()
             text = f"{attempt_prefix(key[1])}{found.text}"
-            service.daemon.ask(lambda: service.store.note(row.job.id, at, ALARM, text))
+            service.daemon.run_exclusively(lambda: service.store.note(row.job.id, at, ALARM, text))
             held.said.add(found.kind)
 
     def _alarm(self, row: JobRow, state: Running, spell: SampleWindow) -> IdleAlarm | None:
@@ -232,7 +230,7 @@ class UtilizationMonitor:
         if not busy:
             return
         try:
-            self.service.daemon.ask(lambda: self.service.usage_report.add(busy))
+            self.service.daemon.run_exclusively(lambda: self.service.usage_report.add(busy))
         except (Unavailable, TimeoutError) as error:
             log.warning("meter.not_written", problem=str(error))
             self._busy = busy

@@ -178,7 +178,7 @@ def notifier(service: JobService, sender_for: Callable[[NotificationRule, Origin
     origin = Origin(service.store.instance, os.uname().nodename)
 
     def write(key: str, seq: int) -> None:
-        service.daemon.ask(partial(feed.remember, key, seq))
+        service.daemon.run_exclusively(partial(feed.remember, key, seq))
 
     couriers = (
         Sender(rule, sender_for(rule, origin), feed, service.clock, write, stop.wait)

@@ -49,7 +49,7 @@ class JobQueries:
 
     def current(self, job_id: str) -> JobRow:
         """Return a job as the control loop holds it; call this with the state lock."""
-        tracked = self.context.daemon.entries.get(job_id)
+        tracked = self.context.daemon.tracked_jobs.get(job_id)
         return tracked.row if tracked else self.find(job_id)
 
     def recent(

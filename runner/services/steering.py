@@ -51,10 +51,10 @@ class SteeringService:
         def cancel_together() -> tuple[tuple[JobRow, bool], ...]:
             current = {job_id: self.queries.current(job_id) for job_id in ids}
             changing = [row for row in current.values() if not _is_ending(row)]
-            changed = {row.job.id: row for row in self.context.daemon.happen_all(changing, event)}
+            changed = {row.job.id: row for row in self.context.daemon.apply_event_to_all(changing, event)}
             return tuple((changed.get(job_id, row), job_id in changed) for job_id, row in current.items())
 
-        return self.context.daemon.ask(cancel_together)
+        return self.context.daemon.run_exclusively(cancel_together)
 
     def hold(self, caller: Caller, reference: str) -> JobRow:
         """Hold a job: it gives its resources back, and waits for ``release``."""
@@ -99,12 +99,12 @@ class SteeringService:
             self.context.store.note(job_id, now, SIGNALLED, attempt_prefix(row.job.attempts) + text)
             return row
 
-        return self.context.daemon.ask(send)
+        return self.context.daemon.run_exclusively(send)
 
     def _apply(self, row: JobRow, event: Event) -> JobRow:
         """Let the control loop apply an event to a job."""
         daemon = self.context.daemon
-        return daemon.ask(lambda: daemon.happen(self.queries.current(row.job.id), event))
+        return daemon.run_exclusively(lambda: daemon.apply_event(self.queries.current(row.job.id), event))
 
 
 def _is_ending(row: JobRow) -> bool:

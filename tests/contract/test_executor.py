@@ -213,7 +213,7 @@ def test_a_watch_wakes_when_an_attempt_ends_and_can_be_stopped(place: Place, job
         eventually(ended)
     finally:
         stop()
-    assert not any(thread.name in {"engine-events", "attempts"} for thread in threading.enumerate())
+    assert not any(thread.name in {"engine-events", "process-ends"} for thread in threading.enumerate())
 
 
 # --- Rules --------------------------------------------------------------------------------------------

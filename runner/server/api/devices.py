@@ -35,7 +35,7 @@ def inventory_of(service: JobService) -> Inventory:
     Raises:
         Unavailable: this daemon manages no devices.
     """
-    vitals = service.daemon.context.vitals
+    vitals = service.daemon.context.inventory
     if not isinstance(vitals, Inventory):
         raise Unavailable("devices: this daemon looks at none")
     return vitals
@@ -90,12 +90,12 @@ def _change_state(
     if caller.uid not in {0, os.geteuid()}:
         raise Refused("devices: only root and the daemon's own user may drain and resume them")
     inventory, by = inventory_of(service), service.user(caller).name
-    shown = service.daemon.ask(lambda: change(inventory, by))
+    shown = service.daemon.run_exclusively(lambda: change(inventory, by))
     return {"device": device_json(shown, _rows(service))}
 
 
 def _rows(service: JobService) -> Mapping[str, JobRow]:
-    return {entry.row.job.id: entry.row for entry in list(service.daemon.entries.values())}
+    return {entry.row.job.id: entry.row for entry in list(service.daemon.tracked_jobs.values())}
 
 
 def device_json(shown: DeviceView, rows: Mapping[str, JobRow]) -> dict[str, Any]:

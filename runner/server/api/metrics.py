@@ -114,7 +114,7 @@ class MetricsCollector(Collector):
         for name, metric in (("cpus", "runner_cpus"), ("memory_bytes", "runner_memory_bytes")):
             for part in ("lent", "total"):
                 yield Sample(metric, overview[name][part], (part,))
-        yield from self._job_samples([entry.row for entry in list(service.daemon.entries.values())])
+        yield from self._job_samples([entry.row for entry in list(service.daemon.tracked_jobs.values())])
         yield from self._monitor_samples()
         for name in STORE_FILES:
             yield Sample("runner_store_bytes", _size(service.state_dir / name), (name,))

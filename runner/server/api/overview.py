@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, Final, TypeAlias
 
 from runner.base.errors import RunnerError
-from runner.control.schedulable import as_started
+from runner.control.context import as_started
 from runner.core.job.states import Allocated, Queued
 from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
@@ -69,7 +69,7 @@ def make_overview(
 ) -> Json:
     """Return the devices, the jobs that are being prepared, run or are held, and the queue."""
     context, now = service.daemon.context, service.clock.now()
-    rows = [entry.row for entry in list(service.daemon.entries.values())]
+    rows = [entry.row for entry in list(service.daemon.tracked_jobs.values())]
     active = [row for row in rows if not isinstance(row.job.state, Queued)]
     queued = [row for row in rows if isinstance(row.job.state, Queued)]
     waiting = nsmallest(MAX_QUEUED, queued, key=lambda row: (-row.priority, row.submitted_at))
@@ -99,7 +99,7 @@ def device_rows(
 ) -> list[Json]:
     """Return one object per device: its model, its utilization, its state and its jobs."""
     context = service.daemon.context
-    unfit = context.vitals.unfit() if context.vitals else {}
+    unfit = context.inventory.unfit()
     holders = {uuid: row for row in rows for uuid in _devices(row)}
     return [
         {
@@ -124,8 +124,7 @@ def _device(device: Device, number: int) -> Json:
 
 def _load(service: JobService, uuid: str, now: datetime) -> Json:
     """Return the recent utilization of a device in percent and its used share of memory; None is unknown."""
-    vitals = service.daemon.context.vitals
-    known = vitals.facts((uuid,), now - timedelta(seconds=RECENT_S)) if vitals else {}
+    known = service.daemon.context.inventory.facts((uuid,), now - timedelta(seconds=RECENT_S))
     return {"util": known.get("device.util"), "memory": known.get("device.memory")}
 
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from runner.control.loop import ControlLoop
+from runner.control.controller import Controller
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.formatting import format_time
@@ -10,15 +10,15 @@ from runner.core.scheduler.snapshot import Snapshot
 from runner.server.api.views import Json, moment
 
 
-def reason(daemon: ControlLoop, row: JobRow) -> Json:
+def reason(daemon: Controller, row: JobRow) -> Json:
     """Return the reason of a job's state as JSON.
 
     ``starts_at`` is the expected start of a job that waits, ``until`` the expected end of one that holds
     resources; null is unknown.
     """
-    entry, job_id = daemon.entries.get(row.job.id), row.job.id
-    wait = None if entry is None else daemon.queue.wait(entry)
-    running = daemon.queue.running.get(job_id)
+    entry, job_id = daemon.tracked_jobs.get(row.job.id), row.job.id
+    wait = None if entry is None else daemon.scheduler.pending_reason(entry)
+    running = daemon.scheduler.jobs.running.get(job_id)
     ends_s = None if running is None else running.ends_s
     now = daemon.context.clock.now()
     at = Snapshot(now.timestamp(), (), utc_offset_s=daemon.context.site.utc_offset_s(now))

@@ -149,9 +149,9 @@ class CanaryService:
         daemon = self.service.daemon
 
         def missing() -> str:
-            return daemon.queue.lacks(row, offered.needs())
+            return daemon.scheduler.unmet(row, offered.needs())
 
-        lacks = daemon.ask(missing)
+        lacks = daemon.run_exclusively(missing)
         if not lacks:
             return None
         if not saves_on_stop(parse_revision(row.revision)):
@@ -160,8 +160,8 @@ class CanaryService:
                 "what it has not saved; free some room, or apply without --canary"
             )
         parked = self.service.clock.now()
-        daemon.ask(
-            lambda: daemon.happen(
+        daemon.run_exclusively(
+            lambda: daemon.apply_event(
                 self.service.queries.current(row.job.id), HoldRequested(parked, "its canary")
             )
         )
@@ -180,12 +180,12 @@ class CanaryService:
             )
             if staged.exists():
                 staged.rename(staged.with_name(mine.job.id))
-            service.daemon.submit_all((mine,), (f"canary of job {row.job.id} ({row.name}), {steps} steps",))
+            service.daemon.submit((mine,), (f"canary of job {row.job.id} ({row.name}), {steps} steps",))
             return mine
 
         try:
             first = self._staged(staged, row) if kind not in {ChangeClass.D, ChangeClass.E} else 0
-            made = service.daemon.ask(submit)
+            made = service.daemon.run_exclusively(submit)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
         return Trial(row.job.id, made.job.id, steps, began, first)
@@ -292,9 +292,9 @@ class CanaryService:
         def cancel() -> None:
             row = service.queries.current(job_id)
             if not isinstance(row.job.state, Finished):
-                service.daemon.happen(row, event)
+                service.daemon.apply_event(row, event)
 
-        service.daemon.ask(cancel)
+        service.daemon.run_exclusively(cancel)
 
     def go_on(self, trial: Trial) -> None:
         """Let a job that has stood still for its canary go on, now that somebody has decided."""
@@ -309,9 +309,9 @@ class CanaryService:
         def release() -> None:
             row = service.queries.current(job_id)
             if isinstance(row.job.state, Held):
-                service.daemon.happen(row, event)
+                service.daemon.apply_event(row, event)
 
-        service.daemon.ask(release)
+        service.daemon.run_exclusively(release)
 
 
 def _copy(origin: Path, target: Path) -> None:

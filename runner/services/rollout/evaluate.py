@@ -242,12 +242,10 @@ class RolloutEvaluator:
     def _devices(self, attempt: Attempt) -> Mapping[str, Any]:
         """Return how its devices have been, where somebody looks after them."""
         del attempt
-        vitals = getattr(self.service.daemon.context, "vitals", None)
         state = self.row.job.state
-        if vitals is None or not isinstance(state, Running):
+        if not isinstance(state, Running):
             return {}
-        found: Mapping[str, Any] = vitals.facts(state.allocation.devices, state.since)
-        return found
+        return self.service.daemon.context.inventory.facts(state.allocation.devices, state.since)
 
     # --- the arithmetic
 

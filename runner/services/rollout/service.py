@@ -84,7 +84,7 @@ class RolloutService:
             event = self._event(offer, self.name(caller), approved=request.approved)
             number = self._do(offer.row, event, offer.record)
         elif offer.found.changes:
-            self.service.daemon.ask(lambda: self.service.store.decided(offer.record))
+            self.service.daemon.run_exclusively(lambda: self.service.store.decided(offer.record))
         if offer.trial is not None:
             offer.trial.decided.set()
             self.canaries.go_on(offer.trial)
@@ -229,9 +229,9 @@ class RolloutService:
             if now.job.revision != row.job.revision:
                 raise Refused(f"job {row.job.id}: was changed by somebody else meanwhile; try again")
             predecessors.refuse_cycle(row.job.id, parse_revision(event.text), service.store)
-            daemon.happen(now, event, record)
+            daemon.apply_event(now, event, record)
 
-        daemon.ask(happen)
+        daemon.run_exclusively(happen)
         return event.number
 
     @staticmethod

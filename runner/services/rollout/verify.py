@@ -70,7 +70,7 @@ class RolloutVerifier:
 
     def look(self) -> None:
         """Look once at every job that has a promise to keep."""
-        for entry in list(self.rollouts.service.daemon.entries.values()):
+        for entry in list(self.rollouts.service.daemon.tracked_jobs.values()):
             row = entry.row
             if row.job.promise is not None and (row.job.id, row.job.revision) not in self._settled:
                 self._look_at(row, row.job.promise)
@@ -93,7 +93,9 @@ class RolloutVerifier:
             Work(float(getattr(plan, "steps", None) or 0), status.step, self._saved(row, promise)),
         )
         now = service.clock.now()
-        service.daemon.ask(lambda: service.store.note(row.job.id, now, "change_delivered", found.text))
+        service.daemon.run_exclusively(
+            lambda: service.store.note(row.job.id, now, "change_delivered", found.text)
+        )
         if found.back:
             self._back(row, promise, found.text)
 

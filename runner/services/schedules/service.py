@@ -85,7 +85,7 @@ class ScheduleService:
         """
         row = self.draft(caller, submission)
         token = None if submission.token is None else f"{caller.uid}:{submission.token}"
-        return self.service.daemon.ask(lambda: self._accept(row, token))
+        return self.service.daemon.run_exclusively(lambda: self._accept(row, token))
 
     def _accept(self, row: ScheduleRow, token: str | None) -> ScheduleRow:
         known = None if token is None else self.books.made_with(token)
@@ -121,7 +121,7 @@ class ScheduleService:
 
     def _move(self, caller: Caller, reference: str, state: ScheduleState, note: str) -> ScheduleRow:
         number = self.find(caller, reference).id
-        return self.service.daemon.ask(lambda: self._moved(number, state, note))
+        return self.service.daemon.run_exclusively(lambda: self._moved(number, state, note))
 
     def _moved(self, number: int, state: ScheduleState, note: str) -> ScheduleRow:
         row, now = self.books.known(number), self.service.clock.now()

@@ -112,7 +112,7 @@ class ScheduleTrigger:
 
     def _round(self) -> None:
         self._failed = True  # until the tick has ended: the loop may not answer at all
-        self.service.daemon.ask(lambda: self.tick(self.service.daemon.context.moment()))
+        self.service.daemon.run_exclusively(lambda: self.tick(self.service.daemon.context.moment()))
 
     def patience_s(self) -> float:
         """Return in how many seconds the next look is worth it."""
@@ -238,7 +238,7 @@ class ScheduleTrigger:
     def _try(self, row: ScheduleRow, due: FiringRow) -> None:
         try:
             job = self._drafted(row, due)
-            self.service.daemon.ask(partial(self._accepted, row, due, job))
+            self.service.daemon.run_exclusively(partial(self._accepted, row, due, job))
         except (Unavailable, Late) as error:
             self._tell(partial(self._later, due, describe_error(error)))
         except RunnerError as error:
@@ -247,7 +247,7 @@ class ScheduleTrigger:
     def _tell(self, work: Callable[[], None]) -> None:
         """Let the loop know; a daemon that leaves meanwhile finds the occasion due when it is back."""
         try:
-            self.service.daemon.ask(work)
+            self.service.daemon.run_exclusively(work)
         except (Unavailable, Late) as error:
             log.warning("timetable.cannot_record", problem=describe_error(error))
 
@@ -277,7 +277,7 @@ class ScheduleTrigger:
         if job is None:
             job = draft(service.store.next_id())
             text = f"submitted by schedule {row.id} ({row.name}) of {row.owner}"
-            service.daemon.submit_all((job,), (text,), token)
+            service.daemon.submit((job,), (text,), token)
         replaced = self._replaced(row, job)
         text = "; ".join(filter(None, (due.text, replaced)))
         self.books.settle(due, "submitted", text, job.job.id)
@@ -295,7 +295,7 @@ class ScheduleTrigger:
             known = self.service.queries.current(job_id)
             state = known.job.state
             if not (isinstance(state, Stopping) and state.reason == StopReason.CANCELLED):
-                self.service.daemon.happen(known, CancelRequested(self.service.clock.now(), by))
+                self.service.daemon.apply_event(known, CancelRequested(self.service.clock.now(), by))
         return f"in place of job {', '.join(gone)}" if gone else ""
 
     def _refused(self, due: FiringRow, why: str) -> None:

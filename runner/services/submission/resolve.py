@@ -13,7 +13,7 @@ from typing import Literal
 
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import FileError, Problem, one_line
-from runner.control.loop import ControlLoop
+from runner.control.controller import Controller
 from runner.core.ports.devices import Device
 from runner.core.ports.store import JobStore
 from runner.core.ports.users import Owner, User, Users
@@ -40,7 +40,7 @@ class Resolution:
 class RevisionResolver:
     """What is looked at to find out what a job file stands for."""
 
-    daemon: ControlLoop
+    daemon: Controller
     store: JobStore
     users: Users
     settings: Settings
@@ -57,7 +57,7 @@ class RevisionResolver:
         look, reader = partial(self.users.path_problem, who), partial(_read_policy, self.users, who)
         named = of_job.JobReferences(submission.place.parent, look, reader)
         written = submission.read(named.problems)
-        snapshot = self.daemon.exclusive.peek(self.daemon.picture)
+        snapshot = self.daemon.exclusive.read(self.daemon.snapshot)
         gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
         reading = _Reading(self, who, owner, submission, gate, named)
         found: list[Revision] = []

@@ -41,7 +41,9 @@ class SubmissionService:
         """
         owner, resolution = self.owner(caller), self.resolve_all(caller, submission)
         dependencies.refuse_hopeless(submission, resolution.revisions, owner.name, self.context.store)
-        return self.context.daemon.ask(lambda: self._accept(caller, owner, resolution, submission))
+        return self.context.daemon.run_exclusively(
+            lambda: self._accept(caller, owner, resolution, submission)
+        )
 
     def resolve(self, caller: Caller, submission: Submission) -> Revision:
         """Return the revision of a job file with one job.
@@ -134,7 +136,7 @@ class SubmissionService:
             f"submitted by {row.owner.name}: {one_line(revision.path)}{_matrix_part(revision)}"
             for row, revision in zip(rows, revisions, strict=True)
         ]
-        self.context.daemon.submit_all(rows, texts, token)
+        self.context.daemon.submit(rows, texts, token)
         return tuple(rows)
 
     def _check_quotas(self, submission: Submission, rows: Sequence[JobRow], team: str) -> None:
@@ -143,7 +145,7 @@ class SubmissionService:
         Raises:
             Refused: the queue has become too long for these jobs.
         """
-        if facts := queue_full(self.context.daemon.picture(), rows[0].owner.name, team, len(rows)):
+        if facts := queue_full(self.context.daemon.snapshot(), rows[0].owner.name, team, len(rows)):
             raise Refused(refusal(submission, facts))
 
 

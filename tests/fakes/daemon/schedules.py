@@ -1,19 +1,16 @@
 """A daemon with a timetable and a clock that a test pushes; it can be killed anywhere and booted again."""
 
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
+from runner.adapters.sqlite.accounting import SqliteUsageHistory
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
 from runner.control.context import Capacity
 from runner.control.context import Context as Parts
-from runner.control.loop import ControlLoop
-from runner.control.transitions import call_on_loop
+from runner.control.controller import Controller
 from runner.core.job.events import CancelRequested
 from runner.core.ports.devices import Device
 from runner.core.ports.schedules import FiringRow, ScheduleRow
@@ -29,17 +26,7 @@ from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, World
 from tests.fakes.engine.images import FakeImages
 from tests.fakes.engine.keyed_executor import ManualLanes
-
-T = TypeVar("T")
-
-
-class OneThread(ControlLoop):
-    """A daemon whose loop is whoever calls it."""
-
-    def asked(self, work: Callable[[], T]) -> Future[T]:
-        message, answer = call_on_loop(work)
-        message.work()
-        return answer
+from tests.fakes.gpu.vitals import FakeInventory
 
 
 @dataclass
@@ -58,17 +45,20 @@ class Clockwork:
         self.store = SqliteStore(self.directory / "store.db")
         config = attempt_config(self.directory / "jobs", FakeImages(), self.clock, self.store.instance)
         attempt_service = AttemptService(config)
+        devices = [Device("GPU-a", "nvidia", "H100")]
         parts = Parts(
             store=self.store,
             executor=FakeExecutor(self.store.instance, World()),
             attempt_service=attempt_service,
             clock=self.clock,
-            capacity=Capacity(4.0, 16 * 1024**3, (Device("GPU-a", "nvidia", "H100"),)),
+            capacity=Capacity(4.0, 16 * 1024**3, devices),
+            past=SqliteUsageHistory(self.store),
+            inventory=FakeInventory(devices=devices),
             work_queue=ManualLanes(),
             build_queue=ManualLanes(),
         )
-        daemon = OneThread(parts)
-        daemon.adopt()
+        daemon = Controller(parts)
+        daemon.loop.adopt()
         self.service = job_service(
             daemon, self.store, attempt_service, Settings(), self.clock, ChangeBroadcast(), self.directory
         )
@@ -126,4 +116,4 @@ class Clockwork:
     def end(self, job_id: str) -> None:
         """Let a job be over."""
         row = self.service.queries.current(job_id)
-        self.service.daemon.happen(row, CancelRequested(self.clock.now(), "ann"))
+        self.service.daemon.apply_event(row, CancelRequested(self.clock.now(), "ann"))

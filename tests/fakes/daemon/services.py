@@ -9,7 +9,7 @@ from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
-from runner.control.loop import ControlLoop
+from runner.control.controller import Controller
 from runner.core.ports.clock import Clock
 from runner.core.ports.images import Images
 from runner.files.settings.model import Settings
@@ -38,7 +38,7 @@ def attempt_config(jobs_dir: Path, images: Images, clock: Clock, instance: str =
 
 
 def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
-    daemon: ControlLoop,
+    daemon: Controller,
     store: SqliteStore,
     attempt_service: AttemptService,
     settings: Settings,

@@ -124,7 +124,7 @@ class Day:
         """Something has happened to a job."""
         self.counts["events"] += 1
         self.service.broadcast.beat()
-        rows = [entry.row for entry in self.service.daemon.entries.values()]
+        rows = [entry.row for entry in self.service.daemon.tracked_jobs.values()]
         held = [self._holding(row) for row in rows if isinstance(row.job.state, Allocated)]
         self.hold(lambda: day_rules.lent_once(held, self.inventory.present()))
         quotas = self.service.daemon.context.site.rules.quotas
@@ -161,7 +161,7 @@ class Day:
 
     def _nothing_leaks(self) -> None:
         held: dict[str, set[str]] = {}
-        for entry in self.service.daemon.entries.values():
+        for entry in self.service.daemon.tracked_jobs.values():
             if isinstance(entry.row.job.state, Allocated):
                 for uuid in entry.row.job.state.allocation.devices:
                     held.setdefault(uuid, set()).add(entry.row.job.id)
@@ -181,17 +181,17 @@ class Day:
 
     def _everybody_is_told(self) -> None:
         """Whoever waited before the last plan and waits now knows why; whoever is held, too."""
-        daemon, waiting = self.service.daemon, frozenset(self.service.daemon.queue.waiting)
+        daemon, waiting = self.service.daemon, frozenset(self.service.daemon.scheduler.jobs.pending)
         silent = [job_id for job_id in waiting & self._waited if not daemon.why(job_id)]
         self._waited = waiting
         assert not silent, f"jobs {silent} wait without a reason"
-        states = [(job_id, entry.row.job.state) for job_id, entry in daemon.entries.items()]
+        states = [(job_id, entry.row.job.state) for job_id, entry in daemon.tracked_jobs.items()]
         held = [job_id for job_id, state in states if isinstance(state, Held) and not state.why]
         assert not held, f"jobs {held} are held without a reason"
 
     def _the_store_knows(self) -> None:
         told = {row.job.id: row.job.state for row in self.service.store.unfinished()}
-        known = {job_id: entry.row.job.state for job_id, entry in self.service.daemon.entries.items()}
+        known = {job_id: entry.row.job.state for job_id, entry in self.service.daemon.tracked_jobs.items()}
         assert told == known, f"the store says {told}, the daemon {known}"
 
     # --- deeds, on the main thread
@@ -271,10 +271,12 @@ class Day:
             case "release":
                 service.steering.release(caller, deed.name)
             case "drain":
-                service.daemon.ask(partial(inventory.drain, self._device(deed.name), "new fan", "root"))
+                service.daemon.run_exclusively(
+                    partial(inventory.drain, self._device(deed.name), "new fan", "root")
+                )
             case _:
                 for uuid in list(self._out_of_service(deed.name)):
-                    service.daemon.ask(partial(self._resume, uuid))
+                    service.daemon.run_exclusively(partial(self._resume, uuid))
 
     def _device(self, number: str) -> str:
         return self.inventory.present()[int(number) % len(self.inventory.present())].uuid
@@ -295,12 +297,12 @@ class Day:
     def end(self) -> None:
         """Let everything come to its end, then look at what is left."""
         daemon = self.service.daemon
-        while daemon.entries and self.clock.since_morning() < EVENING_S:
+        while daemon.tracked_jobs and self.clock.since_morning() < EVENING_S:
             self.wait(self.clock.since_morning() + 200)
-        for entry in list(daemon.entries.values()):
+        for entry in list(daemon.tracked_jobs.values()):
             self.service.steering.cancel(Caller(0, 0), entry.row.job.id)
         night_s = self.clock.since_morning() + 3 * HOUR_S
-        while (daemon.entries or self._unclean()) and self.clock.since_morning() < night_s:
+        while (daemon.tracked_jobs or self._unclean()) and self.clock.since_morning() < night_s:
             self.wait(self.clock.since_morning() + 100)
         self.hold(self._everything_is_back)
 
@@ -310,9 +312,11 @@ class Day:
 
     def _everything_is_back(self) -> None:
         daemon = self.service.daemon
-        left = {job_id: entry.row.job.state for job_id, entry in daemon.entries.items()}
+        left = {job_id: entry.row.job.state for job_id, entry in daemon.tracked_jobs.items()}
         assert not left, f"jobs are left: {left}"
-        assert not daemon.queue.running, f"somebody is thought to run: {daemon.queue.running}"
+        assert not daemon.scheduler.jobs.running, (
+            f"somebody is thought to run: {daemon.scheduler.jobs.running}"
+        )
         out = [each for each in self.inventory.shown() if each.standing.state is not DeviceState.FREE]
         told = [f"{each.device.uuid} is {each.standing.state}: {each.standing.reason}" for each in out]
         assert not told, f"devices are left: {told}"
@@ -350,7 +354,7 @@ def main(place: Path) -> None:
         day = Day(place, clock, app.build(place / "state", settings(kind)))
         patch.setattr(scheduling, "plan", day.planned)
         day.service.daemon.changed = day.changed
-        day.service.daemon.ticks.append(day.tick)
+        day.service.daemon.loop.iteration_hooks.append(day.tick)
         day.service.daemon.start()
         over = Flag()
         Thread(target=_hurry, args=(day, over), daemon=True).start()

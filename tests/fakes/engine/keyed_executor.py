@@ -17,7 +17,7 @@ class ManualLanes:
     def busy(self, key: str) -> bool:
         return key in self.waiting
 
-    def together(self) -> AbstractContextManager[None]:
+    def batch(self) -> AbstractContextManager[None]:
         return nullcontext()  # nothing begins by itself anyway
 
     def close(self) -> None:

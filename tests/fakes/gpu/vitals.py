@@ -6,6 +6,7 @@ from datetime import datetime
 from threading import Event as Flag
 
 from runner.core.ports.devices import Device, Health
+from runner.core.scheduler.snapshot import DeviceState, SchedulableDevice
 
 
 @dataclass
@@ -27,11 +28,12 @@ class FakeHealth:
 
 
 @dataclass
-class FakeVitals:
-    """Satisfies ``runner.core.ports.devices.Vitals``."""
+class FakeInventory:
+    """Satisfies ``runner.control.context.InventoryView``."""
 
     known: dict[str, object] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
+    devices: list[Device] = field(default_factory=list)
 
     def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
         del since
@@ -39,3 +41,23 @@ class FakeVitals:
 
     def unfit(self) -> Mapping[str, str]:
         return dict(self.bad)
+
+    def schedulable(self, holders: Mapping[str, str]) -> tuple[SchedulableDevice, ...]:
+        """Return devices that are fit or not, as ``bad`` says."""
+        return tuple(
+            SchedulableDevice(
+                uuid=device.uuid,
+                name=f"GPU-{number}",
+                vendor=device.vendor,
+                model=device.name,
+                memory_bytes=device.memory_bytes or 0,
+                state=self._state(device.uuid, holders),
+                reason=self.bad.get(device.uuid, ""),
+            )
+            for number, device in enumerate(self.devices)
+        )
+
+    def _state(self, uuid: str, holders: Mapping[str, str]) -> DeviceState:
+        if uuid in self.bad:
+            return DeviceState.QUARANTINED
+        return DeviceState.ALLOCATED if uuid in holders else DeviceState.FREE

@@ -10,7 +10,7 @@ from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.control.context import Capacity, SiteConfig
 from runner.control.context import Context as Parts
-from runner.control.loop import ControlLoop
+from runner.control.controller import Controller
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing
 from runner.core.policy.model import Policy
@@ -22,6 +22,7 @@ from tests.fakes.daemon.attempts import FakeAttempts
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeExecutor, World
 from tests.fakes.engine.keyed_executor import ManualLanes
+from tests.fakes.gpu.vitals import FakeInventory
 
 ANN = Owner(1001, 1001, "ann")
 GPUS = (Device("GPU-a", "nvidia", "H100"), Device("GPU-b", "nvidia", "H100"))
@@ -35,6 +36,7 @@ class Host:
     context: World = field(default_factory=World)
     clock: FakeClock = field(default_factory=FakeClock)
     site: SiteConfig = field(default_factory=SiteConfig)
+    inventory: FakeInventory = field(default_factory=lambda: FakeInventory(devices=list(GPUS)))
 
     def __post_init__(self) -> None:
         self.boot()
@@ -51,20 +53,21 @@ class Host:
             executor=self.executor,
             attempt_service=self.attempt_service,
             clock=self.clock,
-            capacity=Capacity(4.0, 16 * 1024**3, GPUS),
+            capacity=Capacity(4.0, 16 * 1024**3, self.inventory.devices),
             work_queue=self.work_queue,
             build_queue=self.build_queue,
             site=self.site,
             past=SqliteAccounting(self.store),
+            inventory=self.inventory,
         )
-        self.daemon = ControlLoop(parts)
-        self.daemon.adopt()
+        self.daemon = Controller(parts)
+        self.daemon.loop.adopt()
 
     def submit(self, name: str = "job", policy: Policy | None = None) -> str:
         job = Job(self.store.next_id(), Preparing(self.clock.now()))
         if policy is not None:
             self.attempt_service.policies[job.id] = policy
-        self.daemon.submit_all((JobRow(job, name, ANN, self.clock.now(), 50, "{}"),), ("submitted",))
+        self.daemon.submit((JobRow(job, name, ANN, self.clock.now(), 50, "{}"),), ("submitted",))
         return job.id
 
     def row(self, job_id: str) -> JobRow:
@@ -82,13 +85,13 @@ class Host:
         """Let everything happen that needs no time to pass."""
         for _ in range(rounds):
             while self.build_queue.step() or self.work_queue.step():
-                self.daemon.turn(0)
-            self.daemon.look()
-            self.daemon.turn(0)
+                self.daemon.loop.run_once(0)
+            self.daemon.loop.observer.observe()
+            self.daemon.loop.run_once(0)
 
     def wait(self, seconds: float) -> None:
         self.clock.forward(seconds)
-        self.daemon.turn(0)
+        self.daemon.loop.run_once(0)
         self.settle()
 
 

@@ -69,7 +69,7 @@ def test_quick_pieces_are_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) ->
         Event().wait(0.002)
         alone.release()
 
-    with work_queue.together():
+    with work_queue.batch():
         for number in range(20):
             work_queue.put(f"job {number}", work)
         work_queue.put("last", over.set)
@@ -120,7 +120,7 @@ def hold(begun: Event, go: Event) -> None:
 
 def test_nothing_begins_before_the_end_of_what_belongs_together() -> None:
     work_queue, done = KeyedExecutor(2), Event()
-    with work_queue.together():
+    with work_queue.batch():
         work_queue.put("a", done.set)
         assert work_queue.busy("a")
         assert not done.wait(0.05)
@@ -133,7 +133,7 @@ def test_nothing_begins_before_the_end_of_what_belongs_together() -> None:
 
 
 def fail_after(work_queue: KeyedExecutor, done: Event) -> None:
-    with work_queue.together():
+    with work_queue.batch():
         work_queue.put("b", done.set)
         raise ValueError("a mistake")
 
@@ -143,7 +143,7 @@ def test_what_was_there_before_does_not_wait_for_what_belongs_together() -> None
     work_queue.put("a", partial(hold, begun, go))
     work_queue.put("b", other.set)
     assert begun.wait(10)
-    with work_queue.together():
+    with work_queue.batch():
         go.set()
         assert other.wait(10)
     work_queue.close()
@@ -153,7 +153,7 @@ def test_nothing_new_begins_once_they_are_closed() -> None:
     work_queue, begun, go, other = KeyedExecutor(2), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
     assert begun.wait(10)
-    with work_queue.together():
+    with work_queue.batch():
         work_queue.put("b", other.set)
         work_queue.close()
     go.set()

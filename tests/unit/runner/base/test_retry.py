@@ -1,56 +1,56 @@
 from runner.base.retry import RETRY_S, RetryState, RetryTable, delay_s
 
 
-def test_mistakes_in_a_row_are_given_ever_more_time_up_to_a_minute() -> None:
-    assert [delay_s(mistakes) for mistakes in range(1, 8)] == [2, 4, 8, 16, 32, 60, 60]
+def test_retries_after_errors_back_off_up_to_a_minute() -> None:
+    assert [delay_s(errors) for errors in range(1, 8)] == [2, 4, 8, 16, 32, 60, 60]
     assert delay_s(10**6) == 60
 
 
-def test_a_silent_world_is_asked_again_at_a_steady_pace() -> None:
+def test_what_is_unavailable_is_retried_at_a_steady_pace() -> None:
     retries = RetryTable()
     for now in (0.0, 2.0, 4.0):
-        retries.unanswered("1", now)
-        assert retries.waits("1", now + RETRY_S - 0.1)
-        assert not retries.waits("1", now + RETRY_S)
+        retries.record_unavailable("1", now)
+        assert retries.is_waiting("1", now + RETRY_S - 0.1)
+        assert not retries.is_waiting("1", now + RETRY_S)
 
 
-def test_silence_between_mistakes_does_not_make_up_for_them() -> None:
+def test_unavailability_does_not_end_a_row_of_errors() -> None:
     retries = RetryTable()
-    retries.mistaken("1", 0.0)
-    retries.unanswered("1", 2.0)
-    assert retries.mistaken("1", 4.0) == RetryState(8.0, 2)
+    retries.record_error("1", 0.0)
+    retries.record_unavailable("1", 2.0)
+    assert retries.record_error("1", 4.0) == RetryState(8.0, 2)
 
 
-def test_a_wait_is_over_once() -> None:
+def test_a_retry_begins_once() -> None:
     retries = RetryTable()
-    retries.mistaken("1", 0.0)
+    retries.record_error("1", 0.0)
     assert [retries.begin("1", now) for now in (1.9, 2.0, 2.1)] == [False, True, False]
     assert "1" in retries
 
 
-def test_what_works_again_is_forgiven_its_mistakes() -> None:
+def test_a_success_ends_a_row_of_errors() -> None:
     retries = RetryTable()
-    retries.mistaken("1", 0.0)
-    retries.mistaken("1", 2.0)
+    retries.record_error("1", 0.0)
+    retries.record_error("1", 2.0)
     assert retries.begin("1", 6.0)
-    assert retries.worked("1", 6.0)
+    assert retries.record_success("1", 6.0)
     assert "1" not in retries
-    assert retries.mistaken("1", 7.0).mistakes == 1
+    assert retries.record_error("1", 7.0).errors == 1
 
 
-def test_one_success_does_not_end_the_wait_of_something_else() -> None:
+def test_a_success_does_not_end_the_wait_of_other_work_of_the_job() -> None:
     retries = RetryTable()
-    retries.mistaken("1", 0.0)
-    retries.mistaken("1", 0.0)
-    assert not retries.worked("1", 1.0)
-    assert retries.waits("1", 3.9)
+    retries.record_error("1", 0.0)
+    retries.record_error("1", 0.0)
+    assert not retries.record_success("1", 1.0)
+    assert retries.is_waiting("1", 3.9)
     assert retries.begin("1", 4.0)
-    assert retries.mistaken("1", 4.0).mistakes == 1
+    assert retries.record_error("1", 4.0).errors == 1
 
 
-def test_a_job_that_has_moved_on_begins_anew() -> None:
+def test_a_job_that_has_moved_on_has_no_retry() -> None:
     retries = RetryTable()
-    retries.mistaken("1", 0.0)
+    retries.record_error("1", 0.0)
     retries.forget("1")
-    assert not retries.waits("1", 0.0)
+    assert not retries.is_waiting("1", 0.0)
     assert not retries.begin("1", 9.0)

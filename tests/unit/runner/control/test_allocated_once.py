@@ -79,7 +79,7 @@ class Host(RuleBasedStateMachine):
     @rule(most=st.integers(1, 3))
     def start(self, most: int) -> None:
         held = {uuid: job for job, devices in self.jobs.items() for uuid in devices}
-        pictured = self.site.inventory.pictured(held)
+        pictured = self.site.inventory.schedulable(held)
         free = [each.uuid for each in pictured if each.state is DeviceState.FREE][:most]
         if not free:
             return

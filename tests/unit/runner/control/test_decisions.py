@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from runner.adapters.sqlite.accounting import SqliteUsageHistory
 from runner.control.context import Capacity, Context
 from runner.control.decisions import decide_exit, examine_exit
 from runner.control.messages import Examined, LaunchRefusal
@@ -31,6 +32,7 @@ from tests.fakes.daemon.attempts import FakeAttempts, steady
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeExecutor
 from tests.fakes.engine.keyed_executor import ManualLanes
+from tests.fakes.gpu.vitals import FakeInventory
 from tests.fakes.host.machine import ANN, GPUS, Host
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -73,6 +75,8 @@ class Case:
             capacity=Capacity(4, 1024**3, GPUS),
             work_queue=ManualLanes(),
             build_queue=ManualLanes(),
+            past=SqliteUsageHistory(self.host.store),
+            inventory=FakeInventory(devices=list(GPUS)),
             boot="boot-1",
         )
 

@@ -48,63 +48,64 @@ def test_the_longest_counts_rounded_up(lasted: tuple[float, ...], told: float | 
 
 def test_what_has_run_already_is_not_still_to_come() -> None:
     learned = RunTimeEstimates(Past({("ann", "name", "train"): (70.0, 5000.0)}))
-    whole = learned.left_s(row("1"))
+    whole = learned.remaining_s(row("1"))
     assert whole is not None
     assert 5000 <= whole < 5000 * 1.25
-    assert learned.left_s(row("2", ran_s=1000)) == whole - 1000
-    assert learned.left_s(row("3", ran_s=9000)) == pytest.approx(whole / 10)
-    assert RunTimeEstimates(Past({("ann", "name", "train"): (1.0,)})).left_s(row("4", ran_s=9000)) == LEAST_S
+    assert learned.remaining_s(row("2", ran_s=1000)) == whole - 1000
+    assert learned.remaining_s(row("3", ran_s=9000)) == pytest.approx(whole / 10)
+    assert (
+        RunTimeEstimates(Past({("ann", "name", "train"): (1.0,)})).remaining_s(row("4", ran_s=9000))
+        == LEAST_S
+    )
 
 
-def test_a_limit_needs_no_past_and_without_a_past_nothing_is_known() -> None:
+def test_a_job_with_a_time_limit_needs_no_estimate() -> None:
     past = Past()
-    assert RunTimeEstimates(past).left_s(row("1", limit=timedelta(hours=1))) is None
+    assert RunTimeEstimates(past).remaining_s(row("1", limit=timedelta(hours=1))) is None
     assert past.asked == 0
-    assert RunTimeEstimates(None).left_s(row("1")) is None
-    assert RunTimeEstimates(None).again(row("1")) == ()
 
 
 def test_jobs_hear_of_it_when_what_is_known_changes_and_only_then() -> None:
     past = Past()
     learned = RunTimeEstimates(past)
-    assert [learned.left_s(row(job_id)) for job_id in "12"] == [None, None]
+    assert [learned.remaining_s(row(job_id)) for job_id in "12"] == [None, None]
     assert past.asked == 1
     past.lasted["ann", "name", "train"] = (100.0,)
-    assert sorted(learned.again(row("0"))) == ["1", "2"]
+    assert sorted(learned.update(row("0"))) == ["1", "2"]
     past.lasted["ann", "name", "train"] = (101.0, 100.0)
-    assert learned.again(row("0")) == ()
-    assert learned.again(row("0", name="other")) == ()
+    assert learned.update(row("0")) == ()
+    assert learned.update(row("0", name="other")) == ()
 
 
 def test_a_name_is_forgotten_with_its_last_job() -> None:
     past = Past({("ann", "name", "train"): (100.0,)})
     learned = RunTimeEstimates(past)
-    learned.left_s(row("1"))
-    learned.left_s(row("2"))
+    learned.remaining_s(row("1"))
+    learned.remaining_s(row("2"))
     for job_id in ("1", "2", "2"):
         learned.forget(job_id)
-    assert learned.again(row("0")) == ()
-    learned.left_s(row("3"))
+    assert learned.update(row("0")) == ()
+    learned.remaining_s(row("3"))
     assert past.asked == 2
 
 
 def test_jobs_of_a_matrix_learn_from_those_of_it_that_have_ended() -> None:
     past, sweep = Past(), JobArray("7")
     learned = RunTimeEstimates(past)
-    assert [learned.left_s(row(job_id, name=f"big-{job_id}"), sweep) for job_id in "89"] == [None, None]
+    assert [learned.remaining_s(row(job_id, name=f"big-{job_id}"), sweep) for job_id in "89"] == [None, None]
     past.lasted["ann", "matrix", "7"] = (3.0,)
-    assert sorted(learned.again(row("7", name="big-7"), sweep)) == ["8", "9"]
-    assert learned.left_s(row("9", name="big-9"), sweep) == LEAST_S
+    assert sorted(learned.update(row("7", name="big-7"), sweep)) == ["8", "9"]
+    assert learned.remaining_s(row("9", name="big-9"), sweep) == LEAST_S
 
 
 def test_a_matrix_without_a_past_has_that_of_its_jobs_names() -> None:
     learned = RunTimeEstimates(Past({("ann", "name", "big-2"): (3600.0,)}))
-    told = learned.left_s(row("8", name="big-2"), JobArray("7"))
+    told = learned.remaining_s(row("8", name="big-2"), JobArray("7"))
     assert told is not None
     assert told >= 3600
 
 
 def test_jobs_of_a_schedule_learn_from_its_earlier_ones() -> None:
     learned = RunTimeEstimates(Past({("ann", "schedule", "5"): (70.0,)}))
-    assert learned.left_s(row("9", name="nightly-20300101-0200", schedule="5")) == 75.0
-    assert learned.left_s(row("10", name="nightly-20300101-0200", schedule="6")) is None
+    assert learned.remaining_s(row("9", name="nightly-20300101-0200", schedule="5")) == 75.0
+    assert learned.remaining_s(row("10", name="nightly-20300101-0200", schedule="6")) is None

@@ -26,7 +26,7 @@ def exclusive(box: Inbox) -> ExclusiveSection:
 
 def work_of_the_loop(box: Inbox) -> None:
     """Do what has been asked for, as the loop does."""
-    for message in box.arrived(LIMIT_S):
+    for message in box.receive(LIMIT_S):
         assert isinstance(message, Call)
         message.work()
 
@@ -34,15 +34,15 @@ def work_of_the_loop(box: Inbox) -> None:
 def test_while_the_loop_waits_a_question_is_answered_by_whoever_asks_and_the_loop_looks_later(
     box: Inbox, exclusive: ExclusiveSection
 ) -> None:
-    assert exclusive.ask(current_thread) is current_thread()
+    assert exclusive.run(current_thread) is current_thread()
     assert not box.empty()
     work_of_the_loop(box)  # it finds nothing to do
     assert box.empty()
 
 
 def test_while_the_loop_works_a_question_is_left_to_it(box: Inbox, exclusive: ExclusiveSection) -> None:
-    with ThreadPoolExecutor(1) as others, exclusive.mine():
-        answer = others.submit(lambda: exclusive.ask(current_thread))
+    with ThreadPoolExecutor(1) as others, exclusive.hold():
+        answer = others.submit(lambda: exclusive.run(current_thread))
         work_of_the_loop(box)
         assert answer.result(LIMIT_S) is current_thread()
     assert box.empty()
@@ -53,8 +53,8 @@ def test_a_question_that_fails_gives_the_turn_back_and_says_so(exclusive: Exclus
         raise ValueError("a mistake")
 
     with pytest.raises(ValueError, match="a mistake"):
-        exclusive.ask(fail)
-    assert exclusive.ask(current_thread) is current_thread()
+        exclusive.run(fail)
+    assert exclusive.run(current_thread) is current_thread()
 
 
 def test_a_question_that_comes_while_another_is_answered_is_left_to_the_loop(
@@ -68,12 +68,12 @@ def test_a_question_that_comes_while_another_is_answered_is_left_to_the_loop(
         said.append("first")
 
     with ThreadPoolExecutor(2) as others:
-        others.submit(lambda: exclusive.ask(slowly))
+        others.submit(lambda: exclusive.run(slowly))
         assert begun.wait(LIMIT_S)
-        second = others.submit(lambda: exclusive.ask(lambda: said.append("second")))
-        (message,) = box.arrived(LIMIT_S)
+        second = others.submit(lambda: exclusive.run(lambda: said.append("second")))
+        (message,) = box.receive(LIMIT_S)
         go_on.set()
-        with exclusive.mine():
+        with exclusive.hold():
             assert isinstance(message, Call)
             message.work()
         second.result(LIMIT_S)
@@ -81,7 +81,7 @@ def test_a_question_that_comes_while_another_is_answered_is_left_to_the_loop(
 
 
 def test_a_look_begins_nothing_and_does_not_wake_the_loop(box: Inbox, exclusive: ExclusiveSection) -> None:
-    assert exclusive.peek(current_thread) is current_thread()
+    assert exclusive.read(current_thread) is current_thread()
     assert box.empty()
 
 
@@ -89,7 +89,7 @@ def test_a_look_gives_up_where_the_loop_hangs(
     exclusive: ExclusiveSection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.01)
-    with ThreadPoolExecutor(1) as others, exclusive.mine():
-        looks = others.submit(lambda: exclusive.peek(lambda: None))
+    with ThreadPoolExecutor(1) as others, exclusive.hold():
+        looks = others.submit(lambda: exclusive.read(lambda: None))
         with pytest.raises(TimeoutError):
             looks.result(LIMIT_S)

@@ -22,20 +22,20 @@ def news(job_id: str) -> EventReceived:
 
 def test_all_that_has_arrived_is_taken() -> None:
     box = Inbox()
-    assert box.arrived(0) == []
+    assert box.receive(0) == []
     for job_id in "123":
         box.put(news(job_id))
     assert not box.empty()
-    assert box.arrived(0) == [news("1"), news("2"), news("3")]
+    assert box.receive(0) == [news("1"), news("2"), news("3")]
     assert box.empty()
-    assert box.arrived(0) == []
+    assert box.receive(0) == []
 
 
 def test_of_several_looks_the_newest_counts_and_news_come_before_it() -> None:
     box = Inbox()
     for message in (news("1"), Observed(1.0, ()), news("2"), Observed(2.0, ())):
         box.put(message)
-    found = box.arrived(0)
+    found = box.receive(0)
     assert list(batches(found)) == [[news("1"), news("2")], [Observed(2.0, ())]]
 
 
@@ -55,7 +55,7 @@ class Listener(Thread):
             assert self.is_alive()
 
     def run(self) -> None:
-        self.found = [self.box.arrived(LONG_S)]
+        self.found = [self.box.receive(LONG_S)]
 
     def heard(self) -> list[Message]:
         self.join(LONG_S / 2)
@@ -70,7 +70,7 @@ def box(monkeypatch: pytest.MonkeyPatch) -> Inbox:
 
 
 def test_news_that_come_while_lanes_work_are_taken_together(box: Inbox) -> None:
-    first, second = box.awaiting(nothing), box.awaiting(nothing)
+    first, second = box.track(nothing), box.track(nothing)
     box.put(news("1"))
     listener = Listener(box)
     first()
@@ -83,20 +83,20 @@ def test_news_that_come_while_lanes_work_are_taken_together(box: Inbox) -> None:
 
 
 def test_what_somebody_asks_for_waits_for_no_lane(box: Inbox) -> None:
-    box.awaiting(nothing)
+    box.track(nothing)
     box.put(news("1"))
     listener, asked = Listener(box), Call(nothing)
     box.put(asked)
     assert listener.heard() == [news("1"), asked]
     box.put(asked)
-    assert box.arrived(LONG_S) == [asked]
+    assert box.receive(LONG_S) == [asked]
 
 
 def test_a_lane_that_fails_is_not_waited_for(box: Inbox) -> None:
     def fail() -> None:
         raise ValueError("a mistake")
 
-    failing = box.awaiting(fail)
+    failing = box.track(fail)
     box.put(news("1"))
     listener = Listener(box)
     with pytest.raises(ValueError, match="a mistake"):
@@ -105,17 +105,17 @@ def test_a_lane_that_fails_is_not_waited_for(box: Inbox) -> None:
 
 
 def test_nobody_who_has_something_to_do_soon_gathers_for_longer(box: Inbox) -> None:
-    box.awaiting(nothing)
+    box.track(nothing)
     box.put(news("1"))
     began = time.monotonic()
-    assert box.arrived(0.01) == [news("1")]
+    assert box.receive(0.01) == [news("1")]
     assert time.monotonic() - began < LONG_S / 2
 
 
 def test_a_look_waits_until_the_lanes_are_done(box: Inbox) -> None:
-    box.calm()  # there is nothing to wait for
-    first, second = box.awaiting(nothing), box.awaiting(nothing)
-    looking = Thread(target=box.calm, daemon=True)
+    box.wait_for_work()  # there is nothing to wait for
+    first, second = box.track(nothing), box.track(nothing)
+    looking = Thread(target=box.wait_for_work, daemon=True)
     looking.start()
     first()
     looking.join(0.05)
@@ -128,18 +128,18 @@ def test_a_look_waits_until_the_lanes_are_done(box: Inbox) -> None:
 def test_a_look_waits_no_longer_than_news_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "GATHER_S", 0.01)
     box = Inbox()
-    box.awaiting(nothing)
-    box.calm()
-    assert not box._calm.is_set()
+    box.track(nothing)
+    box.wait_for_work()
+    assert not box._idle.is_set()
 
 
 def test_whoever_asked_gets_the_answer_before_the_loop_follows_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "COURTESY_S", LONG_S)
+    monkeypatch.setattr(inbox, "YIELD_S", LONG_S)
     box, asked = Inbox(), Call(nothing)
-    box.answering()
+    box.yield_once()
     box.put(asked)
     found: list[list[Message]] = []
-    looking = Thread(target=lambda: found.append(box.arrived(LONG_S)), daemon=True)
+    looking = Thread(target=lambda: found.append(box.receive(LONG_S)), daemon=True)
     looking.start()
     looking.join(0.05)
     assert looking.is_alive()

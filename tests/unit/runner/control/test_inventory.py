@@ -120,7 +120,7 @@ class Site:
 
     def states(self, **lent: str) -> dict[str, str]:
         held = {f"GPU-{name}": job for name, job in lent.items()}
-        return {each.name: each.state.value for each in self.inventory.pictured(held)}
+        return {each.name: each.state.value for each in self.inventory.schedulable(held)}
 
     def tick(self, *rows: JobRow) -> None:
         self.inventory.tick(Instant(self.clock.now(), self.clock.monotonic()), rows)
@@ -164,7 +164,7 @@ def test_nobody_is_woken_when_nothing_has_changed(site: Site) -> None:
 
 def test_the_scheduler_sees_what_it_places_by(site: Site) -> None:
     site.look()
-    seen, _ = site.inventory.pictured({})
+    seen, _ = site.inventory.schedulable({})
     assert (seen.uuid, seen.name, seen.vendor, seen.model) == ("GPU-aa", "GPU-0", "nvidia", "H100")
     assert (seen.memory_bytes, seen.capability, seen.link_group, seen.numa) == (80 * GIB, (9, 0), "x", 1)
     assert (seen.kind, seen.shareable_bytes, seen.state) == (DeviceKind.WHOLE, 0, DeviceState.FREE)
@@ -174,7 +174,7 @@ def test_the_scheduler_sees_what_it_places_by(site: Site) -> None:
 def test_a_site_says_which_devices_are_shared(site: Site, named: str) -> None:
     site = Site(site.store, InventoryRules(shared=(named,)))
     site.look()
-    first, second = site.inventory.pictured({})
+    first, second = site.inventory.schedulable({})
     assert (first.kind, first.shareable_bytes) == (DeviceKind.SHARED, 80 * GIB - GIB // 2)
     assert second.kind is (DeviceKind.SHARED if named == "H1" else DeviceKind.WHOLE)
 
@@ -234,7 +234,7 @@ def test_a_drained_device_keeps_its_job_and_is_not_lent_afterwards(site: Site) -
     site.states()
     site.restart()
     site.look()
-    [picture, _] = site.inventory.pictured({})
+    [picture, _] = site.inventory.schedulable({})
     assert (picture.state, picture.reason) == (DeviceState.DRAINED, "new fan")
 
 

@@ -43,7 +43,7 @@ for life in json.load(sys.stdin):
         watch.look("nvidia")
         inventory.take_in()
         inventory.tick(Instant(clock.now(), clock.monotonic()), ())
-        shown = inventory.pictured(lent)
+        shown = inventory.schedulable(lent)
         print(json.dumps([[each.state.value, each.reason] for each in shown]))
 """
 

@@ -53,17 +53,17 @@ def test_a_daemon_killed_at_any_moment_loses_and_doubles_nothing(host: Host, mom
     steps: dict[str, list[Callable[[], object]]] = {
         "submitted": [],
         "building": [host.build_queue.step],
-        "placed": [host.build_queue.step, lambda: host.daemon.turn(0)],
-        "launched": [host.build_queue.step, lambda: host.daemon.turn(0), host.work_queue.step],
+        "placed": [host.build_queue.step, lambda: host.daemon.loop.run_once(0)],
+        "launched": [host.build_queue.step, lambda: host.daemon.loop.run_once(0), host.work_queue.step],
         "running": [host.settle],
         "ended": [host.settle, lambda: host.context.end(host.key(job_id), 137)],
         "recorded": [
             host.settle,
             lambda: host.context.end(host.key(job_id), 137),
-            host.daemon.look,
-            lambda: host.daemon.turn(0),
+            host.daemon.loop.observer.observe,
+            lambda: host.daemon.loop.run_once(0),
             host.work_queue.step,
-            lambda: host.daemon.turn(0),
+            lambda: host.daemon.loop.run_once(0),
         ],
     }
     for step in steps[moment]:
@@ -100,8 +100,8 @@ def test_an_attempt_that_vanished_is_resumed_only_after_two_looks(host: Host) ->
     host.settle()
     host.clock.forward(1)
     del host.context.attempts[host.key(job_id)]
-    host.daemon.look()
-    host.daemon.turn(0)
+    host.daemon.loop.observer.observe()
+    host.daemon.loop.run_once(0)
     assert not host.work_queue.waiting
     host.settle()
     assert host.store.attempts(job_id)[0].cause == "vanished"
@@ -113,7 +113,7 @@ def test_cancelling_terminates_and_after_the_grace_kills(host: Host) -> None:
     host.context.programs["train", "1"] = Program(on_signal={15: None})
     job_id = host.submit()
     host.settle()
-    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     host.settle()
     assert host.state(job_id) == "stopping"
     host.wait(31)
@@ -123,7 +123,7 @@ def test_cancelling_terminates_and_after_the_grace_kills(host: Host) -> None:
 
 def test_cancelling_while_the_image_is_built_is_at_once(host: Host) -> None:
     job_id = host.submit()
-    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     assert host.state(job_id) == "finished"
     host.settle()
     assert host.context.launches == []
@@ -155,11 +155,11 @@ def test_devices_are_held_from_starting_on_and_never_shared(host: Host) -> None:
 def test_an_image_that_is_gone_is_prepared_again(host: Host) -> None:
     host.context.images_gone.add("img-job")
     job_id = host.submit()
-    host.daemon.turn(0)
+    host.daemon.loop.run_once(0)
     host.build_queue.step()
-    host.daemon.turn(0)
+    host.daemon.loop.run_once(0)
     host.work_queue.step()
-    host.daemon.turn(0)
+    host.daemon.loop.run_once(0)
     assert host.state(job_id) == "preparing"
     host.context.images_gone.clear()
     host.settle()
@@ -170,7 +170,9 @@ def test_an_image_that_is_gone_is_prepared_again(host: Host) -> None:
 def test_restarting_from_scratch_keeps_the_old_lineage(host: Host) -> None:
     job_id = host.submit()
     host.settle()
-    host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start(StartFrom.SCRATCH)))
+    host.daemon.apply_event(
+        host.row(job_id), RestartRequested(host.clock.now(), "ann", Start(StartFrom.SCRATCH))
+    )
     host.settle()
     assert [(a.number, a.lineage) for a in host.store.attempts(job_id)] == [(1, 1), (2, 2)]
 
@@ -179,7 +181,7 @@ def test_restarts_that_a_person_asks_for_are_no_storm(host: Host) -> None:
     job_id = host.submit()
     host.settle()
     for number in range(1, 7):
-        host.daemon.happen(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start()))
+        host.daemon.apply_event(host.row(job_id), RestartRequested(host.clock.now(), "ann", Start()))
         host.context.end(host.key(job_id, number), 75)
         host.wait(1)
         assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", number + 1)
@@ -195,7 +197,7 @@ def test_what_makes_no_sense_is_refused(host: Host) -> None:
     host.context.end(host.key(job_id), 0)
     host.settle()
     with pytest.raises(Refused, match="so it cannot be cancelled; runner restart begins another"):
-        host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+        host.daemon.apply_event(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     with pytest.raises(Refused, match="nothing to send a signal to"):
         host.daemon.signal(host.row(job_id), 10)
 
@@ -237,16 +239,16 @@ def apply(host: Host, action: str, value: int) -> None:
         case "lane":
             host.work_queue.step(value)
         case "turn":
-            host.daemon.turn(0)
+            host.daemon.loop.run_once(0)
         case "look":
-            host.daemon.look()
+            host.daemon.loop.observer.observe()
         case "end" if host.context.running:
             host.context.end(min(host.context.running, key=str), value)
         case "cancel" | "restart" if (row := host.store.get(str(value))) is not None:
             ask(
                 host,
                 action,
-                host.daemon.entries[row.job.id].row if row.job.id in host.daemon.entries else row,
+                host.daemon.tracked_jobs[row.job.id].row if row.job.id in host.daemon.tracked_jobs else row,
             )
         case "forward":
             host.clock.forward(value)
@@ -264,7 +266,7 @@ def ask(host: Host, action: str, row: JobRow) -> None:
     now = host.clock.now()
     event = CancelRequested(now, "ann") if action == "cancel" else RestartRequested(now, "ann", Start())
     try:
-        host.daemon.happen(row, event)
+        host.daemon.apply_event(row, event)
     except Refused:
         assert isinstance(row.job.state, Finished | Stopping | Preparing | Queued)
 
@@ -278,7 +280,7 @@ def test_whatever_happens_nothing_is_lost_leaked_or_run_twice(actions: list[tupl
             apply(host, action, value)
             lent = [
                 u
-                for e in host.daemon.entries.values()
+                for e in host.daemon.tracked_jobs.values()
                 for u in getattr(e.row.job.state, "allocation", _NONE).devices
             ]
             assert len(lent) == len(set(lent))
@@ -318,8 +320,8 @@ def assert_whole(host: Host) -> None:
 
 def finish_all(host: Host) -> None:
     for row in host.store.unfinished():
-        entry = host.daemon.entries[row.job.id]
-        host.daemon.happen(entry.row, CancelRequested(host.clock.now(), "ann"))
+        entry = host.daemon.tracked_jobs[row.job.id]
+        host.daemon.apply_event(entry.row, CancelRequested(host.clock.now(), "ann"))
     host.settle()
     host.wait(40)
     assert host.store.unfinished() == ()
@@ -332,7 +334,7 @@ def test_a_policy_that_says_hold_keeps_everything_until_a_release(host: Host) ->
     host.context.end(host.key(job_id), 1)
     host.settle()
     assert host.state(job_id) == "held"
-    host.daemon.happen(host.row(job_id), ReleaseRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(job_id), ReleaseRequested(host.clock.now(), "ann"))
     host.settle()
     assert host.state(job_id) == "running"
     assert host.row(job_id).job.history.charged == 0

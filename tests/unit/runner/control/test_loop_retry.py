@@ -60,7 +60,7 @@ def test_a_success_takes_the_reason_to_wait_away(host: Host) -> None:
     job_id = host.submit()
     host.settle()
     host.context.down = True
-    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     host.settle()
     assert host.daemon.why(job_id) == "the engine does not answer"
     host.context.down = False
@@ -71,9 +71,9 @@ def test_a_success_takes_the_reason_to_wait_away(host: Host) -> None:
 
 def test_what_is_left_over_is_removed_once_the_engine_answers_again(host: Host) -> None:
     host.context.attempts[host.key("99")] = Gone(host.key("99"), 0)
-    host.daemon.look()
+    host.daemon.loop.observer.observe()
     host.context.down = True
-    host.daemon.turn(0)
+    host.daemon.loop.run_once(0)
     assert host.work_queue.step()
     host.context.down = False
     host.settle()
@@ -111,7 +111,7 @@ def test_a_time_of_day_that_jumps_changes_no_grace(host: Host, jump_s: float) ->
     host.context.programs["train", "1"] = Program(on_signal={15: None})
     job_id = host.submit()
     host.settle()
-    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     host.settle()
     host.clock.jump(jump_s)
     host.wait(29)

@@ -27,7 +27,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.observer = Observer(
-            self.host.daemon.context, self.entries, self.entries.keys(), self.seen.append
+            self.host.daemon.context, self.entries, self.entries.keys(), self.seen.append, lambda: None
         )
         self.key = self.host.key("1")
 
@@ -99,7 +99,7 @@ def test_an_engine_that_does_not_answer_is_looked_at_again_without_any_job(site:
     site.observer.stop()
     site.host.context.down = True
     site.observer._round()
-    assert (site.observer._sweep, site.seen) == (True, [])
+    assert (site.observer._requested, site.seen) == (True, [])
 
 
 def test_before_a_look_lanes_may_finish(site: Site) -> None:

@@ -1,52 +1,28 @@
 """What can be lent is what the machine has, less what is lent and what is not fit."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from structlog.testing import capture_logs
 
-from runner.control.schedulable import as_started, ordered, schedulable_devices
+from runner.control.context import as_started
+from runner.control.schedulable import hold_back_array_members
 from runner.core.job.events import RevisionApplied
 from runner.core.policy.model import Verb
 from runner.core.scheduler.snapshot import (
-    DeviceState,
     JobArray,
     Maintenance,
     PendingJob,
     ResourceRequest,
-    SchedulableDevice,
     Snapshot,
 )
-from tests.fakes.gpu.vitals import FakeVitals
 from tests.fakes.host.machine import Host
 
 OTHER = '{"job": {}}'
 
 
 def _with(host: Host, **bad: str) -> None:
-    vitals = FakeVitals(bad={name.replace("_", "-"): why for name, why in bad.items()})
-    host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)
-
-
-def test_where_nobody_looks_every_device_is_free_that_nobody_has(host: Host) -> None:
-    seen = schedulable_devices(host.daemon.context, {"GPU-b": "7"})
-    assert [(each.uuid, each.name, each.model) for each in seen] == [
-        ("GPU-a", "GPU-0", "H100"),
-        ("GPU-b", "GPU-1", "H100"),
-    ]
-    assert [each.state for each in seen] == [DeviceState.FREE, DeviceState.ALLOCATED]
-
-
-def test_an_inventory_is_asked_where_there_is_one(host: Host) -> None:
-    @dataclass
-    class Drained:
-        def pictured(self, lent: Mapping[str, str]) -> tuple[SchedulableDevice, ...]:
-            return (SchedulableDevice("GPU-a", "GPU-0", state=DeviceState.DRAINED, reason=str(dict(lent))),)
-
-    host.daemon.context = replace(host.daemon.context, inventory=Drained())
-    [seen] = schedulable_devices(host.daemon.context, {"GPU-a": "7"})
-    assert (seen.state, seen.reason) == (DeviceState.DRAINED, "{'GPU-a': '7'}")
+    host.inventory.bad = {name.replace("_", "-"): why for name, why in bad.items()}
 
 
 def test_a_maintenance_of_devices_that_there_are_not_is_in_the_log_when_they_are_counted(host: Host) -> None:
@@ -59,8 +35,7 @@ def test_a_maintenance_of_devices_that_there_are_not_is_in_the_log_when_they_are
         host.submit()
         host.settle()
         counted = len(lines)
-        capacity = replace(host.daemon.context.capacity, devices=host.daemon.context.capacity.devices[:1])
-        host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, capacity=capacity)
+        del host.inventory.devices[1:]
         host.submit()
         host.settle()
     told = [line["problem"] for line in lines if line["event"] == "settings.unknown_name"]
@@ -75,11 +50,11 @@ def test_jobs_of_a_matrix_start_in_their_order_whoever_is_ready_first() -> None:
             job_id, "ann", ResourceRequest(), 100 - age_s, array=None if sweep is None else JobArray(sweep)
         )
 
-    queue = tuple(waiting(*each) for each in (("9", "9"), ("11", "9"), ("12", "8"), ("13", None)))
-    picture = Snapshot(100.0, (), queue)
+    jobs = tuple(waiting(*each) for each in (("9", "9"), ("11", "9"), ("12", "8"), ("13", None)))
+    queue = Snapshot(100.0, (), jobs)
 
     def left(*preparing: PendingJob) -> list[str]:
-        return [job.job_id for job in ordered(picture, preparing).pending]
+        return [job.job_id for job in hold_back_array_members(queue, preparing).pending]
 
     everybody = ["9", "11", "12", "13"]
     assert left() == left(waiting("7", None)) == everybody
@@ -114,7 +89,7 @@ def test_a_job_waits_for_a_device_that_is_fit_again(host: Host) -> None:
 def test_what_is_lacking_is_said_as_it_would_be_to_a_job(host: Host) -> None:
     _with(host, GPU_a="lost")
     row = host.row(host.submit())
-    lacks = host.daemon.queue.lacks
+    lacks = host.daemon.scheduler.unmet
     assert lacks(row, ResourceRequest(1.0, 1024**3)) == ""
     assert lacks(row, ResourceRequest(99.0, 1024**3)) == (
         "never starts: no host has 99 cpus and 1 GiB of memory"
@@ -128,6 +103,6 @@ def test_what_runs_is_known_by_the_revision_that_it_began_with(host: Host) -> No
     assert as_started(host.daemon.context, before) is before
     half = timedelta(seconds=30)
     kept = RevisionApplied(now, "ann", 2, OTHER, Verb.KEEP, "why", before.job.history, half, None, 9)
-    host.daemon.happen(before, kept)
+    host.daemon.apply_event(before, kept)
     after = host.row(job)
     assert (after.revision, as_started(host.daemon.context, after).revision) == (OTHER, before.revision)

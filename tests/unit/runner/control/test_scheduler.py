@@ -38,7 +38,6 @@ from runner.core.scheduler.snapshot import (
     Snapshot,
 )
 from tests.fakes.engine.executor import Program
-from tests.fakes.gpu.vitals import FakeVitals
 from tests.fakes.host.disk import examples
 from tests.fakes.host.machine import ANN, Host
 
@@ -69,7 +68,7 @@ def hand_in(host: Host, wish: Wish) -> str:
     host.context.programs["train", job_id] = SAVES
     job = Job(job_id, Preparing(now), time_limit=wish.limit)
     row = JobRow(job, wish.name, wish.owner, now, wish.priority, "{}")
-    host.daemon.submit_all((row,), ("submitted",))
+    host.daemon.submit((row,), ("submitted",))
     host.settle()
     return job_id
 
@@ -144,7 +143,7 @@ def test_how_long_a_job_takes_is_learned_from_the_last_ones_of_its_name(site: Ho
     big, known = hand_in(site, Wish(gpus=2)), hand_in(site, Wish(name="nightly"))
     strange = hand_in(site, Wish(name="nightly", owner=BOB))
     assert [site.state(job_id) for job_id in (big, known, strange)] == ["queued", "running", "queued"]
-    [learned] = [job.ends_s for job in site.daemon.picture().running if job.job_id == known]
+    [learned] = [job.ends_s for job in site.daemon.snapshot().running if job.job_id == known]
     now_s = site.clock.now().timestamp()
     assert learned is not None
     assert 3000 < learned - now_s < 4000
@@ -165,7 +164,7 @@ def test_how_long_a_job_of_a_matrix_or_a_schedule_takes_is_learned_from_the_othe
     assert past.lasted_s("ann", "schedule", str(made.id)) == past.lasted_s("ann", "matrix", first)
     hand_in(site, Wish(name="other", limit=9 * HOUR))
     last = hand_in(site, Wish(name="big-2", terms=QueueTerms(sweep=JobArray("1"))))
-    [ends_s] = [job.ends_s for job in site.daemon.picture().running if job.job_id == last]
+    [ends_s] = [job.ends_s for job in site.daemon.snapshot().running if job.job_id == last]
     assert ends_s is not None
     assert 3000 < ends_s - site.clock.now().timestamp() < 4000
 
@@ -183,7 +182,7 @@ def test_a_job_that_waits_for_the_image_of_another_one_of_its_matrix_says_so(sit
     one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
     _ask(site, "cancel", site.row(one))
     _ask(site, "restart", site.row(one))
-    site.daemon.turn(0)
+    site.daemon.loop.run_once(0)
     assert (site.state(one), site.state(two)) == ("preparing", "queued")
     assert site.daemon.why(two) == f"waits for job {one} of its matrix, which has no image yet"
     site.settle()
@@ -213,7 +212,7 @@ def test_a_dependency_that_ended_before_the_daemon_began_is_known(site: Host) ->
     second = hand_in(site, Wish(gpus=2, terms=QueueTerms(after=(Dependency(first),))))
     site.boot()
     site.settle()
-    assert site.daemon.picture().ended.keys() == {first}
+    assert site.daemon.snapshot().ended.keys() == {first}
     site.context.end(site.key(busy), 0)
     site.settle()
     assert site.state(second) == "running"
@@ -222,10 +221,10 @@ def test_a_dependency_that_ended_before_the_daemon_began_is_known(site: Host) ->
 def test_a_dependency_that_cannot_come_true_is_said_and_can_still_be_mended(site: Host) -> None:
     first = hand_in(site, Wish())
     second = hand_in(site, Wish(terms=QueueTerms(after=(Dependency(first),))))
-    site.daemon.happen(site.row(first), CancelRequested(site.clock.now(), "ann"))
+    site.daemon.apply_event(site.row(first), CancelRequested(site.clock.now(), "ann"))
     site.settle()
     assert site.daemon.why(second) == f"never starts: job {first} cancelled, and it was to succeed"
-    site.daemon.happen(site.row(first), RestartRequested(site.clock.now(), "ann", Start()))
+    site.daemon.apply_event(site.row(first), RestartRequested(site.clock.now(), "ann", Start()))
     site.settle()
     assert site.daemon.why(second) == f"waits for job {first} to succeed"
     site.context.end(site.key(first, 2), 0)
@@ -240,9 +239,9 @@ def test_who_is_not_waited_for_any_more_is_forgotten(site: Host) -> None:
     site.context.end(site.key(first), 0)
     site.settle()
     for job_id in (second, third):
-        assert site.daemon.picture().ended.keys() == {first}
-        site.daemon.happen(site.row(job_id), CancelRequested(site.clock.now(), "ann"))
-    assert site.daemon.picture().ended == {}
+        assert site.daemon.snapshot().ended.keys() == {first}
+        site.daemon.apply_event(site.row(job_id), CancelRequested(site.clock.now(), "ann"))
+    assert site.daemon.snapshot().ended == {}
 
 
 def test_a_time_before_which_a_job_must_not_start_is_kept(site: Host) -> None:
@@ -264,9 +263,9 @@ def test_a_backoff_keeps_its_length_when_the_time_of_day_is_set(site: Host) -> N
     assert (site.state(job_id), site.daemon.why(job_id)) == ("queued", "backoff, 4 s left")
     site.wait(4)
     assert site.state(job_id) == "running"
-    [seen] = site.daemon.picture().running
+    [seen] = site.daemon.snapshot().running
     site.clock.jump(7200)
-    [then] = site.daemon.picture().running
+    [then] = site.daemon.snapshot().running
     assert seen.ends_s is not None
     assert (then.started_s, then.ends_s) == (seen.started_s + 7200, seen.ends_s + 7200)
 
@@ -278,7 +277,8 @@ def test_nobody_grows_old_because_the_time_of_day_is_set(site: Host) -> None:
     site.clock.jump(4 * 86400)
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
     ages = {
-        each.job_id: site.daemon.picture().now_s - each.submitted_s for each in site.daemon.picture().pending
+        each.job_id: site.daemon.snapshot().now_s - each.submitted_s
+        for each in site.daemon.snapshot().pending
     }
     assert ages == {normal: pytest.approx(600, abs=9), urgent: pytest.approx(0, abs=9)}
     site.context.end(site.key(busy), 0)
@@ -301,8 +301,8 @@ def test_jobs_that_come_together_after_the_time_of_day_was_set_are_of_one_age(si
     site.clock.jump(86400)
     now = site.clock.now()
     rows = [JobRow(Job(str(i), Preparing(now)), "job", ANN, now, 50, "{}") for i in (7, 8)]
-    site.daemon.submit_all(rows, ["a", "b"])
-    ages = {each.submitted_s for each in site.daemon.picture().pending if each.job_id in {"7", "8"}}
+    site.daemon.submit(rows, ["a", "b"])
+    ages = {each.submitted_s for each in site.daemon.snapshot().pending if each.job_id in {"7", "8"}}
     assert ages == {now.timestamp()}
 
 
@@ -314,14 +314,14 @@ def test_what_a_job_waited_for_is_as_long_ago_as_it_was_when_the_time_of_day_is_
     site.context.end(site.key(first), 0)
     site.settle()
     assert site.state(third) == "queued"
-    [ended] = site.daemon.picture().ended.values()
+    [ended] = site.daemon.snapshot().ended.values()
     site.clock.jump(86400)
-    picture = site.daemon.picture()
+    picture = site.daemon.snapshot()
     assert picture.ended[first].at_s == ended.at_s + 86400
     assert {eligible_since_s(each, picture) for each in picture.pending} == {ended.at_s + 86400}
-    site.daemon.happen(site.row(third), CancelRequested(site.clock.now(), "ann"))
+    site.daemon.apply_event(site.row(third), CancelRequested(site.clock.now(), "ann"))
     assert site.state(second) == "running"
-    assert site.daemon.picture().ended == {}
+    assert site.daemon.snapshot().ended == {}
 
 
 AT = datetime(2030, 1, 1, 1, tzinfo=UTC).timestamp()
@@ -403,8 +403,10 @@ def test_a_job_that_has_just_saved_loses_little(site: Host) -> None:
     first, second = hand_in(site, Wish(terms=unsaved)), hand_in(site, Wish(terms=unsaved))
     site.wait(5000)
     for job_id, age_s in ((first, 30.0), (second, 900.0), ("99", 1.0)):
-        site.daemon.queue.seen(Probed(job_id, 1, site.clock.now(), {"checkpoint.age_s": age_s}))
-    site.daemon.queue.seen(Probed(second, 1, site.clock.now(), {}))
+        site.daemon.scheduler.jobs.record_probe(
+            Probed(job_id, 1, site.clock.now(), {"checkpoint.age_s": age_s})
+        )
+    site.daemon.scheduler.jobs.record_probe(Probed(second, 1, site.clock.now(), {}))
     hand_in(site, Wish(owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(first), site.state(second)) == ("queued", "running")
 
@@ -414,16 +416,16 @@ def test_a_job_is_as_dear_to_stop_as_its_starts_have_taken(site: Host) -> None:
     slow, quick = hand_in(site, Wish(terms=IDLE)), hand_in(site, Wish(terms=IDLE))
     site.wait(5000)
     for job_id, start_s in ((slow, 300.0), (quick, 5.0)):
-        site.daemon.queue.seen(Probed(job_id, 1, site.clock.now(), {}, start_s=start_s))
-        site.daemon.queue.seen(Probed(job_id, 1, site.clock.now(), {}))
+        site.daemon.scheduler.jobs.record_probe(Probed(job_id, 1, site.clock.now(), {}, start_s=start_s))
+        site.daemon.scheduler.jobs.record_probe(Probed(job_id, 1, site.clock.now(), {}))
     urgent = hand_in(site, Wish(owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(slow), site.state(quick)) == ("running", "queued")
     site.context.end(site.key(urgent), 0)
     site.wait(1)
-    costs = {each.job_id: each.restart_s for each in site.daemon.picture().running}
+    costs = {each.job_id: each.restart_s for each in site.daemon.snapshot().running}
     assert costs == {slow: 300.0, quick: 5.0}  # the next attempt of a job costs what its last one did
     site.clock.jump(86400)
-    assert {each.restart_s for each in site.daemon.picture().running} == {300.0, 5.0}
+    assert {each.restart_s for each in site.daemon.snapshot().running} == {300.0, 5.0}
 
 
 # --- what is remembered -----------------------------------------------------------------------------------
@@ -453,9 +455,9 @@ def test_an_attempt_whose_image_was_missing_held_nothing_worth_mentioning(site: 
     site.context.images_gone.add("img-job")
     job_id = site.submit()
     site.build_queue.step()
-    site.daemon.turn(0)
+    site.daemon.loop.run_once(0)
     site.work_queue.step()
-    site.daemon.turn(0)
+    site.daemon.loop.run_once(0)
     assert site.state(job_id) == "preparing"
     site.context.images_gone.clear()
     site.wait(60)
@@ -469,10 +471,10 @@ def test_a_daemon_that_begins_again_sees_the_same_queue_and_decides_the_same(sit
         site.wait(700 * number)
     hand_in(site, Wish(terms=QueueTerms(after=(Dependency("1"),))))
     hand_in(site, Wish(terms=QueueTerms(not_before=site.clock.now() + HOUR)))
-    before = site.daemon.picture()
+    before = site.daemon.snapshot()
     site.boot()
     site.settle()
-    after = site.daemon.picture()
+    after = site.daemon.snapshot()
     assert sorted(before.pending, key=str) == sorted(after.pending, key=str)
     assert sorted(before.running, key=str) == sorted(after.running, key=str)
     assert (before.ended, before.hosts) == (after.ended, after.hosts)
@@ -504,9 +506,9 @@ def test_no_plan_is_made_while_nothing_happens(site: Host, monkeypatch: pytest.M
     made = plans(monkeypatch)
     for _ in range(20):
         site.clock.forward(REPLAN_S / 10)
-        site.daemon.turn(0)
+        site.daemon.loop.run_once(0)
     assert len(made) == 2
-    assert 0 < site.daemon.queue.patience_s(site.clock.monotonic()) <= REPLAN_S
+    assert 0 < site.daemon.scheduler.next_plan_in_s(site.clock.monotonic()) <= REPLAN_S
 
 
 def test_nobody_thinks_about_a_queue_that_is_empty(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,12 +519,11 @@ def test_nobody_thinks_about_a_queue_that_is_empty(site: Host, monkeypatch: pyte
 
 
 def test_a_device_that_changes_is_noticed_at_the_next_turn(site: Host) -> None:
-    vitals = FakeVitals(bad={"GPU-a": "lost", "GPU-b": "lost"})
-    site.daemon.context = site.daemon.queue.context = replace(site.daemon.context, vitals=vitals)
+    site.inventory.bad = {"GPU-a": "lost", "GPU-b": "lost"}
     job_id = hand_in(site, Wish())
     assert site.state(job_id) == "queued"
-    vitals.bad.pop("GPU-b")
-    site.daemon.turn(0)
+    site.inventory.bad.pop("GPU-b")
+    site.daemon.loop.run_once(0)
     assert devices_of(site, job_id) == ("GPU-b",)
 
 
@@ -540,7 +541,7 @@ def test_what_cannot_be_recorded_is_said_and_tried_again(site: Host, monkeypatch
     site.settle()
     assert (site.state(job_id), site.daemon.why(job_id)) == ("queued", "store.db: the disk is full")
     monkeypatch.undo()
-    site.daemon.turn(0)
+    site.daemon.loop.run_once(0)
     assert site.state(job_id) == "queued"
     site.wait(3)
     assert (site.state(job_id), site.daemon.why(job_id)) == ("running", "")
@@ -577,7 +578,7 @@ ACTIONS = st.one_of(
 CAPS = Quotas({"ann": Quota(devices=1), "bob": Quota(jobs=1)}, {"vision": Quota(devices=1)})
 
 
-def apply(host: Host, vitals: FakeVitals, action: str, value: object) -> None:
+def apply(host: Host, action: str, value: object) -> None:
     """Let one thing happen."""
     match action, value:
         case "submit", Wish() as wish:
@@ -591,15 +592,14 @@ def apply(host: Host, vitals: FakeVitals, action: str, value: object) -> None:
         case "jump", int(seconds):
             host.clock.jump(seconds)
         case "sick", tuple(uuids):
-            vitals.bad = dict.fromkeys(uuids, "lost")
+            host.inventory.bad = dict.fromkeys(uuids, "lost")
         case "lane", int(choice):
             host.work_queue.step(choice)
         case "crash", _:
             host.boot()
-            host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)
         case _:
             pass  # nothing there to happen to
-    host.daemon.turn(0)
+    host.daemon.loop.run_once(0)
 
 
 def _ask(host: Host, action: str, row: JobRow) -> None:
@@ -609,16 +609,16 @@ def _ask(host: Host, action: str, row: JobRow) -> None:
         "hold": HoldRequested(now, "ann"),
         "restart": RestartRequested(now, "ann", Start()),
     }
-    entry = host.daemon.entries.get(row.job.id)
+    entry = host.daemon.tracked_jobs.get(row.job.id)
     try:
-        host.daemon.happen(entry.row if entry else row, events[action])
+        host.daemon.apply_event(entry.row if entry else row, events[action])
     except Refused:
         assert not isinstance(row.job.state, Running)
 
 
 def assert_kept(host: Host) -> None:
     """Nothing is lent twice or leaked, no quota exceeded, and every wait is explained."""
-    rows = [entry.row for entry in host.daemon.entries.values()]
+    rows = [entry.row for entry in host.daemon.tracked_jobs.values()]
     lent = {row.job.id: row.job.state for row in rows if isinstance(row.job.state, Allocated)}
     held = [uuid for state in lent.values() for uuid in state.allocation.devices]
     assert len(held) == len(set(held))
@@ -627,9 +627,9 @@ def assert_kept(host: Host) -> None:
     }
     assert sum(len(lent[row.job.id].allocation.devices) for row in by_owner["ann"]) <= 1
     assert len(by_owner["bob"]) <= 1
-    queue = host.daemon.queue
-    assert queue.running.keys() == lent.keys()
-    assert queue.waiting.keys() == {row.job.id for row in rows if isinstance(row.job.state, Queued)}
+    jobs = host.daemon.scheduler.jobs
+    assert jobs.running.keys() == lent.keys()
+    assert jobs.pending.keys() == {row.job.id for row in rows if isinstance(row.job.state, Queued)}
     for row in rows:
         assert not isinstance(row.job.state, Queued) or host.daemon.why(row.job.id), row
     known = SqliteAccounting(host.store).since(host.clock.now())
@@ -644,23 +644,21 @@ def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
 ) -> None:
     rules = SchedulerConfig(quotas=CAPS, preemption=PreemptionConfig(min_runtime_s=0.0))
     with _host(SiteConfig(rules)) as host:
-        vitals = FakeVitals()
-        host.daemon.context = host.daemon.queue.context = replace(host.daemon.context, vitals=vitals)
         for action, value in actions:
-            apply(host, vitals, action, value)
+            apply(host, action, value)
             assert_kept(host)
-        vitals.bad = {}
+        host.inventory.bad = {}
         for _ in range(6):
             host.wait(30)
             assert_kept(host)
         alive = {key.job_id for key in host.context.running}
         assert alive == {
             entry.row.job.id
-            for entry in host.daemon.entries.values()
+            for entry in host.daemon.tracked_jobs.values()
             if isinstance(entry.row.job.state, Running | Stopping)
         }
         assert not any(
-            isinstance(e.row.job.state, Finished | Held) and e.why for e in host.daemon.entries.values()
+            isinstance(e.row.job.state, Finished | Held) and e.why for e in host.daemon.tracked_jobs.values()
         )
 
 
@@ -686,10 +684,10 @@ def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pyte
 
 def test_jobs_whose_image_is_still_made_count_when_others_are_admitted(site: Host) -> None:
     job_id = site.submit()
-    assert [job.job_id for job in site.daemon.picture().pending] == [job_id]
-    assert site.daemon.queue.picture(site.daemon.context.moment()).pending == ()
+    assert [job.job_id for job in site.daemon.snapshot().pending] == [job_id]
+    assert site.daemon.scheduler.snapshot(site.daemon.context.moment()).pending == ()
     site.settle()
-    assert site.daemon.picture().pending == ()
+    assert site.daemon.snapshot().pending == ()
 
 
 def test_jobs_that_belong_together_are_taken_all_or_none(site: Host) -> None:
@@ -698,9 +696,9 @@ def test_jobs_that_belong_together_are_taken_all_or_none(site: Host) -> None:
         JobRow(Job(job_id, Preparing(now)), f"j{job_id}", ANN, now, 50, "{}") for job_id in ("1", "2", "1")
     ]
     with pytest.raises(Refused):
-        site.daemon.submit_all(rows, ["a", "b", "c"])
-    assert (site.store.unfinished(), site.daemon.entries) == ((), {})
-    site.daemon.submit_all(rows[:2], ["a", "b"], "token")
+        site.daemon.submit(rows, ["a", "b", "c"])
+    assert (site.store.unfinished(), site.daemon.tracked_jobs) == ((), {})
+    site.daemon.submit(rows[:2], ["a", "b"], "token")
     site.settle()
     assert [site.state(job_id) for job_id in "12"] == ["running", "running"]
     known = site.store.submitted_as("token")
@@ -711,10 +709,10 @@ def test_jobs_that_belong_together_are_taken_all_or_none(site: Host) -> None:
 def test_what_time_brings_about_elsewhere_comes_before_the_queue_is_asked(site: Host) -> None:
     seen: list[tuple[datetime, str]] = []
     job_id = site.submit()
-    site.daemon.turn(0)
+    site.daemon.loop.run_once(0)
     site.build_queue.step()
-    site.daemon.ticks.append(lambda now: seen.append((now.at, site.state(job_id))))
+    site.daemon.loop.iteration_hooks.append(lambda now: seen.append((now.at, site.state(job_id))))
     site.daemon.wake()
-    site.daemon.turn(0)
+    site.daemon.loop.run_once(0)
     assert seen == [(site.clock.now(), "queued")]
     assert site.state(job_id) == "starting"

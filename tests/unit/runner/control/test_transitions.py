@@ -39,7 +39,7 @@ def test_only_news_of_different_jobs_are_taken_together_and_the_order_stays() ->
 
 def test_changes_of_several_jobs_are_written_all_or_none(host: Host) -> None:
     first, second = host.submit(), host.submit()
-    entries = [host.daemon.entries[job_id] for job_id in (first, second)]
+    entries = [host.daemon.tracked_jobs[job_id] for job_id in (first, second)]
     changes = [transition(entry, ImageReady(NOW, "img")) for entry in entries]
     broken = transition(TrackedJob(host.row(second), host.daemon.context.moment()), ImageReady(NOW, "img"))
     object.__setattr__(broken, "after", None)
@@ -55,11 +55,11 @@ def test_changes_of_several_jobs_are_written_all_or_none(host: Host) -> None:
 def test_news_about_one_job_that_is_late_holds_nobody_up(host: Host) -> None:
     ids = [host.submit(f"j{number}") for number in range(3)]
     for job_id in (*ids, "99"):
-        host.daemon._news.put(news(job_id))
-    host.daemon.turn(0)
+        host.daemon.loop.inbox.put(news(job_id))
+    host.daemon.loop.run_once(0)
     for job_id in ids:
-        host.daemon._news.put(news(job_id))
-    host.daemon.turn(0)
+        host.daemon.loop.inbox.put(news(job_id))
+    host.daemon.loop.run_once(0)
     assert {host.state(job_id) for job_id in ids} == {"starting"}
 
 
@@ -76,6 +76,6 @@ def test_what_cannot_be_written_together_is_tried_one_by_one(
 
     monkeypatch.setattr(host.store, "record_all", fussy)
     for job_id in ids:
-        host.daemon._news.put(news(job_id))
-    host.daemon.turn(0)
+        host.daemon.loop.inbox.put(news(job_id))
+    host.daemon.loop.run_once(0)
     assert [host.state(job_id) for job_id in ids] == ["starting", "preparing", "starting"]

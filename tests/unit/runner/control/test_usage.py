@@ -22,10 +22,10 @@ def lending(owner: str, began_s: float, ended_s: float | None, team: str = "") -
 @given(st.lists(st.floats(0.1, 9000), min_size=1, max_size=9))
 def test_what_is_charged_in_steps_is_what_a_daemon_adds_up_that_begins_later(steps: list[float]) -> None:
     usage, now_s = UsageTracker(HALF_S, 0.01), 0.0
-    usage.lend("1", ("ann", "vision", 2.1), now_s)
+    usage.begin("1", ("ann", "vision", 2.1), now_s)
     for step_s in steps:
         now_s += step_s
-        usage.until(now_s)
+        usage.advance(now_s)
     later = UsageTracker(HALF_S, 0.01)
     later.load([lending("ann", 0, None, "vision")], NOW + timedelta(seconds=now_s))
     assert usage.users.used == pytest.approx(later.users.used)
@@ -37,19 +37,19 @@ def test_what_has_been_given_back_fades() -> None:
     usage.load([lending("ann", -7200, -3600), lending("bob", -3600, None)], NOW)
     whole = accrue_usage(2.1, 3600, HALF_S)
     assert usage.users.used == pytest.approx({"ann": whole / 2, "bob": whole})
-    usage.until(HALF_S)
+    usage.advance(HALF_S)
     assert usage.users.used == pytest.approx({"ann": whole / 4, "bob": whole / 2})
-    usage.until(100 * HALF_S)
-    assert usage.users.told() == {}
+    usage.advance(100 * HALF_S)
+    assert usage.users.rounded() == {}
 
 
 def test_nobody_is_charged_twice_for_a_job_or_after_it() -> None:
     usage = UsageTracker(HALF_S, 0.0)
-    usage.lend("1", ("ann", "", 1.0), 0.0)
-    usage.lend("1", ("ann", "", 1.0), 10.0)
-    usage.returned("1", 20.0)
-    usage.returned("1", 30.0)
-    usage.returned("never", 30.0)
+    usage.begin("1", ("ann", "", 1.0), 0.0)
+    usage.begin("1", ("ann", "", 1.0), 10.0)
+    usage.end("1", 20.0)
+    usage.end("1", 30.0)
+    usage.end("never", 30.0)
     assert usage.users.rates == usage.groups.rates == {}
     assert usage.users.used["ann"] == pytest.approx(20, rel=0.01)
 
@@ -57,7 +57,7 @@ def test_nobody_is_charged_twice_for_a_job_or_after_it() -> None:
 def test_a_clock_that_was_set_makes_no_usage_negative() -> None:
     usage = UsageTracker(HALF_S, 0.0)
     usage.load([lending("ann", 500, 100), lending("bob", 500, None), lending("eve", -100, 900)], NOW)
-    assert usage.users.told().keys() == {"eve"}
-    usage.until(10.0)
-    usage.until(5.0)
+    assert usage.users.rounded().keys() == {"eve"}
+    usage.advance(10.0)
+    usage.advance(5.0)
     assert usage.at_s == 10.0

@@ -17,7 +17,6 @@ from runner.core.ports.attempts import ProgressProbe
 from runner.core.ports.store import EventRow
 from runner.core.scheduler.snapshot import RESTART_S, ResourceRequest
 from tests.fakes.daemon.attempts import steady
-from tests.fakes.gpu.vitals import FakeVitals
 from tests.fakes.host.machine import Host
 
 LOOK_S = 5.0
@@ -28,9 +27,7 @@ class Site:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.vitals = FakeVitals()
-        host.daemon.context = replace(host.daemon.context, vitals=self.vitals)
-        host.daemon._watcher.context = host.daemon.context
+        self.inventory = host.inventory
         self.job = host.submit()
         host.settle()
         self.step = 0
@@ -44,8 +41,8 @@ class Site:
     def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.host.clock.forward(LOOK_S)
-            self.host.daemon.watch()
-            self.host.daemon.turn(0)
+            self.host.daemon.loop.watchdog.probe_all()
+            self.host.daemon.loop.run_once(0)
 
     def works(self, steps: int = 10) -> None:
         """Take so many steps, each looked at."""
@@ -111,7 +108,7 @@ def test_an_attempt_that_has_not_taken_five_steps_is_not_known_well_enough(site:
 
 
 def test_the_queue_hears_how_long_a_start_took(site: Site) -> None:
-    running = site.host.daemon.queue.running
+    running = site.host.daemon.scheduler.jobs.running
     assert running[site.job].restart_s == RESTART_S
     site.says("init", step=0)
     site.look(5)
@@ -147,7 +144,7 @@ def test_after_a_hang_the_policy_is_asked_who_ended_it(site: Site) -> None:
 
 
 def test_advice_is_given_once_for_a_rule_and_an_attempt(site: Site) -> None:
-    site.vitals.known = {"device.lost": True}
+    site.inventory.known = {"device.lost": True}
     running = site.host.row(site.job).job.state
     assert isinstance(running, Running)
     site.works(3)
@@ -194,20 +191,20 @@ def test_the_ceiling_on_running_time_is_a_time_limit(host: Host) -> None:
 
 def test_facts_about_devices_are_those_of_the_attempt(host: Host) -> None:
     site = Site(host)
-    site.vitals.known = {"device.util": 3.0, "device.lost": False}
+    site.inventory.known = {"device.util": 3.0, "device.lost": False}
     seen: list[Probed] = []
-    host.daemon._watcher.report = seen.append
+    host.daemon.loop.watchdog.report = seen.append
     with_device = host.submit("with a device")
     host.attempt_service.needs_of[with_device] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
-    host.daemon._watcher.look()
+    host.daemon.loop.watchdog.probe_all()
     known = {each.job_id: each.facts.get("device.util") for each in seen}
     assert known == {site.job: None, with_device: 3.0}
 
 
 def test_at_the_end_the_policy_is_told_how_the_devices_are(host: Host) -> None:
     site = Site(host)
-    site.vitals.known = {"device.util": 3.0, "device.lost": True, "device.xid": (79,)}
+    site.inventory.known = {"device.util": 3.0, "device.lost": True, "device.xid": (79,)}
     job = host.submit("with a device")
     host.attempt_service.needs_of[job] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
@@ -221,11 +218,11 @@ def test_at_the_end_the_policy_is_told_how_the_devices_are(host: Host) -> None:
 
 def test_a_device_that_must_not_be_lent_is_no_other_device(host: Host) -> None:
     site = Site(host)
-    site.vitals.known, site.vitals.bad = {"device.lost": True}, {}
+    site.inventory.known, site.inventory.bad = {"device.lost": True}, {}
     job = host.submit("with a device")
     host.attempt_service.needs_of[job] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
-    site.vitals.bad = {"GPU-a": "lost", "GPU-b": "its driver asks for gpu_reset"}
+    site.inventory.bad = {"GPU-a": "lost", "GPU-b": "its driver asks for gpu_reset"}
     host.context.end(host.key(job), 1)
     host.settle()
     end = json.loads(host.store.decisions(job, 1)[-1].body)
@@ -238,11 +235,11 @@ def test_what_is_left_of_the_time_limit_is_known(host: Host) -> None:
     state = row.job.state
     assert isinstance(state, Running)
     deadline = host.clock.now() + timedelta(seconds=90)
-    entry = host.daemon.entries[site.job]
+    entry = host.daemon.tracked_jobs[site.job]
     entry.row = replace(row, job=replace(row.job, state=replace(state, deadline=deadline)))
     seen: list[Probed] = []
-    host.daemon._watcher.report = seen.append
-    host.daemon._watcher.look()
+    host.daemon.loop.watchdog.report = seen.append
+    host.daemon.loop.watchdog.probe_all()
     assert seen[0].facts["deadline.slack_s"] == 90
 
 
@@ -251,10 +248,10 @@ def test_an_attempt_that_cannot_be_looked_at_does_not_hide_the_others(host: Host
     other = host.submit("other")
     host.settle()
     seen: list[Probed] = []
-    host.daemon._watcher.report = seen.append
+    host.daemon.loop.watchdog.report = seen.append
     for mistake in (Unavailable("no disk"), ValueError("a bug")):
         host.attempt_service.probes[site.job] = mistake
-        host.daemon._watcher.look()
+        host.daemon.loop.watchdog.probe_all()
     assert [each.job_id for each in seen] == [other, other]
     assert site.state == "running"
 
@@ -263,9 +260,9 @@ def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> Non
     site.works()
     row = site.host.row(site.job)
     facts: dict[str, FactValue] = {"phase": "train", "heartbeat.age_over_limit": True}
-    site.host.daemon._news.put(Probed(site.job, 0, site.host.clock.now(), facts))
-    site.host.daemon._news.put(Probed("999", 1, site.host.clock.now(), facts))
-    site.host.daemon.turn(0)
+    site.host.daemon.loop.inbox.put(Probed(site.job, 0, site.host.clock.now(), facts))
+    site.host.daemon.loop.inbox.put(Probed("999", 1, site.host.clock.now(), facts))
+    site.host.daemon.loop.run_once(0)
     assert site.host.row(site.job) == row
 
 
@@ -287,11 +284,11 @@ def test_what_cannot_be_recorded_is_found_again_at_the_next_look(
 
 def test_what_was_learnt_about_an_attempt_goes_with_it(site: Site) -> None:
     site.works()
-    assert site.host.daemon._watcher._hearts
+    assert site.host.daemon.loop.watchdog._heartbeats
     site.host.context.end(site.host.key(site.job), 0)
     site.host.settle()
     site.look()
-    assert site.host.daemon._watcher._hearts == {}
+    assert site.host.daemon.loop.watchdog._heartbeats == {}
 
 
 def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:

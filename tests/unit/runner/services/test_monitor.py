@@ -227,7 +227,7 @@ def test_rules_of_peoples_own_are_one_figure(place: Looked) -> None:
     for rule in ("mine-1", "mine-2", "done", ""):
         body = f'{{"verdict": {{"rule": "{rule}"}}, "policy": {{"name": "x"}}}}'
         row = DecisionRow("1", 1, DecisionPoint.EXIT, place.service.clock.now(), body)
-        place.service.daemon.ask(partial(place.service.store.decided, row))
+        place.service.daemon.run_exclusively(partial(place.service.store.decided, row))
     place.looks(1)
     assert dict(place.monitor.counts.decisions) == {
         ("exit", OTHER_RULE): 2, ("exit", "done"): 1, ("exit", "none"): 1,

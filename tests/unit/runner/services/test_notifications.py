@@ -72,7 +72,7 @@ class Post:
 
     def hold(self, job_id: str) -> None:
         row, now = self.site.service.queries.current(job_id), self.site.clock.now()
-        self.site.service.daemon.happen(row, HoldRequested(now, "ann"))
+        self.site.service.daemon.apply_event(row, HoldRequested(now, "ann"))
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_what_has_moved_on_meanwhile_is_told_as_it_was(post: Post) -> None:
     job_id = post.submit()
     post.hold(job_id)
     row, now = post.site.service.queries.current(job_id), post.site.clock.now()
-    post.site.service.daemon.happen(row, ReleaseRequested(now, "ann"))
+    post.site.service.daemon.apply_event(row, ReleaseRequested(now, "ann"))
     courier.look()
     assert [n.state for n in post.receiver.got] == ["held"]
 

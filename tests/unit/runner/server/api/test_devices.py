@@ -12,6 +12,7 @@ from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.control.inventory import Inventory
 from runner.core.ports.devices import DeviceProcess
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.gpu.vitals import FakeInventory
 from tests.unit.runner.control.test_inventory import GIB, IDLE, Watch, Whose
 from tests.unit.runner.server.api.test_jobs import Site as Routes
 from tests.unit.runner.server.api.test_jobs import error
@@ -29,7 +30,7 @@ class Site(Routes):
         self.watch, self.whose = Watch(clock), Whose()
         self.inventory = Inventory(self.watch, self.whose, SqliteDeviceMarks(self.store, "boot"), clock)
         self.look()
-        service.daemon.context = replace(service.daemon.context, vitals=self.inventory)
+        service.daemon.context = replace(service.daemon.context, inventory=self.inventory)
 
     def look(self) -> None:
         self.watch.look()
@@ -59,7 +60,7 @@ def test_everything_that_is_known_of_a_device_is_told_and_the_rest_is_null(site:
 def test_who_has_a_device_and_what_runs_on_it_is_told(site: Site) -> None:
     site.submit()
     site.until("running")
-    site.inventory.pictured({"GPU-aa": "1"})
+    site.inventory.schedulable({"GPU-aa": "1"})
     site.whose.jobs[5] = "1"
     site.watch.healths["GPU-aa"] = replace(IDLE, processes=processes(5, 4121), throttled=("heat",))
     site.look()
@@ -112,7 +113,7 @@ def test_what_is_in_service_cannot_be_resumed(site: Site) -> None:
 
 
 def test_a_daemon_that_looks_at_no_devices_says_so(site: Site) -> None:
-    site.service.daemon.context = replace(site.service.daemon.context, vitals=None)
+    site.service.daemon.context = replace(site.service.daemon.context, inventory=FakeInventory())
     assert error(site.ask("GET", "/devices"))[:2] == (503, "unavailable")
 
 

@@ -16,13 +16,14 @@ import pytest
 
 from jobs.contract import Cause, FileDigest, Manifest, Phase, Result, Status, dump
 from runner.adapters.host.clock import SystemClock
+from runner.adapters.sqlite.accounting import SqliteUsageHistory
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity
 from runner.control.context import Context as Parts
-from runner.control.loop import ControlLoop
-from runner.core.ports.devices import Device, Vitals
+from runner.control.controller import Controller
+from runner.core.ports.devices import Device
 from runner.files.settings.model import Settings
 from runner.server.api.application import MAX_BODY_BYTES, application
 from runner.server.api.peer import Peer, peer_of
@@ -30,6 +31,7 @@ from runner.services.attempts.service import AttemptService
 from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, Program, World
 from tests.fakes.engine.images import FakeImages
+from tests.fakes.gpu.vitals import FakeInventory
 
 JOB = "workload: {kind: causal_lm, data: stdlib}\nretry: {backoff: 0s}\n"
 ME = os.getuid()
@@ -43,7 +45,7 @@ class Site:
     context: World = field(default_factory=World)
     left: list[str] = field(default_factory=list)
     devices: tuple[Device, ...] = (Device("GPU-a", "nvidia", "H100"),)
-    vitals: Vitals | None = None
+    fake_inventory: FakeInventory = field(default_factory=FakeInventory)
 
     def __post_init__(self) -> None:
         self.store = store = SqliteStore(self.directory / "store.db")
@@ -52,6 +54,7 @@ class Site:
         images.offered["site/ours:1"] = "sha256:ours"
         config = attempt_config(self.directory / "jobs", images, clock, store.instance)
         attempt_service = AttemptService(config)
+        self.fake_inventory.devices = list(self.devices)
         parts = Parts(
             store=store,
             executor=FakeExecutor(store.instance, self.context),
@@ -61,9 +64,10 @@ class Site:
             work_queue=KeyedExecutor(2),
             build_queue=KeyedExecutor(2),
             observe_every_s=0.05,
-            vitals=self.vitals,
+            past=SqliteUsageHistory(store),
+            inventory=self.fake_inventory,
         )
-        daemon = ControlLoop(parts, changed=broadcast.beat)
+        daemon = Controller(parts, changed=broadcast.beat)
         settings = Settings(allowed_images={"ours": "site/ours:1"})
         self.service = job_service(daemon, store, attempt_service, settings, clock, broadcast, self.directory)
         self.app = application(self.service, lambda: self.left.append("left"))

@@ -11,7 +11,7 @@ import pytest
 from jobs.contract import Phase, Status, dump
 from runner.core.ports.devices import Device
 from runner.server.api import status
-from tests.fakes.gpu.vitals import FakeVitals
+from tests.fakes.gpu.vitals import FakeInventory
 from tests.unit.runner.server.api.test_jobs import JOB, Site
 
 GPU_JOB = JOB + "resources: {cpus: 1, memory: 1GiB, gpus: 1}\naccelerator: cuda\n"
@@ -21,8 +21,8 @@ class Place(Site):
     """A site with two GPUs that answers screens."""
 
     def __post_init__(self) -> None:
-        self.lately = FakeVitals({"device.util": 40.0, "device.memory": 0.5})
-        self.vitals = self.lately
+        self.lately = FakeInventory({"device.util": 40.0, "device.memory": 0.5})
+        self.fake_inventory = self.lately
         self.devices = tuple(Device(f"GPU-{letter}", "nvidia", "H100", 80 * 1024**3) for letter in "ab")
         super().__post_init__()
         self.more: dict[str, dict[str, Any]] = {}

@@ -165,7 +165,7 @@ def test_a_change_of_the_books_is_kept_for_the_next_attempt_and_what_runs_goes_o
     assert (answer["class"], answer["outcome"], answer["revision"]) == ("A", "keep", 2)
     job = site.job()
     assert (job["state"], job["attempt"], job["priority"], job["labels"]) == ("running", 1, 60, {"team": "a"})
-    assert site.service.daemon.entries["1"].row.priority == 60
+    assert site.service.daemon.tracked_jobs["1"].row.priority == 60
     assert site.revisions() == [(1, 1, False), (2, 1, True)]
     [at, _] = [each["at"] for each in site.ask("GET", "/jobs/1/revisions").json()["revisions"]]
     assert at.endswith("Z")

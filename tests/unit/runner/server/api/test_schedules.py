@@ -80,7 +80,9 @@ def test_what_became_of_its_times_is_told_on_its_own_clock(site: Site) -> None:
     made(site)
     books, at = SqliteSchedules(site.store), datetime(2030, 7, 1, 0, 30, tzinfo=UTC)
     [row] = books.active()
-    site.service.daemon.ask(lambda: books.record_firing(row, at, at, "left_out", "nobody was there"))
+    site.service.daemon.run_exclusively(
+        lambda: books.record_firing(row, at, at, "left_out", "nobody was there")
+    )
     came = {"at": "2030-07-01T02:30+02:00", "state": "left_out", "job": None, "text": "nobody was there"}
     assert site.ask("GET", "/schedules/nightly").json()["occasions"] == [came]
     assert site.ask("GET", "/schedules").json()["schedules"][0]["last"] == came

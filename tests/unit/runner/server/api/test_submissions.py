@@ -48,12 +48,12 @@ def lines(site: Site, text: str, **more: Any) -> list[str]:  # noqa: ANN401
 
 def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None:
     """Give the site quotas, however its settings say so."""
-    picture = type(site.service.daemon).picture
+    snapshot = type(site.service.daemon).snapshot
 
     def with_quotas(daemon: Any) -> Snapshot:  # noqa: ANN401  (the daemon)
-        return replace(picture(daemon), config=SchedulerConfig(quotas=quotas))
+        return replace(snapshot(daemon), config=SchedulerConfig(quotas=quotas))
 
-    monkeypatch.setattr(type(site.service.daemon), "picture", with_quotas)
+    monkeypatch.setattr(type(site.service.daemon), "snapshot", with_quotas)
 
 
 # --- what a job file names
@@ -331,7 +331,9 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
     with pytest.raises(
         Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; these are 3"
     ):
-        site.service.daemon.ask(lambda: site.service.submission._accept(caller, owner, found, submission))
+        site.service.daemon.run_exclusively(
+            lambda: site.service.submission._accept(caller, owner, found, submission)
+        )
 
 
 # --- options beside the file

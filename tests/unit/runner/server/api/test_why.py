@@ -28,7 +28,7 @@ def hand_in(host: Host, gpus: int = 1, limit: timedelta | None = None, *, settle
     job_id, now = host.store.next_id(), host.clock.now()
     host.attempt_service.needs_of[job_id] = ResourceRequest(0.5, GIB, gpus, "nvidia" if gpus else None)
     job = Job(job_id, Preparing(now), time_limit=limit)
-    host.daemon.submit_all((JobRow(job, "train", ANN, now, 50, "{}"),), ("submitted",))
+    host.daemon.submit((JobRow(job, "train", ANN, now, 50, "{}"),), ("submitted",))
     if settle:
         host.settle()
     return job_id
@@ -87,12 +87,12 @@ def test_a_job_that_is_being_started_says_what_is_in_the_way(host: Host) -> None
 def test_a_job_that_leaves_says_who_asked_and_by_when_it_is_gone(host: Host) -> None:
     job_id = hand_in(host)
     host.context.running[host.key(job_id)] = Program(on_signal={15: None})
-    host.daemon.happen(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
     host.settle()
     assert why(host, job_id) == (
         "attempt 1 on GPU-a was asked to stop (cancelled by ann); it is gone by about 00:00"
     )
-    entry = host.daemon.entries[job_id]
+    entry = host.daemon.tracked_jobs[job_id]
     state = entry.row.job.state
     assert isinstance(state, Stopping)
     for by, words in (("9", "(preemption for job 9)"), (None, "(preemption)")):
@@ -109,7 +109,7 @@ def test_a_held_job_says_what_can_be_done(host: Host) -> None:
     assert why(host, job_id).startswith("held by its policy: ")
     assert why(host, job_id).endswith("; runner release lets it go on, runner cancel ends it")
     other = hand_in(host, gpus=3)
-    host.daemon.happen(host.row(other), HoldRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(other), HoldRequested(host.clock.now(), "ann"))
     assert why(host, other).startswith("held by ann; ")
 
 
@@ -117,7 +117,7 @@ def test_a_job_that_has_ended_says_how(host: Host) -> None:
     done, cancelled = hand_in(host), hand_in(host, gpus=3)
     host.context.end(host.key(done), 0)
     host.settle()
-    host.daemon.happen(host.row(cancelled), CancelRequested(host.clock.now(), "ann"))
+    host.daemon.apply_event(host.row(cancelled), CancelRequested(host.clock.now(), "ann"))
     assert why(host, done) == "succeeded: completed"
     assert why(host, cancelled) == "cancelled by ann"
     outcomes = [reason(host.daemon, host.row(each))["outcome"] for each in (done, cancelled)]

@@ -1,0 +1,117 @@
+"""What callers ask of the control loop: submit, apply an event, signal, why, snapshot.
+
+Only ``why`` and ``run_exclusively`` may be called from any thread without more ado; everything else is
+called inside of ``run_exclusively``.  How a job is advanced is in ``loop``.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from runner.base.errors import Refused
+from runner.control.context import Context, TrackedJob
+from runner.control.exclusive import ExclusiveSection
+from runner.control.loop import ControlLoop
+from runner.control.messages import Call
+from runner.control.scheduler import Scheduler
+from runner.control.transitions import requested_transition
+from runner.core.job.events import Event
+from runner.core.job.states import Running, Stopping
+from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.scheduler.snapshot import Snapshot
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, repr=False)  # a traceback that shows it should not show every job
+class Controller:
+    """The control loop as services see it."""
+
+    context: Context
+    changed: Callable[[], None] = lambda: None
+    loop: ControlLoop = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loop = ControlLoop(self.context, self._changed)
+
+    def _changed(self) -> None:
+        self.changed()
+
+    @property
+    def tracked_jobs(self) -> dict[str, TrackedJob]:
+        """The unfinished jobs by id; only the loop changes them."""
+        return self.loop.tracked_jobs
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.loop.scheduler
+
+    @property
+    def exclusive(self) -> ExclusiveSection:
+        return self.loop.exclusive
+
+    def start(self) -> None:
+        """Adopt the unfinished jobs, and start the loop."""
+        self.loop.start()
+
+    def stop(self) -> None:
+        """Stop the loop; attempts go on, and the next daemon adopts them."""
+        self.loop.stop()
+
+    # --- from any thread
+
+    def run_exclusively(self, work: Callable[[], T]) -> T:
+        """Do ``work`` between two iterations of the loop, and return what it returns or raises."""
+        return self.exclusive.run(work)
+
+    def wake(self) -> None:
+        """Let the loop do an iteration soon."""
+        self.exclusive.wake()
+
+    def why(self, job_id: str) -> str:
+        """Return what an unfinished job waits for; empty when it waits for nothing."""
+        tracked = self.tracked_jobs.get(job_id)
+        return tracked.why or self.scheduler.why(tracked) if tracked else ""
+
+    # --- in the exclusive section
+
+    def submit(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
+        """Accept jobs that belong together, all or none; the first carries the token of the submission."""
+        self.context.store.add_all(rows, texts, token)
+        for row in rows:  # the caller is answered before a command is executed
+            tracked = self.loop.track(row)
+            self.loop.inbox.put(Call(partial(self.loop.dispatcher.execute_implied, tracked)))
+        self.changed()
+
+    def apply_event(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
+        """Apply an event that a person asked for, and return the job after it; see ``apply_event_to_all``."""
+        return self.apply_event_to_all((row,), event, decision)[0]
+
+    def apply_event_to_all(
+        self, rows: Iterable[JobRow], event: Event, decision: DecisionRow | None = None
+    ) -> tuple[JobRow, ...]:
+        """Apply an event to several jobs, to all or to none, and return them after it.
+
+        Raises:
+            Refused: one of them is in no state for it.
+        """
+        jobs = [self.tracked_jobs.get(row.job.id) or TrackedJob(row, self.context.moment()) for row in rows]
+        self.loop.record([requested_transition(tracked, event, decision) for tracked in jobs])
+        return tuple(tracked.row for tracked in jobs)
+
+    def signal(self, row: JobRow, number: int) -> None:
+        """Send a signal to the running attempt of a job.
+
+        Raises:
+            Refused: the job has no running attempt.
+        """
+        state = row.job.state
+        if not isinstance(state, Running | Stopping):
+            raise Refused(f"job {row.job.id}: is {state.kind}; there is nothing to send a signal to")
+        key = self.context.key(row.job.id, state.attempt.number)
+        self.loop.dispatcher.put(row.job.id, partial(self.context.executor.signal, key, number))
+
+    def snapshot(self) -> Snapshot:
+        """Return the queue as it is now, with the jobs that will be in it once they have an image."""
+        return self.scheduler.snapshot(self.context.moment(), admitted=True)

@@ -1,0 +1,133 @@
+"""Execution of commands outside of the loop's thread: one at a time per job, retried until they succeed.
+
+The engine and the disk block, so commands run in keyed executors.  What they bring about comes back to the
+loop as messages.  A command that failed is given again from the state of its job that implies it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from runner.base.errors import Unavailable
+from runner.base.retry import RetryTable, delay_s, describe_error
+from runner.base.threads import run_guarded
+from runner.control.commands import execute
+from runner.control.context import Context, TrackedJob, as_started
+from runner.control.decisions import examine_exit
+from runner.control.inbox import Inbox
+from runner.control.messages import Call, EventReceived, Examined, LaunchRefusal
+from runner.control.observer import Observer
+from runner.core.job.attempt import Attempt
+from runner.core.job.commands import Command, PrepareImage
+from runner.core.job.lifecycle import implied_commands
+from runner.core.job.states import Running, Stopping
+from runner.core.ports.executor import Gone
+from runner.core.ports.store import JobRow
+
+log = structlog.get_logger()
+
+Work = Callable[[], object]
+
+
+@dataclass(slots=True, repr=False)
+class CommandDispatcher:
+    """Hands the commands of jobs to other threads, and remembers which jobs wait for a retry."""
+
+    context: Context
+    tracked_jobs: Mapping[str, TrackedJob]  # the loop changes it
+    inbox: Inbox
+    observer: Observer
+    retries: RetryTable = field(default_factory=RetryTable)
+
+    def execute_implied(self, tracked: TrackedJob) -> None:
+        """Give the commands that the state of a job implies: they are idempotent."""
+        self.execute(tracked, implied_commands(tracked.row.job))
+
+    def execute(self, tracked: TrackedJob, commands: tuple[Command, ...]) -> None:
+        """Give commands for a job; what they bring about becomes messages."""
+        for command in commands:
+            work = partial(self._execute, tracked.row, command, tracked.image_misses)
+            if isinstance(command, PrepareImage):
+                self._put_build(tracked.row.job.id, work)
+            else:
+                self.put(tracked.row.job.id, work)
+        if isinstance(tracked.row.job.state, Running | Stopping):  # only those can be observed
+            self.observer.hint()
+
+    def examine(self, tracked: TrackedJob, attempt: Attempt, gone: Gone) -> None:
+        """Examine the exit of an attempt, once: verifying checkpoints takes time."""
+        if tracked.examined >= attempt.number:
+            return
+        tracked.examined = attempt.number
+        row = as_started(self.context, tracked.row)
+
+        def work() -> None:
+            findings = examine_exit(self.context, row, attempt, gone)
+            self.inbox.put(Examined(row.job.id, attempt.number, self.context.clock.now(), findings))
+
+        self.put(row.job.id, work)
+
+    def put(self, job_id: str, work: Work) -> None:
+        """Queue work for a job, behind its earlier work; the loop waits a moment for what it reports."""
+        self.context.work_queue.put(job_id, self.inbox.track(partial(self._run, job_id, work)))
+
+    def record_error(self, job_id: str, error: Exception) -> None:
+        """Schedule a retry after an unexpected error, ever later: it will probably happen again."""
+        state = self.retries.record_error(job_id, self.context.clock.monotonic())
+        again = f"tried again after {delay_s(state.errors):g} s"
+        times = f", {state.errors} times in a row" if state.errors > 1 else ""
+        self._set_waiting(job_id, f"{describe_error(error)} ({again}{times})")
+
+    # --- on a thread of an executor
+
+    def _put_build(self, job_id: str, work: Work) -> None:
+        self.context.build_queue.put(job_id, partial(self._run, job_id, work))
+
+    def _run(self, job_id: str, work: Work) -> None:
+        """Do work and tell the loop whether it succeeded."""
+
+        def failed(error: Exception) -> None:
+            self.inbox.put(Call(partial(self.record_error, job_id, error)))
+
+        run_guarded("command", partial(self._run_expecting_unavailable, job_id, work), failed, job_id=job_id)
+
+    def _run_expecting_unavailable(self, job_id: str, work: Work) -> None:
+        try:
+            work()
+        except Unavailable as error:
+            self.inbox.put(Call(partial(self._record_unavailable, job_id, str(error))))
+            return
+        if job_id in self.retries:
+            self.inbox.put(Call(partial(self._record_success, job_id)))
+
+    def _execute(self, row: JobRow, command: Command, image_misses: int) -> None:
+        result = execute(self.context, row, command, image_misses)
+        if isinstance(result, LaunchRefusal):
+            self.inbox.put(result)
+        elif result is not None:
+            self.inbox.put(EventReceived(row.job.id, result))
+
+    # --- in the exclusive section
+
+    def _record_unavailable(self, job_id: str, why: str) -> None:
+        """Schedule a retry: an engine that does not answer for a moment ends no job."""
+        self.retries.record_unavailable(job_id, self.context.clock.monotonic())
+        self._set_waiting(job_id, why)
+
+    def _record_success(self, job_id: str) -> None:
+        if (
+            self.retries.record_success(job_id, self.context.clock.monotonic())
+            and job_id in self.tracked_jobs
+        ):
+            self.tracked_jobs[job_id].why = ""
+
+    def _set_waiting(self, job_id: str, why: str) -> None:
+        self.observer.request_round()
+        tracked = self.tracked_jobs.get(job_id)
+        if tracked is None:
+            return
+        if tracked.why != why:
+            log.warning("job.waiting", job_id=job_id, why=why)
+        tracked.why, tracked.examined = why, 0

@@ -1,0 +1,266 @@
+"""Every unfinished job as the scheduler sees it, kept up to date job by job.
+
+A view is worked out when its job changes, not when a plan is made: a snapshot is then no more than a copy.
+With the views stands what they are made of: dependencies, run-time estimates, usage, and the drift of the
+time of day, which somebody may set.  Nothing here depends on how many jobs have finished.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final
+
+from runner.control.context import Context, Instant, TrackedJob, as_started
+from runner.control.dependencies import DependencyTracker
+from runner.control.estimates import RunTimeEstimates
+from runner.control.messages import Probed
+from runner.control.usage import HORIZON, UsageTracker
+from runner.core.job.states import (
+    Allocated,
+    Finished,
+    Outcome,
+    Preparing,
+    Queued,
+    Running,
+    Starting,
+    State,
+    Stopping,
+)
+from runner.core.ports.attempts import QueueTerms
+from runner.core.ports.store import JobRow
+from runner.core.scheduler import snapshot
+from runner.core.scheduler.fairshare import billed_devices
+from runner.core.scheduler.snapshot import EndedJob, PendingJob, ResourceRequest, RunningJob
+
+CLOCK_SET_S: Final = 0.5
+"""The time of day has been set when it differs by more from what the monotonic clock says."""
+
+
+@dataclass(slots=True, repr=False)
+class JobViews:
+    """The views of all unfinished jobs; to be used in the exclusive section."""
+
+    context: Context
+    tracked_jobs: Mapping[str, TrackedJob]  # the loop changes it
+    pending: dict[str, PendingJob] = field(default_factory=dict)
+    running: dict[str, RunningJob] = field(default_factory=dict)
+    preparing: dict[str, PendingJob] = field(default_factory=dict)  # their images are still made
+    changed: bool = True  # since the scheduler has made its last plan
+    dependencies: DependencyTracker = field(default_factory=DependencyTracker)
+    usage: UsageTracker = field(init=False)
+    _estimates: RunTimeEstimates = field(init=False)
+    _requests: dict[ResourceRequest, ResourceRequest] = field(
+        default_factory=dict
+    )  # equal ones are one object
+    _drift_s: float = 0.0  # of the time of day against the monotonic clock
+    _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
+    _starts_s: dict[str, float] = field(default_factory=dict)  # from launch to first step, by job
+
+    def __post_init__(self) -> None:
+        config, now, past = self.context.site.rules, self.context.moment(), self.context.past
+        self._drift_s = _drift_s(now)
+        self._estimates = RunTimeEstimates(past)
+        self.usage = UsageTracker(config.half_life_s, config.cpu_weight, now.monotonic)
+        self.usage.load(past.since(now.at - timedelta(seconds=HORIZON * config.half_life_s)), now.at)
+
+    # --- what happens to jobs
+
+    def update(self, tracked: TrackedJob) -> None:
+        """Replace the view of a job by what the job is now."""
+        self.follow_clock(self.context.moment())
+        row, state = tracked.row, tracked.row.job.state
+        job_id = row.job.id
+        self._drifts_s.setdefault(job_id, self._drift_s)
+        was_pending, was_running = self.pending.pop(job_id, None), self.running.pop(job_id, None)
+        self.dependencies.ended.pop(job_id, None)
+        self.preparing.pop(job_id, None)
+        match state:
+            case Preparing():
+                self.preparing[job_id] = self._preparing_view(row)
+            case Queued():
+                self.pending[job_id] = self._pending_view(tracked, state)
+            case Starting() | Running() | Stopping():
+                self.running[job_id] = self._running_view(tracked, state)
+            case Finished():
+                self._finish(row, state)
+            case _:
+                pass
+        if job_id not in self.pending:
+            self.dependencies.leave(job_id)
+        self._charge(job_id)
+        if job_id in self.pending or was_pending or (was_running and not self._goes_on(job_id, state)):
+            self.changed = True
+
+    def record_probe(self, probed: Probed) -> None:
+        """Note what a running job would lose by a preemption: all since its last checkpoint, and a start."""
+        view, age_s = self.running.get(probed.job_id), probed.facts.get("checkpoint.age_s")
+        if view is None:
+            return
+        if isinstance(age_s, int | float):
+            view = replace(view, checkpoint_s=probed.at.timestamp() - age_s)
+        if probed.start_s is not None:
+            self._starts_s[probed.job_id] = probed.start_s
+            view = replace(view, restart_s=probed.start_s)
+        self.running[probed.job_id] = view
+
+    def follow_clock(self, now: Instant) -> None:
+        """Work out all times again when somebody has set the time of day."""
+        drift_s = _drift_s(now)
+        if abs(drift_s - self._drift_s) > CLOCK_SET_S:
+            self.dependencies.shift(drift_s - self._drift_s)
+            self._drift_s = drift_s
+            for tracked in list(self.tracked_jobs.values()):
+                self.update(tracked)
+            self.changed = True
+
+    def forget_requests(self) -> None:
+        """Let equal resource requests be different objects again: nobody is pending."""
+        self._requests.clear()
+
+    # --- what others ask for
+
+    def device_holders(self) -> dict[str, str]:
+        """Return the ids of the jobs that hold each device, by UUID; with commas between them."""
+        holders: dict[str, str] = {}
+        for job in self.running.values():
+            for uuid in job.devices:
+                holders[uuid] = f"{holders[uuid]},{job.job_id}" if uuid in holders else job.job_id
+        return holders
+
+    def hypothetical(self, row: JobRow, needs: ResourceRequest) -> PendingJob:
+        """Return a job as if its next attempt was pending."""
+        terms = self.context.attempt_service.terms(row)
+        return PendingJob("", row.owner.name, needs, self._submitted_s(row), terms.team, terms.priority_class)
+
+    # --- one job
+
+    def _preparing_view(self, row: JobRow) -> PendingJob:
+        terms = self.context.attempt_service.terms(row)
+        view = self.hypothetical(row, self._request(row))
+        return replace(view, job_id=row.job.id, array=terms.sweep)
+
+    def _pending_view(self, tracked: TrackedJob, state: Queued) -> PendingJob:
+        row, terms = tracked.row, self.context.attempt_service.terms(tracked.row)
+        self._depend(row.job.id, terms)
+        backoff_s = (
+            None if state.not_before is None else state.not_before.timestamp() + self._shift_s(tracked)
+        )
+        wanted_s = None if terms.not_before is None else terms.not_before.timestamp()
+        return PendingJob(
+            job_id=row.job.id,
+            owner=row.owner.name,
+            request=self._request(row),
+            submitted_s=self._submitted_s(row),
+            group=terms.team,
+            priority_class=terms.priority_class,
+            priority=row.priority,
+            not_before_s=max((each for each in (backoff_s, wanted_s) if each is not None), default=None),
+            dependencies=terms.after,
+            time_limit_s=_remaining_limit_s(row),
+            estimated_s=self._estimates.remaining_s(row, terms.sweep),
+            array=terms.sweep,
+        )
+
+    def _running_view(self, tracked: TrackedJob, state: Allocated) -> RunningJob:
+        row = as_started(self.context, tracked.row)
+        terms, needs = self.context.attempt_service.terms(row), self.context.attempt_service.needs(row)
+        shift_s, started = self._shift_s(tracked), state.since
+        if isinstance(state, Stopping):
+            started = state.started or state.since
+        return RunningJob(
+            job_id=row.job.id,
+            owner=row.owner.name,
+            request=self._requests.setdefault(needs, needs),
+            host=self.context.site.host,
+            devices=state.allocation.devices,
+            started_s=started.timestamp() + shift_s,
+            ends_s=self._ends_s(row, state, shift_s, terms.sweep),
+            group=terms.team,
+            priority_class=terms.priority_class,
+            saves_when_asked=terms.saves_when_asked,
+            restart_s=self._starts_s.get(row.job.id, snapshot.RESTART_S),
+            stopping=isinstance(state, Stopping),
+            preempted=row.job.preempted,
+            array=terms.sweep,
+        )
+
+    def _finish(self, row: JobRow, state: Finished) -> None:
+        """Tell dependants of the end of a job, and estimate the jobs that are like it anew."""
+        job_id = row.job.id
+        if job_id in self.dependencies:
+            self.dependencies.ended[job_id] = EndedJob(state.outcome, state.since.timestamp())
+            self.changed = True
+        if state.outcome is Outcome.SUCCEEDED:
+            sweep = self.context.attempt_service.terms(row).sweep
+            for similar in self._estimates.update(row, sweep):
+                if similar in self.tracked_jobs and similar != job_id:
+                    self.update(self.tracked_jobs[similar])
+        del self._drifts_s[job_id]
+        self._starts_s.pop(job_id, None)
+
+    def _depend(self, job_id: str, terms: QueueTerms) -> None:
+        """Let a job wait for its predecessors; of those that have ended the store knows how."""
+        self.dependencies.wait(job_id, (after.job_id for after in terms.after))
+        for after in terms.after:
+            if after.job_id not in self.dependencies.ended and after.job_id not in self.tracked_jobs:
+                known = self.context.store.get(after.job_id)
+                if known is not None and isinstance(known.job.state, Finished):
+                    state = known.job.state
+                    ended = EndedJob(state.outcome, state.since.timestamp())
+                    self.dependencies.ended[after.job_id] = ended
+
+    def _goes_on(self, job_id: str, state: State) -> bool:
+        return job_id in self.running and not isinstance(state, Stopping)
+
+    def _charge(self, job_id: str) -> None:
+        """Charge for what a job holds, as long as it holds it."""
+        now_s, view = self.context.clock.monotonic(), self.running.get(job_id)
+        if view is not None:
+            devices = billed_devices(view.request, self.context.site.rules)
+            self.usage.begin(job_id, (view.owner, view.group, devices), now_s)
+            return
+        self.usage.end(job_id, now_s)
+        if job_id not in self.pending:
+            self._estimates.forget(job_id)
+
+    def _request(self, row: JobRow) -> ResourceRequest:
+        needs = self.context.attempt_service.needs(row)
+        if row.job.turned.avoid:
+            needs = replace(needs, avoid=needs.avoid | frozenset(row.job.turned.avoid))
+        return self._requests.setdefault(needs, needs)
+
+    # --- times
+
+    def _submitted_s(self, row: JobRow) -> float:
+        """Return when a job was submitted: setting the time of day makes no job older, nor younger.
+
+        That holds since this process has known the job; before there is nothing but the time of day.
+        """
+        return row.submitted_at.timestamp() + self._drift_s - self._drifts_s.get(row.job.id, self._drift_s)
+
+    def _ends_s(
+        self, row: JobRow, state: Allocated, shift_s: float, sweep: snapshot.JobArray | None
+    ) -> float | None:
+        """Return when a job will have given back what it holds, None if nobody knows."""
+        if isinstance(state, Stopping):
+            return state.kill_at.timestamp() + shift_s
+        if isinstance(state, Running) and state.deadline is not None:
+            return state.deadline.timestamp() + shift_s
+        limit_s = _remaining_limit_s(row)
+        remaining_s = self._estimates.remaining_s(row, sweep) if limit_s is None else limit_s
+        return None if remaining_s is None else state.since.timestamp() + shift_s + remaining_s
+
+    def _shift_s(self, tracked: TrackedJob) -> float:
+        """Return by how much the time of day was set during the present state: waits keep their length."""
+        return self._drift_s - _drift_s(tracked.since)
+
+
+def _drift_s(moment: Instant) -> float:
+    return moment.at.timestamp() - moment.monotonic
+
+
+def _remaining_limit_s(row: JobRow) -> float | None:
+    """Return how much running time a job's limit leaves it; None without a limit."""
+    if row.job.time_limit is None:
+        return None
+    return max((row.job.time_limit - row.job.history.ran).total_seconds(), 0.0)

@@ -249,7 +249,7 @@ def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Execut
     try:
         docker.observe()
     except Unavailable as error:
-        log.warning("daemon.no_engine", chosen=processes.kind, problem=str(error))
+        log.warning("executor.fallback", chosen=processes.kind, problem=str(error))
         return processes
     return docker
 
@@ -287,7 +287,7 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
     watch = DeviceHealthMonitor((), probes, clock, KernelLog(), counts=counts)
     watch.start()
     if not watch.await_first(DRIVERS_S):
-        log.warning("daemon.drivers_silent", waited_s=DRIVERS_S)
+        log.warning("devices.drivers_silent", waited_s=DRIVERS_S)
     rules = InventoryRules(
         CleanupRules(settings.clean_within_s), settings.shared_devices, settings.host_programs
     )
@@ -414,4 +414,4 @@ def _serve(service: JobService, path: Path, leaving: Callable[[], None]) -> None
             verifier.stop()
             status_threads.stop()
             service.daemon.stop()
-    log.info("daemon.left")
+    log.info("daemon.stopped")

@@ -53,7 +53,7 @@ def test_nothing_begins_before_it_is_let_go_and_then_every_job_succeeds(tmp_path
     assert [state.outcome for state in states if isinstance(state, Finished)] == [Outcome.SUCCEEDED] * 4
     kinds = [event.kind for event, _ in store.events(0, "4", 20)]
     assert kinds == ["submitted", "image_ready", "placed", "launched", "exited"]
-    assert "job.advanced" in (tmp_path / "daemon.log").read_text()
+    assert "job.transition" in (tmp_path / "daemon.log").read_text()
     shutil.rmtree(tmp_path / "jobs")
 
 

@@ -57,7 +57,7 @@ def test_a_port_that_somebody_else_has_keeps_no_daemon_from_starting(
         found, left = runner("list"), runner("stop")
     assert (found.returncode, left.returncode) == (0, 0), found.stderr + left.stderr
     assert log.read_text().count("metrics.cannot_listen") == 1
-    assert log.read_text().count("daemon.left") == 1
+    assert log.read_text().count("daemon.stopped") == 1
 
 
 def test_stop_asks_the_daemon_to_leave(api: FakeApi, invoke: Invoke) -> None:

@@ -39,7 +39,7 @@ def test_an_engine_that_hangs_ends_and_restarts_nothing(behind_proxy: Service, p
     proxy.hang()
     behind_proxy.runner("cancel", unwanted)  # is recorded at once
     assert behind_proxy.state_of(unwanted) == "stopping"
-    until(lambda: "executor.unavailable" in behind_proxy.daemon_log(), "the daemon finds out that nobody answers")
+    until(lambda: "executor.unavailable" in behind_proxy.daemon_log(), "the daemon finds no engine")
     behind_proxy.prints(job_id, "end")
     assert behind_proxy.state_of(job_id) == "running"  # nobody has said otherwise
     assert behind_proxy.events(job_id) == before
@@ -56,7 +56,9 @@ def test_an_engine_that_is_away_for_several_looks_ends_and_restarts_nothing(
     behind_proxy.prints(job_id, "step 3")
     before = behind_proxy.events(job_id)
     proxy.shut()
-    until(lambda: behind_proxy.daemon_log().count("executor.unavailable") >= 3, "three looks that saw nothing")
+    until(
+        lambda: behind_proxy.daemon_log().count("executor.unavailable") >= 3, "three rounds without an answer"
+    )
     assert behind_proxy.state_of(job_id) == "running"
     assert behind_proxy.events(job_id) == before
     proxy.resume()
@@ -84,7 +86,7 @@ def test_a_job_resumes_after_the_engine_has_died_and_taken_it_along(
         job_id = daemon.submit(daemon.counting("count", 200))
         daemon.prints(job_id, "step 12")
         engine_of_ours.kill()
-        until(lambda: "executor.unavailable" in daemon.daemon_log(), "the daemon finds out that nobody answers")
+        until(lambda: "executor.unavailable" in daemon.daemon_log(), "the daemon finds no engine")
         assert daemon.state_of(job_id) == "running"
         engine_of_ours.start()
         ended = daemon.ends(job_id)

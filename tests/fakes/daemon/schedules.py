@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
@@ -52,7 +52,7 @@ class Clockwork:
             attempt_service=attempt_service,
             clock=self.clock,
             capacity=Capacity(4.0, 16 * 1024**3, devices),
-            past=SqliteUsageHistory(self.store),
+            past=SqliteAccounting(self.store),
             inventory=FakeInventory(devices=devices),
             work_queue=ManualLanes(),
             build_queue=ManualLanes(),

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.control.context import Capacity, Context
 from runner.control.decisions import decide_exit, examine_exit
 from runner.control.messages import Examined, LaunchRefusal
@@ -75,7 +75,7 @@ class Case:
             capacity=Capacity(4, 1024**3, GPUS),
             work_queue=ManualLanes(),
             build_queue=ManualLanes(),
-            past=SqliteUsageHistory(self.host.store),
+            past=SqliteAccounting(self.host.store),
             inventory=FakeInventory(devices=list(GPUS)),
             boot="boot-1",
         )

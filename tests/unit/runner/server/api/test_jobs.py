@@ -16,7 +16,7 @@ import pytest
 
 from jobs.contract import Cause, FileDigest, Manifest, Phase, Result, Status, dump
 from runner.adapters.host.clock import SystemClock
-from runner.adapters.sqlite.accounting import SqliteUsageHistory
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.keyed_executor import KeyedExecutor
@@ -64,7 +64,7 @@ class Site:
             work_queue=KeyedExecutor(2),
             build_queue=KeyedExecutor(2),
             observe_every_s=0.05,
-            past=SqliteUsageHistory(store),
+            past=SqliteAccounting(store),
             inventory=self.fake_inventory,
         )
         daemon = Controller(parts, changed=broadcast.beat)

@@ -503,7 +503,7 @@ def test_a_daemon_that_is_stuck_finds_the_occasion_due_later(
         raise Late
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(site.service.daemon), "ask", stuck)
+        patched.setattr(type(site.service.daemon), "run_exclusively", stuck)
         site.work()
     assert site.came() == [("01-01 13:00", "due")]
     site.boot()

@@ -57,13 +57,16 @@ def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
         return
     devices = [device for host in snapshot.hosts for device in host.devices]
     if job.request.gpus and not any(matches_request(job.request, device) for device in devices):
-        text = f"no device suits: {describe_request(job.request)} asked for; there {_inventory(devices)}"
-        yield Refusal(_culprit(job.request, devices), text)
-    elif job.request.gpus and not _together(job.request, placements):
-        most = max(_most(job.request, placements))
+        text = (
+            f"no device matches the request for {describe_request(job.request)}; there {_inventory(devices)}"
+        )
+        yield Refusal(_unmatched_condition(job.request, devices), text)
+    elif job.request.gpus and not _fits_on_one_host(job.request, placements):
+        most = max(_most_together(job.request, placements))
         yield Refusal(
             RefusalReason.COUNT,
-            f"{describe_request(job.request)} asked for; of such devices there are at most {most} together",
+            f"the request is for {describe_request(job.request)}; "
+            f"at most {most} such devices are together on a host",
         )
     else:
         yield Refusal(RefusalReason.HOST, _no_host(job.request, snapshot))
@@ -73,14 +76,14 @@ def _no_host(request: ResourceRequest, snapshot: Snapshot) -> str:
     hosts = snapshot.hosts
     cpus = max((host.cpus for host in hosts), default=0)
     memory = format_memory(max((host.memory_bytes for host in hosts), default=0))
-    beside = " where such devices are" if request.gpus else ""
+    beside = " with such devices" if request.gpus else ""
     return (
-        f"{request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory asked for; "
-        f"no host has both{beside}, and the largest has {cpus:g} cpus, the largest {memory}"
+        f"the request is for {request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory; "
+        f"no host{beside} has both; the most that one has is {cpus:g} cpus or {memory}"
     )
 
 
-def _culprit(request: ResourceRequest, devices: Iterable[SchedulableDevice]) -> RefusalReason:
+def _unmatched_condition(request: ResourceRequest, devices: Iterable[SchedulableDevice]) -> RefusalReason:
     """Return the first condition of the job file that leaves no device."""
     there = [device for device in devices if request.vendor in {None, device.vendor}]
     of_kind = ResourceRequest(gpus=1, kind=request.kind)
@@ -93,25 +96,24 @@ def _culprit(request: ResourceRequest, devices: Iterable[SchedulableDevice]) -> 
     )
     if not there:
         return RefusalReason.COUNT
-    out = (about for about, step in steps if not any(matches_request(step, device) for device in there))
-    return next(out, RefusalReason.CAPABILITY)
+    for reason, step in steps:
+        if not any(matches_request(step, device) for device in there):
+            return reason
+    return RefusalReason.CAPABILITY
 
 
-def _together(request: ResourceRequest, placements: Placements) -> bool:
+def _fits_on_one_host(request: ResourceRequest, placements: Placements) -> bool:
     pool = placements.request_class(request).pool
     return any(select_devices(request, host, pool.slots[host.number]) for host in placements.calendar.hosts)
 
 
-def _most(request: ResourceRequest, placements: Placements) -> Iterator[int]:
+def _most_together(request: ResourceRequest, placements: Placements) -> Iterator[int]:
     """Yield for each host the most matching devices that it has together, linked where they must be."""
     pool = placements.request_class(request).pool
     for host in placements.calendar.hosts:
         slots = pool.slots[host.number]
-        fitting = (
-            count
-            for count in range(len(slots), 0, -1)
-            if select_devices(replace(request, gpus=count), host, slots)
-        )
+        counts = range(len(slots), 0, -1)
+        fitting = (n for n in counts if select_devices(replace(request, gpus=n), host, slots))
         yield next(fitting, 0)
 
 
@@ -135,15 +137,16 @@ def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]
     yield from _quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus, group, jobs)
 
 
-def _quota(whose: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iterator[Refusal]:
+def _quota(holder: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iterator[Refusal]:
     if quota.devices is not None and gpus > quota.devices:
-        text = f"{whose} may have {format_count(quota.devices, 'device')} at a time, and this asks for {gpus}"
+        maximum = format_count(quota.devices, "device")
+        text = f"{holder} may have {maximum} at a time, and this job asks for {gpus}"
         yield Refusal(RefusalReason.COUNT, text)
     if quota.jobs == 0:
-        yield Refusal(RefusalReason.QUOTA, f"{whose} may have no job running")
+        yield Refusal(RefusalReason.QUOTA, f"{holder} may have no job running")
     if quota.queued is not None and queued + jobs > quota.queued:
-        more = f"; these are {jobs}" if jobs > 1 else ""
+        more = f"; this submission has {jobs}" if jobs > 1 else ""
         yield Refusal(
             RefusalReason.QUOTA,
-            f"{whose} may have {format_count(quota.queued, 'job')} waiting, and has {queued}{more}",
+            f"{holder} may have {format_count(quota.queued, 'job')} waiting, and has {queued}{more}",
         )

@@ -1,10 +1,10 @@
-"""Why everybody else waits, and until when about: worked out when somebody asks.
+"""Pending reasons: why a job does not start, and an estimate of when it will.
 
-All reasons follow from the book as the plan left it.  An estimate is the later of two times: when
-the place that a job needs opens in the book, and when those before it in the queue will have
-been served if everything they need is busy all the time.  The first is exact for jobs with a
-reservation, both are wrong as far as durations are.  Where one would rest on a job of whose duration
-nobody knows anything, there is none, and that job is named.
+Reasons follow from the calendar as the plan has left it, and are worked out when they are read.  An
+estimate is the later of two times: when the calendar has a placement for the job, and when the jobs
+ahead of it have been served if everything that they need stays busy.  The first is exact for a job
+with a reservation; both are as wrong as the durations are.  There is no estimate where it would depend
+on a job of unknown duration; the reason names that job.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,49 +32,49 @@ from runner.core.scheduler.snapshot import DependencyCondition, DeviceState, Mai
 from runner.core.scheduler.timeline import Span
 
 NEVER_STARTS: Final = "never starts: "
-"""How the reason of a job begins that waits for ever, as things stand."""
+"""The beginning of the reason of a job that cannot start unless something is changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingReason:
-    """What a job waits for.  ``starts_s`` is an estimate; None: nobody can tell."""
+    """Why a job does not start.  ``starts_s`` is an estimate; None: there is none."""
 
     job_id: str
     why: str
     starts_s: float | None = None
-    never: bool = False  # as things stand, it will wait for ever
+    never: bool = False  # it cannot start unless something is changed
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What all jobs of one shape see when they look around."""
+class _Availability:
+    """The state of the resources that the jobs of one request class could use."""
 
-    wanted: str
-    free: str  # how many devices are, and whether together; empty for those that want none
-    fits: bool  # for a moment, at least
+    wanted: str  # the request as text
+    free: str  # how many devices are free, as text; empty for a request without devices
+    fits_now: bool  # for a moment at least
     facts: tuple[str, ...]
-    windows: tuple[Maintenance, ...]  # that take something they could use
-    shut: tuple[Maintenance, ...]  # of these, those that leave too little, by their beginning
+    windows: tuple[Maintenance, ...]  # maintenance of something that the class could use
+    closing: tuple[Maintenance, ...]  # of these, the windows that leave too little, by their begin
 
 
 @dataclass(frozen=True, eq=False)
 class PendingReasons(Mapping[str, PendingReason]):
-    """The jobs that do not start, by id."""
+    """The reasons of the jobs that do not start, by job id."""
 
     snapshot: Snapshot
     placements: Placements
     fair_share: FairShare
     started: frozenset[str]
-    reserved: Mapping[str, float]
-    making_room: Mapping[str, int]  # how many jobs give way to a job
-    device_ends_s: Mapping[str, float]  # ends of what was just started, by device
-    _lasting: dict[tuple[int, float | None], float | None] = field(default_factory=dict)  # by shape, duration
-    _opened: dict[tuple[int, Span], float | None] = field(default_factory=dict)
-    _seen: dict[int, _Seen] = field(default_factory=dict)
-    _hopeless: dict[str, PendingReason | None] = field(default_factory=dict)  # by job
+    reserved: Mapping[str, float]  # start of each reservation, by job
+    making_room: Mapping[str, int]  # number of jobs that are preempted for a job
+    device_ends_s: Mapping[str, float]  # ends of the jobs that start, by device
+    _exact_starts: dict[tuple[int, float | None], float | None] = field(default_factory=dict)
+    _rounded_starts: dict[tuple[int, Span], float | None] = field(default_factory=dict)
+    _availability: dict[int, _Availability] = field(default_factory=dict)  # by request class
+    _never_reasons: dict[str, PendingReason | None] = field(default_factory=dict)  # by job
 
     def __getitem__(self, job_id: str) -> PendingReason:
-        return self._wait(self._jobs[job_id])
+        return self._reason(self._jobs[job_id])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._jobs)
@@ -87,317 +87,363 @@ class PendingReasons(Mapping[str, PendingReason]):
         return {job.job_id: job for job in self.snapshot.pending if job.job_id not in self.started}
 
     @cached_property
-    def _caps(self) -> LimitLookup:
+    def _limits(self) -> LimitLookup:
         return LimitLookup(self.placements.calendar)
 
     @cached_property
-    def _standings(self) -> dict[str, QueuePosition]:
+    def _positions(self) -> dict[str, QueuePosition]:
         return queue_positions(self.snapshot, self.placements, self.fair_share, self.started, self.reserved)
 
     @cached_property
-    def _unending(self) -> UnboundedJobs:
+    def _unbounded(self) -> UnboundedJobs:
         return UnboundedJobs(self.snapshot, self.placements, self.started, self.reserved)
 
     @cached_property
-    def _endless(self) -> Span:
+    def _unlimited(self) -> Span:
         return self.snapshot.unlimited
 
-    def _until_s(self, job: PendingJob) -> float:
+    def _end_s(self, job: PendingJob) -> float:
         """Return when a job would end if it began now."""
-        return self._stay(job).end_s(self.snapshot.now_s)
+        return self._span(job).end_s(self.snapshot.now_s)
 
-    def _stay(self, job: PendingJob) -> Span:
-        return self._endless if job.duration_s is None else Span(job.duration_s)
+    def _span(self, job: PendingJob) -> Span:
+        return self._unlimited if job.duration_s is None else Span(job.duration_s)
 
     @cached_property
-    def _until_by_device(self) -> dict[str, float]:
-        """Return until when devices are lent; one that many share, until the first of them leaves."""
+    def _allocated_until(self) -> dict[str, float]:
+        """The end of each allocation by device; of a shared device, the first end."""
         until = dict(self.device_ends_s)
         for job in self.snapshot.running:
-            ends_s = inf if job.job_id in self._unending.ids else self.placements.calendar.ends_s[job.job_id]
-            until |= {uuid: min(ends_s, until.get(uuid, inf)) for uuid in job.devices}
+            unbounded = job.job_id in self._unbounded.ids
+            ends_s = inf if unbounded else self.placements.calendar.ends_s[job.job_id]
+            for uuid in job.devices:
+                until[uuid] = min(ends_s, until.get(uuid, inf))
         return until
 
-    # --- one job
+    # --- the reason of one job
 
-    def _wait(self, job: PendingJob) -> PendingReason:
-        now_s = self.snapshot.now_s
-        if never := self._never(job):
+    def _reason(self, job: PendingJob) -> PendingReason:
+        never = self._never_starts(job)
+        if never:
             return never
-        if job.not_before_s is not None and job.not_before_s > now_s:
+        if job.not_before_s is not None and job.not_before_s > self.snapshot.now_s:
             begins = f"{format_time(job.not_before_s, self.snapshot)} {format_zone(self.snapshot)}"
             return PendingReason(job.job_id, f"not before {begins}", job.not_before_s)
-        shape = self.placements.request_class(job.request)
-        return self._dependent(job) or self._capped(job, shape) or self._scarce(job, shape)
+        request_class = self.placements.request_class(job.request)
+        return (
+            self._waits_for_jobs(job)
+            or self._waits_for_limit(job, request_class)
+            or self._waits_for_resources(job, request_class)
+        )
 
-    def _never(self, job: PendingJob) -> PendingReason | None:
-        """Return why a job never starts, if that is so whatever becomes of those before it."""
-        if job.job_id not in self._hopeless:
-            why = self._failed(job) or self._impossible(job) or self._beyond(job)
-            self._hopeless[job.job_id] = (
-                PendingReason(job.job_id, f"{NEVER_STARTS}{why}", never=True) if why else None
-            )
-        return self._hopeless[job.job_id]
+    def _never_starts(self, job: PendingJob) -> PendingReason | None:
+        """Return the reason of a job that can never start, whatever becomes of the jobs ahead of it."""
+        if job.job_id not in self._never_reasons:
+            why = self._unmet_dependency(job) or self._too_large_for_hosts(job) or self._exceeded_limit(job)
+            never = PendingReason(job.job_id, f"{NEVER_STARTS}{why}", never=True) if why else None
+            self._never_reasons[job.job_id] = never
+        return self._never_reasons[job.job_id]
 
-    def _failed(self, job: PendingJob) -> str:
-        """Return which of the jobs that a job waits for has ended in another way than it was to, and how."""
-        for after in job.dependencies:
-            if check_dependency(after, self.snapshot.ended) is Readiness.NEVER:
-                outcome, end = self.snapshot.ended[after.job_id].outcome, _ENDS[after.condition]
-                return f"job {after.job_id} {outcome}, and it was to {end}"
+    def _unmet_dependency(self, job: PendingJob) -> str:
+        """Return which dependency of a job has ended in another way than required."""
+        for dependency in job.dependencies:
+            if check_dependency(dependency, self.snapshot.ended) is Readiness.NEVER:
+                outcome = self.snapshot.ended[dependency.job_id].outcome
+                return (
+                    f"job {dependency.job_id} {outcome}, but it had to {_REQUIRED_END[dependency.condition]}"
+                )
         return ""
 
-    def _impossible(self, job: PendingJob) -> str:
-        """Return what no host has."""
+    def _too_large_for_hosts(self, job: PendingJob) -> str:
+        """Return that no host has what a job requests."""
         if self.placements.could_ever_run(self.placements.request_class(job.request)):
             return ""
-        return f"no host has {describe_request(job.request)}{_beside(job)}"
+        return f"no host has {describe_request(job.request)}{_with_cpus_and_memory(job)}"
 
-    def _beyond(self, job: PendingJob) -> str:
-        """Return which limit is smaller than what a job asks for."""
-        for cap in self._caps.for_job(job):
-            if cap.maximum < cap.amount:
-                most = f"{cap.holder} may have {cap.maximum} {cap.resource} at a time"
-                return f"{most}, and this asks for {cap.amount}"
+    def _exceeded_limit(self, job: PendingJob) -> str:
+        """Return which limit is lower than what a job requests."""
+        for limit in self._limits.for_job(job):
+            if limit.maximum < limit.amount:
+                maximum = f"{limit.holder} may have {limit.maximum} {limit.resource} at a time"
+                return f"{maximum}, and this job asks for {limit.amount}"
         return ""
 
-    def _never_before(self, ids: Iterable[str]) -> PendingReason | None:
-        """Return the first of some jobs, and of those that they wait for, that never starts."""
-        found = dict.fromkeys(ids)
-        todo = list(found)
-        for job_id in todo:  # it grows
+    def _first_that_never_starts(self, job_ids: Iterable[str]) -> PendingReason | None:
+        """Return the first reason of these jobs, and of the jobs that they wait for, that says never."""
+        to_check = list(dict.fromkeys(job_ids))
+        seen = set(to_check)
+        for job_id in to_check:  # grows in the loop
             job = self._jobs.get(job_id)
             if job is None:
                 continue
-            if never := self._never(job):
+            never = self._never_starts(job)
+            if never:
                 return never
-            more = [after.job_id for after in job.dependencies if after.job_id not in found]
-            found |= dict.fromkeys(more)
-            todo += more
+            for dependency in job.dependencies:
+                if dependency.job_id not in seen:
+                    seen.add(dependency.job_id)
+                    to_check.append(dependency.job_id)
         return None
 
-    def _dependent(self, job: PendingJob) -> PendingReason | None:
-        open_ = [
-            each
-            for each in job.dependencies
-            if check_dependency(each, self.snapshot.ended) is Readiness.PENDING
+    def _waits_for_jobs(self, job: PendingJob) -> PendingReason | None:
+        unmet = [
+            dependency
+            for dependency in job.dependencies
+            if check_dependency(dependency, self.snapshot.ended) is Readiness.PENDING
         ]
-        if not open_:
+        if not unmet:
             return None
-        alike = {
-            end: [a.job_id for a in open_ if a.condition is condition] for condition, end in _ENDS.items()
-        }
-        each = [f"for {format_job_ids(ids)} to {end}" for end, ids in alike.items() if ids]
-        why, never = f"waits {' and '.join(each)}", self._never_before(each.job_id for each in open_)
+        parts: list[str] = []
+        for condition, required_end in _REQUIRED_END.items():
+            ids = [dependency.job_id for dependency in unmet if dependency.condition is condition]
+            if ids:
+                parts.append(f"for {format_job_ids(ids)} to {required_end}")
+        why = f"waits {' and '.join(parts)}"
+        never = self._first_that_never_starts(dependency.job_id for dependency in unmet)
         if never is None:
             return PendingReason(job.job_id, why)
-        return PendingReason(
-            job.job_id, f"{NEVER_STARTS}it {why}, and job {never.job_id} {never.why}", never=True
-        )
+        why = f"{NEVER_STARTS}it {why}, and job {never.job_id} {never.why}"
+        return PendingReason(job.job_id, why, never=True)
 
-    def _capped(self, job: PendingJob, shape: RequestClass) -> PendingReason | None:
-        for cap in self._caps.for_job(job):
-            free = cap.timeline.min_free(self.snapshot.now_s, self._until_s(job))
-            if job.job_id not in self.reserved and free < cap.amount:
-                return self._at_limit(job, shape, cap, cap.maximum - free)
+    def _waits_for_limit(self, job: PendingJob, request_class: RequestClass) -> PendingReason | None:
+        for limit in self._limits.for_job(job):
+            free = limit.timeline.min_free(self.snapshot.now_s, self._end_s(job))
+            if job.job_id not in self.reserved and free < limit.amount:
+                return self._at_limit(job, request_class, limit, limit.maximum - free)
         return None
 
-    def _at_limit(self, job: PendingJob, shape: RequestClass, cap: Limit, used: int) -> PendingReason:
-        """Return for how long a limit keeps a job: those of its owner that go first use it up before."""
-        stay = self._stay(job)
-        opens_s = max(
-            each.timeline.earliest(self.snapshot.now_s, stay, each.amount) for each in self._caps.for_job(job)
+    def _at_limit(
+        self, job: PendingJob, request_class: RequestClass, limit: Limit, used: int
+    ) -> PendingReason:
+        """Return the reason of a job at a limit; the jobs of its owner ahead of it use the limit first."""
+        span, position = self._span(job), self._positions[job.job_id]
+        limits_open_s = max(
+            each.timeline.earliest(self.snapshot.now_s, span, each.amount)
+            for each in self._limits.for_job(job)
         )
-        place_s, standing = None if opens_s == inf else self._opens(job, shape), self._standings[job.job_id]
-        why = f"waits for its quota: {cap.label}: {used} of {cap.maximum} in use or kept"
-        if place_s is None:
-            return self._told(job, why, None)
-        unknown = (
-            standing.unbounded_under_limits
-            or self._unending.blocking_limits(opens_s, job)
-            or self._unending.blocking(place_s, job, shape)
+        why = (
+            f"waits for the limit of {limit.holder}: "
+            f"{used} of {limit.maximum} {limit.resource} in use or reserved"
         )
-        starts_s = self._outside(job, shape, max(place_s, opens_s + standing.limits_busy_s))
-        return self._told(job, why, starts_s, unknown)
+        placement_s = None if limits_open_s == inf else self._placement_s(job, request_class)
+        if placement_s is None:
+            return self._with_estimate(job, why, None)
+        unbounded = (
+            position.unbounded_under_limits
+            or self._unbounded.blocking_limits(limits_open_s, job)
+            or self._unbounded.blocking(placement_s, job, request_class)
+        )
+        starts_s = max(placement_s, limits_open_s + position.limits_busy_s)
+        return self._with_estimate(job, why, self._after_maintenance(job, request_class, starts_s), unbounded)
 
-    def _scarce(self, job: PendingJob, shape: RequestClass) -> PendingReason:
-        known, room = self._look(shape), self.making_room.get(job.job_id, 0)
-        facts = list(self._facts(job, known))
-        if room:
-            facts.append(f"{format_count(room, 'job')} making room")
-        facts += self._first(job)
-        why = f"waits for {known.wanted}: {', '.join(facts) or 'held back by the order'}"
-        return self._told(job, why, *self._estimate(job, shape))
+    def _waits_for_resources(self, job: PendingJob, request_class: RequestClass) -> PendingReason:
+        available = self._availability_of(request_class)
+        facts = list(self._facts(job, available))
+        making_room = self.making_room.get(job.job_id, 0)
+        if making_room:
+            facts.append(f"{format_count(making_room, 'job')} making room")
+        facts += self._jobs_ahead(job)
+        why = f"waits for {available.wanted}: {', '.join(facts) or 'held back by the queue order'}"
+        starts_s, unbounded = self._estimate(job, request_class)
+        return self._with_estimate(job, why, starts_s, unbounded)
 
-    def _told(self, job: PendingJob, why: str, starts_s: float | None, unknown: str = "") -> PendingReason:
-        """Return a wait with its estimate; none where that rests on a job that has no known end."""
+    def _with_estimate(
+        self, job: PendingJob, why: str, starts_s: float | None, unbounded: str = ""
+    ) -> PendingReason:
+        """Return a reason with its estimate, or with the unbounded job that there is no estimate for."""
         if starts_s is None:
-            return PendingReason(job.job_id, f"{why}; nobody knows when")
-        if unknown:
-            return PendingReason(job.job_id, f"{why}; no estimate: job {unknown} has no time limit")
+            return PendingReason(job.job_id, f"{why}; start time unknown")
+        if unbounded:
+            return PendingReason(job.job_id, f"{why}; no estimate: job {unbounded} has no time limit")
         return PendingReason(
             job.job_id, f"{why}; starts about {format_time(starts_s, self.snapshot)}", starts_s
         )
 
-    # --- facts
+    # --- facts about the resources
 
-    def _facts(self, job: PendingJob, known: _Seen) -> Iterator[str]:
-        kept = self._kept(job, known) if known.fits else ""
-        if known.free:
-            yield f"{known.free}, {kept}" if kept else known.free
-        elif kept:
-            yield kept
-        yield from known.facts
+    def _facts(self, job: PendingJob, available: _Availability) -> Iterator[str]:
+        reserved_for = self._reserved_for(job, available) if available.fits_now else ""
+        if available.free or reserved_for:
+            yield ", ".join(text for text in (available.free, reserved_for) if text)
+        yield from available.facts
 
-    def _look(self, shape: RequestClass) -> _Seen:
-        if id(shape) not in self._seen:
-            self._seen[id(shape)] = self._looked(shape)
-        return self._seen[id(shape)]
+    def _availability_of(self, request_class: RequestClass) -> _Availability:
+        if id(request_class) not in self._availability:
+            self._availability[id(request_class)] = self._make_availability(request_class)
+        return self._availability[id(request_class)]
 
-    def _looked(self, shape: RequestClass) -> _Seen:
-        slots = list(self.placements.usable_slots(shape))
-        windows = tuple(each for each in self.snapshot.maintenance
-                        if each.ends_s > self.snapshot.now_s and self._takes(each, shape))  # fmt: skip
-        current = [each for each in windows if each.begins_s <= self.snapshot.now_s]
-        fits = self.placements.find_now(shape, 0.0) is not None
-        facts = (
-            *(
-                f"closed for {each.reason} until {format_time(each.ends_s, self.snapshot)}"
-                for each in current
-            ),
-            *describe_out_of_service(slot.device for slot in slots),
-            *self._lent(shape, slots, current),
-            *self._host(shape, current),
+    def _make_availability(self, request_class: RequestClass) -> _Availability:
+        now_s = self.snapshot.now_s
+        slots = list(self.placements.usable_slots(request_class))
+        windows = tuple(
+            window
+            for window in self.snapshot.maintenance
+            if window.ends_s > now_s and self._affects(window, request_class)
         )
-        shut = sorted(
-            (each for each in windows if not self._leaves(each, shape)), key=lambda each: each.begins_s
-        )
-        free = self._free(shape, slots) if shape.request.gpus else ""
-        return _Seen(describe_request(shape.request), free, fits, facts, windows, tuple(shut))
-
-    def _free(self, shape: RequestClass, slots: list[DeviceSlot]) -> str:
-        free = sum(slot.timeline.free[0] >= shape.device_units for slot in slots)
-        apart = free >= shape.request.gpus and not self.placements.enough_together(shape)
-        return f"{free} free{', not together' if apart else ''}"
-
-    def _takes(self, window: Maintenance, shape: RequestClass) -> bool:
-        return any(window.covers_host(host.host.name) for host in self._hosts(shape)) or any(
-            slot.device.uuid in window.devices for slot in self.placements.usable_slots(shape)
+        current = [window for window in windows if window.begins_s <= now_s]
+        facts = [
+            f"closed for {window.reason} until {format_time(window.ends_s, self.snapshot)}"
+            for window in current
+        ]
+        facts += describe_out_of_service(slot.device for slot in slots)
+        facts += self._allocated(request_class, slots, current)
+        facts += self._host_shortage(request_class, current)
+        closing = [window for window in windows if not self._leaves_enough(window, request_class)]
+        return _Availability(
+            wanted=describe_request(request_class.request),
+            free=self._free(request_class, slots) if request_class.request.gpus else "",
+            fits_now=self.placements.find_now(request_class, 0.0) is not None,
+            facts=tuple(facts),
+            windows=windows,
+            closing=tuple(sorted(closing, key=lambda window: window.begins_s)),
         )
 
-    def _leaves(self, window: Maintenance, shape: RequestClass) -> bool:
-        """Return whether a maintenance leaves enough on some host, were all else gone."""
-        return any(
-            not window.covers_host(host.host.name)
-            and sum(slot.device.uuid not in window.devices for slot in shape.pool.slots[host.number])
-            >= shape.request.gpus
-            for host in self._hosts(shape)
-        )
+    def _free(self, request_class: RequestClass, slots: list[DeviceSlot]) -> str:
+        free = sum(slot.timeline.free[0] >= request_class.device_units for slot in slots)
+        enough = free >= request_class.request.gpus
+        apart = enough and not self.placements.enough_together(request_class)
+        return f"{free} free, not together" if apart else f"{free} free"
 
-    def _hosts(self, shape: RequestClass) -> list[HostCalendar]:
-        return [each for each in self.placements.calendar.hosts
-                if not shape.request.gpus or shape.pool.slots[each.number]]  # fmt: skip
+    def _affects(self, window: Maintenance, request_class: RequestClass) -> bool:
+        """Return whether a maintenance window covers a host or a device that a request class can use."""
+        if any(window.covers_host(host.host.name) for host in self._usable_hosts(request_class)):
+            return True
+        return any(slot.device.uuid in window.devices for slot in self.placements.usable_slots(request_class))
 
-    def _lent(
-        self, shape: RequestClass, slots: list[DeviceSlot], current: list[Maintenance]
+    def _leaves_enough(self, window: Maintenance, request_class: RequestClass) -> bool:
+        """Return whether some host that is otherwise empty has enough devices during a window."""
+        for host in self._usable_hosts(request_class):
+            if window.covers_host(host.host.name):
+                continue
+            slots = request_class.pool.slots[host.number]
+            left = sum(slot.device.uuid not in window.devices for slot in slots)
+            if left >= request_class.request.gpus:
+                return True
+        return False
+
+    def _usable_hosts(self, request_class: RequestClass) -> list[HostCalendar]:
+        return [
+            host
+            for host in self.placements.calendar.hosts
+            if not request_class.request.gpus or request_class.pool.slots[host.number]
+        ]
+
+    def _allocated(
+        self, request_class: RequestClass, slots: list[DeviceSlot], current: list[Maintenance]
     ) -> Iterator[str]:
-        """Yield how many devices are lent, of those that are not out of reach for another reason anyhow."""
-        closed = {uuid for each in current for uuid in each.devices}
-        held = [slot.device.uuid for slot in slots
-                if slot.timeline.free[0] < shape.device_units and slot.device.uuid not in closed
-                and slot.device.state in {DeviceState.FREE, DeviceState.ALLOCATED}]  # fmt: skip
-        lent = [self._until_by_device[uuid] for uuid in held if uuid in self._until_by_device]
-        if lent:
-            next_s = min(lent)
+        """Yield how many devices are allocated, without those that are out of service anyhow."""
+        closed = {uuid for window in current for uuid in window.devices}
+        ends_s = [
+            self._allocated_until[slot.device.uuid]
+            for slot in slots
+            if slot.timeline.free[0] < request_class.device_units
+            and slot.device.uuid not in closed
+            and slot.device.state in {DeviceState.FREE, DeviceState.ALLOCATED}
+            and slot.device.uuid in self._allocated_until
+        ]
+        if ends_s:
+            next_s = min(ends_s)
             until = f", the next until about {format_time(next_s, self.snapshot)}" if next_s < inf else ""
-            yield f"{len(lent)} lent{until}"
+            yield f"{len(ends_s)} allocated{until}"
 
-    def _host(self, shape: RequestClass, current: list[Maintenance]) -> Iterator[str]:
-        hosts = [host for host in self._hosts(shape)
-                 if not any(each.covers_host(host.host.name) for each in current)]  # fmt: skip
+    def _host_shortage(self, request_class: RequestClass, current: list[Maintenance]) -> Iterator[str]:
+        hosts = [
+            host
+            for host in self._usable_hosts(request_class)
+            if not any(window.covers_host(host.host.name) for window in current)
+        ]
         if hosts:
             cpus = max(host.millicpus.free[0] for host in hosts)
-            yield from describe_shortage(shape, cpus, max(host.memory.free[0] for host in hosts))
+            memory_bytes = max(host.memory.free[0] for host in hosts)
+            yield from describe_shortage(request_class, cpus, memory_bytes)
 
-    def _kept(self, job: PendingJob, known: _Seen) -> str:
-        """Return why what is free now is not for this job: promised, or soon not ours."""
-        now_s, until_s = self.snapshot.now_s, self._until_s(job)
-        if self.placements.find_now(self.placements.request_class(job.request), until_s - now_s) is not None:
+    def _reserved_for(self, job: PendingJob, available: _Availability) -> str:
+        """Return what free resources are reserved for, if the job would not be done by then."""
+        now_s, ends_s = self.snapshot.now_s, self._end_s(job)
+        request_class = self.placements.request_class(job.request)
+        if self.placements.find_now(request_class, ends_s - now_s) is not None:
             return ""
-        kept = [f"job {each}{self._from(each, at_s)}"
-                for each, at_s in self.reserved.items() if each != job.job_id and at_s < until_s]  # fmt: skip
-        kept += [f"{window.reason} at {format_time(window.begins_s, self.snapshot)}"
-                 for window in known.windows if now_s < window.begins_s < until_s]  # fmt: skip
-        limit = "" if job.duration_s is not None else "; a time limit would tell whether it fits before"
-        return f"kept for {' and '.join(kept[:2])}{limit}"
+        holders = [
+            f"job {other}{self._from_about(other, at_s)}"
+            for other, at_s in self.reserved.items()
+            if other != job.job_id and at_s < ends_s
+        ]
+        holders += [
+            f"{window.reason} at {format_time(window.begins_s, self.snapshot)}"
+            for window in available.windows
+            if now_s < window.begins_s < ends_s
+        ]
+        advice = "" if job.duration_s is not None else "; with a time limit the job might fit before that"
+        return f"reserved for {' and '.join(holders[:2])}{advice}"
 
-    def _from(self, job_id: str, at_s: float) -> str:
-        """Return from when on a reservation is, where that is known."""
+    def _from_about(self, job_id: str, at_s: float) -> str:
+        """Return from when on a reservation holds; empty if that depends on an unbounded job."""
         job = self._jobs[job_id]
-        rests = self._unending.blocking(at_s, job, self.placements.request_class(job.request))
-        return "" if rests else f" from about {format_time(at_s, self.snapshot)}"
+        unbounded = self._unbounded.blocking(at_s, job, self.placements.request_class(job.request))
+        return "" if unbounded else f" from about {format_time(at_s, self.snapshot)}"
 
-    def _first(self, job: PendingJob) -> Iterator[str]:
-        standing = self._standings[job.job_id]
-        if standing.higher_class_ahead:
-            yield f"{format_count(standing.higher_class_ahead, 'job')} of a higher class"
-        if standing.jobs_ahead > standing.higher_class_ahead:
-            same_class = standing.jobs_ahead - standing.higher_class_ahead
-            verb = "goes" if same_class == 1 else "go"
-            more = " more" if standing.higher_class_ahead else ""
-            yield f"{format_count(same_class, 'job')}{more} {verb} first"
+    def _jobs_ahead(self, job: PendingJob) -> Iterator[str]:
+        position = self._positions[job.job_id]
+        if position.jobs_ahead:
+            higher = (
+                f" ({position.higher_class_ahead} of a higher class)" if position.higher_class_ahead else ""
+            )
+            yield f"{format_count(position.jobs_ahead, 'job')} ahead{higher}"
 
     # --- estimates
 
-    def _estimate(self, job: PendingJob, shape: RequestClass) -> tuple[float | None, str]:
-        """Return when a job starts, and the job without a known end that this rests on, if on one."""
+    def _estimate(self, job: PendingJob, request_class: RequestClass) -> tuple[float | None, str]:
+        """Return when a job starts, and the id of an unbounded job that this depends on, or an empty id."""
         if job.job_id in self.reserved:
             at_s = self.reserved[job.job_id]
-            return at_s, self._unending.blocking(at_s, job, shape)
-        opens_s, standing = self._opens(job, shape), self._standings[job.job_id]
-        if opens_s is None:
+            return at_s, self._unbounded.blocking(at_s, job, request_class)
+        placement_s, position = self._placement_s(job, request_class), self._positions[job.job_id]
+        if placement_s is None:
             return None, ""
-        unknown = self._unending.blocking(opens_s, job, shape) or standing.unbounded_ahead
-        return self._outside(job, shape, max(opens_s, self.snapshot.now_s + standing.devices_busy_s)), unknown
+        unbounded = self._unbounded.blocking(placement_s, job, request_class) or position.unbounded_ahead
+        starts_s = max(placement_s, self.snapshot.now_s + position.devices_busy_s)
+        return self._after_maintenance(job, request_class, starts_s), unbounded
 
-    def _opens(self, job: PendingJob, shape: RequestClass) -> float | None:
-        """Return when a place opens for a job."""
-        key = (id(shape), job.duration_s)
-        if key not in self._lasting:
-            self._lasting[key] = self._roughly(job, shape)
-        return self._lasting[key]
+    def _placement_s(self, job: PendingJob, request_class: RequestClass) -> float | None:
+        """Return when the calendar has a placement for a job."""
+        key = (id(request_class), job.duration_s)
+        if key not in self._exact_starts:
+            self._exact_starts[key] = self._rounded_placement_s(job, request_class)
+        return self._exact_starts[key]
 
-    def _roughly(self, job: PendingJob, shape: RequestClass) -> float | None:
-        """Return when a place opens, of durations rounded to a power of two: few are worked out."""
-        stay = self._stay(job)
-        if not stay.boundaries and stay.duration_s > 0:
-            stay = Span(exp2(round(log2(stay.duration_s))))
-        key = (id(shape), stay)
-        if key not in self._opened:
-            place = self.placements.find_earliest(shape, stay)
-            self._opened[key] = place.at_s if place else None
-        return self._opened[key]
+    def _rounded_placement_s(self, job: PendingJob, request_class: RequestClass) -> float | None:
+        """Return the same for a duration that is rounded to a power of two, so that few are computed."""
+        span = self._span(job)
+        if not span.boundaries and span.duration_s > 0:
+            span = Span(exp2(round(log2(span.duration_s))))
+        key = (id(request_class), span)
+        if key not in self._rounded_starts:
+            placement = self.placements.find_earliest(request_class, span)
+            self._rounded_starts[key] = placement.at_s if placement else None
+        return self._rounded_starts[key]
 
-    def _outside(self, job: PendingJob, shape: RequestClass, at_s: float) -> float:
-        """Return the first time from one on at which no maintenance is in the way of a job."""
-        shut = self._look(shape).shut
-        stay = self._stay(job) if shut else self._endless
-        for window in shut:
-            if at_s < window.ends_s and stay.end_s(at_s) > window.begins_s:
+    def _after_maintenance(self, job: PendingJob, request_class: RequestClass, at_s: float) -> float:
+        """Return the first time from ``at_s`` on at which no maintenance window is in the way of a job."""
+        closing = self._availability_of(request_class).closing
+        if not closing:
+            return at_s
+        span = self._span(job)
+        for window in closing:
+            if at_s < window.ends_s and span.end_s(at_s) > window.begins_s:
                 at_s = window.ends_s
         return at_s
 
 
-_ENDS = {
+_REQUIRED_END: Final = {
     DependencyCondition.OK: "succeed",
     DependencyCondition.ANY: "end",
     DependencyCondition.FAILED: "fail",
 }
 
 
-def _beside(job: PendingJob) -> str:
-    """Return what a job wants beside its devices, which the host would have to have too."""
-    needs = job.request
-    return (
-        f" beside {needs.cpus:g} cpus and {format_memory(needs.memory_bytes)} of memory" if needs.gpus else ""
-    )
+def _with_cpus_and_memory(job: PendingJob) -> str:
+    """Return the CPUs and the memory that the host of a job with GPUs needs in addition."""
+    request = job.request
+    if not request.gpus:
+        return ""
+    return f" with {request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory"

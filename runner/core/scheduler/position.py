@@ -1,4 +1,4 @@
-"""Who stands before whom among the jobs that compete for the same devices, and for how long about."""
+"""Queue positions: which jobs compete for the same resources, in which order, and for about how long."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,75 +13,79 @@ from runner.core.scheduler.snapshot import DeviceState, JobArray, PendingJob, Ru
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """The place of a job in the queue."""
+    """The position of a job among the jobs that compete for the same resources."""
 
-    jobs_ahead: int  # jobs before it that could use what it needs
+    jobs_ahead: int
     higher_class_ahead: int  # of these, jobs of a higher class
-    devices_busy_s: float  # for how long these keep everything that it could use busy
-    limits_busy_s: float = (
-        0.0  # for how long its owner's jobs before it use up the limits that it falls under
-    )
-    unbounded_ahead: str = ""  # the first of those before it of which nobody knows how long they last
-    unbounded_under_limits: str = ""  # and of its owner's
+    devices_busy_s: float  # how long the jobs ahead keep all usable devices busy
+    limits_busy_s: float = 0.0  # how long the jobs ahead use up the limits of the job
+    unbounded_ahead: str = ""  # id of the first job ahead whose duration is unknown
+    unbounded_under_limits: str = ""  # the same among the jobs under its limits
 
 
 @dataclass(slots=True)
-class _Field:
-    """What some shapes compete for: the same devices, or else processors."""
+class _ResourceGroup:
+    """The resources that some request classes compete for: the same devices, or else CPUs."""
 
-    members: frozenset[tuple[int, int]]
+    members: frozenset[tuple[int, int]]  # number of the host and of the device
     capacity: float
-    work_s: float = 0.0
-    all: int = 0  # jobs
-    jobs: dict[int, int] = field(default_factory=dict)  # by rank of their class
-    endless: str = ""
+    work_s: float = 0.0  # resource-seconds of the jobs counted so far
+    job_count: int = 0
+    count_by_rank: dict[int, int] = field(default_factory=dict)  # by rank of the class
+    unbounded: str = ""  # id of the first job whose duration is unknown
 
-    def count(self, rank: int, work_s: float, endless: str) -> None:
-        """Take a job in; ``endless`` is its id if nobody knows how long it lasts."""
-        self.endless = self.endless or endless
+    def count(self, rank: int, work_s: float, unbounded: str) -> None:
+        """Count a job; ``unbounded`` is its id if its duration is unknown, else empty."""
+        self.unbounded = self.unbounded or unbounded
         self.work_s += work_s
-        self.all += 1
-        self.jobs[rank] = self.jobs.get(rank, 0) + 1
+        self.job_count += 1
+        self.count_by_rank[rank] = self.count_by_rank.get(rank, 0) + 1
 
 
 @dataclass(slots=True)
-class _Fields:
-    places: Placements
-    known: dict[frozenset[tuple[int, int]], _Field] = field(default_factory=dict)
-    by_shape: dict[int, _Field] = field(default_factory=dict)
+class _ResourceGroups:
+    placements: Placements
+    by_members: dict[frozenset[tuple[int, int]], _ResourceGroup] = field(default_factory=dict)
+    by_class: dict[int, _ResourceGroup] = field(default_factory=dict)
     overlaps: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def of(self, shape: RequestClass) -> _Field:
-        found = self.by_shape.get(id(shape))
-        if found is None:
-            members = frozenset(
-                (number, slot.number)
-                for number, slots in shape.pool.slots.items()
-                for slot in slots
-                if slot.device.state in {DeviceState.FREE, DeviceState.ALLOCATED}
-            )
-            cpus = sum(book.host.cpus for book in self.places.calendar.hosts)
-            found = self.known.setdefault(members, _Field(members, float(len(members)) or cpus))
-            self.by_shape[id(shape)] = found
+    def of(self, request_class: RequestClass) -> _ResourceGroup:
+        """Return the group of a request class; classes that can use the same devices share a group."""
+        found = self.by_class.get(id(request_class))
+        if found is not None:
+            return found
+        members = frozenset(
+            (number, slot.number)
+            for number, slots in request_class.pool.slots.items()
+            for slot in slots
+            if slot.device.state in {DeviceState.FREE, DeviceState.ALLOCATED}
+        )
+        cpus = sum(host.host.cpus for host in self.placements.calendar.hosts)
+        found = self.by_members.setdefault(members, _ResourceGroup(members, float(len(members)) or cpus))
+        self.by_class[id(request_class)] = found
         return found
 
-    def before(self, own: _Field, rank: int, capped: "_Used") -> QueuePosition:
-        """Return what all that was counted so far means for the next job."""
-        ahead = higher = 0
-        work_s, endless = 0.0, ""
-        for other in self.known.values():
-            part = self._overlap(own, other)
-            if part:
-                ahead += other.all
-                for each, count in other.jobs.items():
-                    higher += count if each > rank else 0
-                work_s += other.work_s * part
-                endless = endless or other.endless
+    def position(self, own: _ResourceGroup, rank: int, limit_use: "_LimitUse") -> QueuePosition:
+        """Return the position of the next job, given the jobs that were counted so far."""
+        jobs_ahead = higher_class_ahead = 0
+        work_s, unbounded = 0.0, ""
+        for other in self.by_members.values():
+            overlap = self._overlap(own, other)
+            if not overlap:
+                continue
+            jobs_ahead += other.job_count
+            for other_rank, count in other.count_by_rank.items():
+                if other_rank > rank:
+                    higher_class_ahead += count
+            work_s += other.work_s * overlap
+            unbounded = unbounded or other.unbounded
         busy_s = work_s / own.capacity if own.capacity else 0.0
-        return QueuePosition(ahead, higher, busy_s, capped.seconds, endless, capped.endless)
+        return QueuePosition(
+            jobs_ahead, higher_class_ahead, busy_s, limit_use.busy_s, unbounded, limit_use.unbounded
+        )
 
-    def _overlap(self, own: _Field, other: _Field) -> float:
-        """Return the part of another field's work that falls on the devices of one's own."""
+    def _overlap(self, own: _ResourceGroup, other: _ResourceGroup) -> float:
+        """Return the share of another group's work that falls on the devices of one's own group."""
         if own is other:
             return 1.0
         key = (id(own), id(other))
@@ -92,39 +96,40 @@ class _Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class _Used:
-    """For how long a limit is used up, and by whom of whom nobody knows how long that is."""
+class _LimitUse:
+    """How long jobs use a limit up, and the first of them whose duration is unknown."""
 
-    seconds: float = 0.0
-    endless: str = ""
+    busy_s: float = 0.0
+    unbounded: str = ""
 
 
-_UNUSED = _Used()
+_UNUSED = _LimitUse()
 
 
 @dataclass(slots=True)
-class _Limits:
-    """For how long what was counted so far uses each limit up."""
+class _LimitUses:
+    """The use of each limit by the jobs that were counted so far."""
 
-    used: dict[int, _Used] = field(default_factory=dict)  # by the identity of its timeline
+    by_timeline: dict[int, _LimitUse] = field(default_factory=dict)  # by identity of the limit's timeline
 
-    def before(self, caps: Sequence[Limit]) -> _Used:
-        used = [self.used.get(id(cap.timeline), _UNUSED) for cap in caps]
-        if not used:
+    def of(self, limits: Sequence[Limit]) -> _LimitUse:
+        """Return the use of the limit that is used up longest."""
+        uses = [self.by_timeline.get(id(limit.timeline), _UNUSED) for limit in limits]
+        if not uses:
             return _UNUSED
-        endless = next((each.endless for each in used if each.endless), "")
-        return _Used(max(each.seconds for each in used), endless)
+        unbounded = next((use.unbounded for use in uses if use.unbounded), "")
+        return _LimitUse(max(use.busy_s for use in uses), unbounded)
 
-    def count(self, caps: Iterable[Limit], lasts_s: float, endless: str) -> None:
-        for cap in caps:
-            before = self.used.get(id(cap.timeline), _UNUSED)
-            seconds = before.seconds + lasts_s * cap.amount / cap.maximum
-            self.used[id(cap.timeline)] = _Used(seconds, before.endless or endless)
+    def count(self, limits: Iterable[Limit], duration_s: float, unbounded: str) -> None:
+        for limit in limits:
+            before = self.by_timeline.get(id(limit.timeline), _UNUSED)
+            busy_s = before.busy_s + duration_s * limit.amount / limit.maximum
+            self.by_timeline[id(limit.timeline)] = _LimitUse(busy_s, before.unbounded or unbounded)
 
 
 @dataclass(slots=True)
 class LimitLookup:
-    """The limits that jobs fall under; jobs that are alike fall under the same."""
+    """The limits of jobs, looked up once for all jobs of the same owner, group, array and GPU count."""
 
     calendar: Calendar
     known: dict[tuple[str, str, int, JobArray | None], tuple[Limit, ...]] = field(default_factory=dict)
@@ -139,72 +144,70 @@ class LimitLookup:
 
 def queue_positions(
     snapshot: Snapshot,
-    places: Placements,
-    shares: FairShare,
+    placements: Placements,
+    fair_share: FairShare,
     started: frozenset[str],
     reserved: Container[str],
 ) -> dict[str, QueuePosition]:
-    """Return the standing of every job that may start and does not."""
-    return dict(_standings(places, EligibleJobs(snapshot, shares), started, reserved))
+    """Return the position of each job that may start and does not."""
+    return dict(_positions(placements, EligibleJobs(snapshot, fair_share), started, reserved))
 
 
-def _standings(
-    places: Placements, eligible: EligibleJobs, started: frozenset[str], reserved: Container[str]
+def _positions(
+    placements: Placements, eligible: EligibleJobs, started: frozenset[str], reserved: Container[str]
 ) -> Iterator[tuple[str, QueuePosition]]:
-    snapshot, fields, limits, capped = (
-        eligible.snapshot,
-        _Fields(places),
-        _Limits(),
-        LimitLookup(places.calendar),
-    )
-    ranks: dict[str, int] = {}
+    snapshot = eligible.snapshot
+    groups, limit_uses = _ResourceGroups(placements), _LimitUses()
+    limit_lookup = LimitLookup(placements.calendar)
+    rank_by_class: dict[str, int] = {}
     for job in eligible:
         if job.job_id in started:
             continue
-        shape, caps = places.request_class(job.request), capped.for_job(job)
-        if _hopeless(shape, places, caps):
+        request_class, limits = placements.request_class(job.request), limit_lookup.for_job(job)
+        if _can_never_start(request_class, placements, limits):
             continue
-        rank = ranks.get(job.priority_class)
+        rank = rank_by_class.get(job.priority_class)
         if rank is None:
-            rank = ranks[job.priority_class] = snapshot.config.priority_class(job.priority_class).rank
-        own, lasts_s = fields.of(shape), job.planned_duration_s(snapshot.config)
-        yield job.job_id, fields.before(own, rank, limits.before(caps))
-        endless = job.job_id if job.duration_s is None else ""
-        if job.job_id not in reserved:  # the time of one that is stands in the book
-            limits.count(caps, lasts_s, endless)
-        elif endless:
-            endless, lasts_s = "", 0.0
-        own.count(rank, (job.request.gpus or job.request.cpus) * lasts_s, endless)
+            rank = rank_by_class[job.priority_class] = snapshot.config.priority_class(job.priority_class).rank
+        own, duration_s = groups.of(request_class), job.planned_duration_s(snapshot.config)
+        yield job.job_id, groups.position(own, rank, limit_uses.of(limits))
+        unbounded = job.job_id if job.duration_s is None else ""
+        if job.job_id not in reserved:  # the calendar has the limits of reservations
+            limit_uses.count(limits, duration_s, unbounded)
+        elif unbounded:
+            unbounded, duration_s = "", 0.0
+        own.count(rank, (job.request.gpus or job.request.cpus) * duration_s, unbounded)
 
 
-def _hopeless(shape: RequestClass, places: Placements, caps: Iterable[Limit]) -> bool:
-    """Return whether a job will never start as things stand, and so is in nobody's way."""
-    return not places.could_ever_run(shape) or any(cap.maximum < cap.amount for cap in caps)
+def _can_never_start(request_class: RequestClass, placements: Placements, limits: Iterable[Limit]) -> bool:
+    """Return whether a job is in nobody's way, because it does not fit any host or exceeds a limit."""
+    exceeds_limit = any(limit.maximum < limit.amount for limit in limits)
+    return not placements.could_ever_run(request_class) or exceeds_limit
 
 
 @dataclass(frozen=True, slots=True)
 class UnboundedJob:
-    """A job without a known end, and what it has; of one that begins later, what it may get."""
+    """A job whose end is unknown, with the devices that it holds or, before its start, may get."""
 
-    ends_s: float  # as the plan takes it
+    ends_s: float  # as the plan assumes it
     job: RunningJob | PendingJob
     devices: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
 class UnboundedJobs:
-    """The jobs of a plan whose ends nobody knows, and what rests on them."""
+    """The jobs of a plan whose ends are unknown, and the estimates that depend on them."""
 
     snapshot: Snapshot
     placements: Placements
     started: Container[str]
     reserved: Mapping[str, float]
-    _by_shape: dict[int, tuple[UnboundedJob, ...]] = field(default_factory=dict)
+    _by_class: dict[int, tuple[UnboundedJob, ...]] = field(default_factory=dict)
 
     @cached_property
     def all(self) -> tuple[UnboundedJob, ...]:
-        """Return them, the first to end first."""
-        return tuple(sorted((*self._running(), *self._waiting()), key=lambda each: each.ends_s))
+        """All of them by their assumed end."""
+        return tuple(sorted((*self._running(), *self._pending()), key=lambda each: each.ends_s))
 
     @cached_property
     def ids(self) -> frozenset[str]:
@@ -213,58 +216,67 @@ class UnboundedJobs:
     def _running(self) -> Iterator[UnboundedJob]:
         for job in self.snapshot.running:
             ends_s = self.placements.calendar.ends_s[job.job_id]
-            if job.ends_s is None and ends_s == expected_end(job, self.snapshot):  # else it gives way
+            preempted = ends_s != expected_end(job, self.snapshot)
+            if job.ends_s is None and not preempted:
                 yield UnboundedJob(ends_s, job, frozenset(job.devices))
 
-    def _waiting(self) -> Iterator[UnboundedJob]:
-        now_s, lasts_s = self.snapshot.now_s, self.snapshot.config.default_duration_s
+    def _pending(self) -> Iterator[UnboundedJob]:
+        now_s, duration_s = self.snapshot.now_s, self.snapshot.config.default_duration_s
         for job in self.snapshot.pending:
             begins_s = now_s if job.job_id in self.started else self.reserved.get(job.job_id)
             if job.duration_s is None and begins_s is not None:
-                yield UnboundedJob(
-                    begins_s + lasts_s, job, self._usable_devices(self.placements.request_class(job.request))
-                )
+                devices = self._usable_devices(self.placements.request_class(job.request))
+                yield UnboundedJob(begins_s + duration_s, job, devices)
 
-    def blocking(self, at_s: float, job: PendingJob, shape: RequestClass) -> str:
-        """Return the id of the job that a place at a time is taken from; empty: of none without an end."""
-        if id(shape) not in self._by_shape:
-            self._by_shape[id(shape)] = tuple(each for each in self.all if self._in_the_way(each, shape))
-        return _first(self._by_shape[id(shape)], at_s, job)
+    def blocking(self, at_s: float, job: PendingJob, request_class: RequestClass) -> str:
+        """Return the id of an unbounded job that a start at a time depends on; empty: there is none."""
+        if id(request_class) not in self._by_class:
+            self._by_class[id(request_class)] = tuple(
+                each for each in self.all if self._is_in_the_way(each, request_class)
+            )
+        return _first_ending(self._by_class[id(request_class)], at_s, job)
 
     def blocking_limits(self, at_s: float, job: PendingJob) -> str:
-        """Return the same for a place under the limits of a job."""
-        own = self._limits_of(job)
-        return _first((each for each, caps in self._with_limits if caps & own), at_s, job)
+        """Return the id of an unbounded job under the same limits that a start at a time depends on."""
+        own_limits = self._limits_of(job)
+        under_same = (each for each, limits in self._with_limits if limits & own_limits)
+        return _first_ending(under_same, at_s, job)
 
     @cached_property
     def _with_limits(self) -> tuple[tuple[UnboundedJob, frozenset[str]], ...]:
-        each_with_caps = ((each, self._limits_of(each.job)) for each in self.all)
-        return tuple((each, caps) for each, caps in each_with_caps if caps)
+        each_with_limits = ((each, self._limits_of(each.job)) for each in self.all)
+        return tuple((each, limits) for each, limits in each_with_limits if limits)
 
     def _limits_of(self, job: RunningJob | PendingJob) -> frozenset[str]:
-        return frozenset(cap.label for cap in self.placements.calendar.limits(job))
+        return frozenset(limit.label for limit in self.placements.calendar.limits(job))
 
-    def _in_the_way(self, each: UnboundedJob, shape: RequestClass) -> bool:
-        """Return whether a job has what the jobs of a shape could use, or too little is left beside it."""
-        if each.devices & self._usable_devices(shape):
+    def _is_in_the_way(self, each: UnboundedJob, request_class: RequestClass) -> bool:
+        """Return whether a job holds usable devices, or leaves too few CPUs or too little memory."""
+        if each.devices & self._usable_devices(request_class):
             return True
-        now_s, at = self.snapshot.now_s, each.job.host if isinstance(each.job, RunningJob) else None
-        return any(
-            _tight(host, shape, now_s, each.ends_s)
-            for host in self.placements.calendar.hosts
-            if at in {None, host.host.name} and (not shape.request.gpus or shape.pool.slots[host.number])
-        )
+        now_s = self.snapshot.now_s
+        own_host = each.job.host if isinstance(each.job, RunningJob) else None  # None: it may be any host
+        for host in self.placements.calendar.hosts:
+            usable = not request_class.request.gpus or bool(request_class.pool.slots[host.number])
+            possible_host = usable and own_host in {None, host.host.name}
+            if possible_host and _is_short(host, request_class, now_s, each.ends_s):
+                return True
+        return False
 
-    def _usable_devices(self, shape: RequestClass) -> frozenset[str]:
-        return frozenset(slot.device.uuid for slot in self.placements.usable_slots(shape))
-
-
-def _first(unending: Iterable[UnboundedJob], at_s: float, job: PendingJob) -> str:
-    others = (each.job.job_id for each in unending if each.ends_s <= at_s and each.job is not job)
-    return next(others, "")
+    def _usable_devices(self, request_class: RequestClass) -> frozenset[str]:
+        return frozenset(slot.device.uuid for slot in self.placements.usable_slots(request_class))
 
 
-def _tight(host: HostCalendar, shape: RequestClass, begins_s: float, ends_s: float) -> bool:
-    """Return whether a host's own resources keep a shape out at some time."""
-    cpus, memory = host.millicpus.min_free(begins_s, ends_s), host.memory.min_free(begins_s, ends_s)
-    return cpus < shape.millicpus or memory < shape.request.memory_bytes
+def _first_ending(unbounded: Iterable[UnboundedJob], at_s: float, job: PendingJob) -> str:
+    """Return the id of the first job other than ``job`` that is assumed to end by a time."""
+    for each in unbounded:
+        if each.ends_s <= at_s and each.job is not job:
+            return each.job.job_id
+    return ""
+
+
+def _is_short(host: HostCalendar, request_class: RequestClass, begins_s: float, ends_s: float) -> bool:
+    """Return whether a host has too few CPUs or too little memory at some time."""
+    cpus = host.millicpus.min_free(begins_s, ends_s)
+    memory_bytes = host.memory.min_free(begins_s, ends_s)
+    return cpus < request_class.millicpus or memory_bytes < request_class.request.memory_bytes

@@ -78,7 +78,7 @@ EVENING_S: Final = BUSY_S + 0.8 * HOUR_S
 USUAL: Final = (
     "waiting, and has",
     "has ended (",
-    "at a time, and this asks for",
+    "at a time, and this job asks for",
     "there is no job",
     "), so it cannot be held; ",
     "), so it cannot be released; ",

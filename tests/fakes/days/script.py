@@ -247,9 +247,9 @@ def _mistakes(random: Random) -> Iterator[Deed]:
     """Yield submissions that can never be served, each with what must be said."""
     asked = (
         (USERS[2], _gpus(60), "asks for 60; there are"),
-        (USERS[3], _gpus(1, model=["B9000"]), "no device suits: 1 GPU (B9000) asked for; there are"),
-        (USERS[4], _gpus(1, memory="500GiB"), "no device suits"),
-        (VISITOR, _gpus(1), f"user {VISITOR} may have 0 devices at a time, and this asks for 1"),
+        (USERS[3], _gpus(1, model=["B9000"]), "no device matches the request for 1 GPU (B9000); there are"),
+        (USERS[4], _gpus(1, memory="500GiB"), "no device matches"),
+        (VISITOR, _gpus(1), f"user {VISITOR} may have 0 devices at a time, and this job asks for 1"),
     )
     for number, (uid, shape, words) in enumerate(asked):
         file = _program(shape, ["true"])

@@ -11,7 +11,7 @@ SAID = {
     "job": "000001",
     "name": "train",
     "state": "queued",
-    "why": "waits for 1 GPU: 0 free, 8 lent; starts about 14:20",
+    "why": "waits for 1 GPU: 0 free, 8 allocated; starts about 14:20",
     "starts_at": "2026-03-01T14:20:00.000Z",
     "never": False,
     "until": None,

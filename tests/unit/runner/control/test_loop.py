@@ -143,7 +143,8 @@ def test_devices_are_held_from_starting_on_and_never_shared(host: Host) -> None:
     host.settle()
     assert [host.state(job_id) for job_id in "123"] == ["running", "running", "queued"]
     assert (
-        host.daemon.why("3") == "waits for 1 NVIDIA GPU: 0 free, 2 lent; no estimate: job 1 has no time limit"
+        host.daemon.why("3")
+        == "waits for 1 NVIDIA GPU: 0 free, 2 allocated; no estimate: job 1 has no time limit"
     )
     host.context.end(host.key("1"), 0)
     host.settle()

@@ -79,7 +79,7 @@ def test_a_job_waits_for_a_device_that_is_fit_again(host: Host) -> None:
     assert host.state(job) == "queued"
     assert host.daemon.why(job) == (
         "waits for 1 NVIDIA GPU: 0 free, GPU-0 quarantined (lost), "
-        "GPU-1 quarantined (its driver asks for gpu_reset); nobody knows when"
+        "GPU-1 quarantined (its driver asks for gpu_reset); start time unknown"
     )
     _with(host)
     host.wait(1)

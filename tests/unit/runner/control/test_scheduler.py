@@ -109,7 +109,7 @@ def test_whoever_has_used_less_goes_first(site: Host) -> None:
     site.context.end(site.key(first), 0)
     site.settle()
     assert (site.state(anns), site.state(bobs)) == ("queued", "running")
-    assert site.daemon.why(anns).startswith("waits for 2 NVIDIA GPUs: 0 free, 2 lent")
+    assert site.daemon.why(anns).startswith("waits for 2 NVIDIA GPUs: 0 free, 2 allocated")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_quota_keeps_its_owner_waiting_and_nobody_else(site: Host) -> None:
     one, two = hand_in(site, Wish(limit=HOUR)), hand_in(site, Wish())
     assert (site.state(one), site.state(two)) == ("running", "queued")
     assert site.daemon.why(two) == (
-        "waits for its quota: user ann: devices: 1 of 1 in use or kept; starts about 01:00"
+        "waits for the limit of user ann: 1 of 1 devices in use or reserved; starts about 01:00"
     )
     assert site.state(hand_in(site, Wish(owner=BOB))) == "running"
 
@@ -131,7 +131,7 @@ def test_a_short_job_goes_first_where_that_delays_nobody(site: Host) -> None:
     states = [site.state(job_id) for job_id in (big, long, short, endless)]
     assert states == ["queued", "queued", "running", "queued"]
     assert site.daemon.why(big).endswith("starts about 04:00")
-    assert "kept for job" not in site.daemon.why(big)
+    assert "reserved for job" not in site.daemon.why(big)
 
 
 def test_how_long_a_job_takes_is_learned_from_the_last_ones_of_its_name(site: Host) -> None:
@@ -173,7 +173,7 @@ def test_a_job_of_a_sweep_waits_while_enough_of_it_run(site: Host) -> None:
     sweep = QueueTerms(sweep=JobArray("s1", max_parallel=1))
     one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
     assert (site.state(one), site.state(two)) == ("running", "queued")
-    assert "sweep s1: jobs: 1 of 1 in use" in site.daemon.why(two)
+    assert "sweep s1: 1 of 1 jobs in use or reserved" in site.daemon.why(two)
 
 
 def test_a_job_that_waits_for_the_image_of_another_one_of_its_matrix_says_so(site: Host) -> None:
@@ -223,7 +223,7 @@ def test_a_dependency_that_cannot_come_true_is_said_and_can_still_be_mended(site
     second = hand_in(site, Wish(terms=QueueTerms(after=(Dependency(first),))))
     site.daemon.apply_event(site.row(first), CancelRequested(site.clock.now(), "ann"))
     site.settle()
-    assert site.daemon.why(second) == f"never starts: job {first} cancelled, and it was to succeed"
+    assert site.daemon.why(second) == f"never starts: job {first} cancelled, but it had to succeed"
     site.daemon.apply_event(site.row(first), RestartRequested(site.clock.now(), "ann", Start()))
     site.settle()
     assert site.daemon.why(second) == f"waits for job {first} to succeed"
@@ -337,7 +337,7 @@ def test_nothing_runs_into_a_maintenance(site: Host) -> None:
     assert site.state(other) == "queued"
     site.context.end(site.key(short), 0)
     site.settle()
-    assert "kept for new driver at 01:00" in site.daemon.why(other)
+    assert "reserved for new driver at 01:00" in site.daemon.why(other)
     site.wait(2 * 3600)
     assert devices_of(site, other) == ("GPU-a",)
 
@@ -679,7 +679,7 @@ def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pyte
     monkeypatch.undo()
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, limit=HOUR, terms=URGENT))
     assert (site.state(urgent), site.state(second)) == ("running", "queued")
-    assert site.daemon.why(second).startswith("waits for 2 NVIDIA GPUs: 0 free, 2 lent")
+    assert site.daemon.why(second).startswith("waits for 2 NVIDIA GPUs: 0 free, 2 allocated")
 
 
 def test_jobs_whose_image_is_still_made_count_when_others_are_admitted(site: Host) -> None:

@@ -31,29 +31,31 @@ def test_a_job_that_fits_into_the_empty_site_may_wait_however_full_it_is() -> No
 
 def test_more_devices_than_are_together_are_refused_with_how_many_are() -> None:
     assert refused(waiting("1", gpus(5))) == [
-        "5 GPUs asked for; of such devices there are at most 4 together"
+        "the request is for 5 GPUs; at most 4 such devices are together on a host"
     ]
     own = tuple(SchedulableDevice(f"{i}", f"GPU-{i}", link_group=f"i{i // 2}") for i in range(4))
     site = replace(SITE, hosts=(host(own=own),))
     assert refused(waiting("1", gpus(3, linked=True)), site) == [
-        "3 linked GPUs asked for; of such devices there are at most 2 together"
+        "the request is for 3 linked GPUs; at most 2 such devices are together on a host"
     ]
 
 
 def test_unknown_models_are_refused_with_what_there_is() -> None:
     assert refused(waiting("1", ResourceRequest(gpus=1, models=("B200",)))) == [
-        "no device suits: 1 GPU (B200) asked for; there are 4 NVIDIA H100 80GB HBM3 (whole, 80 GiB)"
+        "no device matches the request for 1 GPU (B200); there are 4 NVIDIA H100 80GB HBM3 (whole, 80 GiB)"
     ]
     nothing = replace(SITE, hosts=(Host("cpu", 1, GIB),))
-    assert refused(waiting("1", gpus(1)), nothing) == ["no device suits: 1 GPU asked for; there are none"]
+    assert refused(waiting("1", gpus(1)), nothing) == [
+        "no device matches the request for 1 GPU; there are none"
+    ]
 
 
 def test_processors_and_memory_that_no_host_has_are_refused() -> None:
     (said,) = refused(waiting("1", ResourceRequest(64, 32 * GIB)))
     assert said.startswith(
-        "64 cpus and 32 GiB of memory asked for; no host has both, and the largest has 64 cpus"
+        "the request is for 64 cpus and 32 GiB of memory; no host has both; the most that one has is 64 cpus"
     )
-    assert "no host has both where such devices are" in refused(waiting("1", ResourceRequest(64, GIB, 1)))[0]
+    assert "no host with such devices has both" in refused(waiting("1", ResourceRequest(64, GIB, 1)))[0]
 
 
 def test_an_unknown_class_is_refused_with_those_there_are() -> None:
@@ -65,7 +67,7 @@ def test_an_unknown_class_is_refused_with_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("quota", "said"),
     [
-        (Quota(devices=0), "user ada may have 0 devices at a time, and this asks for 1"),
+        (Quota(devices=0), "user ada may have 0 devices at a time, and this job asks for 1"),
         (Quota(jobs=0), "user ada may have no job running"),
         (Quota(queued=1), "user ada may have 1 job waiting, and has 1"),
     ],
@@ -85,7 +87,7 @@ def test_quotas_that_can_never_be_met_are_told(quota: Quota, said: str) -> None:
 def test_quotas_of_groups_are_told_too() -> None:
     site = replace(SITE, config=SchedulerConfig(quotas=Quotas(group=Quota(devices=1))))
     assert refused(replace(waiting("1", gpus(2)), group="lab"), site) == [
-        "group lab may have 1 device at a time, and this asks for 2"
+        "group lab may have 1 device at a time, and this job asks for 2"
     ]
     assert refused(waiting("1", gpus(2)), site) == []
 
@@ -117,5 +119,5 @@ def test_jobs_that_are_submitted_together_count_together() -> None:
     (refusal,) = check_admission(waiting("1"), site, 3)
     assert (refusal.reason, refusal.text) == (
         RefusalReason.QUOTA,
-        "user ada may have 3 jobs waiting, and has 1; these are 3",
+        "user ada may have 3 jobs waiting, and has 1; this submission has 3",
     )

@@ -40,7 +40,7 @@ def test_the_reason_names_what_is_wanted_what_is_free_and_who_has_the_rest() -> 
     decided = planned(queue, [host(own=own)], BUSY)
     assert decided.pending_reasons["1"].why == (
         "waits for 2 linked GPUs with >= 40 GiB: 1 free, GPU-3 used by a foreign process (pid 4121, "
-        "uid 1007, python), 2 lent, the next until about 19:46, 1 job goes first; starts about 20:46"
+        "uid 1007, python), 2 allocated, the next until about 19:46, 1 job ahead; starts about 20:46"
     )
 
 
@@ -52,7 +52,7 @@ def test_jobs_of_a_higher_class_are_counted_apart() -> None:
         waiting("1", gpus(4), owner="ada"),
     ]
     said = planned(queue, busy=BUSY).pending_reasons["1"].why
-    assert "2 jobs of a higher class, 2 jobs more go first" in said
+    assert "4 jobs ahead (2 of a higher class)" in said
 
 
 def test_several_devices_out_of_service_are_summed_up() -> None:
@@ -64,7 +64,7 @@ def test_several_devices_out_of_service_are_summed_up() -> None:
     )
     assert said == (
         "waits for 1 GPU: 0 free, GPU-0 dirty (12 GiB left in use), GPU-1 dirty (12 GiB left in use), "
-        "GPU-2 dirty (12 GiB left in use), 3 more out of service; nobody knows when"
+        "GPU-2 dirty (12 GiB left in use), 3 more out of service; start time unknown"
     )
 
 
@@ -76,22 +76,22 @@ def test_a_state_without_a_reason_stands_alone() -> None:
 
 def test_conditions_are_named() -> None:
     amd = replace(waiting("1"), request=ResourceRequest(gpus=1, vendor="amd"))
-    assert why(amd).startswith("never starts: no host has 1 AMD GPU beside 1 cpus and 0 GiB")
+    assert why(amd).startswith("never starts: no host has 1 AMD GPU with 1 cpus and 0 GiB")
     new = replace(waiting("1"), request=ResourceRequest(gpus=1, models=("B200", "B300"), capability=(10, 0)))
-    assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 beside")
+    assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 with")
 
 
 def test_free_devices_that_are_kept_say_for_whom() -> None:
     queue = [waiting("big", gpus(4), age_s=99), waiting("long", hours=3), waiting("endless", hours=None)]
     waits = planned(queue, busy=BUSY).pending_reasons
-    assert "2 free, kept for job big from about 19:46, 2 lent" in waits["long"].why
-    assert "job big from about 19:46; a time limit would tell whether it fits before" in waits["endless"].why
+    assert "2 free, reserved for job big from about 19:46, 2 allocated" in waits["long"].why
+    assert "job big from about 19:46; with a time limit the job might fit before that" in waits["endless"].why
 
 
 def test_devices_that_are_kept_for_maintenance_say_so() -> None:
     ahead = (Maintenance(NOW_S + HOUR_S, NOW_S + 9 * HOUR_S, "driver update"),)
     wait = planned([waiting("1", hours=2)], maintenance=ahead).pending_reasons["1"]
-    assert "4 free, kept for driver update at 18:46" in wait.why
+    assert "4 free, reserved for driver update at 18:46" in wait.why
     assert wait.why.endswith("starts about 2030-03-18 02:46")
 
 
@@ -100,7 +100,7 @@ def test_only_what_is_in_the_way_of_a_job_is_named() -> None:
     later = Maintenance(NOW_S + 9 * HOUR_S, NOW_S + 10 * HOUR_S, "next year")
     fan = Maintenance(NOW_S + HOUR_S, NOW_S + 3 * HOUR_S, "fan")
     wait = planned([waiting("1", hours=2)], maintenance=(other, later, fan)).pending_reasons["1"]
-    assert wait.why == "waits for 1 GPU: 4 free, kept for fan at 18:46; starts about 20:46"
+    assert wait.why == "waits for 1 GPU: 4 free, reserved for fan at 18:46; starts about 20:46"
     elsewhere = replace(fan, hosts=frozenset({"i"}), reason="disk")
     assert planned([waiting("1", hours=2)], maintenance=(fan, elsewhere)).pending_reasons["1"].why == wait.why
 
@@ -109,8 +109,8 @@ def test_a_job_without_devices_is_told_of_a_maintenance_too() -> None:
     fan = Maintenance(NOW_S + HOUR_S, NOW_S + 2 * HOUR_S, "fan")
     job = waiting("1", ResourceRequest(1, GIB), hours=None)
     assert planned([job], maintenance=(fan,)).pending_reasons["1"].why == (
-        "waits for 1 cpus and 1 GiB of memory: kept for fan at 18:46; "
-        "a time limit would tell whether it fits before; starts about 19:46"
+        "waits for 1 cpus and 1 GiB of memory: reserved for fan at 18:46; "
+        "with a time limit the job might fit before that; starts about 19:46"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_device_out_of_service_that_is_lent_still_is_counted_once() -> None:
     busy = [running("a", ["h-0"], hours=1), running("b", ["h-1"], hours=2), running("c", ["h-2"], hours=3)]
     said = planned([waiting("1")], [host(own=own)], busy).pending_reasons["1"].why
     assert said.startswith(
-        "waits for 1 GPU: 0 free, GPU-0 drained, GPU-1 drained, 1 lent, the next until about 20:46;"
+        "waits for 1 GPU: 0 free, GPU-0 drained, GPU-1 drained, 1 allocated, the next until about 20:46;"
     )
 
 
@@ -144,7 +144,7 @@ def test_free_devices_that_are_not_linked_are_not_together() -> None:
     busy = [running("r", ["0", "2"])]
     said = planned([waiting("1", gpus(2, linked=True))], [host(own=own)], busy).pending_reasons["1"].why
     assert said.startswith(
-        "waits for 2 linked GPUs: 2 free, not together, 2 lent, the next until about 18:46; "
+        "waits for 2 linked GPUs: 2 free, not together, 2 allocated, the next until about 18:46; "
     )
 
 
@@ -159,7 +159,7 @@ def test_what_else_is_scarce_is_said() -> None:
 def test_a_device_of_a_job_without_an_end_has_none() -> None:
     queue = [waiting("endless", gpus(4), hours=None, age_s=99), waiting("1")]
     wait = planned(queue).pending_reasons["1"]
-    assert wait.why == "waits for 1 GPU: 0 free, 4 lent; no estimate: job endless has no time limit"
+    assert wait.why == "waits for 1 GPU: 0 free, 4 allocated; no estimate: job endless has no time limit"
     assert (wait.starts_s, wait.never) == (None, False)
 
 
@@ -174,7 +174,7 @@ def test_an_estimate_that_would_rest_on_a_job_without_a_known_end_names_it() -> 
     busy = [running("long", ["h-0", "h-1"], hours=None), running("short", ["h-2", "h-3"], hours=2)]
     waits = planned([waiting("1", gpus(3))], busy=busy).pending_reasons
     assert no_estimate(waits["1"]) == "long"
-    assert "4 lent, the next until about 19:46; no estimate" in waits["1"].why
+    assert "4 allocated, the next until about 19:46; no estimate" in waits["1"].why
     old = [running("long", ["h-0", "h-1"], hours=None, ran_s=99 * HOUR_S), busy[1]]
     assert no_estimate(planned([waiting("1", gpus(3))], busy=old).pending_reasons["1"]) == "long"
 
@@ -227,7 +227,9 @@ def test_when_a_reservation_begins_is_said_only_where_it_is_known() -> None:
         .pending_reasons["1"]
         .why
     )
-    assert "2 free, kept for job big, 2 lent, 1 job goes first; no estimate: job r has no time limit" in said
+    assert (
+        "2 free, reserved for job big, 2 allocated, 1 job ahead; no estimate: job r has no time limit" in said
+    )
 
 
 def test_a_job_that_gives_way_is_gone_soon_and_in_no_estimates_way() -> None:
@@ -256,16 +258,16 @@ def test_a_quota_says_whose_how_much_and_until_when() -> None:
     rules = SchedulerConfig(quotas=Quotas(users={"ada": Quota(devices=2)}, groups={"lab": Quota(jobs=0)}))
     busy = [running("r", ["h-0"], owner="ada")]
     wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).pending_reasons["1"]
-    said = "waits for its quota: user ada: devices: 1 of 2 in use or kept; starts about 18:46"
+    said = "waits for the limit of user ada: 1 of 2 devices in use or reserved; starts about 18:46"
     assert (wait.why, wait.starts_s) == (said, NOW_S + HOUR_S)
     none = planned([replace(waiting("1", owner="bob"), group="lab")], rules=rules).pending_reasons["1"]
     assert (none.why, none.never) == (
-        "never starts: group lab may have 0 jobs at a time, and this asks for 1",
+        "never starts: group lab may have 0 jobs at a time, and this job asks for 1",
         True,
     )
     endless = replace(waiting("0", hours=None, age_s=99))
     full = planned([endless, waiting("2", gpus(2))], rules=rules).pending_reasons["2"]
-    assert full.why.endswith("1 of 2 in use or kept; no estimate: job 0 has no time limit")
+    assert full.why.endswith("1 of 2 devices in use or reserved; no estimate: job 0 has no time limit")
 
 
 def test_a_quota_counts_the_jobs_of_its_owner_that_go_first() -> None:
@@ -287,7 +289,7 @@ def test_a_quota_does_not_promise_a_start_that_a_maintenance_forbids() -> None:
     wait = planned([waiting("1", hours=None)], busy=busy, rules=rules, maintenance=(fan,)).pending_reasons[
         "1"
     ]
-    assert wait.why.endswith("user ada: jobs: 1 of 1 in use or kept; starts about 20:46")
+    assert wait.why.endswith("user ada: 1 of 1 jobs in use or reserved; starts about 20:46")
 
 
 def test_what_a_reservation_keeps_of_a_quota_is_counted_once() -> None:
@@ -307,7 +309,7 @@ def test_a_limit_that_is_too_small_for_ever_is_named_before_one_that_is_reached(
     rules = SchedulerConfig(quotas=Quotas(user=Quota(jobs=1, devices=1)))
     busy = [running("r", ["h-0"], owner="ada")]
     wait = planned([waiting("1", gpus(2))], busy=busy, rules=rules).pending_reasons["1"]
-    assert wait.why == "never starts: user ada may have 1 devices at a time, and this asks for 2"
+    assert wait.why == "never starts: user ada may have 1 devices at a time, and this job asks for 2"
 
 
 def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
@@ -315,7 +317,7 @@ def test_the_limit_that_is_reached_is_the_one_that_is_named() -> None:
     wait = planned([waiting("1")], busy=[running("r", ["h-0"], owner="ada")], rules=rules).pending_reasons[
         "1"
     ]
-    assert "user ada: devices: 1 of 1 in use" in wait.why
+    assert "user ada: 1 of 1 devices in use or reserved" in wait.why
 
 
 def test_dependencies_say_what_must_happen() -> None:
@@ -334,7 +336,7 @@ def test_dependencies_say_what_must_happen() -> None:
     )
     ended["z"] = EndedJob(Outcome.SUCCEEDED, NOW_S)
     wait = planned([job], ended=ended).pending_reasons["1"]
-    assert (wait.why, wait.never) == ("never starts: job z succeeded, and it was to fail", True)
+    assert (wait.why, wait.never) == ("never starts: job z succeeded, but it had to fail", True)
 
 
 def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() -> None:
@@ -347,7 +349,7 @@ def test_who_waits_for_what_never_starts_is_told_why_however_far_away_that_is() 
     far = replace(waiting("far"), dependencies=(Dependency("a"), Dependency("b"), Dependency("busy")))
     fine = replace(waiting("fine"), dependencies=(Dependency("busy"),))
     waits = planned([dead, *near, far, fine], ended=ended).pending_reasons
-    reason = "job dead never starts: job gone failed, and it was to succeed"
+    reason = "job dead never starts: job gone failed, but it had to succeed"
     assert waits["dead"].why == reason.removeprefix("job dead ")
     both = "never starts: it waits for job busy to succeed and for job dead to end"
     assert waits["a"].why == f"{both}, and {reason}"
@@ -398,7 +400,7 @@ def test_a_job_whose_others_have_all_ended_waits_for_devices_like_everybody() ->
         busy=[running("r", [f"h-{i}" for i in range(4)])],
         ended={"x": EndedJob(Outcome.SUCCEEDED, NOW_S)},
     )
-    assert said.pending_reasons["1"].why.startswith("waits for 1 GPU: 0 free, 4 lent")
+    assert said.pending_reasons["1"].why.startswith("waits for 1 GPU: 0 free, 4 allocated")
 
 
 def test_of_many_jobs_those_that_have_ended_are_not_named() -> None:
@@ -454,18 +456,20 @@ def test_jobs_that_want_other_devices_are_not_counted() -> None:
              waiting("z", ResourceRequest(64), age_s=97),
              waiting("1", nvidia), waiting("2", nvidia, age_s=50)]  # fmt: skip
     waits = planned(queue, [host(own=own), Host("cpu", 64, 0)], busy).pending_reasons
-    assert "1 job goes first" in waits["1"].why
-    assert "2 jobs go first" in waits["2"].why
+    assert "1 job ahead" in waits["1"].why
+    assert "2 jobs ahead" in waits["2"].why
 
 
 def test_an_overdue_queue_holds_back_what_would_fit() -> None:
     rules = SchedulerConfig(reservations=0)
     queue = [waiting("late", gpus(4), age_s=9e6), waiting("1", ResourceRequest(1))]
     wait = planned(queue, busy=BUSY, rules=rules).pending_reasons["1"]
-    assert wait.why.startswith("waits for 1 cpus and 0 GiB of memory: held back by the order; starts about")
+    assert wait.why.startswith(
+        "waits for 1 cpus and 0 GiB of memory: held back by the queue order; starts about"
+    )
     free = planned([queue[0], waiting("1", gpus(1))], busy=BUSY, rules=rules).pending_reasons["1"]
     assert free.why.startswith(
-        "waits for 1 GPU: 2 free, 2 lent, the next until about 19:46, 1 job goes first;"
+        "waits for 1 GPU: 2 free, 2 allocated, the next until about 19:46, 1 job ahead;"
     )
 
 
@@ -480,7 +484,7 @@ def test_a_quota_opens_no_devices_that_are_out_of_service() -> None:
     own = [out(device, DeviceState.DRAINED) for device in devices(2)]
     busy = [replace(running("r", [], owner="ada"), request=ResourceRequest(1, GIB))]
     wait = planned([waiting("1")], [host(own=own)], busy, rules).pending_reasons["1"]
-    assert wait.why.endswith("user ada: jobs: 1 of 1 in use or kept; nobody knows when")
+    assert wait.why.endswith("user ada: 1 of 1 jobs in use or reserved; start time unknown")
 
 
 def test_jobs_that_last_about_as_long_find_a_place_at_the_same_time() -> None:

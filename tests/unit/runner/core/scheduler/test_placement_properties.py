@@ -128,7 +128,7 @@ def test_a_shared_device_is_lent_by_memory() -> None:
     decided = planned(queue, [host(own=[shared])])
     assert starts(decided) == {"0": ("s",), "1": ("s",)}
     assert decided.pending_reasons["2"].why.startswith(
-        "waits for 1 shared GPU with 30 GiB left: 0 free, 1 lent"
+        "waits for 1 shared GPU with 30 GiB left: 0 free, 1 allocated"
     )
 
 
@@ -137,7 +137,7 @@ def test_nothing_but_a_free_device_is_lent(state: DeviceState) -> None:
     site = [host(own=[out(devices(1)[0], state)])]
     decided = planned([waiting("1", gpus(1))], site)
     assert not decided.starts
-    assert decided.pending_reasons["1"].why.endswith("nobody knows when")
+    assert decided.pending_reasons["1"].why.endswith("start time unknown")
 
 
 def test_a_lent_device_opens_at_the_end_of_its_job() -> None:

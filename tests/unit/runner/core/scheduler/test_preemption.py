@@ -33,7 +33,7 @@ def test_an_urgent_job_takes_the_place_of_an_idle_one() -> None:
     assert decided.reservations[0].at_s == NOW_S + 60
     wait = decided.pending_reasons["urgent"]
     assert wait.starts_s == NOW_S + 60
-    assert wait.why.endswith("4 lent, the next until about 17:47, 1 job making room; starts about 17:47")
+    assert wait.why.endswith("4 allocated, the next until about 17:47, 1 job making room; starts about 17:47")
 
 
 def test_whoever_loses_least_gives_way() -> None:

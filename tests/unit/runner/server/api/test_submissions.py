@@ -270,10 +270,10 @@ def test_a_canary_waits_for_nothing_that_its_job_has_waited_for(site: Site) -> N
     ("more", "words"),
     [
         ("queue: {priority_class: best}", "4:9: queue.priority_class: there is no class best; there are"),
-        ("resources: {gpus: 1}\ndevices: {model: B200}", "4:18: devices.model: no device suits"),
-        ("resources: {gpus: 1}\ndevices: {memory: 80GiB}", "4:19: devices.memory: no device suits"),
+        ("resources: {gpus: 1}\ndevices: {model: B200}", "4:18: devices.model: no device matches"),
+        ("resources: {gpus: 1}\ndevices: {memory: 80GiB}", "4:19: devices.memory: no device matches"),
         ("resources: {gpus: 1}\ndevices: {capability: '10.0'}", "4:23: devices.capability: no device"),
-        ("resources: {gpus: 1}\ndevices: {kind: slice}", "4:17: devices.kind: no device suits"),
+        ("resources: {gpus: 1}\ndevices: {kind: slice}", "4:17: devices.kind: no device matches"),
     ],
 )
 def test_what_no_device_and_no_class_of_the_site_can_do_is_refused_with_what_there_is(
@@ -310,7 +310,10 @@ def test_a_quota_of_devices_is_a_mistake_of_the_file_and_others_are_refusals(
 def test_a_full_queue_refuses_a_matrix_as_a_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(site, monkeypatch, Quotas(user=Quota(queued=2)))
     status, _, words = error(site.submit(MATRIX))
-    assert (status, words.endswith("waiting, and has 0; these are 3; runner list --mine has them")) == (
+    assert (
+        status,
+        words.endswith("waiting, and has 0; this submission has 3; runner list --mine has them"),
+    ) == (
         403,
         True,
     )
@@ -329,7 +332,7 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
     limited(site, monkeypatch, Quotas(group=Quota(queued=1)))
     owner = site.service.submission.owner(caller)
     with pytest.raises(
-        Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; these are 3"
+        Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; this submission has 3"
     ):
         site.service.daemon.run_exclusively(
             lambda: site.service.submission._accept(caller, owner, found, submission)

@@ -46,7 +46,7 @@ def test_a_job_that_waits_says_for_what_and_when_it_starts(host: Host) -> None:
         "name": "train",
         "state": "queued",
         "outcome": None,
-        "why": "waits for 1 NVIDIA GPU: 0 free, 2 lent, the next until about 01:00; starts about 01:00",
+        "why": "waits for 1 NVIDIA GPU: 0 free, 2 allocated, the next until about 01:00; starts about 01:00",
         "starts_at": "2030-01-01T01:00:00.000Z",
         "never": False,
         "until": None,

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -165,9 +166,29 @@ def _fraction(asked: float | None, part_bytes: int | None, device: torch.device)
     return min(share, 1.0 if asked is None else asked)
 
 
+OUT_OF_MEMORY: Final = (
+    "DefaultCPUAllocator: can't allocate",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    "HIP error: out of memory",
+    "HIPBLAS_STATUS_ALLOC_FAILED",
+    "miopenStatusAllocFailed",
+)
+"""How libraries say that memory has run out, where torch's own allocator was not asked.
+
+Torch has no class for these: they are ``RuntimeError`` or ``AcceleratorError``, as every other error of a
+device, and only the text differs.
+"""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether a device, or the CPU's allocator, had no room."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate" in str(error)
+    """Return whether a device, a library on it, or the CPU's allocator had no memory left."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
 
 
 @contextmanager

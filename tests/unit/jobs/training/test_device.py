@@ -158,13 +158,21 @@ def test_a_part_is_never_more_than_the_whole(card: Card, monkeypatch: pytest.Mon
     [
         (torch.OutOfMemoryError("x"), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("HIP error: out of memory"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (ValueError("CUDA error: out of memory"), False),
         (RuntimeError("shapes cannot be multiplied"), False),
     ],
 )
-def test_only_memory_is_out_of_memory(error: RuntimeError, *, is_one: bool) -> None:
+def test_only_memory_is_out_of_memory(error: Exception, *, is_one: bool) -> None:
     assert is_out_of_memory(error) is is_one
     with (
-        pytest.raises(DeviceOutOfMemory if is_one else RuntimeError),
+        pytest.raises(DeviceOutOfMemory if is_one else type(error)),
         out_of_memory_named(Device(torch.device("cpu"), "a CPU", 1)),
     ):
         raise error

@@ -158,6 +158,26 @@ def test_the_allocator_of_the_cpu_runs_out_of_memory_too(
         make(job).update(0)
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"],
+)
+def test_memory_that_a_library_lacks_is_mended_as_well(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """cuBLAS, cuDNN and the driver allocate for themselves, beside the allocator of torch."""
+    loss_sum = CausalLanguageModel.loss_sum
+
+    def lacking(self: CausalLanguageModel, batch: Batch) -> Tensor:
+        if rows(batch) > 3:
+            raise RuntimeError(words)
+        return loss_sum(self, batch)
+
+    monkeypatch.setattr(CausalLanguageModel, "loss_sum", lacking)
+    assert job.train(workload=SIX) == ExitCode.FINISHED
+    assert effective(job).micro_batch == 3
+
+
 def test_another_error_is_not_mended(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_self: CausalLanguageModel, _batch: Batch) -> Tensor:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
     STOPPED = 75  # asked to stop, checkpoint saved (EX_TEMPFAIL)
     INVALID_SPEC = 78  # the spec is invalid or does not fit the saved state (EX_CONFIG)
     DO_NOT_RESTART = 93  # the program knows that another attempt is pointless
-    NON_FINITE = 97  # loss or gradient not finite; the weights were not updated
+    NON_FINITE = 97  # loss or gradient not finite; no checkpoint contains the update
     DEVICE_OUT_OF_MEMORY = 98  # marker written to result.json
     NO_VALID_CHECKPOINT = 99  # checkpoints exist and none is valid; never a silent fresh start
 

@@ -38,7 +38,7 @@ class Stopped(Failure):
 
 
 class NonFinite(Failure):
-    """Loss or gradient is not a number; the weights were not updated with it."""
+    """Loss or gradient is not finite; no checkpoint contains the update."""
 
     cause = Cause.NON_FINITE
     exit_code: ClassVar[int] = ExitCode.NON_FINITE

@@ -57,6 +57,10 @@ NUMERIC_SWITCHES = (
 """Switches on which the rounding of a training depends."""
 
 
+def _found_late(step: int) -> NonFinite:
+    return NonFinite(f"step {step}: loss or gradient not finite; nothing was saved or evaluated since")
+
+
 class Training:
     """The state that a step changes, and the step."""
 
@@ -79,6 +83,9 @@ class Training:
         self._watch = stopwatch(device.torch_device)
         self._began = 0.0
         self._steps_since = 0
+        self._first_bad = torch.full(
+            (1,), -1, device=device.torch_device
+        )  # the first step that is not finite
         self.feed = Feed(workload.source, switches, device, plan.steps)
         self._begin_optimizer()
         self._tell()
@@ -104,7 +111,7 @@ class Training:
         steps since the last one that was waited for took.
 
         Raises:
-            NonFinite: loss or gradient is not a number; the weights are as before.
+            NonFinite: loss or gradient is not finite, of this step or of one since the CPU last read them.
             DeviceOutOfMemory: not even one row fits.
         """
         if not self._steps_since:
@@ -117,13 +124,18 @@ class Training:
         checked = self._is_checked(step)
         loss = self._checked(found, step) if checked else None
         if not checked:
-            self._assert_finite(found, step)
+            self._note_finite(found, step)
         self._step_optimizer(step)
         self.feed.look_ahead(step + 1)
         return loss, self._took() if checked else None
 
     def evaluate(self, requests: Requests) -> Evaluation | None:
-        """Return what the held-out batches say; None if asked to stop half-way."""
+        """Return what the held-out batches say; None if asked to stop half-way.
+
+        Raises:
+            NonFinite: a loss or gradient since the CPU last read them was not finite.
+        """
+        self._read_noted()
         sums: dict[str, Tensor] = {}
         self.workload.model.eval()
         try:
@@ -248,20 +260,34 @@ class Training:
 
     def _checked(self, found: Tensor, step: int) -> float:
         """Wait for loss and norm, and return the loss."""
-        loss, norm = found.tolist()
+        loss, norm, noted = torch.cat([found.double(), self._first_bad.double()]).tolist()
+        if noted >= 0:
+            raise _found_late(int(noted))
         may_skip = self._scaler.is_enabled() and math.isfinite(loss)
         self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
         if math.isfinite(loss) and (math.isfinite(norm) or (may_skip and self._skipped <= MAX_SKIPPED)):
             return float(loss)
         raise NonFinite(f"step {step}: loss {loss:g}, gradient norm {norm:g}; the weights were not updated")
 
-    def _assert_finite(self, found: Tensor, step: int) -> None:
-        """Make the device refuse to go on with what is not finite, without waiting for it."""
+    def _note_finite(self, found: Tensor, step: int) -> None:
+        """Note on the device whether loss and norm are finite, without waiting for it.
+
+        An assertion on the device would end its context: every later call fails, with an error that
+        does not name the cause.
+        """
         watched = found[:1] if self._scaler.is_enabled() else found
-        try:
-            torch._assert_async(torch.isfinite(watched).all())  # noqa: SLF001 - there is no public name
-        except RuntimeError as error:
-            raise NonFinite(f"step {step}: not finite; the weights were not updated") from error
+        is_first = (self._first_bad < 0) & ~torch.isfinite(watched).all()
+        self._first_bad = torch.where(is_first, step, self._first_bad)
+
+    def _read_noted(self) -> None:
+        """Wait for the device if steps were taken since the CPU last read loss and norm.
+
+        Raises:
+            NonFinite: one of these steps was not finite.
+        """
+        noted = int(self._first_bad.item()) if self._steps_since else -1
+        if noted >= 0:
+            raise _found_late(noted)
 
     def _step_optimizer(self, step: int) -> None:
         with self._watch.within("optimizer"):
@@ -283,7 +309,12 @@ class Training:
     # --- The state between two steps
 
     def state(self, step: int) -> Plain:
-        """Return everything that a resume needs, not copied."""
+        """Return everything that a resume needs, not copied.
+
+        Raises:
+            NonFinite: a loss or gradient since the CPU last read them was not finite; it is not to be saved.
+        """
+        self._read_noted()
         scaler = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
         return {
             "step": step,

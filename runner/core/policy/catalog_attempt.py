@@ -93,7 +93,7 @@ EXIT_FACTS: Final = (
         "nan",
         FactKind.TRUTH,
         _EXIT,
-        "loss or gradient was not finite; weights were not updated",
+        "loss or gradient was not finite; no checkpoint contains the update",
         "exit 97 or cause non_finite in result.json",
         hint=True,
     ),

@@ -11,6 +11,7 @@ from jobs.checkpoint.state import clone, digest
 from jobs.contract import ExitCode
 from jobs.training.batches import Batch
 from jobs.training.failures import NonFinite
+from jobs.training.signals import Requests
 from jobs.training.step import MAX_SKIPPED, Training
 from jobs.workloads.causal_lm import CausalLanguageModel
 from tests.unit.jobs.conftest import JobDir
@@ -48,19 +49,68 @@ def weights(training: Training) -> str:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("every", [1, 5])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_stops_before_the_update(
-    job: JobDir, factor: list[float], value: float, every: int, precision: str
+    job: JobDir, factor: list[float], value: float, precision: str
 ) -> None:
-    profile = {"host_checks_every": every, "precision": precision}
-    training = make(job, profile=profile, workload={"log_every": 100})
+    training = make(job, profile={"precision": precision}, workload={"log_every": 100})
     training.update(0)
     before = weights(training)
     factor[0] = value
     with pytest.raises(NonFinite, match=r"step 1: .*the weights were not updated"):
         training.update(1)
     assert weights(training) == before
+
+
+SELDOM = {"host_checks_every": 5}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_between_two_looks_of_the_cpu_the_device_notes_the_first_step_that_is_not_finite(
+    job: JobDir, factor: list[float], value: float, precision: str
+) -> None:
+    training = make(job, profile={**SELDOM, "precision": precision}, workload={"log_every": 100})
+    training.update(0)
+    factor[0] = value
+    assert training.update(1) == (None, None)
+    factor[0] = 1.0
+    training.update(2)
+    training.update(3)
+    with pytest.raises(NonFinite, match="step 1: loss or gradient not finite"):
+        training.update(4)
+
+
+def test_what_the_device_has_noted_is_neither_saved_nor_evaluated(job: JobDir, factor: list[float]) -> None:
+    training = make(job, profile=SELDOM, workload={"log_every": 100})
+    training.update(0)
+    training.state(1)
+    factor[0] = math.nan
+    training.update(1)
+    with pytest.raises(NonFinite, match="step 1: "):
+        training.state(2)
+    with pytest.raises(NonFinite, match="step 1: "):
+        training.evaluate(Requests())
+
+
+@pytest.mark.parametrize("save", [{"every_steps": 2}, {"every_steps": 100}], ids=str)
+def test_no_checkpoint_is_saved_after_a_step_that_is_not_finite(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch, save: dict[str, int]
+) -> None:
+    """A save between two looks of the CPU waits for the device first."""
+    update = Training.update
+
+    def poisoned(self: Training, step: int) -> object:
+        if step == 3:
+            with torch.no_grad():
+                next(iter(self.workload.model.parameters())).fill_(math.nan)
+        return update(self, step)
+
+    monkeypatch.setattr(Training, "update", poisoned)
+    code = job.train(profile={**SELDOM, "dry_run": False}, checkpoint=save, workload={"log_every": 100})
+    assert code == ExitCode.NON_FINITE
+    assert job.names() <= {"step-00000002"}
+    assert job.result().message.startswith("step 3: ")
 
 
 @pytest.mark.parametrize("profile", [{}, {"host_checks_every": 5}, {"anomaly_detection": True}], ids=str)

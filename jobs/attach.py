@@ -11,6 +11,8 @@
 One file, standard library only, Python 3.8 or newer: import it as ``jobs.attach`` in the
 job's image, or copy it beside your script.  Started by the runner it keeps the contract
 (``docs/reference/contract.md``); started by hand it saves below ``./checkpoints`` and reports nothing.
+Importing it under the runner seeds ``random``, numpy and torch, also those that are imported later: a model
+that is built before ``attach`` begins with the same weights in every attempt.
 Saving is synchronous.  Of several processes (``RANK``) only the first writes.
 """
 
@@ -21,6 +23,8 @@ import errno
 import fcntl
 import functools
 import hashlib
+import importlib.abc
+import importlib.util
 import json
 import math
 import os
@@ -96,7 +100,16 @@ def attach(save: Act | None = None, load: Act | None = None, **local: Any) -> At
     ``save`` and ``load`` are given a directory: one writes plain files into it, the other reads them.
     """
     by_hand = Told(**{"checkpoint_dir": Path("checkpoints"), "save_every_s": 600.0, **local})
-    return Attempt(told(os.environ, by_hand), save, load)
+    said = told(os.environ, by_hand)
+    earlier = _ATTEMPTS.get(said.checkpoint_dir)
+    if earlier is not None:
+        earlier.leave(
+            INVALID_SPEC,
+            f"attach() was called twice for {said.checkpoint_dir}: the second training would resume from the"
+            " checkpoints of the first; make them one training, or two jobs of which one waits (queue.after)",
+        )
+    _ATTEMPTS[said.checkpoint_dir] = Attempt(said, save, load)
+    return _ATTEMPTS[said.checkpoint_dir]
 
 
 def derive(seed: int, *purpose: str | int) -> int:
@@ -187,13 +200,9 @@ class Attempt:
         """Make every generator's draws a function of seed and step, whatever happened before."""
         key = derive(self.told.seed, step, *purpose)
         random.seed(key)
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if numpy is not None:
-            numpy.random.seed(key % 2**32)
-        if torch is not None:
-            torch.default_generator.manual_seed(key)
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
-                torch.cuda.manual_seed_all(key)
+        for name, seed in SEEDED.items():
+            if name in sys.modules:
+                seed(sys.modules[name], key)
 
     def restore(self, load: Act | None = None) -> int:
         """Load the newest valid checkpoint and return its step, 0 if there has never been one.
@@ -274,6 +283,57 @@ class Attempt:
             raise KeyboardInterrupt
         else:
             self.stopping = True
+
+
+def _seed_numpy(numpy: Any, key: int) -> None:  # noqa: ANN401  (a module that need not be there)
+    numpy.random.seed(key % 2**32)
+
+
+def _seed_torch(torch: Any, key: int) -> None:  # noqa: ANN401
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(key)
+
+
+SEEDED: dict[str, Callable[[Any, int], None]] = {"numpy": _seed_numpy, "torch": _seed_torch}
+
+
+class _SeedOnImport(importlib.abc.MetaPathFinder):
+    """Seeds a library as soon as it is imported, for a script that imports it after this module."""
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ANN401, ARG002
+        """Return the spec that others find, with a loader that seeds the library after loading it."""
+        if name not in SEEDED or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_seed(module: Any) -> None:  # noqa: ANN401
+                load(module)
+                SEEDED[name](module, self._key)
+
+            spec.loader.exec_module = load_and_seed  # type: ignore[method-assign]
+        return spec
+
+
+def seed_process(environ: Mapping[str, str]) -> None:
+    """Seed every generator from the seed of the job, before a script builds its model."""
+    if not environ.get("RUNNER_CHECKPOINT_DIR"):
+        return  # no runner: the script's own seeds
+    key = derive(int(environ.get("RUNNER_SEED") or 0), "start")
+    random.seed(key)
+    for name, seed in SEEDED.items():
+        if name in sys.modules:
+            seed(sys.modules[name], key)
+    sys.meta_path.insert(0, _SeedOnImport(key))
 
 
 class Lineage:
@@ -526,3 +586,9 @@ def _full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+_ATTEMPTS: dict[Path, Attempt] = {}
+"""The attempt of each directory of checkpoints: a second one in the same process is refused."""
+
+seed_process(os.environ)

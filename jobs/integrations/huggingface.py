@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import TrainOutput
 
 from jobs.attach import STOPPED, Attempt, attach
 
@@ -24,13 +25,17 @@ class Attached(TrainerCallback):
         self.job = job or attach()
         self._asked = False
 
-    def train(self, trainer: Trainer) -> None:
-        """Train to the end, from the newest valid checkpoint if there is one; leaves when asked to stop."""
+    def train(self, trainer: Trainer) -> TrainOutput:
+        """Train to the end, from the newest valid checkpoint if there is one, and return its output.
+
+        Leaves with the exit code of a stop when the runner asks for one.
+        """
         trainer.add_callback(self)
         with self.job:
             found: list[Path] = []
             self.job.restore(found.append)
-            trainer.train(resume_from_checkpoint=str(found[0]) if found else None)
+            output: TrainOutput = trainer.train(resume_from_checkpoint=str(found[0]) if found else None)
+        return output
 
     def on_train_begin(
         self,

@@ -57,5 +57,6 @@ def train(job: Attempt, output: Path, stop_at: int | None = None, **arguments: A
         model, transformers.TrainingArguments(**{**known, **arguments}), train_dataset=Rows()
     )
     trainer.add_callback(StopAt(job, stop_at))
-    Attached(job).train(trainer)
+    trained = Attached(job).train(trainer)
+    assert trained.metrics["train_loss"] == trained.training_loss  # as after Trainer.train
     return torch.cat([weights.detach().flatten() for weights in model.parameters()])

@@ -22,7 +22,7 @@ from runner.core.job.states import Queued
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import DeviceState
 from runner.server.api.overview import OverviewCache
-from runner.services.monitor import UtilizationMonitor
+from runner.services.monitor.monitor import UtilizationMonitor
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -20,7 +20,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
 from runner.server.api import views
 from runner.services.jobs import JobService
-from runner.services.monitor import UtilizationMonitor
+from runner.services.monitor.monitor import UtilizationMonitor
 
 Json: TypeAlias = dict[str, Any]
 

@@ -14,7 +14,7 @@ from runner.server.api.metrics import CONTENT_TYPE, MetricsCollector
 from runner.server.api.overview import DeviceFields, OverviewCache, StartEstimate
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
-from runner.services.monitor import UtilizationMonitor
+from runner.services.monitor.monitor import UtilizationMonitor
 
 if TYPE_CHECKING:
     from runner.server.api.metrics_port import MetricsPort

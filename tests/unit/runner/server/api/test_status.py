@@ -86,7 +86,7 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(place: Watched, wrong: 
 def test_the_metrics_are_a_text_that_every_line_of_is_understood(place: Watched) -> None:
     place.submit(GPU_JOB)
     place.until("running")
-    place.monitor.look()
+    place.monitor.sample()
     answer = place.scrape()
     assert answer.headers["content-type"] == CONTENT_TYPE
     found = read(answer.text)
@@ -124,19 +124,19 @@ def test_the_queue_is_told_by_class_and_by_the_age_of_its_oldest(place: Watched)
 
 
 def test_ends_and_decisions_are_counted(place: Watched) -> None:
-    place.monitor.look()
+    place.monitor.sample()
     place.submit(JOB)
     place.until("running")
     place.complete()
     place.until("finished")
-    place.monitor.look()
+    place.monitor.sample()
     found = place.metrics()
     assert found["runner_attempts_ended_total", "completed"] == 1
     assert found["runner_decisions_total", "exit", "done"] == 1
 
 
 def test_every_figure_that_is_promised_is_given(place: Watched) -> None:
-    place.monitor.look()
+    place.monitor.sample()
     place.more["GPU-a"] = {"temperature_c": 61, "power_w": 412.5}
     both = GPU_JOB.replace("gpus: 1", "gpus: 2")
     place.submit(both)
@@ -148,7 +148,7 @@ def test_every_figure_that_is_promised_is_given(place: Watched) -> None:
     place.until("running", "2")
     place.submit(both)
     place.until("queued", "3")
-    place.monitor.look()
+    place.monitor.sample()
     assert {name for name, *_ in place.metrics()} == {each.name for each in METRICS}
 
 

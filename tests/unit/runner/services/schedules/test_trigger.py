@@ -364,7 +364,7 @@ def test_a_schedule_that_never_comes_is_refused_with_its_place(
 
 
 def test_a_schedule_of_a_matrix_is_refused(site: Clockwork) -> None:
-    with pytest.raises(FileError, match="matrix: "):
+    with pytest.raises(FileError, match="schedule: cannot be combined with a matrix"):
         site.make(HOURLY, more="matrix: {values: {seed: [1, 2]}}\n")
 
 

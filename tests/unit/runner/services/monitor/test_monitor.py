@@ -15,7 +15,9 @@ from runner.base.errors import Unavailable
 from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.store import DecisionRow
 from runner.files.settings.model import Alarm, Settings
-from runner.services.monitor import ALARM, OTHER_RULE, UtilizationMonitor
+from runner.services.monitor.alarms import ALARM
+from runner.services.monitor.counts import OTHER_RULE
+from runner.services.monitor.monitor import UtilizationMonitor
 from tests.fakes.daemon.clock import FakeClock
 from tests.unit.runner.server.api.test_jobs import JOB
 from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
@@ -31,7 +33,7 @@ class Looked(Place):
             self.service, clock=self.time, settings=Settings(alarm=Alarm(window_s=60, profiles={"quiet": 5}))
         )
         self.monitor = UtilizationMonitor(self.service)
-        self.monitor.look()
+        self.monitor.sample()
 
     def looks(self, times: int = 14, **said: Any) -> None:  # noqa: ANN401
         """Look every five seconds; a minute and more by default."""
@@ -39,7 +41,7 @@ class Looked(Place):
             self.time.forward(5)
             if said:
                 self.reports(**said)
-            self.monitor.look()
+            self.monitor.sample()
 
     def alarms(self) -> list[str]:
         return list(self.service.store.noted("1", ALARM))
@@ -129,7 +131,8 @@ def test_a_profile_may_have_a_limit_of_its_own(place: Looked) -> None:
     settings = place.service.settings.model_copy(
         update={"alarm": Alarm(window_s=60, below_percent=70, profiles={"cpu": 10, "baseline": 10})}
     )
-    place.service = place.monitor.service = replace(place.service, settings=settings)
+    place.service = replace(place.service, settings=settings)
+    place.monitor = UtilizationMonitor(place.service)
     place.submit(JOB + "profile: cpu\n")
     place.until("running")
     place.looks(data_wait=0.5)
@@ -138,7 +141,8 @@ def test_a_profile_may_have_a_limit_of_its_own(place: Looked) -> None:
 
 def test_a_silent_job_is_another_matter(place: Looked) -> None:
     settings = Settings(alarm=Alarm(window_s=120))
-    place.service = place.monitor.service = replace(place.service, settings=settings)
+    place.service = replace(place.service, settings=settings)
+    place.monitor = UtilizationMonitor(place.service)
     place.submit(GPU_JOB)
     place.until("running")
     place.looks(1, data_wait=0.83)
@@ -156,7 +160,8 @@ def test_of_a_program_of_its_owners_own_the_setup_is_not_known(place: Looked) ->
 
 def test_no_limit_at_all_never_alarms(place: Looked) -> None:
     settings = Settings(alarm=Alarm(window_s=60, below_percent=0))
-    place.service = place.monitor.service = replace(place.service, settings=settings)
+    place.service = replace(place.service, settings=settings)
+    place.monitor = UtilizationMonitor(place.service)
     place.submit(GPU_JOB)
     place.until("running")
     place.looks(data_wait=1.0)
@@ -218,7 +223,7 @@ def test_ends_and_decisions_are_counted_from_the_start_of_the_daemon(place: Look
     assert dict(place.monitor.counts.decisions) == {("exit", "done"): 1}
     assert not UtilizationMonitor(place.service).counts.ended
     later = UtilizationMonitor(place.service)
-    later.look()
+    later.sample()
     assert not later.counts.ended  # what was before is not its own
 
 
@@ -249,6 +254,6 @@ def test_a_loop_that_does_not_answer_is_a_figure_and_no_mistake(
         late.set_exception(TimeoutError())
         return late
 
-    monkeypatch.setattr(type(place.service.daemon.exclusive), "asked", stuck)
+    monkeypatch.setattr(type(place.service.daemon.exclusive), "submit", stuck)
     place.looks(1)
     assert place.monitor.lags[-1] == 30

@@ -223,7 +223,7 @@ def test_a_lost_device_that_is_resumed_too_early_is_quarantined_again(site: Site
     site.look()
     assert site.inventory.resume("GPU-1", "ann").standing.state is DeviceState.QUARANTINED
     site.tick()
-    assert [row["by"] for row in site.store.rows("device_words")] == ["runner"]
+    assert [row["by"] for row in site.store.rows("device_marks")] == ["runner"]
 
 
 def test_a_drained_device_keeps_its_job_and_is_not_lent_afterwards(site: Site) -> None:
@@ -399,10 +399,10 @@ def test_what_cannot_be_written_is_written_later(site: Site, monkeypatch: pytest
 
     monkeypatch.setattr(SqliteDeviceMarks, "say", lambda _, uuid, word: full(uuid, word))
     site.tick()
-    assert site.store.rows("device_words") == []
+    assert site.store.rows("device_marks") == []
     monkeypatch.undo()
     site.tick()
-    [row] = site.store.rows("device_words")
+    [row] = site.store.rows("device_marks")
     assert (row["uuid"], row["state"], row["reason"]) == ("GPU-ab", "quarantined", "it no longer answers")
 
 

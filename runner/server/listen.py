@@ -1,0 +1,127 @@
+"""The socket of the daemon and the HTTP server on it: how they begin, and how they end in order.
+
+Signals only mark that the daemon is asked to stop; nothing is done inside of a handler.  What is answered on
+the socket is in ``runner.server.api``.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from runner.base.errors import Unavailable
+from runner.client.autostart import SYSTEM_SOCKET
+from runner.server.api.peer import PeerProtocol
+
+MAX_SOCKET_PATH: Final = 107
+"""Bytes of a Unix socket's address, by the kernel."""
+
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted: many clients may wait for a daemon that starts."""
+
+GRACE_S: Final = 2.0
+"""For answers that are under way when the daemon stops."""
+
+
+class Server(uvicorn.Server):
+    """An HTTP server that announces its shutdown, so that no client keeps it waiting.
+
+    A client without an answer after ``GRACE_S`` is cut off, as by a daemon that died, and asks again.  The
+    base class would answer that the server has failed, which ends a command.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, stopping: Callable[[], None], asked_to_stop: Callable[[], bool]
+    ) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+        self._asked_to_stop = asked_to_stop
+
+    async def main_loop(self) -> None:
+        """Serve, unless the daemon was asked to stop before the server could hear it."""
+        if not self._asked_to_stop():
+            await super().main_loop()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping()
+        asyncio.get_running_loop().call_later(GRACE_S, self._cut_off)
+        await super().shutdown(sockets)
+
+    def _cut_off(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def server_of(app: FastAPI, stopping: Callable[[], None], asked_to_stop: Callable[[], bool]) -> Server:
+    """Return the HTTP server of an application, not started yet."""
+    config = uvicorn.Config(
+        app,
+        http=PeerProtocol,
+        loop="uvloop",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=round(GRACE_S) + 1,
+    )
+    return Server(config, stopping, asked_to_stop)
+
+
+def catch_stop_signals() -> Callable[[], bool]:
+    """Return whether SIGTERM or SIGINT has arrived since this call, as a function.
+
+    It counts while the daemon starts; the server has its own handlers, and raises its signals again here.
+    """
+    arrived: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: arrived.append(number))
+    return lambda: bool(arrived)
+
+
+def ask_to_stop() -> None:
+    """Ask this daemon to stop, as a signal from outside would."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def listening(path: Path, *, system_wide: bool) -> Iterator[socket.socket]:
+    """Listen on a socket, for all users or for this one; a stale one is replaced.
+
+    The caller holds the lock of the state directory, so no other daemon listens there.
+
+    Raises:
+        Unavailable: the socket cannot be made.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        _bind(listener, path)
+        path.chmod(0o666 if system_wide else 0o600)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(f"{path}: cannot listen: {error.strerror or error}") from error
+    with listener:
+        try:
+            yield listener
+        finally:
+            if str(path) != SYSTEM_SOCKET:  # its presence says that there is a daemon of all users
+                path.unlink(missing_ok=True)
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        listener.bind(str(path))
+        return
+    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{descriptor}/{path.name}")
+    finally:
+        os.close(descriptor)

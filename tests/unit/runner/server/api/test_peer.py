@@ -1,0 +1,87 @@
+"""What the HTTP protocol refuses before a request reaches the application."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+
+from runner.server.api import peer
+from runner.server.api.peer import PeerProtocol
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def told(request: bytes) -> tuple[bytes, int]:
+    """Return what a server answers to the beginning of a request, and how many its application was given."""
+    calls: list[object] = []
+
+    async def called(_scope: object, receive: Receive, send: Send) -> None:
+        calls.append(1)
+        while (await receive()).get("more_body"):
+            continue
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def asked() -> bytes:
+        ours, theirs = socket.socketpair()
+        config = uvicorn.Config(called, http=PeerProtocol, lifespan="off", log_config=None)
+        config.load()
+        state = uvicorn.server.ServerState()
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: PeerProtocol(config, state, {}), theirs)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        writer.write(request)
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return answer
+
+    return asyncio.run(asked()), len(calls)
+
+
+CLOSING = b"GET / HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n"
+
+
+def test_a_request_that_sends_headers_without_end_is_refused() -> None:
+    answer, calls = told(CLOSING + b"X-Filler: 1234567\r\n" * 4096)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"The head of a request has 65536 bytes at most.")
+    assert calls == 0
+
+
+def test_a_request_of_many_headers_and_a_large_body_is_none_of_those() -> None:
+    many = b"X-Filler: 1234567\r\n" * 3000
+    answer, calls = told(CLOSING + many + b"Content-Length: 200000\r\n\r\n" + bytes(200_000))
+    assert (answer[:13], calls) == (b"HTTP/1.1 204 ", 1)
+
+
+def test_a_head_that_comes_in_one_piece_is_no_larger() -> None:
+    answer, calls = told(CLOSING + b"X-Filler: " + b"1" * 70_000 + b"\r\n\r\n")
+    assert answer.endswith(b"The head of a request has 65536 bytes at most.")
+    assert calls == 0
+
+
+def test_who_begins_a_request_and_does_not_go_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "HEAD_S", 0.01)
+    assert told(b"GET /v1") == (b"", 0)
+    assert told(b"") == (b"", 0)
+
+
+def test_who_has_too_many_connections_is_turned_away_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "MAX_CONNECTIONS", 0)
+    answer, calls = told(b"")
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(f"uid {os.getuid()} has 0 connections already; end some".encode())
+    assert calls == 0
+    monkeypatch.setattr(peer, "MAX_CONNECTIONS", 1)
+    assert told(CLOSING + b"\r\n")[1] == 1
+    assert told(CLOSING + b"\r\n")[1] == 1  # those that have ended do not count
+
+
+def test_what_is_no_request_is_refused() -> None:
+    answer, calls = told(b"runner list\r\n\r\n")
+    assert (answer[:13], calls) == (b"HTTP/1.1 400 ", 0)

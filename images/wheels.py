@@ -66,7 +66,7 @@ def download_arguments(requirements: Path, wheels: Path, base: Base, settings: I
     chosen = [f"--platform={platform}" for platform in platforms(base)]
     trust = [] if settings.ca_file is None else [f"--cert={settings.ca_file}"]
     return [
-        *[sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"],
+        *[sys.executable, "-I", "-m", "pip", "download", "--disable-pip-version-check", "--no-input"],
         *[
             "--progress-bar=off",
             "--only-binary=:all:",

@@ -25,9 +25,23 @@ def test_every_platform_that_the_base_can_load_is_asked_for() -> None:
 def test_pip_is_this_pythons_and_may_not_execute_a_package(tmp_path: Path) -> None:
     settings = ImageSettings(cache_dir=tmp_path, ca_file=Path("/ca.pem"), pip_options=("--pre",))
     argv = wheels.download_arguments(tmp_path / "lock", tmp_path / "out", BASE, settings)
-    assert argv[:4] == [sys.executable, "-m", "pip", "download"]
+    assert argv[:5] == [sys.executable, "-I", "-m", "pip", "download"]
     assert {"--only-binary=:all:", "--python-version=3.11", "--cert=/ca.pem"} <= set(argv)
     assert argv[-1] == "--pre"
+
+
+def test_a_file_in_the_working_directory_is_not_run_in_place_of_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root builds images in a directory that somebody else may write to."""
+    for name in ("pip.py", "sitecustomize.py", "usercustomize.py"):
+        (tmp_path / name).write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    settings = ImageSettings(cache_dir=tmp_path / "cache", pip_options=NO_INDEX)
+    with BuildLog(tmp_path / "log.txt") as log:
+        wheels.wheelhouse(b"# nothing\n", BASE, settings, log)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_empty_lock_needs_no_index_and_is_fetched_once(tmp_path: Path) -> None:

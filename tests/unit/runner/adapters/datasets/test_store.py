@@ -61,7 +61,7 @@ def test_pip_is_asked_for_one_pinned_wheel_and_nothing_it_would_execute(
     prepare(state, stocks, Download(index.fetch.python, ca_file=tmp_path / "ca.pem"))
     (line,) = index.asked()
     assert line.endswith(" skfolio==1.12.2")
-    assert line.startswith("-m pip download ")
+    assert line.startswith("-I -m pip download ")
     assert {"--no-deps", "--only-binary=:all:", f"--cert={tmp_path / 'ca.pem'}"} <= set(line.split())
 
 

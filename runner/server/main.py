@@ -240,7 +240,7 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
     inventory = Inventory(
         watch, DeviceProcesses(executor.observe), SqliteDeviceMarks(store, boot_id()), clock, rules
     )
-    watch.looked = inventory.thread.wake
+    watch.after_poll = inventory.thread.wake
     inventory.take_in()
     inventory.thread.start()
     return inventory

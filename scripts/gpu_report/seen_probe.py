@@ -15,10 +15,10 @@ def main() -> None:
     """Print one line of JSON."""
     devices = NvidiaProbe().devices()
     probe, took = NvidiaHealth(), []
-    health = probe.look(devices)
+    health = probe.read(devices)
     for _ in range(POLLS):
         began = time.perf_counter()
-        health = probe.look(devices)
+        health = probe.read(devices)
         took.append((time.perf_counter() - began) * 1000)
     summary = {
         "devices": [asdict(device) for device in devices],

@@ -22,7 +22,7 @@ import dataclasses, json, sys
 from runner.adapters.gpu.nvidia import NvidiaHealth
 from runner.core.ports.devices import Device
 devices = tuple(Device(uuid, "nvidia", "L4") for uuid in sys.argv[1:])
-print(json.dumps({uuid: dataclasses.asdict(h) for uuid, h in NvidiaHealth().look(devices).items()}))
+print(json.dumps({uuid: dataclasses.asdict(h) for uuid, h in NvidiaHealth().read(devices).items()}))
 """
 
 
@@ -39,7 +39,7 @@ class Place(Protocol):
     def silence(self) -> None:
         """Take the driver away."""
 
-    def look(self) -> Mapping[str, Health]: ...
+    def read(self) -> Mapping[str, Health]: ...
 
 
 @dataclass
@@ -61,8 +61,8 @@ class FakePlace:
     def silence(self) -> None:
         self.probe.healths.clear()
 
-    def look(self) -> Mapping[str, Health]:
-        return self.probe.look(tuple(Device(name, "fake", "x") for name in "ab"))
+    def read(self) -> Mapping[str, Health]:
+        return self.probe.read(tuple(Device(name, "fake", "x") for name in "ab"))
 
 
 @dataclass
@@ -88,7 +88,7 @@ class NvmlPlace:
     def silence(self) -> None:
         self.lines.clear()
 
-    def look(self) -> Mapping[str, Health]:
+    def read(self) -> Mapping[str, Health]:
         if self.lines:
             lines = sorted("".join(self.lines.values()).splitlines(keepends=True), key=_last)
             self.said.write_text("".join(lines))
@@ -135,9 +135,9 @@ class SysfsPlace:
     def silence(self) -> None:
         shutil.rmtree(self.root / "class")
 
-    def look(self) -> Mapping[str, Health]:
+    def read(self) -> Mapping[str, Health]:
         devices = [Device(name, "amd", "x", render_node=Path(f"/dev/dri/{name}")) for name in "ab"]
-        return AmdHealth(self.root).look(tuple(devices))
+        return AmdHealth(self.root).read(tuple(devices))
 
     def _node(self, name: str) -> Path:
         return self.root / "class/drm" / name
@@ -165,7 +165,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 def test_a_device_that_answers_is_not_lost_and_says_how_busy_and_how_full_it_is(place: Place) -> None:
     place.be("a", util=37, used=0.25)
     place.be("b", util=0, used=1.0)
-    found = place.look()
+    found = place.read()
     assert [(found[n].lost, found[n].util, found[n].memory) for n in "ab"] == [
         (False, 37, 0.25),
         (False, 0, 1.0),
@@ -175,7 +175,7 @@ def test_a_device_that_answers_is_not_lost_and_says_how_busy_and_how_full_it_is(
 def test_what_a_device_does_not_say_is_unknown_and_costs_nothing_else(place: Place) -> None:
     place.be("a", used=0.5)
     place.be("b", util=5)
-    found = place.look()
+    found = place.read()
     assert (found["a"].lost, found["a"].util, found["a"].memory) == (False, None, 0.5)
     assert (found["b"].lost, found["b"].util, found["b"].memory) == (False, 5, None)
 
@@ -184,7 +184,7 @@ def test_a_device_that_has_gone_is_lost_and_the_other_one_is_not(place: Place) -
     place.be("a", util=1, used=0.1)
     place.be("b", util=1, used=0.1)
     place.lose("b")
-    found = place.look()
+    found = place.read()
     assert (found["a"].lost, found["b"].lost) == (False, True)
 
 
@@ -192,17 +192,17 @@ def test_who_is_on_a_device_is_told_with_how_much_of_its_memory(place: Place) ->
     place.be("a", used=0.5)
     place.be("b", used=0.5)
     place.use("b", 4121, 300)
-    found = place.look()
+    found = place.read()
     assert found["b"].processes == (DeviceProcess(4121, 300),)
     assert not found["a"].processes
 
 
 def test_how_full_a_device_is_is_known_in_bytes_too(place: Place) -> None:
     place.be("a", used=0.25)
-    assert place.look()["a"].used_bytes == 250
+    assert place.read()["a"].used_bytes == 250
 
 
 def test_nothing_is_known_where_the_driver_itself_has_gone(place: Place) -> None:
     place.be("a", util=1, used=0.1)
     place.silence()
-    assert all(health == Health() for health in place.look().values())
+    assert all(health == Health() for health in place.read().values())

@@ -45,7 +45,7 @@ def test_the_adapter_reports_the_device_that_torch_uses() -> None:
     names = {device.name for device in devices}
     assert properties.name in names
     assert (properties.major, properties.minor) in {device.capability for device in devices}
-    health = NvidiaHealth().look(devices)
+    health = NvidiaHealth().read(devices)
     assert all(each.used_bytes is not None for each in health.values())
 
 

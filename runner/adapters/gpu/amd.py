@@ -1,8 +1,8 @@
-"""AMD devices through sysfs, what there is and how it is: no library is needed, and none can be missing.
+"""Enumerates AMD devices and reads their health through sysfs, without a library.
 
-A device is a DRM render node whose driver is ``amdgpu`` and that the compute driver (KFD)
-knows too; the node is what a container is given.  Files differ between generations, so each
-may be absent and costs only its own field.
+A device is a DRM render node of the driver ``amdgpu`` that the compute driver (KFD) also has; a container
+gets the node.  The files differ between generations.  Each may be missing, and then only its own field is
+unknown.
 """
 
 import re
@@ -20,7 +20,7 @@ from runner.core.ports.devices import Device, DeviceProcess, Health
 VENDOR: Final = "0x1002"
 KFD: Final = "class/kfd/kfd"
 XGMI: Final = "11"
-"""What KFD calls that kind of link (HSA_IOLINK_TYPE); PCIe is 2."""
+"""The type of an xGMI link in KFD (HSA_IOLINK_TYPE); that of PCIe is 2."""
 
 _NODE: Final = re.compile(r"renderD\d+")
 
@@ -35,7 +35,7 @@ class AmdProbe:
     dev_root: Path = Path("/dev")
 
     def devices(self) -> tuple[Device, ...]:
-        """Return every AMD GPU that can compute; none where there is no driver."""
+        """Return every AMD GPU that can compute; none if there is no driver."""
         try:
             nodes = sorted(
                 (path for path in (self.sys_root / "class/drm").iterdir() if _NODE.fullmatch(path.name)),
@@ -44,12 +44,12 @@ class AmdProbe:
         except OSError:
             return ()
         compute = {each["drm_render_minor"]: each for each in _compute_nodes(self.sys_root)}
-        joined = _joined(self.sys_root, compute.values())
-        found = [device for path in nodes for device in self._device(path, compute, joined)]
+        groups = _xgmi_groups(self.sys_root, compute.values())
+        found = [device for path in nodes for device in self._device(path, compute, groups)]
         return tuple(replace(device, label=f"GPU-{index}") for index, device in enumerate(found))
 
     def _device(
-        self, path: Path, nodes: Mapping[str, dict[str, str]], joined: Mapping[str, str]
+        self, path: Path, nodes: Mapping[str, dict[str, str]], groups: Mapping[str, str]
     ) -> Iterator[Device]:
         about = path / "device"
         if _read(about / "vendor") != VENDOR:
@@ -62,36 +62,36 @@ class AmdProbe:
         uuid = _read(about / "unique_id") or (f"{serial:016x}" if serial else None)
         numa = _number(about / "numa_node")
         yield Device(
-            # The name that ROCm gives it; boards without a serial number are named by their bus address.
+            # The UUID of ROCm; boards without a serial number are identified by their PCI address.
             uuid=f"GPU-{uuid}" if uuid else f"PCI-{about.resolve().name}",
             vendor="amd",
             name=_read(about / "product_name") or _name(compute),
             memory_bytes=_memory(about),
             render_node=self.dev_root / "dri" / path.name,
-            link_group=joined.get(compute["node"]),
+            link_group=groups.get(compute["node"]),
             numa=None if numa is None else max(numa, 0),
-            unified=_kind(about) == "gtt",
+            unified=_memory_kind(about) == "gtt",
         )
 
 
 def _compute_nodes(sys_root: Path) -> Iterator[dict[str, str]]:
-    """Yield the properties of every KFD node that is a GPU, with the number of the node."""
+    """Yield the properties of each KFD node that is a GPU, with its number."""
     for path in sorted((sys_root / KFD / "topology/nodes").glob("*/properties")):
         properties = _properties(path)
         if properties.get("drm_render_minor", "0") != "0":
             yield {**properties, "node": path.parent.name}
 
 
-def _joined(sys_root: Path, compute: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Return the island of each KFD node that xGMI joins to another GPU."""
-    there = [each["node"] for each in compute]
+def _xgmi_groups(sys_root: Path, compute: Iterable[dict[str, str]]) -> dict[str, str]:
+    """Return the link group of each KFD node that xGMI connects to another GPU."""
+    nodes = [each["node"] for each in compute]
     links = [
         (link.get("node_from", ""), link.get("node_to", ""))
-        for node in there
+        for node in nodes
         for path in (sys_root / KFD / "topology/nodes" / node / "io_links").glob("*/properties")
         if (link := _properties(path)).get("type") == XGMI
     ]
-    return link_groups("xgmi", there, [(near, far) for near, far in links if near in there and far in there])
+    return link_groups("xgmi", nodes, [(near, far) for near, far in links if near in nodes and far in nodes])
 
 
 def _properties(path: Path) -> dict[str, str]:
@@ -103,36 +103,36 @@ def _properties(path: Path) -> dict[str, str]:
 class AmdHealth:
     """Satisfies ``runner.core.ports.devices.DeviceHealth``.
 
-    A device that has left the bus has no directory any more.  The driver resets a device by itself and
-    does not say that one is needed, so there is no recovery action.
+    A device that has left the bus has no directory any more.  There is no recovery action: the driver resets
+    devices by itself, and does not report that a reset is needed.
     """
 
     sys_root: Path = Path("/sys")
-    _counters: dict[str, Counters | None] = field(default_factory=dict)  # by UUID, of the look before
+    _counters: dict[str, Counters | None] = field(default_factory=dict)  # of the previous reading, by UUID
 
-    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
-        """Return how each device is that has a render node; nothing where there is no driver."""
+    def read(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return the health of each device with a render node; nothing if there is no driver."""
         nodes = self.sys_root / "class/drm"
         if not nodes.is_dir():
             return {}
-        users = _users(self.sys_root)
+        by_gpu = _processes(self.sys_root)
         compute = {each["drm_render_minor"]: each for each in _compute_nodes(self.sys_root)}
         found = {}
         for device in devices:
             if device.render_node is not None:
                 minor = device.render_node.name.removeprefix("renderD")
                 gpu_id = _gpu_id(self.sys_root, compute.get(minor))
-                processes = None if users is None or gpu_id is None else tuple(users.get(gpu_id, ()))
+                processes = None if by_gpu is None or gpu_id is None else tuple(by_gpu.get(gpu_id, ()))
                 node = nodes / device.render_node.name
-                held = self._throttled(device.uuid, node)
-                found[device.uuid] = replace(_health(node, processes), throttled=held)
+                throttled = self._throttled(device.uuid, node)
+                found[device.uuid] = replace(_health(node, processes), throttled=throttled)
         return found
 
     def _throttled(self, uuid: str, node: Path) -> tuple[str, ...] | None:
-        """Return what holds the clocks of a device down, None if its driver does not say."""
+        """Return why the clocks of a device are throttled; None if its driver does not report it."""
         try:
             raw = (node / "device/gpu_metrics").read_bytes()
-        except OSError:  # an older driver; or a device that sleeps, and is let sleep
+        except OSError:  # an older driver; or a device that is suspended, and must not be woken
             raw = b""
         found, self._counters[uuid] = throttle_reasons(raw, self._counters.get(uuid))
         return found
@@ -145,7 +145,7 @@ def _health(node: Path, processes: tuple[DeviceProcess, ...] | None) -> Health:
     if _read(about / "vendor") is None:
         return Health()
     busy, used, total = _number(about / "gpu_busy_percent"), _used_bytes(about), _memory(about)
-    used = min(used, total) if used is not None and total else used  # the two are not read at one moment
+    used = min(used, total) if used is not None and total else used  # the two are read one after the other
     power = _sensor(about, "power1_average") or _sensor(about, "power1_input")
     heat = _sensor(about, "temp1_input")
     errors = re.search(r"ue:\s*(\d+)", _read(about / "ras/umc_err_count") or "")
@@ -162,10 +162,10 @@ def _health(node: Path, processes: tuple[DeviceProcess, ...] | None) -> Health:
     )
 
 
-def _users(sys_root: Path) -> dict[str, list[DeviceProcess]] | None:
-    """Return the processes with memory or queues on each device, by KFD's number of it; None: not told.
+def _processes(sys_root: Path) -> dict[str, list[DeviceProcess]] | None:
+    """Return the processes with memory or queues on each device by its KFD id; None if they are unknown.
 
-    A process that only opened ``/dev/kfd`` is listed for every device, and uses none of them.
+    KFD lists a process that has only opened ``/dev/kfd`` for every device; it uses none of them.
     """
     try:
         processes = sorted(path for path in (sys_root / KFD / "proc").iterdir() if path.name.isdigit())
@@ -186,32 +186,32 @@ def _gpu_id(sys_root: Path, compute: dict[str, str] | None) -> str | None:
 
 
 def _sensor(about: Path, name: str) -> int | None:
-    """Return what a sensor says; its directory is numbered as the kernel found it."""
+    """Return the value of a sensor; the number of its directory differs between hosts."""
     return next((each for path in about.glob(f"hwmon/*/{name}") if (each := _number(path)) is not None), None)
 
 
 def _used_bytes(about: Path) -> int | None:
-    """Return how much of the memory for compute is in use."""
-    kind = _kind(about)
+    """Return the used bytes of the compute memory."""
+    kind = _memory_kind(about)
     return None if kind is None else _number(about / f"mem_info_{kind}_used")
 
 
 def _name(compute: dict[str, str]) -> str:
-    """Return ``AMD gfx942`` from the version 90402 that KFD gives."""
+    """Return a name such as ``AMD gfx942``, which KFD encodes as 90402."""
     version = int(compute.get("gfx_target_version", "0"))
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     return f"AMD gfx{major}{minor}{step:x}" if version else "AMD GPU"
 
 
-def _kind(about: Path) -> str | None:
-    """Return which memory is for compute: its own, or on an APU the larger share of the host's."""
+def _memory_kind(about: Path) -> str | None:
+    """Return the kind of the compute memory: its own, or on an APU the larger share of the host's memory."""
     vram, gtt = (_number(about / f"mem_info_{kind}_total") for kind in ("vram", "gtt"))
     is_apu = vram is not None and gtt is not None and vram < 2 * 1024**3 < gtt
     return "gtt" if is_apu else None if vram is None else "vram"
 
 
 def _memory(about: Path) -> int | None:
-    kind = _kind(about)
+    kind = _memory_kind(about)
     return None if kind is None else _number(about / f"mem_info_{kind}_total")
 
 

@@ -1,8 +1,9 @@
-"""What holds the clocks of an AMD device down, from the binary table ``gpu_metrics`` of its driver.
+"""Decodes why the clocks of an AMD device are throttled, from the table ``gpu_metrics`` of its driver.
 
-The table carries a version, and each has a layout of its own; drivers beside the kernel's have used a version
-for a longer one.  A table is believed where its version *and* its size are known, and of all others nothing
-is known: also of 1.4 and later, where the kernel fills in no status.  What a driver cannot tell is all ones.
+The table has a version, and each version has its own layout.  Drivers from outside of the kernel have used a
+version for a longer table, so a table is decoded only if both its version and its size are known.  For all
+others the reasons are unknown; this includes 1.4 and later, where the kernel sets no status.  A value that a
+driver does not know has all bits set.
 
 Sources: Linux, ``drivers/gpu/drm/amd/include/kgd_pp_interface.h`` (layouts), and below ``amd/pm/swsmu/inc``
 ``amdgpu_smu.h`` (bits) and ``pmfw_if/smu14_driver_if_v14_0_0.h`` (what the counters count).
@@ -13,27 +14,27 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 Counters: TypeAlias = tuple[int, ...]
-"""How long each of several limits has held clocks down; they only grow."""
+"""How long each of several limits has throttled the clocks; the values only grow."""
 
 POWER, CURRENT, HEAT, HOT, SLOW = (
     "power cap", "current limit", "heat", "heat (hardware)", "hardware slowdown",
 )  # fmt: skip
-"""The words of NVIDIA's reasons, as far as those have one."""
+"""The same names as for NVIDIA's reasons, where those have one."""
 
 STATUS_AT: Final = {(1, 3): (120, 112), (2, 2): (128, 120), (2, 3): (152, 120), (2, 4): (168, 120)}
-"""Size of a table in bytes, and where its 64 bits are that mean the same for every device, by version."""
+"""By version: the size of a table in bytes, and the offset of its 64 device-independent status bits."""
 
 BITS: Final = ((range(8), POWER), (range(16, 24), CURRENT), (range(32, 46), HEAT), (range(46, 48), HOT),
                (range(56, 58), SLOW))  # fmt: skip
-"""Which of those bits say what."""
+"""The reason of each range of status bits."""
 
 COUNTERS_AT: Final = {(3, 0): (264, 228)}
-"""Size of a table in bytes, and where its counters begin, by version."""
+"""By version: the size of a table in bytes, and the offset of its counters."""
 
 COUNTED: Final = (HOT, POWER, POWER, POWER, HEAT, HEAT, HEAT)
-"""What each counter counts: PROCHOT, SPL, fast and slow PPT, heat of cores, graphics and the rest."""
+"""The reason of each counter: PROCHOT, SPL, fast and slow PPT, heat of cores, graphics and the rest."""
 
-_HEADER: Final = struct.Struct("=HBB")  # size, version before and behind the point
+_HEADER: Final = struct.Struct("=HBB")  # size, major and minor version
 _STATUS: Final = struct.Struct("=Q")
 _COUNTERS: Final = struct.Struct(f"={len(COUNTED)}I")
 
@@ -41,9 +42,9 @@ _COUNTERS: Final = struct.Struct(f"={len(COUNTED)}I")
 def throttle_reasons(
     raw: bytes, before: Counters | None = None
 ) -> tuple[tuple[str, ...] | None, Counters | None]:
-    """Return what holds the clocks of a device down, None if nobody knows, and the counters that it has.
+    """Return the throttle reasons, None if they are unknown, and the counters of the table, if any.
 
-    ``before`` is those of the look before: a table that only counts tells nothing by itself.
+    ``before`` has the counters of the previous table: the reasons are those whose counters have grown.
     """
     if len(raw) < _HEADER.size:
         return None, None
@@ -61,20 +62,20 @@ def throttle_reasons(
 def _by_status(status: int) -> tuple[str, ...] | None:
     if status == 2**64 - 1:
         return None
-    return _once(word for bits, word in BITS if any(status >> bit & 1 for bit in bits))
+    return _unique(reason for bits, reason in BITS if any(status >> bit & 1 for bit in bits))
 
 
 def _by_counters(now: Counters, before: Counters | None) -> tuple[str, ...] | None:
     if before is None or any(new < old for new, old in zip(now, before, strict=True)):
         return None
-    return _once(_grown(now, before))
+    return _unique(_grown(now, before))
 
 
 def _grown(now: Counters, before: Counters) -> Iterator[str]:
-    for word, new, old in zip(COUNTED, now, before, strict=True):
+    for reason, new, old in zip(COUNTED, now, before, strict=True):
         if new > old:
-            yield word
+            yield reason
 
 
-def _once(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(words))
+def _unique(reasons: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(reasons))

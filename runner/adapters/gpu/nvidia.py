@@ -1,9 +1,8 @@
-"""NVIDIA devices through NVML, what there is and how it is; the only import of ``pynvml``.
+"""Enumerates NVIDIA devices and reads their health through NVML; the only import of ``pynvml``.
 
-Drivers differ in what they answer: every single call may fail, with NVML's own errors or
-because the library is older than its Python binding, and costs only its own field.  A GPU
-without a UUID cannot be named and is left out.  A GPU in MIG mode is not lendable itself;
-its instances are.
+Drivers differ in what they support.  Each call may fail, with an error of NVML or because the library is
+older than its Python binding, and then only its own field is unknown.  A GPU without a UUID is left out.  A
+GPU in MIG mode is not allocated itself; its instances are.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,28 +15,28 @@ import pynvml
 import structlog
 
 from runner.adapters.gpu.topology import link_groups
-from runner.adapters.gpu.xid import bus_address, recovery_word
+from runner.adapters.gpu.xid import bus_address, recovery_action
 from runner.core.ports.devices import Device, DeviceProcess, Health
 
 T = TypeVar("T")
 
-SILENT: Final = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
-"""What a call raises that this driver, this device or this mode does not answer."""
+UNSUPPORTED: Final = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
+"""What a call raises that this driver, device or mode does not support."""
 
-GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND})
-"""What a driver that answers says about a device that it no longer has."""
+LOST_CODES: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND})
+"""Errors of a working driver about a device that it has lost."""
 
-AWAY: Final = frozenset(
+UNLOADED_CODES: Final = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
-"""What is said where the driver itself has gone: begin anew."""
+"""Errors that mean that the driver was unloaded or replaced; NVML must be initialised again."""
 
-UNDIVIDED: Final = "it is in MIG mode and has no instances"
-"""Where it has some, those are lent in its place."""
+NO_INSTANCES: Final = "it is in MIG mode and has no instances"
+"""Why a GPU in MIG mode is unusable; its instances, if any, are allocated in its place."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,16 +48,16 @@ class NvidiaProbe:
     sys_root: Path = Path("/sys")
 
     def devices(self) -> tuple[Device, ...]:
-        """Return every GPU or MIG instance that can be named; none where there is no driver."""
+        """Return every GPU or MIG instance that has a UUID; none if there is no driver."""
         try:
             pynvml.nvmlInit()
-        except SILENT as error:
+        except UNSUPPORTED as error:
             log.debug("nvidia.none", why=str(error))
             return ()
         try:
             return tuple(self._devices())
         finally:
-            with suppress(*SILENT):
+            with suppress(*UNSUPPORTED):
                 pynvml.nvmlShutdown()
 
     def _devices(self) -> Iterator[Device]:
@@ -68,26 +67,26 @@ class NvidiaProbe:
             if handle is None:
                 log.warning("nvidia.device_lost", index=index)
             else:
-                found.append((index, handle, _bus(handle)))
-        joined = _joined([(handle, bus) for _, handle, bus in found if bus is not None])
+                found.append((index, handle, _pci_address(handle)))
+        groups = _nvlink_groups([(handle, bus) for _, handle, bus in found if bus is not None])
         for index, handle, bus in found:
             numa, label = _numa(self.sys_root, bus), f"GPU-{index}"
             if _in_mig_mode(handle):
                 yield from _instances(handle, numa, label)
             else:
-                yield from _device(handle, label=label, numa=numa, link_group=joined.get(bus or ""))
+                yield from _device(handle, label=label, numa=numa, link_group=groups.get(bus or ""))
 
 
 def _instances(handle: Any, numa: int | None, label: str) -> Iterator[Device]:  # noqa: ANN401 - a pointer
-    """Yield the instances of a GPU; they have no links, and the GPU's capability."""
+    """Yield the MIG instances of a GPU; they have its capability, and no links."""
     parent = _query(pynvml.nvmlDeviceGetUUID, handle)
     capability = _capability(handle)
     for index in range(_query(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         instance = _query(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         if instance is not None:
             for device in _device(instance, label=f"{label}:{index}", numa=numa):
-                whose = None if parent is None else _text(parent)
-                yield replace(device, kind="slice", parent=whose, capability=capability)
+                parent_uuid = None if parent is None else _text(parent)
+                yield replace(device, kind="slice", parent=parent_uuid, capability=capability)
 
 
 def _device(
@@ -119,13 +118,13 @@ def _capability(handle: Any) -> tuple[int, int] | None:  # noqa: ANN401 - an opa
     return None if answer is None else (int(answer[0]), int(answer[1]))
 
 
-def _bus(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
+def _pci_address(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
     where = _query(pynvml.nvmlDeviceGetPciInfo, handle)
     return None if where is None else bus_address(_text(where.busId))
 
 
 def _numa(sys_root: Path, bus: str | None) -> int | None:
-    """Return the memory node of a place on the bus; -1 in the file means that there is but one."""
+    """Return the NUMA node of a PCI address; -1 in the file means that the host has only one."""
     try:
         node = int((sys_root / f"bus/pci/devices/{bus}.0/numa_node").read_text())
     except (OSError, ValueError):
@@ -133,27 +132,27 @@ def _numa(sys_root: Path, bus: str | None) -> int | None:
     return max(node, 0)
 
 
-def _joined(devices: list[tuple[Any, str]]) -> dict[str, str]:
-    """Return the island of each place on the bus that NVLink joins to another GPU."""
-    there = [bus for _, bus in devices]
-    pairs = [(bus, _far_end(handle, link, there)) for handle, bus in devices for link in _links(handle)]
-    return link_groups("nvlink", there, [(near, far) for near, far in pairs if far is not None])
+def _nvlink_groups(devices: list[tuple[Any, str]]) -> dict[str, str]:
+    """Return the link group of each PCI address that NVLink connects to another GPU."""
+    addresses = [bus for _, bus in devices]
+    pairs = [(bus, _far_end(handle, link, addresses)) for handle, bus in devices for link in _links(handle)]
+    return link_groups("nvlink", addresses, [(near, far) for near, far in pairs if far is not None])
 
 
 def _links(handle: Any) -> Iterator[int]:  # noqa: ANN401 - an opaque pointer
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         state = _query(pynvml.nvmlDeviceGetNvLinkState, handle, link)
-        if state is None:  # no such link, and so none behind it
+        if state is None:  # there is no such link, and none with a higher number
             return
         if state == pynvml.NVML_FEATURE_ENABLED:
             yield link
 
 
-def _far_end(handle: Any, link: int, there: list[str]) -> str | None:  # noqa: ANN401 - an opaque pointer
-    """Return the GPU at the other end of a link, or one name for all switches: they join everything."""
+def _far_end(handle: Any, link: int, addresses: list[str]) -> str | None:  # noqa: ANN401 - an opaque pointer
+    """Return the GPU at the other end of a link, or one name for all switches, which connect all GPUs."""
     far = _query(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
     bus = None if far is None else bus_address(_text(far.busId))
-    if bus in there:
+    if bus in addresses:
         return bus
     kind = _query(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
     return "switch" if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else None
@@ -165,15 +164,15 @@ def _in_mig_mode(handle: Any) -> bool:  # noqa: ANN401 - an opaque pointer
 
 
 def _query(call: Callable[..., T], *arguments: object) -> T | None:
-    """Return the answer, or None where there is none."""
+    """Return the result of a call, or None if it is unsupported."""
     try:
         return call(*arguments)
-    except SILENT:
+    except UNSUPPORTED:
         return None
 
 
 def _text(answer: str | bytes) -> str:
-    """Return text from what some versions of the binding give as bytes."""
+    """Return text; some versions of the binding return bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
@@ -183,21 +182,21 @@ class NvidiaHealth:
 
     _ready: bool = False
     _events: "_Events | None" = None
-    _beyond: set[str] = field(default_factory=set)  # devices of which more memory is in use than there is
+    _implausible: set[str] = field(default_factory=set)  # devices whose used memory exceeds their memory
 
-    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
-        """Return how each device is; of a driver that does not answer nothing is known."""
-        if not self._begun():
+    def read(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return the health of each device; nothing if the driver does not answer."""
+        if not self._initialise():
             self._events = None
             return {}
         self._events = self._events or _Events()
-        happened = self._events.since_last()
+        codes = self._events.since_last()
         found = {device.uuid: self._health(device) for device in devices}
-        return {uuid: self._events.added(uuid, health, happened) for uuid, health in found.items()}
+        return {uuid: self._events.with_codes(uuid, health, codes) for uuid, health in found.items()}
 
-    def _begun(self) -> bool:
+    def _initialise(self) -> bool:
         if not self._ready:
-            with suppress(*SILENT):
+            with suppress(*UNSUPPORTED):
                 pynvml.nvmlInit()
                 self._ready = True
         return self._ready
@@ -205,44 +204,44 @@ class NvidiaHealth:
     def _health(self, device: Device) -> Health:
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-            divided = device.kind != "slice" and _in_mig_mode(handle)
-            examined = _examined(handle, self._memory(device.uuid, handle))
-            return replace(examined, unusable=UNDIVIDED if divided else None)
+            in_mig_mode = device.kind != "slice" and _in_mig_mode(handle)
+            health = _read_health(handle, self._memory(device.uuid, handle))
+            return replace(health, unusable=NO_INSTANCES if in_mig_mode else None)
         except pynvml.NVMLError as error:
-            if error.value in AWAY:
+            if error.value in UNLOADED_CODES:
                 self._ready = False
-            return Health(lost=True if error.value in GONE else None)
-        except SILENT:
+            return Health(lost=True if error.value in LOST_CODES else None)
+        except UNSUPPORTED:
             return Health()
 
     def _memory(self, uuid: str, handle: Any) -> tuple[int, int] | None:  # noqa: ANN401 - an opaque pointer
-        """Return how many bytes of a device are in use, and how many there are; what cannot be is noted once.
+        """Return the used and the total bytes of a device; implausible values are clamped, and logged once.
 
         Raises:
             NVMLError: the device is lost.
         """
-        answer = _present(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        answer = _query_unless_lost(pynvml.nvmlDeviceGetMemoryInfo, handle)
         if answer is None:
             return None
         used, total = int(answer.used), int(answer.total)
         if not 0 < total < used:
-            self._beyond.discard(uuid)
+            self._implausible.discard(uuid)
             return used, total
-        if uuid not in self._beyond:
+        if uuid not in self._implausible:
             log.warning("nvidia.memory_beyond", device=uuid, used_bytes=used, total_bytes=total)
-        self._beyond.add(uuid)
+        self._implausible.add(uuid)
         return total, total
 
 
 class _Events:
-    """The Xids that the driver reports as events: for daemons that may not read the kernel's log."""
+    """The Xids that the driver reports as events, for daemons that may not read the kernel log."""
 
     def __init__(self) -> None:
         self._set = _query(pynvml.nvmlEventSetCreate)
-        self._buses: dict[str, str | None] = {}  # of devices that are listened to, by UUID
+        self._buses: dict[str, str | None] = {}  # of the devices whose events are registered, by UUID
 
     def since_last(self) -> dict[str, tuple[int, ...]]:
-        """Return the codes that have been reported since the last call, by place on the bus."""
+        """Return the codes that were reported since the last call, by PCI address."""
         found: dict[str, tuple[int, ...]] = {}
         while self._set is not None and (event := _query(pynvml.nvmlEventSetWait_v2, self._set, 0)):
             where = _query(pynvml.nvmlDeviceGetPciInfo, event.device)
@@ -251,42 +250,42 @@ class _Events:
                 found[bus] = (*found.get(bus, ()), int(event.eventData))
         return found
 
-    def added(self, uuid: str, health: Health, happened: Mapping[str, tuple[int, ...]]) -> Health:
-        """Return what is known of a device with its codes; None for one that nobody has listened to yet."""
+    def with_codes(self, uuid: str, health: Health, codes: Mapping[str, tuple[int, ...]]) -> Health:
+        """Return the health of a device with its codes, which are unknown until its events are registered."""
         if uuid in self._buses:
             bus = self._buses[uuid]
-            return replace(health, xids=happened.get(bus or "", ()))
-        if health.bus is not None and self._listens(uuid):
+            return replace(health, xids=codes.get(bus or "", ()))
+        if health.bus is not None and self._register(uuid):
             self._buses[uuid] = health.bus
         return health
 
-    def _listens(self, uuid: str) -> bool:
-        """Return whether the driver will report Xids of a device from now on."""
+    def _register(self, uuid: str) -> bool:
+        """Register for the Xids of a device, and return whether the driver will report them."""
         handle = _query(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         whole = _query(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
         if self._set is None or whole is None:
             return False
         try:
             pynvml.nvmlDeviceRegisterEvents(whole, pynvml.nvmlEventTypeXidCriticalError, self._set)
-        except SILENT:
+        except UNSUPPORTED:
             return False
         return True
 
 
-def _examined(handle: Any, memory: tuple[int, int] | None) -> Health:  # noqa: ANN401 - an opaque pointer
-    """Return how a device is; ``memory`` is how much of it is in use, and how much there is.
+def _read_health(handle: Any, memory: tuple[int, int] | None) -> Health:  # noqa: ANN401 - an opaque pointer
+    """Return the health of a device; ``memory`` is its used and its total bytes.
 
     Raises:
-        NVMLError: it was lost meanwhile.
+        NVMLError: the device was lost during the call.
     """
     whole = _query(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
-    used = _present(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    where = _present(pynvml.nvmlDeviceGetPciInfo, whole)
+    used = _query_unless_lost(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    where = _query_unless_lost(pynvml.nvmlDeviceGetPciInfo, whole)
     recovery = _recovery(whole)
-    heard = any(answer is not None for answer in (memory, used, where, recovery))
+    answered = any(answer is not None for answer in (memory, used, where, recovery))
     power, errors = _query(pynvml.nvmlDeviceGetPowerUsage, whole), _uncorrectable(whole)
     return Health(
-        lost=False if heard else None,
+        lost=False if answered else None,
         recovery=recovery,
         util=None if used is None else float(used.gpu),
         memory=memory[0] / memory[1] if memory is not None and memory[1] else None,
@@ -300,15 +299,15 @@ def _examined(handle: Any, memory: tuple[int, int] | None) -> Health:  # noqa: A
     )
 
 
-COMPUTE: Final = (
+COMPUTE_PROCESSES: Final = (
     pynvml.nvmlDeviceGetComputeRunningProcesses,
     pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
 )
 
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...] | None:  # noqa: ANN401 - an opaque pointer
-    """Return who computes or draws on a device, each once; None if the driver does not say who computes."""
-    compute, shared = (_query(call, handle) for call in COMPUTE)
+    """Return the processes of a device; None if the driver does not report those that compute."""
+    compute, shared = (_query(call, handle) for call in COMPUTE_PROCESSES)
     if compute is None:
         return None
     drawing = _query(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
@@ -325,7 +324,7 @@ def _uncorrectable(handle: Any) -> int | None:  # noqa: ANN401 - an opaque point
     return _query(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
 
 
-HELD_DOWN: Final = {
+THROTTLE_REASONS: Final = {
     pynvml.nvmlClocksThrottleReasonSwPowerCap: "power cap",
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "hardware slowdown",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
@@ -335,25 +334,25 @@ HELD_DOWN: Final = {
 
 
 def _throttled(handle: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - an opaque pointer
-    """Return what holds the clocks of a device down against its will; idleness is no such thing."""
+    """Return why the clocks of a device are throttled; idle clocks are not throttled."""
     bits = _query(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-    if bits is None:  # the name that older drivers know
+    if bits is None:  # the name in older drivers
         bits = _query(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-    return None if bits is None else tuple(word for bit, word in HELD_DOWN.items() if bits & bit)
+    return None if bits is None else tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
 
 
 def _recovery(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
-    """Return what the driver wants done before the device is used again; None if it does not say."""
+    """Return the recovery action that the driver requires; None if it does not report one."""
     try:
         [answer] = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
             raise
         return "gpu_reset" if error.value == pynvml.NVML_ERROR_RESET_REQUIRED else None
-    return recovery_word(answer.value.uiVal) if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
+    return recovery_action(answer.value.uiVal) if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
 
 
-def _present(call: Callable[..., T], *arguments: object) -> T | None:
+def _query_unless_lost(call: Callable[..., T], *arguments: object) -> T | None:
     """Return the answer, or None where there is none.
 
     Raises:
@@ -361,7 +360,7 @@ def _present(call: Callable[..., T], *arguments: object) -> T | None:
     """
     try:
         return call(*arguments)
-    except SILENT as error:
+    except UNSUPPORTED as error:
         if getattr(error, "value", None) == pynvml.NVML_ERROR_GPU_IS_LOST:
             raise
         return None

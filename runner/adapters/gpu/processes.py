@@ -1,9 +1,9 @@
-"""Whose the processes on devices are: process -> container or shim -> attempt -> job, or nobody's here.
+"""Finds the job of each process on a device: process -> container or shim -> attempt -> job.
 
-Drivers name processes by the host's numbers.  A container's process carries the container's id in
-its control groups, which no program can leave by itself; a process of the process executor is known
-by its session and its ancestors, which a program can leave.  Only what could be read is called
-foreign: a process that has gone, or that ``/proc`` hides, is unknown.
+Drivers report host pids.  A process in a container has the container's id in its control group, which no
+program can leave by itself.  A process of the process executor is recognised by its session and its
+ancestors, which a program can leave.  A process is called foreign only if all of this could be read: one that
+has ended, or that ``/proc`` hides, is unknown.
 """
 
 import pwd
@@ -21,16 +21,16 @@ from runner.core.ports.devices import DeviceProcess
 from runner.core.ports.executor import Alive, Created, Observation
 
 _CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
-MOST_ANCESTORS: Final = 64
+MAX_ANCESTORS: Final = 64
 
 log = structlog.get_logger(__name__)
 
-_Name = tuple[int, int]  # pid and start time: what names a process for ever
+_Identity = tuple[int, int]  # pid and start time, which identify a process for ever
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What ``/proc`` says about one process."""
+class _ProcStat:
+    """What ``/proc`` reports about one process."""
 
     start: int
     session: int
@@ -42,36 +42,37 @@ class _Seen:
 
 @dataclass(slots=True)
 class DeviceProcesses:
-    """Finds out whose processes are, and remembers it for as long as they are asked about."""
+    """Identifies processes, and remembers each for as long as a driver reports it."""
 
     observe: Callable[[], tuple[Observation, ...]]  # of the executor; may block, may raise Unavailable
     proc: Path = Path("/proc")
-    _known: dict[_Name, ProcessOnDevice] = field(default_factory=dict)
+    _known: dict[_Identity, ProcessOnDevice] = field(default_factory=dict)
 
     def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]:
-        """Return whose each process is; the executor is asked only when one was not seen before."""
-        asked = {each.pid for each in processes}
-        seen = {pid: self._seen(pid) for pid in asked}
-        names = {(pid, each.start) for pid, each in seen.items() if each}
-        fresh = {pid: each for pid, each in seen.items() if each and (pid, each.start) not in self._known}
-        self._known = {name: occupant for name, occupant in self._known.items() if name in names}
+        """Return the identified processes by pid; the executor is called only if one of them is new."""
+        stats = {each.pid: self._read(each.pid) for each in processes}
+        identities = {(pid, each.start) for pid, each in stats.items() if each}
+        fresh = {pid: each for pid, each in stats.items() if each and (pid, each.start) not in self._known}
+        self._known = {
+            identity: process for identity, process in self._known.items() if identity in identities
+        }
         if fresh:
-            self._known |= dict(self._identified(fresh))
+            self._known |= dict(self._identify(fresh))
         return {
-            pid: self._known.get((pid, each.start), _described(pid, each)) if each else ProcessOnDevice(pid)
-            for pid, each in seen.items()
+            pid: self._known.get((pid, each.start), _describe(pid, each)) if each else ProcessOnDevice(pid)
+            for pid, each in stats.items()
         }
 
-    def _identified(self, fresh: Mapping[int, _Seen]) -> Iterator[tuple[_Name, ProcessOnDevice]]:
-        """Yield whose processes are; nothing where the executor does not answer, or not yet.
+    def _identify(self, fresh: Mapping[int, _ProcStat]) -> Iterator[tuple[_Identity, ProcessOnDevice]]:
+        """Yield the identified processes; nothing if the executor does not answer.
 
-        An engine calls a container created for a moment after its program has begun, so as long as
-        one is only created, nobody in a container is accused.
+        An engine reports a container as created for a moment after its program has started.  While there is
+        such a container, no process in a container is called foreign.
         """
         try:
             observed = self.observe()
         except Unavailable as error:
-            log.info("occupants.unknown", problem=str(error))
+            log.info("processes.unknown", problem=str(error))
             return
         alive = [each for each in observed if isinstance(each, Alive)]
         starting = any(isinstance(each, Created) for each in observed)
@@ -82,33 +83,33 @@ class DeviceProcesses:
             job = job or roots.get(each.session) or self._ancestor(pid, each, roots)
             if job is None and starting and each.containers:
                 continue
-            if job is None and self._seen(pid) != each:
-                continue  # it ended while the executor was asked, and its attempt perhaps with it
-            yield (pid, each.start), replace(_described(pid, each), job=job, foreign=job is None)
+            if job is None and self._read(pid) != each:
+                continue  # it ended during the call of the executor, perhaps with its attempt
+            yield (pid, each.start), replace(_describe(pid, each), job=job, foreign=job is None)
 
-    def _ancestor(self, pid: int, seen: _Seen, roots: Mapping[int, str]) -> str | None:
-        """Return the job whose first process is this one or one that it descends from."""
-        above: _Seen | None = seen
-        for _ in range(MOST_ANCESTORS):
+    def _ancestor(self, pid: int, stat: _ProcStat, roots: Mapping[int, str]) -> str | None:
+        """Return the job whose first process is this process or one of its ancestors."""
+        above: _ProcStat | None = stat
+        for _ in range(MAX_ANCESTORS):
             if pid in roots or above is None or above.parent == 0:
                 break
-            pid, above = above.parent, self._seen(above.parent)
+            pid, above = above.parent, self._read(above.parent)
         return roots.get(pid)
 
-    def _seen(self, pid: int) -> _Seen | None:
-        """Return what can be read about a process; None if not all of it can, or it has ended."""
-        about = self.proc / str(pid)
+    def _read(self, pid: int) -> _ProcStat | None:
+        """Return what ``/proc`` reports about a process; None if a part is unreadable, or it has ended."""
+        directory = self.proc / str(pid)
         try:
-            before, _, after = (about / "stat").read_text(errors="replace").rpartition(")")
+            before, _, after = (directory / "stat").read_text(errors="replace").rpartition(")")
             fields = after.split()
-            if fields[0] in "ZX":  # it has ended, and only its parent has not heard of it
+            if fields[0] in "ZX":  # a zombie has ended
                 return None
-            groups = (about / "cgroup").read_text(errors="replace")
-            return _Seen(
+            groups = (directory / "cgroup").read_text(errors="replace")
+            return _ProcStat(
                 start=int(fields[19]),
                 session=int(fields[3]),
                 parent=int(fields[1]),
-                uid=about.stat().st_uid,
+                uid=directory.stat().st_uid,
                 program=before.partition("(")[2],
                 containers=frozenset(_CONTAINER.findall(groups)),
             )
@@ -116,8 +117,8 @@ class DeviceProcesses:
             return None
 
 
-def _described(pid: int, seen: _Seen) -> ProcessOnDevice:
-    return ProcessOnDevice(pid, uid=seen.uid, user=_user(seen.uid), program=seen.program)
+def _describe(pid: int, stat: _ProcStat) -> ProcessOnDevice:
+    return ProcessOnDevice(pid, uid=stat.uid, user=_user(stat.uid), program=stat.program)
 
 
 def _user(uid: int) -> str:

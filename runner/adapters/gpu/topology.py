@@ -1,24 +1,24 @@
-"""Which devices are joined: groups out of single links, for every vendor alike."""
+"""Groups devices by their direct links (NVLink, xGMI), for every vendor."""
 
 from collections.abc import Iterable
 
 
 def link_groups(kind: str, devices: Iterable[str], links: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the island of every device that a link joins to another one, directly or over others.
+    """Return the link group of each device that is linked to another one, directly or through others.
 
-    What is no device, such as a switch, may be an end of a link.  An island is named after the first
-    of its devices, so that it has the same name after every count.
+    An end of a link may be something else than a device, such as a switch.  A group is named after the first
+    of its devices, so it has the same name after each enumeration.
     """
-    leader: dict[str, str] = {}
+    parent: dict[str, str] = {}
 
-    def first(of: str) -> str:
-        while leader.get(of, of) != of:
-            of = leader[of]
-        return of
+    def root(node: str) -> str:
+        while parent.get(node, node) != node:
+            node = parent[node]
+        return node
 
     for near, far in links:
-        leader[first(far)] = first(near)
+        parent[root(far)] = root(near)
     groups: dict[str, list[str]] = {}
     for device in devices:
-        groups.setdefault(first(device), []).append(device)
+        groups.setdefault(root(device), []).append(device)
     return {each: f"{kind}-{group[0]}" for group in groups.values() if len(group) > 1 for each in group}

@@ -1,8 +1,7 @@
-"""What the NVIDIA driver tells the kernel's log: Xids, the error codes of its devices.
+"""Reads Xids, the error codes of NVIDIA devices, from the kernel log.
 
-The log is the one source that covers what happened before the daemon started, and it names the
-device by its place on the bus.  Reading it takes rights that a user's own daemon lacks; then no
-Xid is known, which is not the same as none.
+Only the log covers the time before the daemon started.  It names a device by its PCI address.  A user's own
+daemon may not read it; then the Xids are unknown, which does not mean that there are none.
 """
 
 import errno
@@ -17,13 +16,13 @@ LOST: Final = 79
 """The device has fallen off the bus."""
 
 RECOVERY: Final = 154
-"""The recovery action of a device has changed; the text says to what."""
+"""The recovery action of a device has changed; the text has the new action."""
 
 _RECORD: Final = re.compile(r"^\d+,\d+,(\d+),[^;]*;NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)(.*)$")
 _ACTION: Final = re.compile(r"changed from .* to 0x([0-9a-fA-F]+)")
 _ADDRESS: Final = re.compile(r"(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-9a-f])?")
 
-_WORDS: Final = {
+_ACTIONS: Final = {
     0: "none",
     1: "gpu_reset",
     2: "node_reboot",
@@ -42,26 +41,26 @@ class Xid:
     at: float  # seconds of the monotonic clock
     bus: str  # domain:bus:device
     code: int
-    recovery: str | None = None  # for code 154: what must be done now
+    recovery: str | None = None  # for code 154: the new recovery action
 
 
-def recovery_word(action: int) -> str:
-    """Return NVML's recovery action in the words of the fact ``device.recovery``.
+def recovery_action(action: int) -> str:
+    """Return the value of the fact ``device.recovery`` for a recovery action of NVML.
 
-    An action that is newer than this list, or that means more than one device, is the most careful one.
+    An action that is unknown here, or that concerns several devices, becomes the most severe one.
     """
-    return _WORDS.get(action, "node_reboot")
+    return _ACTIONS.get(action, "node_reboot")
 
 
 def bus_address(text: str) -> str | None:
-    """Return ``0000:17:00`` from any of the ways in which a place on the bus is written."""
+    """Return ``0000:17:00`` from any notation of a PCI address; None if it is none."""
     match = _ADDRESS.fullmatch(text.strip().lower())
     return match[1] if match else None
 
 
 @dataclass(slots=True)
 class KernelLog:
-    """The kernel's log, read from where the last look ended."""
+    """The kernel log; each call reads what was added since the last one."""
 
     path: Path = Path("/dev/kmsg")
     read: Callable[[int, int], bytes] = os.read
@@ -70,15 +69,15 @@ class KernelLog:
     _found: list[Xid] = field(default_factory=list)
 
     def xids(self) -> tuple[Xid, ...] | None:
-        """Return every Xid that the log has shown so far; None where it cannot be read."""
+        """Return every Xid of the log so far; None if it cannot be read."""
         if self._descriptor is None:
             try:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:
                 return None
-        return tuple(self._found) if self._caught_up(self._descriptor) else None
+        return tuple(self._found) if self._read_new(self._descriptor) else None
 
-    def _caught_up(self, descriptor: int) -> bool:
+    def _read_new(self, descriptor: int) -> bool:
         while True:
             try:
                 chunk = self.read(descriptor, _CHUNK)
@@ -90,19 +89,19 @@ class KernelLog:
                 return True
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
-                self._take(line.decode(errors="replace"))
+                self._parse(line.decode(errors="replace"))
 
-    def _take(self, line: str) -> None:
+    def _parse(self, line: str) -> None:
         match = _RECORD.match(line)
         bus = bus_address(match[2]) if match else None
         if match and bus:
             code = int(match[3])
             action = _ACTION.search(match[4]) if code == RECOVERY else None
-            word = recovery_word(int(action[1], 16)) if action else None
-            self._found.append(Xid(int(match[1]) / 1e6, bus, code, word))
+            recovery = recovery_action(int(action[1], 16)) if action else None
+            self._found.append(Xid(int(match[1]) / 1e6, bus, code, recovery))
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the log."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

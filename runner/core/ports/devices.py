@@ -58,13 +58,13 @@ class Health:
 
 
 class DeviceHealth(Protocol):
-    """How the devices of one vendor are."""
+    """Reads the health of the devices of one vendor."""
 
-    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
-        """Return what is known of each device now, by UUID; one that is left out is not known.
+    def read(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+        """Return the present health of each device by UUID; of a device that is left out, nothing is known.
 
-        May block for as long as a driver that has lost its device does: whoever calls it does so on a
-        thread that nobody waits for.  Raises nothing that a driver can bring about.
+        It may block for as long as a driver that has lost its device does, so it is called on a thread for
+        which nothing waits.  It raises no error of a driver.
         """
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from runner.adapters.gpu.health import STALE_LOOKS, DeviceHealthMonitor
+from runner.adapters.gpu.health import STALE_POLLS, DeviceHealthMonitor
 from runner.base import logging as logs
 from runner.base.errors import Refused, RunnerError
 from runner.control import scheduler as scheduling
@@ -350,7 +350,7 @@ def main(place: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "SystemClock", lambda: clock)
         patch.setattr(app, "DeviceHealthMonitor", partial(DeviceHealthMonitor, every_s=LOOK_S))
-        patch.setattr(app, "CleanupRules", partial(CleanupRules, max_reading_age_s=STALE_LOOKS * LOOK_S))
+        patch.setattr(app, "CleanupRules", partial(CleanupRules, max_reading_age_s=STALE_POLLS * LOOK_S))
         day = Day(place, clock, app.build(place / "state", settings(kind)))
         patch.setattr(scheduling, "plan", day.planned)
         day.service.daemon.changed = day.changed

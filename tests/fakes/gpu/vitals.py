@@ -18,7 +18,7 @@ class FakeHealth:
     hangs: Flag | None = None  # a look does not return before this is set
     looks: int = 0
 
-    def look(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
+    def read(self, devices: tuple[Device, ...]) -> Mapping[str, Health]:
         self.looks += 1
         if self.hangs is not None:
             self.hangs.wait()

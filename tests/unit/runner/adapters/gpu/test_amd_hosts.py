@@ -15,7 +15,7 @@ def devices(root: Path) -> tuple[Device, ...]:
 
 def health(root: Path, number: int = 0) -> Health:
     found = devices(root)
-    return AmdHealth(root).look(found)[found[number].uuid]
+    return AmdHealth(root).read(found)[found[number].uuid]
 
 
 def test_eight_mi300x_are_one_island_on_two_memory_nodes(tmp_path: Path) -> None:

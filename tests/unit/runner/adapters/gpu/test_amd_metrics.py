@@ -90,7 +90,7 @@ def test_counters_tell_what_has_held_clocks_down_since_the_look_before() -> None
 
 
 def throttled(health: AmdHealth, root: Path) -> list[tuple[str, ...] | None]:
-    found = health.look(AmdProbe(root, root / "dev").devices())
+    found = health.read(AmdProbe(root, root / "dev").devices())
     return [each.throttled for each in found.values()]
 
 

@@ -7,7 +7,7 @@ from threading import Event as Flag
 
 import pytest
 
-from runner.adapters.gpu.health import WINDOW_S, DeviceHealthMonitor, merged
+from runner.adapters.gpu.health import WINDOW_S, DeviceHealthMonitor, merge_devices
 from runner.adapters.gpu.xid import KernelLog
 from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.facts import DecisionPoint
@@ -35,10 +35,10 @@ class Site:
         self.clock.forward(1000)
         self.began = self.clock.now()
 
-    def look(self, times: int = 1, every_s: float = 2.0) -> None:
+    def poll(self, times: int = 1, every_s: float = 2.0) -> None:
         for _ in range(times):
             self.clock.forward(every_s)
-            self.watch.look("nvidia")
+            self.watch.poll("nvidia")
 
     def say(self, text: str, bus: str = "0000:17:00", ago_s: float = 0.0) -> None:
         micros = int((self.clock.monotonic() - ago_s) * 1e6)
@@ -64,59 +64,59 @@ def test_before_the_first_look_nothing_is_known(site: Site) -> None:
 
 
 def test_healthy_devices_are_known_to_be_healthy(site: Site) -> None:
-    site.look()
+    site.poll()
     facts = site.facts()
     assert (facts["device.lost"], facts["device.recovery"], facts["device.xid"]) == (False, "none", ())
 
 
 def test_the_least_busy_and_the_fullest_device_count(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health(lost=False, util=10.0, memory=0.9)
-    site.look()
+    site.poll()
     facts = site.facts()
     assert (facts["device.util"], facts["device.memory"]) == (10.0, 0.9)
 
 
 def test_utilisation_is_a_mean_over_the_time_that_was_looked_at(site: Site) -> None:
-    site.look(100)
+    site.poll(100)
     for uuid in BOTH:
         site.probe.healths[uuid] = Health(lost=False, util=0.0)
-    site.look(100)
+    site.poll(100)
     facts = site.facts()
     assert (facts["device.util"], facts["device.window_s"]) == (25.0, 398.0)
 
 
 def test_what_was_long_ago_is_forgotten_and_the_window_stays_full(site: Site) -> None:
-    site.look(800)
+    site.poll(800)
     window = site.facts()["device.window_s"]
     assert isinstance(window, float)
     assert WINDOW_S - 2 <= window <= WINDOW_S + 2
 
 
 def test_what_other_attempts_did_to_a_device_is_not_counted(site: Site) -> None:
-    site.look(100)
+    site.poll(100)
     site.began = site.clock.now()
     for uuid in BOTH:
         site.probe.healths[uuid] = Health(lost=False, util=0.0)
-    site.look(10)
+    site.poll(10)
     assert site.facts()["device.util"] == 0.0
 
 
 def test_a_device_that_does_not_say_how_busy_it_is_makes_that_unknown(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health(lost=False)
-    site.look()
+    site.poll()
     assert not {"device.util", "device.window_s", "device.memory"} & site.facts().keys()
 
 
 def test_one_lost_device_is_enough_and_is_not_lent(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health(lost=True)
-    site.look()
+    site.poll()
     assert site.facts()["device.lost"] is True
     assert site.watch.unfit() == {"GPU-b": "it no longer answers"}
 
 
 def test_a_device_that_must_be_reset_is_not_lent_either(site: Site) -> None:
     site.probe.healths["GPU-a"] = Health(lost=False, recovery="gpu_reset")
-    site.look()
+    site.poll()
     assert site.facts()["device.recovery"] == "gpu_reset"
     assert site.watch.unfit() == {"GPU-a": "its driver asks for gpu_reset"}
 
@@ -124,27 +124,27 @@ def test_a_device_that_must_be_reset_is_not_lent_either(site: Site) -> None:
 def test_the_action_that_means_most_is_the_one_that_is_needed(site: Site) -> None:
     site.probe.healths["GPU-a"] = Health(lost=False, recovery="drain_p2p")
     site.probe.healths["GPU-b"] = Health(lost=False, recovery="node_reboot")
-    site.look()
+    site.poll()
     assert site.facts()["device.recovery"] == "node_reboot"
 
 
 def test_a_device_about_which_nobody_knows_is_lent_and_makes_the_facts_unknown(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health()
-    site.look()
+    site.poll()
     assert not {"device.lost", "device.recovery"} & site.facts().keys()
     assert site.watch.unfit() == {}
 
 
 def test_what_is_too_old_is_unknown(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health(lost=True)
-    site.look()
+    site.poll()
     site.clock.forward(60)
     assert "device.lost" not in site.facts()
     assert site.watch.unfit() == {}
 
 
 def test_a_job_without_devices_has_no_facts_about_them(site: Site) -> None:
-    site.look()
+    site.poll()
     assert site.watch.facts((), None) == {}
 
 
@@ -157,35 +157,35 @@ def test_xids_of_the_attempt_and_of_its_devices_are_counted_once_each(site: Site
     for text in ("13, Graphics Exception", "13, Graphics Exception", "94, Contained ECC"):
         site.say(text)
     site.say("43, Ch 8", bus="0000:aa:00")
-    site.look()
+    site.poll()
     assert site.facts()["device.xid"] == (13, 94)
 
 
 def test_without_a_beginning_all_xids_count(site: Site) -> None:
     site.say("31, pid=1", ago_s=500)
-    site.look()
+    site.poll()
     assert site.watch.facts(BOTH, None)["device.xid"] == (31,)
 
 
 def test_a_device_that_fell_off_the_bus_is_lost_although_nobody_could_ask_it(site: Site) -> None:
-    site.look()
+    site.poll()
     site.say("79, pid=1, GPU has fallen off the bus.", bus="0000:b3:00")
     site.probe.healths["GPU-b"] = Health()
-    site.look()
+    site.poll()
     assert site.facts()["device.lost"] is True
 
 
 def test_the_log_says_what_must_be_done_where_the_driver_does_not(site: Site) -> None:
     site.probe.healths["GPU-a"] = Health(lost=False, bus="0000:17:00")
-    site.look()
+    site.poll()
     site.say("154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
-    site.look()
+    site.poll()
     assert site.facts()["device.recovery"] == "gpu_reset"
 
 
 def test_a_log_that_cannot_be_read_is_not_a_log_without_xids(site: Site, tmp_path: Path) -> None:
     site.watch.kernel_log = KernelLog(tmp_path / "absent")
-    site.look()
+    site.poll()
     assert "device.xid" not in site.facts()
 
 
@@ -228,8 +228,8 @@ def test_machines_without_devices_are_not_looked_at(site: Site) -> None:
 
 
 def test_half_an_hour_of_looks_stays_small(site: Site) -> None:
-    site.look(900)
-    assert len(site.watch._past["GPU-a"].samples) <= WINDOW_S / 2 + 2
+    site.poll(900)
+    assert len(site.watch._histories["GPU-a"].samples) <= WINDOW_S / 2 + 2
     assert site.clock.now() - site.began == timedelta(seconds=1800)
 
 
@@ -238,7 +238,7 @@ def test_devices_of_a_vendor_without_such_a_log_have_no_xids(site: Site) -> None
     probe = FakeHealth({"GPU-c": FINE})
     watch = DeviceHealthMonitor((amd,), {"amd": probe}, site.clock, KernelLog(site.log))
     site.clock.forward(1)
-    watch.look("amd")
+    watch.poll("amd")
     facts = watch.facts(("GPU-c",), None)
     assert facts["device.lost"] is False
     assert "device.xid" not in facts
@@ -248,12 +248,12 @@ def test_the_drivers_own_events_stand_in_for_a_log_that_may_not_be_read(site: Si
     site.watch.kernel_log = KernelLog(tmp_path / "absent")
     listening = Health(lost=False, bus="0000:17:00", xids=())
     site.probe.healths = {"GPU-a": listening}
-    site.look(2)
+    site.poll(2)
     since = site.clock.now()
     site.probe.healths["GPU-a"] = Health(lost=False, bus="0000:17:00", xids=(94, 13))
-    site.look()
+    site.poll()
     site.probe.healths["GPU-a"] = listening
-    site.look()
+    site.poll()
     assert site.watch.facts(("GPU-a",), since)["device.xid"] == (94, 13)
     assert "device.xid" not in site.watch.facts(("GPU-a",), site.began)  # nobody listened from the beginning
 
@@ -261,10 +261,10 @@ def test_the_drivers_own_events_stand_in_for_a_log_that_may_not_be_read(site: Si
 def test_events_that_are_heard_no_more_are_unknown(site: Site, tmp_path: Path) -> None:
     site.watch.kernel_log = KernelLog(tmp_path / "absent")
     site.probe.healths = {"GPU-a": Health(lost=False, bus="0000:17:00", xids=())}
-    site.look()
+    site.poll()
     since = site.clock.now()
     site.probe.healths = {"GPU-a": Health(lost=False, bus="0000:17:00")}
-    site.look()
+    site.poll()
     assert "device.xid" not in site.watch.facts(("GPU-a",), since)
 
 
@@ -272,7 +272,7 @@ def test_an_operator_is_told_once_about_a_device_that_is_not_lent(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.probe.healths["GPU-b"] = Health(lost=True)
-    site.look(3)
+    site.poll(3)
     assert capsys.readouterr().out.count("devices.unfit") == 1
 
 
@@ -298,7 +298,7 @@ def counting(site: Site, probe: Counted) -> DeviceHealthMonitor:
     watch = DeviceHealthMonitor(
         (), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": probe}
     )
-    watch.look("nvidia")
+    watch.poll("nvidia")
     return watch
 
 
@@ -308,7 +308,7 @@ def test_devices_are_counted_at_the_first_look_and_every_half_minute(site: Site)
     assert (watch.devices, probe.counts) == (DEVICES, 1)
     for _ in range(16):
         site.clock.forward(2)
-        watch.look("nvidia")
+        watch.poll("nvidia")
     assert probe.counts == 2
 
 
@@ -317,10 +317,10 @@ def test_a_device_that_is_not_counted_any_more_is_missed_and_not_forgotten(site:
     watch = counting(site, probe)
     probe.found = DEVICES[:1]
     site.probe.healths["GPU-b"] = Health(lost=True)
-    watch.look("nvidia")
+    watch.poll("nvidia")
     assert (watch.devices, probe.counts) == (DEVICES, 2)
     assert watch.unfit() == {"GPU-b": "it no longer answers"}
-    watch.look("nvidia")
+    watch.poll("nvidia")
     assert probe.counts == 2  # not again for the same one
 
 
@@ -328,23 +328,23 @@ def test_cards_stay_joined_to_one_that_is_missed() -> None:
     """The driver names an island after its first card, and knows of none where a single one is left."""
     pairs = tuple(Device(f"GPU-{i}", "nvidia", "A100", link_group=f"nvlink-{i // 2 * 2}") for i in range(4))
     alone = replace(pairs[1], link_group=None)
-    assert merged(pairs, (alone, *pairs[2:])) == (*pairs[1:], pairs[0])
+    assert merge_devices(pairs, (alone, *pairs[2:])) == (*pairs[1:], pairs[0])
     triple = tuple(replace(each, link_group="nvlink-0") for each in pairs[:3])
     renamed = tuple(replace(each, link_group="nvlink-1") for each in triple[1:])
-    assert merged(triple, renamed) == (*triple[1:], triple[0])
-    assert merged((*triple[1:], triple[0]), pairs) == pairs
+    assert merge_devices(triple, renamed) == (*triple[1:], triple[0])
+    assert merge_devices((*triple[1:], triple[0]), pairs) == pairs
 
 
 def test_a_gpu_that_was_divided_gives_way_to_its_slices_and_back_without_being_lost(site: Site) -> None:
     probe = Counted()
     watch = counting(site, probe)
     probe.found, site.probe.healths["GPU-b"] = (DEVICES[0], *SLICES), Health(lost=True)
-    watch.look("nvidia")
+    watch.poll("nvidia")
     assert ([device.uuid for device in watch.devices], watch.unfit()) == (["GPU-a", "MIG-0", "MIG-1"], {})
     site.probe.healths |= {each.uuid: Health(lost=True) for each in SLICES}
     site.probe.healths["GPU-b"] = OTHER
     probe.found = DEVICES
-    watch.look("nvidia")
+    watch.poll("nvidia")
     assert (watch.devices, watch.unfit()) == (DEVICES, {})
 
 
@@ -353,18 +353,18 @@ def test_slices_whose_gpu_has_gone_too_are_missed(site: Site) -> None:
     watch = counting(site, probe)
     site.clock.forward(60)
     probe.found = DEVICES[:1]
-    watch.look("nvidia")
+    watch.poll("nvidia")
     assert [device.uuid for device in watch.devices] == ["GPU-a", "MIG-0", "MIG-1"]
 
 
 def test_a_machine_whose_driver_comes_late_has_its_devices_then(site: Site) -> None:
     probe, seen = Counted(()), []
     watch = counting(site, probe)
-    watch.looked = lambda: seen.append(len(watch.devices))
+    watch.after_poll = lambda: seen.append(len(watch.devices))
     assert (watch.devices, site.probe.looks) == ((), 0)
     probe.found = DEVICES
     site.clock.forward(60)
-    watch.look("nvidia")
+    watch.poll("nvidia")
     assert (seen, dict(watch.last())["GPU-a"].health) == ([2], FINE)
 
 
@@ -386,7 +386,7 @@ def test_a_start_waits_for_the_first_look_and_not_for_a_driver_that_hangs(site: 
 def test_a_hint_makes_the_next_look_come_at_once(site: Site) -> None:
     looked = Flag()
     watch = DeviceHealthMonitor(
-        DEVICES, {"nvidia": site.probe}, site.clock, KernelLog(site.log), every_s=3600, looked=looked.set
+        DEVICES, {"nvidia": site.probe}, site.clock, KernelLog(site.log), every_s=3600, after_poll=looked.set
     )
     watch.start()
     try:

@@ -94,7 +94,7 @@ probe = NvidiaHealth()
 for text in json.loads(sys.argv[1]):
     said = Path(os.environ["FAKE_NVML"])
     said.write_text(text) if text else said.unlink(missing_ok=True)
-    found = probe.look((Device("GPU-1", "nvidia", "L4"), Device("MIG-1", "nvidia", "L4")))
+    found = probe.read((Device("GPU-1", "nvidia", "L4"), Device("MIG-1", "nvidia", "L4")))
     print(json.dumps({uuid: dataclasses.asdict(health) for uuid, health in found.items()}))
 """
 

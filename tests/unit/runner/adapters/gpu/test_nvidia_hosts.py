@@ -24,7 +24,7 @@ for text in json.load(sys.stdin):
     Path(os.environ["FAKE_NVML"]).write_text(text)
     devices = probe.devices()
     first = first or devices
-    found = health.look(first)
+    found = health.read(first)
     answer = [[dataclasses.asdict(d) for d in devices], {u: dataclasses.asdict(h) for u, h in found.items()}]
     print(json.dumps(answer))
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.gpu.xid import KernelLog, Xid, bus_address, recovery_word
+from runner.adapters.gpu.xid import KernelLog, Xid, bus_address, recovery_action
 
 LOST = (
     "2,1183,2502344,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "
@@ -86,7 +86,7 @@ def test_places_on_the_bus_are_written_in_several_ways(text: str) -> None:
 
 
 def test_actions_that_nobody_knows_yet_are_the_most_careful_one() -> None:
-    assert [recovery_word(each) for each in (0, 1, 2, 3, 4, 5, 6, 99)] == [
+    assert [recovery_action(each) for each in (0, 1, 2, 3, 4, 5, 6, 99)] == [
         *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
         *("node_reboot", "gpu_reset", "node_reboot"),
     ]

@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 STAMP := .make/venv.stamp
 PYTEST := $(BIN)/pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
-# Unit tests compute, and note which lines run: as many files at a time as there are cores.
-UNITS := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering tests/unit
-# The others wait, for engines above all: four files at a time.  tests/conftest.py puts the longest first.
-OTHERS := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract tests/gpu
+PROCESSES := tests/integration/process
+# Tests that need no engine note which lines run. They compute: as many files at a time as there are cores.
+COVERED := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering tests/unit $(PROCESSES)
+# The others wait, most of them for an engine: four files at a time. tests/conftest.py puts the longest first.
+OTHERS := $(BY_FILE) -n 4 --ignore=$(PROCESSES) tests/chaos tests/integration tests/contract tests/gpu
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -55,7 +56,7 @@ test: check docs engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch"; \
-	$(BIN)/python -m pytest -q $(UNITS) && $(BIN)/python scripts/covered.py && $(BIN)/python -m pytest -q $(OTHERS)
+	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/covered.py && $(BIN)/python -m pytest -q $(OTHERS)
 
 check: venv
 	$(BIN)/ruff format --check --quiet .
@@ -67,8 +68,9 @@ fix: venv
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 
+# The inner loop: no test here starts a process or needs an engine.
 unit: venv
-	$(PYTEST) -q tests/unit
+	$(PYTEST) -q $(BY_FILE) -n auto --maxprocesses 8 tests/unit
 
 bench: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m bench

@@ -39,19 +39,20 @@ LONGEST: Final = (
     "chaos/test_bitwise_containers.py",
     "contract/test_executor.py",
     "chaos/test_state_directory.py",
-    "unit/test_layers.py",
+    "integration/process/test_layers.py",
+    "integration/process/runner/adapters/gpu/test_nvidia.py",
+    "integration/process/jobs/training/test_compilation.py",
     "unit/jobs/integrations/test_huggingface.py",
     "unit/runner/control/test_loop.py",
-    "unit/jobs/training/test_compilation.py",
     "unit/runner/control/test_allocated_once.py",
 )
-"""Files that take long, the longest first: begun last, they would leave the other workers idle."""
+"""Files that take long, the longest first. A long file that begins last leaves the other workers idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest; the order of arguments is lost where one holds the other."""
-    turns = {TESTS / name: turn for turn, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: turns.get(item.path, len(turns)))
+    """Run the longest files first."""
+    ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_configure() -> None:

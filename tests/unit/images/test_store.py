@@ -159,20 +159,6 @@ def test_a_disk_that_cannot_be_written_is_a_failed_build_with_a_reason(
         ImageStore(settings, fake).ensure("cpu", tmp_path / "file" / "log.txt")
 
 
-def test_a_base_can_be_made_beforehand(
-    settings: ImageSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mmdebstrap").write_text('#!/bin/sh\necho "$@"\n: >"$4"\n')
-    (tmp_path / "mmdebstrap").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    engine = FakeEngine()
-    made = ImageStore(settings, engine).bootstrap("ours:1")
-    found = engine.image("ours:1")
-    assert found is not None
-    assert found.id == made
-    assert "--variant=minbase" in (settings.cache_dir / "base.log").read_text()
-
-
 def test_a_tag_is_resolved_to_the_image_that_it_names_now(settings: ImageSettings, fake: FakeEngine) -> None:
     first, store = fake.add("site/ours:1"), ImageStore(settings, fake)
     assert store.resolve("site/ours:1") == first.id == store.resolve(first.id)

@@ -1,19 +1,13 @@
 """The program as the runner meets it: exit status, result file, one line on stderr."""
 
 import errno
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from jobs.checkpoint.directory import load
 from jobs.checkpoint.state import weights_sha256
-from jobs.contract import Cause, Effective, ExitCode, Phase, RunPaths, verify
+from jobs.contract import Cause, Effective, ExitCode, RunPaths, verify
 from tests.unit.jobs.conftest import JobDir
-
-REPOSITORY = Path(__file__).parents[3]
 
 
 def test_a_finished_training_leaves_model_result_and_exit_status_zero(job: JobDir) -> None:
@@ -105,20 +99,6 @@ def test_a_missing_spec_ends_with_78(job: JobDir) -> None:
     assert "No such file" in job.result().message
 
 
-def test_a_bad_spec_is_told_before_torch_is_imported(job: JobDir) -> None:
-    paths = job.attempt()
-    paths.spec.write_text("{}")
-    program = (
-        "import sys; from jobs.__main__ import main; code = main(sys.argv[1:]);"
-        "sys.exit(code if 'torch' not in sys.modules else 'torch was imported')"
-    )
-    arguments = ["--root", str(job.root), "--attempt", "1", "--lineage", "1"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=REPOSITORY, capture_output=True, check=False
-    )
-    assert done.returncode == ExitCode.INVALID_SPEC
-
-
 def test_a_lineage_that_nobody_made_ends_with_78(job: JobDir) -> None:
     paths = job.attempt()
     paths.lineage_dir.rmdir()
@@ -155,28 +135,3 @@ def test_a_full_disk_outside_of_a_save_has_its_cause_too(
     monkeypatch.setattr("jobs.training.loop.prepare", full)
     assert job.train() == 1
     assert job.result().cause is Cause.DISK_FULL
-
-
-def test_the_program_runs_by_its_name(job: JobDir) -> None:
-    paths = job.attempt()
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "jobs",
-        "--root",
-        str(job.root),
-        "--attempt",
-        "1",
-        "--lineage",
-        "1",
-    ]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=dict(os.environ)
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    assert "step 8/8  loss" in done.stdout
-    assert job.status().phase is Phase.DRAIN
-    assert paths.result.exists()

@@ -1,27 +1,16 @@
 """The optimiser of a training that compiles nothing: the bits of torch's own, and no compiler in memory."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from jobs.contract import AttemptSpec, Profile, RunPaths
+from jobs.contract import Profile
 from jobs.training.optimizer import AdamW, adamw
 from jobs.training.switches import Switches
-from tests.fakes.workloads.small_sets import small_plan
 
 IMPLEMENTATIONS = ("loop", "foreach", "fused")
-LOADED = """
-import json, sys
-from jobs.__main__ import main
-code = main(json.loads(sys.argv[1]))
-print(json.dumps([code, "torch" in sys.modules, "torch._dynamo" in sys.modules]))
-"""
 
 
 def begun(optimizer: str, compiled: str = "off") -> tuple[nn.Module, torch.optim.AdamW]:
@@ -84,28 +73,3 @@ def test_a_step_leaves_gradients_switched_on_and_may_evaluate_the_loss_itself() 
 
     assert optimizer.step(loss) == pytest.approx(loss(), rel=0.5)
     assert torch.is_grad_enabled()
-
-
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_a_training_that_compiles_nothing_does_not_load_the_compiler(
-    tmp_path: Path, *, deterministic: bool
-) -> None:
-    paths = RunPaths(tmp_path / "job", 1, 1)
-    for leaf in (paths.attempt_dir, paths.lineage_dir):
-        leaf.mkdir(parents=True)
-    spec = AttemptSpec.model_validate(
-        {
-            "job_id": "j",
-            "attempt": 1,
-            "lineage": 1,
-            "workload": {**small_plan("causal_lm", tmp_path / "data"), "steps": 4},
-            "profile": {"micro_batch": 2, "deterministic": deterministic},
-            "checkpoint": {"every_steps": 2},
-        }
-    )
-    paths.spec.write_text(spec.model_dump_json())
-    arguments = ["--root", str(paths.root), "--attempt", "1", "--lineage", "1"]
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, json.dumps(arguments)], capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, True, False]

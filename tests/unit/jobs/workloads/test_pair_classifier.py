@@ -17,7 +17,7 @@ from jobs.training.switches import Switches
 from jobs.workloads import pair_classifier
 from jobs.workloads.pair_classifier import FIRST, SECOND, SIMILAR, PairComparator, swap_weight
 from jobs.workloads.protocol import BuildContext
-from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
+from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, same, train
 
 TINY = {"batch_size": 4, "group": 3, "layers": 2, "heads": 2, "width": 16, "length": 16, "eval_batches": 4}
 
@@ -64,12 +64,6 @@ def test_a_batch_is_the_same_in_two_sources_and_in_any_order(molecules: Path) ->
     assert same(other.batch(7), later)
     assert not same(earlier, later)
     assert same(one.held_out(1), other.held_out(1))
-
-
-@pytest.mark.parametrize("conversion", ["once", "each_use"])
-def test_a_loader_process_makes_the_same_batches(molecules: Path, conversion: str) -> None:
-    source = build(molecules, conversion=conversion).source
-    assert all(same(made, source.batch(step)) for step, made in enumerate(made_elsewhere(source, [0, 1])))
 
 
 def test_no_molecule_meets_itself_even_if_a_step_needs_several_shuffles(molecules: Path) -> None:

@@ -1,21 +1,16 @@
 """Three ways to tell somebody, with a real server, a stand-in for sendmail and real programs."""
 
-import email
-import email.policy
 import json
-import os
-import select
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from runner.adapters.notify import post_webhook, run_command, sender_for
+from runner.adapters.notify import post_webhook, sender_for
 from runner.base.errors import UsageError
 from runner.core.notification import Notification
 from runner.core.ports.notifications import Origin, RetryLater, Undelivered
@@ -117,65 +112,6 @@ def test_one_that_is_silent_is_not_waited_for_for_ever() -> None:
     with Hook(("127.0.0.1", 0), Exchange) as silent, pytest.raises(Undelivered, match="timed out") as failed:
         post_webhook(silent.url, b"{}", limit_s=0.05)
     assert failed.value.again is RetryLater.LONG
-
-
-# --- mails
-
-
-def test_a_mail_goes_through_sendmail(tmp_path: Path) -> None:
-    sent = tmp_path / "sent"
-    sendmail = program(tmp_path, f'echo "$*" > {sent}.argv; cat > {sent}')
-    sender_for(rule(mail="ops@example.org"), ORIGIN, sendmail=sendmail)(NOTICE)
-    assert Path(f"{sent}.argv").read_text() == "-i -- ops@example.org\n"
-    message = email.message_from_bytes(sent.read_bytes(), policy=email.policy.default)
-    assert isinstance(message, EmailMessage)
-    assert (message["To"], message["Auto-Submitted"]) == ("ops@example.org", "auto-generated")
-    assert message["Subject"] == "[runner] nächtlich (7) failed"
-    assert "attempt 2 ended: oom (exit 137)" in message.get_content()
-    assert "runner show 7" in message.get_content()
-
-
-def test_a_machine_without_sendmail_is_said_to_be_one(tmp_path: Path) -> None:
-    with pytest.raises(Undelivered, match="absent: No such file") as failed:
-        sender_for(rule(mail="root"), ORIGIN, sendmail=str(tmp_path / "absent"))(NOTICE)
-    assert failed.value.again is RetryLater.SOME
-
-
-# --- commands
-
-
-def test_a_command_gets_the_notice_as_one_line(tmp_path: Path) -> None:
-    told = tmp_path / "a b"
-    sender_for(rule(command=["/bin/sh", "-c", 'cat > "$0"', str(told)]), ORIGIN)(NOTICE)
-    assert told.read_text() == NOTICE.to_json("abcd", "gpu1") + "\n"
-
-
-def test_one_that_fails_is_said_to_have_failed() -> None:
-    with pytest.raises(Undelivered, match="/bin/false: left with 1"):
-        run_command(("/bin/false",), b"")
-
-
-def test_one_that_does_not_read_may_still_be_right(tmp_path: Path) -> None:
-    deaf = program(tmp_path, f"exec <&-; touch {tmp_path / 'done'}")
-    run_command((deaf,), b"x" * 10_000_000)
-    assert (tmp_path / "done").exists()
-
-
-def test_one_that_does_not_end_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    stays = program(tmp_path, f"sleep 60 & echo $! > {pids}; wait")
-    with pytest.raises(Undelivered, match=r"not done after 0.3 s"):
-        run_command((stays,), b"", limit_s=0.3)
-    assert until_gone(int(pids.read_text()))
-
-
-def until_gone(pid: int) -> bool:
-    """Return when a process has ended, whether somebody has taken note of it or not."""
-    descriptor = os.pidfd_open(pid) if Path(f"/proc/{pid}").exists() else None
-    if descriptor is None:
-        return True
-    with os.fdopen(descriptor) as ended:
-        return bool(select.select([ended], [], [], 10)[0])
 
 
 # --- settings

@@ -1,13 +1,10 @@
-import gzip
 import json
 from pathlib import Path
 
 import pytest
 
-from runner.adapters.datasets.store import prepare
-from runner.files.datasets import DATA_SETS, NAMES, is_prepared
+from runner.files.datasets import NAMES
 from tests.fakes.daemon.api import FakeApi
-from tests.fakes.engine.wheels import FakeIndex
 from tests.unit.runner.cli.conftest import Invoke
 
 
@@ -18,46 +15,11 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-@pytest.fixture
-def prepared(state: Path, tmp_path: Path) -> Path:
-    index = FakeIndex(tmp_path)
-    table = gzip.compress(b"Date,AAPL\n1990-01-02,0.264\n", mtime=0)
-    prepare(state, index.offer(DATA_SETS["sp500-stocks"], {"sp500.csv.gz": table}), index.fetch)
-    return state
-
-
 @pytest.mark.usefixtures("state")
 def test_list_names_every_data_set_and_what_it_costs(invoke: Invoke) -> None:
     rows = [line.split("\t") for line in invoke("data", "list").stdout.splitlines()]
     assert [row[0] for row in rows] == list(NAMES)
     assert {row[1] for row in rows} == {"-"}
-
-
-@pytest.mark.usefixtures("prepared")
-def test_list_says_what_is_prepared(invoke: Invoke) -> None:
-    answers = [json.loads(line) for line in invoke("data", "list", "--json").stdout.splitlines()]
-    assert [one["name"] for one in answers if one["prepared"]] == ["sp500-stocks"]
-
-
-def test_preparing_what_is_there_verifies_it_and_prints_the_terms(prepared: Path, invoke: Invoke) -> None:
-    result = invoke("data", "prepare", "sp500-stocks", "sp500-stocks")
-    assert result.exit_code == 0
-    said, terms = result.stdout.splitlines()
-    assert said == f"sp500-stocks: is prepared, verified: {prepared / 'data' / 'sp500-stocks'}"
-    assert "example data, not for trading" in terms
-    assert "BSD-3-Clause" in terms
-
-
-def test_prepare_fetches_with_this_interpreters_pip(
-    state: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = FakeIndex(tmp_path)
-    monkeypatch.setattr("sys.executable", index.fetch.python)
-    result = invoke("data", "prepare", "sp500-stocks")
-    assert (result.exit_code, len(index.asked())) == (4, 1)
-    assert "fetching skfolio==1.12.2 (1.5 MB)" in result.stderr
-    assert "pip cannot get it" in result.stderr
-    assert not is_prepared(state, "sp500-stocks")
 
 
 def test_what_cannot_be_written_is_not_said_to_be_fetched(state: Path, invoke: Invoke) -> None:
@@ -66,22 +28,6 @@ def test_what_cannot_be_written_is_not_said_to_be_fetched(state: Path, invoke: I
     result = invoke("data", "prepare", "sp500-stocks")
     assert (result.exit_code, result.stdout) == (4, "")
     assert result.stderr == f"{state / 'data'}: File exists\n"
-
-
-@pytest.mark.usefixtures("prepared")
-def test_show_prints_source_licence_and_place(invoke: Invoke) -> None:
-    text = invoke("data", "show", "sp500-stocks").stdout
-    assert "prepared        yes" in text
-    assert "skfolio 1.12.2" in text
-    facts = json.loads(invoke("data", "show", "watch", "--json").stdout)
-    assert (facts["prepared"], facts["note"]) == (False, "")
-
-
-def test_remove_takes_it_away_and_complains_the_second_time(prepared: Path, invoke: Invoke) -> None:
-    assert invoke("data", "remove", "sp500-stocks").exit_code == 0
-    assert not is_prepared(prepared, "sp500-stocks")
-    again = invoke("data", "remove", "sp500-stocks")
-    assert (again.exit_code, "not prepared" in again.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("state")

@@ -8,7 +8,6 @@ from jobs.contract import SWITCHES, profiles_dir
 from runner.cli.main import cli
 from runner.files.profiles.load import profile_names
 from tests.unit.runner.cli.conftest import Invoke
-from tests.unit.runner.cli.test_terminal import seen
 
 NAMES = profile_names(profiles_dir())
 
@@ -94,12 +93,3 @@ def test_auto_is_not_one_profile(invoke: Invoke) -> None:
 def test_names_complete() -> None:
     found = BashComplete(cli, {}, "runner", "_RUNNER_COMPLETE").get_completions(["profiles", "show"], "cuda-")
     assert [item.value for item in found] == ["cuda-24gb", "cuda-ampere", "cuda-hopper"]
-
-
-def test_a_person_sees_tables() -> None:
-    assert seen("profiles", "list").splitlines()[0].split() == ["NAME", "EXTENDS", "FOR"]
-    head, *body = seen("profiles", "show", "cpu", "--explain").splitlines()
-    assert head.split() == ["SWITCH", "VALUE", "FROM", "WHY"]
-    assert any(line.startswith("optimizer") and "cpu.yaml:" in line for line in body)
-    assert seen("profiles", "diff", "cpu", "cuda").splitlines()[0].split() == ["SWITCH", "cpu", "cuda"]
-    assert seen("profiles", "diff", "cpu", "cpu") == "cpu and cpu switch the same\n"

@@ -7,7 +7,6 @@ from runner.cli.table import format_table
 from runner.cli.usage import format_share, make_usage_table
 from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
-from tests.unit.runner.cli.test_terminal import seen
 
 H = 3600.0
 
@@ -45,19 +44,6 @@ def test_what_makes_no_sense_is_a_usage_error_without_a_question(
 ) -> None:
     assert invoke("usage", *wrong).exit_code == 2
     assert api.asked == []
-
-
-def test_a_terminal_gets_a_table_with_all_together_at_its_end(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    api.answers["usage"] = an_answer(a_use(), a_use("bob", device_s=4 * H))
-    head, ada, bob, whole, _, last = seen("usage").splitlines()
-    assert " ".join(head.split()) == "USER DEVICE HOURS CPU HOURS SHARE EFFICIENCY UTILISATION ATTEMPTS"
-    assert ada.split() == ["ada", "12.0", "96.0", "75%", "91%", "-", "3"]
-    assert bob.split()[:2] == ["bob", "4.0"]
-    assert whole.split() == ["all", "16.0", "96.0", "100%", "91%", "50%", "3"]
-    assert last == "16.0 of 64 device hours were lent (25%)"
 
 
 def test_numbers_stand_below_each_other_to_the_last_column() -> None:

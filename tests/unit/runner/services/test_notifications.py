@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.notify import sender_for
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.core.job.events import HoldRequested, ReleaseRequested
 from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, TOPICS, Notification
 from runner.core.ports.notifications import RetryLater, Undelivered
-from runner.files.settings.model import Settings
 from runner.files.settings.notify import NotificationRule
 from runner.services.context import Caller
-from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Sender, notifier
+from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Sender
 from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
-from tests.unit.runner.server.api.test_jobs import wait_until
 
 JOB = b"workload: {kind: causal_lm, data: stdlib}\n"
 
@@ -304,31 +301,6 @@ def test_a_daemon_that_leaves_while_it_waits_leaves_the_notice_to_the_next_one(p
     post.site.boot()
     post.courier().look()
     assert post.receiver.kinds == ["cancel_requested"]
-
-
-# --- threads
-
-
-def configured(post: Post, **rule: object) -> None:
-    """Let the daemon have one rule."""
-    service = post.site.service
-    post.site.service = replace(service, settings=Settings.model_validate({"notify": [rule]}))
-
-
-def test_each_rule_has_a_thread_that_ends(post: Post) -> None:
-    told = post.site.directory / "told"
-    configured(post, on="cancelled", command=["/usr/bin/tee", "-a", str(told)])
-    found = notifier(post.site.service, sender_for)
-    [courier] = found.couriers
-    courier.look()
-    post.cancel(post.submit())
-    found.start()
-    line = wait_until(lambda: told.read_text() or None if told.exists() else None)
-    assert json.loads(line)["outcome"] == "cancelled"
-    wait_until(lambda: found.counts()[0][1] or None)
-    assert found.counts() == (("command /usr/bin/tee", 1, 0),)
-    found.stop()
-    assert courier.pause(0)
 
 
 def test_what_could_not_be_told_for_an_unexpected_error_is_told_at_the_next_look(post: Post) -> None:

@@ -3,14 +3,11 @@
 import dataclasses
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from jobs.workloads.graph_forecast import cache as graph_cache
 from jobs.workloads.graph_forecast.cache import (
@@ -179,20 +176,6 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-def test_the_key_is_the_same_in_every_process() -> None:
-    """Python's own hash() of a string is not, which is how the source project's disk cache never hit."""
-    program = f"from {__name__} import *; print(block_key(market(), DAYS, RULE))"
-    other = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": "4711"},
-        cwd=Path(__file__).parents[5],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert other.stdout.strip() == block_key(market(), DAYS, RULE)
-
-
 @pytest.mark.parametrize("make", [built, rebuilt])
 def test_a_source_of_graphs_can_be_sent_to_another_process(make: type) -> None:
     source: GraphSource = make()
@@ -206,18 +189,3 @@ def test_graphs_lie_where_they_are_wanted(make: type) -> None:
     source: GraphSource = make()
     there = torch.device("meta")
     assert source.on(there).of(torch.tensor([20]), validating=False).neighbours_DNK.device == there
-
-
-class _Days(Dataset[Graphs]):
-    def __init__(self, source: GraphSource) -> None:
-        self._source = source
-
-    def __getitem__(self, day: int) -> Graphs:
-        return self._source.of(torch.tensor([day]), validating=True)
-
-
-def test_what_loader_processes_built_is_counted() -> None:
-    source = Rebuilt(LongTable.of(market().returns_DN), RULE, Counts(shared=True))
-    loaded = list(DataLoader(_Days(source), batch_size=None, sampler=[20, 21, 22], num_workers=2))
-    assert equal(loaded[0], rebuilt().of(torch.tensor([20]), validating=True))
-    assert source.counts.misses == 3

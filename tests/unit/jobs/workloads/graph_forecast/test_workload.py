@@ -18,7 +18,7 @@ from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
 from jobs.workloads.graph_forecast.workload import Forecaster, GraphForecaster
 from jobs.workloads.protocol import BuildContext
-from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
+from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, same, train
 
 TINY = {
     "batch_size": 4,
@@ -92,12 +92,6 @@ def test_a_batch_is_the_same_in_two_sources_and_in_any_order(stocks: Path, switc
     assert same(other.batch(7), later)
     assert not same(earlier, later)
     assert same(other.held_out(1), one.held_out(1))
-
-
-def test_a_loader_process_makes_the_same_batches(stocks: Path) -> None:
-    source = build(stocks, loader_workers=1).source
-    for step, batch in zip((5, 1), made_elsewhere(source, [5, 1]), strict=True):
-        assert same(batch, source.batch(step))
 
 
 def test_held_out_days_are_spread_over_the_whole_later_part(stocks: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
@@ -44,21 +43,6 @@ def test_a_batch_does_not_depend_on_what_was_asked_before(recordings: Path) -> N
     assert same(used.batch(2), source(recordings).batch(2))
     assert same(used.held_out(1), source(recordings).held_out(1))
     assert not same(used.batch(2), used.batch(4))
-
-
-class Steps(Dataset[Batch]):
-    def __init__(self, windows: Windows) -> None:
-        self.windows = windows
-
-    def __getitem__(self, step: int) -> Batch:
-        return self.windows.batch(step)
-
-
-def test_loader_processes_make_the_same_batches(recordings: Path) -> None:
-    ours = source(recordings)
-    loader = DataLoader(Steps(source(recordings)), batch_size=None, sampler=range(4), num_workers=2)
-    for step, theirs in enumerate(loader):
-        assert same(theirs, ours.batch(step))
 
 
 def test_a_pickled_source_carries_no_recording(recordings: Path) -> None:

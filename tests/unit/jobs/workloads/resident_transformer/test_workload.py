@@ -1,7 +1,6 @@
 """The same batches in every epoch, converted once or at each use, and never written into."""
 
 import gzip
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
 from jobs.workloads.protocol import BuildContext
 from jobs.workloads.resident_transformer.workload import CandleTransformer, read_tables
-from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, made_elsewhere, same, train
+from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, same, train
 from tests.unit.jobs.workloads.resident_transformer.test_candles import table, weekdays
 
 TINY = {
@@ -60,19 +59,6 @@ def build(prices: Path, *, plan: Mapping[str, object] | None = None, **switches:
 
 def contents(batches: list[Batch]) -> list[str]:
     return sorted(str(batch["1d"].flatten().tolist()) for batch in batches)
-
-
-# --- The batch is a function of the step
-
-
-@pytest.mark.parametrize("conversion", ["once", "each_use"])
-def test_a_batch_is_the_same_in_two_sources_and_in_a_loader_process(prices: Path, conversion: str) -> None:
-    one = build(prices, conversion=conversion).source
-    other = pickle.loads(pickle.dumps(build(prices).source))  # noqa: S301 - our own bytes
-    steps = [5, 0, 40]
-    for step, made in zip(steps, made_elsewhere(one, steps), strict=True):
-        assert same(other.batch(step), made)
-    assert same(one.held_out(2), other.held_out(2))
 
 
 def test_every_epoch_visits_the_same_batches_in_another_order(prices: Path) -> None:

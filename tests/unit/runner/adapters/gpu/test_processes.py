@@ -1,8 +1,6 @@
 """Whose processes are, over a made-up ``/proc`` and over a real child of this process."""
 
-import os
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import pytest
 
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.base.errors import Unavailable
-from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.devices import DeviceProcess
 from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
@@ -149,19 +146,6 @@ def test_ancestors_without_end_are_given_up(site: Site) -> None:
     site.process(11, parent=12)
     site.process(12, parent=11)
     assert site.of(11) == {11: (None, True)}
-
-
-def test_a_real_child_is_found_with_its_user_and_program() -> None:
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
-        try:
-            occupants = DeviceProcesses(lambda: (attempt("7", pid=child.pid),))
-            mine, own = os.getpid(), child.pid
-            found = occupants.of([DeviceProcess(mine), DeviceProcess(own)])
-            assert (found[own].job, found[own].uid) == ("7", os.getuid())
-            assert isinstance(found[mine], ProcessOnDevice)
-            assert (found[mine].job, found[mine].foreign) == (None, True)
-        finally:
-            child.kill()
 
 
 def test_a_user_without_a_name_has_a_number() -> None:

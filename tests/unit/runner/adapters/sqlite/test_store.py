@@ -380,18 +380,6 @@ def fill(path: Path) -> None:
             pass
 
 
-def test_a_full_disk_is_unavailable_and_changes_nothing(tmpfs: Path) -> None:
-    store = SqliteStore(tmpfs / "store.db")
-    job = add(store)
-    fill(tmpfs / "ballast")
-    after, _ = advance(job, ImageReady(NOW, "i" * 100_000))
-    with pytest.raises(Unavailable, match="is the disk full"):
-        store.record(RecordedTransition(job, after, ImageReady(NOW, "i" * 100_000)))
-    (tmpfs / "ballast").unlink()
-    assert [row.job.state.kind for row in store.unfinished()] == ["preparing"]
-    follow(store, job, *RUN)
-
-
 def test_every_statement_has_a_name_and_is_valid_sql(store: SqliteStore) -> None:
     assert store.instance
     assert {"schema", "add_job", "update_job", "add_event"} <= set(SQL)

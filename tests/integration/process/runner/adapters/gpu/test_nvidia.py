@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[4] / "fakes/gpu/nvml/nvml.c"
+SOURCE = Path(__file__).parents[5] / "fakes/gpu/nvml/nvml.c"
 LIST = """
 import json
 from runner.adapters.gpu.nvidia import NvidiaProbe

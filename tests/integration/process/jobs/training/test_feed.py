@@ -1,0 +1,157 @@
+"""Who makes the batches, and where they wait, changes the time and nothing else."""
+
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from jobs.contract import ExitCode, Profile
+from jobs.training.batches import Batch
+from jobs.training.device import Device
+from jobs.training.feed import Feed, outlive_signals
+from jobs.training.switches import Switches
+from tests.unit.jobs.conftest import JobDir
+
+CPU = Device(torch.device("cpu"), "a CPU", 1)
+
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclass
+class Numbers:
+    """A source whose batches say which step they are for, and that counts how many were made."""
+
+    resident_bytes: int | None = 300
+    made: list[int] = field(default_factory=list)
+    moved_to: torch.device | None = None
+
+    def on(self, device: torch.device) -> "Numbers":
+        return Numbers(self.resident_bytes, self.made, device)
+
+    def batch(self, step: int) -> Batch:
+        self.made.append(step)
+        return {"x": torch.full((2,), step)}
+
+    def held_out(self, index: int) -> Batch:
+        return {"x": torch.full((2,), 100 + index)}
+
+
+def feed(source: Numbers, device: Device = CPU, steps: int = 4, **profile: object) -> tuple[Feed, Switches]:
+    switches = Switches(Profile.model_validate(profile))
+    return Feed(source, switches, device, steps), switches
+
+
+def values(batch: Batch) -> list[int]:
+    return batch["x"].tolist()
+
+
+# --- Loader processes
+
+
+def test_loader_processes_do_not_change_a_bit(job: JobDir) -> None:
+    plan = {"eval_every": 4}
+    assert job.train(lineage=1, workload=plan) == ExitCode.FINISHED
+    assert job.train(lineage=2, workload=plan, profile={"loader_workers": 2}) == ExitCode.FINISHED
+    assert job.state_sha256(8, 2) == job.state_sha256(8, 1)
+    assert job.result(2).weights_sha256 == job.result(1).weights_sha256
+    assert job.result(2).metrics["eval_loss"] == job.result(1).metrics["eval_loss"]
+
+
+def test_a_resume_begins_the_loader_at_its_step() -> None:
+    source = Numbers()
+    made, _ = feed(source, loader_workers=1)
+    made.begin(2)
+    assert [values(made.take(step)) for step in (2, 3)] == [[2, 2], [3, 3]]
+    assert source.made == []  # in this process
+
+
+@pytest.mark.parametrize(("persistent", "loaders"), [(True, 1), (False, 2)])
+def test_the_loader_of_the_evaluation_is_kept_or_made_again(
+    monkeypatch: pytest.MonkeyPatch, *, persistent: bool, loaders: int
+) -> None:
+    begun: list[bool] = []
+    processes = Feed._processes
+
+    def counted(
+        self: Feed, numbered: Dataset[Batch], numbers: Sequence[int], *, persistent: bool
+    ) -> DataLoader[Batch]:
+        begun.append(persistent)
+        return processes(self, numbered, numbers, persistent=persistent)
+
+    monkeypatch.setattr(Feed, "_processes", counted)
+    made, _ = feed(Numbers(), loader_workers=1, loader_persistent=persistent)
+    for _ in range(2):
+        assert [values(batch)[0] for batch in made.held_out(3)] == [100, 101, 102]
+    assert begun == [persistent] * loaders
+
+
+def loader(pipe: Connection) -> None:
+    """Live as a loader process: answer whatever is asked."""
+    outlive_signals(0)
+    pipe.send(os.getpid())
+    while True:
+        pipe.send(pipe.recv())
+
+
+def late_loader(pipe: Connection) -> None:
+    """Live as a loader process that is so slow to begin that much may happen before."""
+    pipe.send(os.getpid())
+    pipe.recv()
+    outlive_signals(0)
+    signal.pause()
+
+
+def trainer(pipe: Connection, begun: Callable[[Connection], None]) -> None:
+    child = FORK.Process(target=begun, args=(pipe,))
+    child.start()
+    child.join()
+
+
+@contextmanager
+def lineage_of_processes(begun: Callable[[Connection], None]) -> Iterator[tuple[Any, int, Connection]]:
+    """Yield a process, a descriptor of the loader process that it started, and the pipe to that one."""
+    ours, theirs = FORK.Pipe()
+    parent = FORK.Process(target=trainer, args=(theirs, begun))
+    parent.start()
+    child = -1
+    try:
+        assert ours.poll(20)
+        child = os.pidfd_open(ours.recv())
+        yield parent, child, ours
+    finally:
+        parent.kill()
+        parent.join()
+        if child >= 0:  # one that outlived its trainer would keep the tests' output open for ever
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_loader_process_outlives_requests_to_stop_but_not_its_trainer() -> None:
+    with lineage_of_processes(loader) as (parent, child, pipe):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.pidfd_send_signal(child, number)
+        pipe.send("still there?")
+        assert pipe.poll(20)
+        assert pipe.recv() == "still there?"
+        parent.kill()
+        assert select.select([child], [], [], 20)[0] == [child]  # readable: it has ended
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_loader_process_whose_trainer_died_before_it_began_holds_no_lock_for_ever() -> None:
+    with lineage_of_processes(late_loader) as (parent, child, pipe):
+        parent.kill()
+        parent.join()
+        pipe.send("begin")
+        assert select.select([child], [], [], 20)[0] == [child]

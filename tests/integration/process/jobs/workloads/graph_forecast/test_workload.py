@@ -1,0 +1,68 @@
+"""The forecaster: its edges matter, its switches do not, and it beats the usual outcome."""
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from jobs.contract import Profile
+from jobs.contract.plans.graph_forecast import GraphForecast
+from jobs.training.switches import Switches
+from jobs.workloads.graph_forecast.workload import GraphForecaster
+from jobs.workloads.protocol import BuildContext
+from tests.unit.jobs.workloads.bare_loop import made_elsewhere, same
+
+TINY = {
+    "batch_size": 4,
+    "eval_batches": 6,
+    "window": 6,
+    "scales": (5, 20),
+    "horizons": (1, 5),
+    "lookback": 20,
+    "neighbours": 2,
+    "threshold": 0.0,
+    "hidden": 16,
+    "heads": 2,
+    "dropout": 0.0,
+}
+
+DAYS, ASSETS = 400, 5
+
+
+@pytest.fixture(scope="module")
+def stocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prices whose movements come in spells, which all assets share."""
+    generator = torch.Generator().manual_seed(0)
+    noise, spell = (torch.randn(DAYS, n, generator=generator, dtype=torch.float64) for n in (ASSETS, 1))
+    size, sizes = torch.zeros(1, dtype=torch.float64), []
+    for shock in spell:
+        size = 0.97 * size + 0.25 * shock
+        sizes.append(size)
+    values = (0.01 * torch.stack(sizes).exp() * (noise + noise[:, :1])).cumsum(0).exp()
+    rows = ["date,A,B,C,D,E"]
+    for day, row in enumerate(values.tolist()):
+        rows.append(date.fromordinal(730000 + day).isoformat() + "," + ",".join(map(repr, row)))
+    file = tmp_path_factory.mktemp("data") / "prices.csv"
+    file.write_text("\n".join(rows) + "\n")
+    return file
+
+
+def build(
+    stocks: Path | str,
+    *,
+    plan: Mapping[str, object] | None = None,
+    cache: Path | None = None,
+    **switches: Any,  # noqa: ANN401 - whatever a profile has
+) -> GraphForecaster:
+    settings = {**TINY, "data": str(stocks), **(plan or {})}
+    profile = Profile.model_validate(switches)
+    return GraphForecaster(GraphForecast.model_validate(settings), BuildContext(3, Switches(profile), cache))
+
+
+def test_a_loader_process_makes_the_same_batches(stocks: Path) -> None:
+    source = build(stocks, loader_workers=1).source
+    for step, batch in zip((5, 1), made_elsewhere(source, [5, 1]), strict=True):
+        assert same(batch, source.batch(step))

@@ -1,0 +1,27 @@
+"""Unit tests are pure: one that starts a process fails, and belongs in ``tests/integration``."""
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+_started: list[str] = []
+
+
+def _note(event: str, _arguments: tuple[object, ...]) -> None:
+    if event in STARTS:
+        _started.append(event)
+
+
+sys.addaudithook(_note)
+
+
+@pytest.fixture(autouse=True)
+def _starts_no_process() -> Iterator[None]:
+    _started.clear()
+    yield
+    assert not _started, (
+        f"a unit test started a process ({', '.join(_started)}); see tests/integration/process"
+    )

@@ -80,7 +80,7 @@ bench: venv engine
 docs: venv
 	$(BIN)/python -m scripts.docs.site
 
-# The generated half of docs/reference/cli.md, docs/reference/jobfile-fields.md and docs/reference/policy.md.
+# The generated half of docs/reference/cli.md, docs/reference/jobfile-fields.md and docs/reference/policy-facts.md.
 docs-reference: venv
 	$(BIN)/python -m scripts.docs
 

@@ -6,7 +6,7 @@ from scripts.docs.page import DOCS, regenerate
 PAGES = {
     "reference/cli.md": cli.reference,
     "reference/jobfile-fields.md": job_file.reference,
-    "reference/policy.md": policy.reference,
+    "reference/policy-facts.md": policy.reference,
 }
 
 

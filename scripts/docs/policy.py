@@ -1,4 +1,4 @@
-"""The generated part of ``docs/reference/policy.md``: every fact that a rule can test."""
+"""The generated part of ``docs/reference/policy-facts.md``: every fact that a rule can test."""
 
 from typing import Final
 

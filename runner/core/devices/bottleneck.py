@@ -7,6 +7,7 @@ compiling are not held against it: it begins anew after them.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from statistics import fmean
 from typing import Final
 
 from runner.core.policy.explain import format_span
@@ -70,7 +71,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of what is known, None if that is less than half."""
     each = list(values)
     known = [value for value in each if value is not None]
-    return sum(known) / len(known) if known and len(known) * 2 >= len(each) else None
+    return fmean(known) if known and len(known) * 2 >= len(each) else None
 
 
 @dataclass(frozen=True, slots=True)

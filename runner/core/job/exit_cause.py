@@ -8,6 +8,8 @@ import signal
 from dataclasses import dataclass, replace
 from typing import Final
 
+from runner.core.policy.causes import ExitCause
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -24,25 +26,25 @@ class Evidence:
     stop_requested: bool = False  # it was told to stop: exit 0 alone may be no more than its answer to that
 
 
-BY_SIGNAL: Final[dict[int, tuple[str, str]]] = {
-    signal.SIGKILL: ("killed", "killed from outside (SIGKILL)"),
-    signal.SIGTERM: ("terminated", "terminated from outside (SIGTERM)"),
-    signal.SIGSEGV: ("segfault", "segmentation fault"),
-    signal.SIGBUS: ("bus_error", "bus error; often /dev/shm is too small (resources.shm)"),
-    signal.SIGABRT: ("aborted", "aborted (SIGABRT)"),
-    signal.SIGFPE: ("arithmetic_error", "arithmetic error (SIGFPE)"),
-    signal.SIGILL: ("illegal_instruction", "illegal instruction (SIGILL)"),
+BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
+    signal.SIGKILL: (ExitCause.KILLED, "killed from outside (SIGKILL)"),
+    signal.SIGTERM: (ExitCause.TERMINATED, "terminated from outside (SIGTERM)"),
+    signal.SIGSEGV: (ExitCause.SEGFAULT, "segmentation fault"),
+    signal.SIGBUS: (ExitCause.BUS_ERROR, "bus error; often /dev/shm is too small (resources.shm)"),
+    signal.SIGABRT: (ExitCause.ABORTED, "aborted (SIGABRT)"),
+    signal.SIGFPE: (ExitCause.ARITHMETIC_ERROR, "arithmetic error (SIGFPE)"),
+    signal.SIGILL: (ExitCause.ILLEGAL_INSTRUCTION, "illegal instruction (SIGILL)"),
 }
 
 BY_CODE: Final = {
-    75: ("stopped", "stopped after saving"),
-    78: ("invalid_spec", "invalid spec"),
-    93: ("do_not_restart", "asked not to be restarted"),
-    97: ("non_finite", "non-finite loss"),
-    98: ("device_out_of_memory", "device out of memory"),
-    99: ("no_valid_checkpoint", "no valid checkpoint"),
-    126: ("not_executable", "the program cannot be executed"),
-    127: ("not_found", "the program was not found"),
+    75: (ExitCause.STOPPED, "stopped after saving"),
+    78: (ExitCause.INVALID_SPEC, "invalid spec"),
+    93: (ExitCause.DO_NOT_RESTART, "asked not to be restarted"),
+    97: (ExitCause.NON_FINITE, "non-finite loss"),
+    98: (ExitCause.DEVICE_OUT_OF_MEMORY, "device out of memory"),
+    99: (ExitCause.NO_VALID_CHECKPOINT, "no valid checkpoint"),
+    126: (ExitCause.NOT_EXECUTABLE, "the program cannot be executed"),
+    127: (ExitCause.NOT_FOUND, "the program was not found"),
 }
 
 
@@ -68,13 +70,13 @@ def _speaks(code: int | None) -> bool:
 def _explain(evidence: Evidence) -> tuple[str, str]:
     match evidence:
         case Evidence(exit_code=None):
-            return "vanished", evidence.engine_error or "the attempt is gone and left no exit code"
+            return ExitCause.VANISHED, evidence.engine_error or "the attempt is gone and left no exit code"
         case Evidence(exit_code=0):
             return _zero(evidence)
         case Evidence(oom_seen=True):
-            return "host_oom", _starved(evidence)
+            return ExitCause.HOST_OOM, _starved(evidence)
         case Evidence(exit_code=75, writes_result=False, has_checkpoint=False):
-            return "stopped", evidence.result_message or "asked to be started again (exit 75)"
+            return ExitCause.STOPPED, evidence.result_message or "asked to be started again (exit 75)"
         case Evidence(exit_code=int(code)) if code in BY_CODE:
             cause, message = BY_CODE[code]
             known = evidence.writes_result or code == 75
@@ -84,11 +86,11 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
         case Evidence(exit_code=int(code), result_cause=None, result_message="") if (
             code - 128 in SENT_SIGNALS
         ):
-            return "exception", f"exit code {code} ({signal.Signals(code - 128).name})"
+            return ExitCause.EXCEPTION, f"exit code {code} ({signal.Signals(code - 128).name})"
         case _:
-            said = evidence.result_cause if evidence.result_cause != "completed" else None
+            said = evidence.result_cause if evidence.result_cause != ExitCause.COMPLETED else None
             words = evidence.result_message or evidence.engine_error or f"exit code {evidence.exit_code}"
-            return said or "exception", words
+            return said or ExitCause.EXCEPTION, words
 
 
 def _starved(evidence: Evidence) -> str:
@@ -101,12 +103,12 @@ def _starved(evidence: Evidence) -> str:
 def is_complete(evidence: Evidence) -> bool:
     """Return whether the attempt really finished its work."""
     alone = not evidence.writes_result and not evidence.stop_requested
-    return evidence.exit_code == 0 and (alone or evidence.result_cause == "completed")
+    return evidence.exit_code == 0 and (alone or evidence.result_cause == ExitCause.COMPLETED)
 
 
 def _zero(evidence: Evidence) -> tuple[str, str]:
     if not is_complete(evidence):
         if evidence.stop_requested and not evidence.writes_result and evidence.result_cause is None:
-            return "stopped", "exit 0 when it was told to stop: nothing says that its work is done"
-        return "no_result", "exit 0 without a result that says completed"
-    return "completed", "a child process was killed for memory" if evidence.oom_seen else ""
+            return ExitCause.STOPPED, "exit 0 when it was told to stop: nothing says that its work is done"
+        return ExitCause.NO_RESULT, "exit 0 without a result that says completed"
+    return ExitCause.COMPLETED, "a child process was killed for memory" if evidence.oom_seen else ""

@@ -1,4 +1,4 @@
-"""The table of all facts.  ``runner policy facts`` and docs/reference/policy.md are made from it.
+"""The table of all facts.  ``runner policy facts`` and docs/reference/policy-facts.md are made from it.
 
 Words that a container says are marked as hints: they decide about its own job and nothing else.
 """

@@ -1,7 +1,8 @@
-"""Facts about an attempt itself: how it ended, how far it came, what it saved."""
+"""The catalogue of facts about an attempt: its end, its progress and its checkpoints."""
 
 from typing import Final
 
+from runner.core.policy.causes import ExitCause
 from runner.core.policy.facts import DecisionPoint, Fact, FactKind
 
 _EXIT: Final = (DecisionPoint.EXIT,)
@@ -10,20 +11,14 @@ _RUNNING: Final = (DecisionPoint.WATCH, DecisionPoint.CHANGE)
 _ALWAYS: Final = (DecisionPoint.EXIT, DecisionPoint.WATCH, DecisionPoint.CHANGE)
 
 PHASES: Final = ("init", "data", "compile", "train", "eval", "save", "drain")
-CAUSES: Final = (
-    *("completed", "stopped", "invalid_spec", "do_not_restart", "non_finite", "device_out_of_memory"),
-    *("no_valid_checkpoint", "host_oom", "killed", "terminated", "segfault", "bus_error", "aborted"),
-    *("arithmetic_error", "illegal_instruction", "not_executable", "not_found", "disk_full", "exception"),
-    *("no_result", "vanished", "launch_failed", "not_started"),
-)
 
 EXIT_FACTS: Final = (
     Fact(
         "exit.class",
         FactKind.WORD,
         _EXIT,
-        "how it ended: its work done, exit 0 without the result that it owes, an exit code of its own, "
-        "a signal, never started, gone without a trace",
+        "how it ended: work complete, exit 0 without the required result, an exit code of its own, "
+        "a signal, never started, or gone without an exit code",
         "executor's end of the attempt, and result.json where the workload writes one",
         ("success", "no_result", "exception", "signal", "no_start", "vanished"),
         hint=True,
@@ -52,7 +47,7 @@ EXIT_FACTS: Final = (
         "killed_by",
         FactKind.WORD,
         _EXIT,
-        "who of us ended it, if anybody: `deadline` is the time limit, `change` a new revision, "
+        "who stopped it: `deadline` is the time limit, `change` a new revision, "
         "`watch/NAME` a rule of on_watch",
         "the runner's own journal: the reason of the stop that preceded the end",
         ("nobody", "operator", "deadline", "preemption", "change", "watch/..."),
@@ -61,17 +56,17 @@ EXIT_FACTS: Final = (
         "cause",
         FactKind.WORD,
         _EXIT,
-        "why it ended, in the house's words (see the life of a job)",
-        "runner.core.job.exit_cause over all the evidence",
-        CAUSES,
+        "why it ended (see the life cycle of a job)",
+        "exit code, kernel counters and the result of the program",
+        tuple(ExitCause),
         hint=True,
     ),
     Fact(
         "root",
         FactKind.TEXT,
         _EXIT,
-        "fingerprint of the root cause; tries and the no-progress ceiling are counted by it",
-        "runner.core.policy.roots over cause and message; the cause alone where nothing else is known",
+        "fingerprint of the failure; tries and the no-progress ceiling are counted by it",
+        "cause and message without numbers and paths; the cause alone where it is specific",
         hint=True,
     ),
     Fact(
@@ -101,13 +96,13 @@ EXIT_FACTS: Final = (
         "host.rebooted",
         FactKind.TRUTH,
         _EXIT,
-        "the machine was started anew while it ran",
-        "boot id at launch beside the boot id now",
+        "the machine was rebooted while it ran",
+        "boot id at launch compared with the boot id now",
     ),
 )
 
 PROGRESS_FACTS: Final = (
-    Fact("phase", FactKind.WORD, _ALWAYS, "what it is, or was last, doing", "status.json", PHASES, hint=True),
+    Fact("phase", FactKind.WORD, _ALWAYS, "current phase, or the last one", "status.json", PHASES, hint=True),
     Fact(
         "heartbeat.age_s",
         FactKind.NUMBER,
@@ -121,7 +116,7 @@ PROGRESS_FACTS: Final = (
         "heartbeat.limit_s",
         FactKind.NUMBER,
         _WATCH,
-        "how long it may be silent in this phase: a floor, or five times the longest silence seen in it",
+        "allowed silence in this phase: a minimum, or five times the longest silence seen in it",
         "learned by the runner for each phase; unknown in the first five steps, "
         "and in init, compile, eval, save and drain",
         least=0,
@@ -131,7 +126,7 @@ PROGRESS_FACTS: Final = (
         "heartbeat.age_over_limit",
         FactKind.TRUTH,
         _WATCH,
-        "it is silent for longer than that",
+        "it has been silent for longer than the limit",
         "the two above; unknown while the limit is",
     ),
     Fact(
@@ -231,8 +226,8 @@ CHECKPOINT_FACTS: Final = (
         "checkpoint.compatible",
         FactKind.TRUTH,
         _ALWAYS,
-        "the newest valid one fits what would run next",
-        "manifest signatures beside those of the next spec",
+        "the newest valid one can be loaded by the next attempt",
+        "signatures of the manifest compared with those of the next spec",
     ),
     Fact("checkpoint.step", FactKind.WHOLE, _ALWAYS, "step of the newest valid one", "its manifest", least=0),
     Fact(
@@ -257,7 +252,7 @@ CHECKPOINT_FACTS: Final = (
         "checkpoint.on_demand",
         FactKind.TRUTH,
         _RUNNING,
-        "it saves when it is asked to stop",
+        "it saves a checkpoint when it is told to stop",
         "the workload: true for those that speak the contract",
     ),
 )

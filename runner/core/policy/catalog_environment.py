@@ -1,4 +1,4 @@
-"""Facts about what is around an attempt: devices, its history, requests, a change that is offered."""
+"""The catalogue of facts about devices, effective settings, earlier attempts, requests and changes."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _RUNNING: Final = (DecisionPoint.WATCH, DecisionPoint.CHANGE)
 _ALWAYS: Final = (DecisionPoint.EXIT, DecisionPoint.WATCH, DecisionPoint.CHANGE)
 
 PRECISIONS: Final = ("fp16", "bf16", "tf32", "fp32")
-"""From the least to the most careful: ``precision: safer`` walks to the right."""
+"""From the least to the most precise: ``precision: safer`` goes one step to the right."""
 
 DEVICE_FACTS: Final = (
     Fact(
@@ -52,7 +52,7 @@ DEVICE_FACTS: Final = (
         "device.window_s",
         FactKind.NUMBER,
         _RUNNING,
-        "how long device.util has been looked at",
+        "length of the time that device.util is the mean of",
         "the runner's samples",
         least=0,
         unit="s",
@@ -139,7 +139,7 @@ EFFECTIVE_FACTS: Final = (
         "turnable",
         FactKind.TRUTH,
         _EXIT,
-        "it has settings that remedies turn; not so a program of your own that has never told of any",
+        "it has settings that a rule can adjust; false for a program of your own that has reported none",
         "kind of the workload; effective.json",
         hint=True,
     ),
@@ -200,14 +200,14 @@ REQUEST_FACTS: Final = (
         "preempted",
         FactKind.TRUTH,
         _ALWAYS,
-        "its devices were, or will be, taken away from outside",
+        "its devices were, or will be, taken by another job or by the host",
         "scheduler; notice of the host",
     ),
     Fact(
         "deadline.slack_s",
         FactKind.NUMBER,
         _ALWAYS,
-        "running time that the time limit leaves; negative when it is passed",
+        "running time left of the time limit; negative once it has passed",
         "resources.time_limit minus the running time",
         unit="s",
     ),
@@ -215,7 +215,7 @@ REQUEST_FACTS: Final = (
         "operator.request",
         FactKind.WORD,
         _ALWAYS,
-        "what a person has asked for",
+        "what a user or operator has requested",
         "the daemon's API",
         ("none", "cancel", "hold", "restart", "save"),
     ),
@@ -223,7 +223,7 @@ REQUEST_FACTS: Final = (
         "operator.approved",
         FactKind.TRUTH,
         _CHANGE,
-        "a person has agreed that this change may cost work",
+        "a user has approved that this change may lose work",
         "`runner apply --approve`, or an answer to its question",
     ),
 )
@@ -235,7 +235,7 @@ CHANGE_FACTS: Final = (
         _CHANGE,
         "what the change does to a checkpoint: A same bits, B other rounding, C other trajectory, "
         "D weights only, E incompatible",
-        "fields and signatures of both revisions; a field that nobody knows is E",
+        "fields and signatures of both revisions; an unknown field is E",
         ("A", "B", "C", "D", "E"),
     ),
     Fact("diff.fields", FactKind.WORDS, _CHANGE, "fields that differ, dotted", "both revisions, resolved"),
@@ -250,10 +250,9 @@ CHANGE_FACTS: Final = (
         "econ.resume_gain",
         FactKind.NUMBER,
         _CHANGE,
-        "time to the end as things are, over the time after resuming with the change; at the bounds that "
-        "speak against it",
-        "runner.core.policy.economics over measured rates; unknown until both are measured, and where "
-        "nothing is saved",
+        "time to the end without the change, divided by the time to the end after resuming with it; "
+        "computed at the bounds that are unfavourable to the change",
+        "measured rates; unknown until both are measured, and where no checkpoint is saved",
         least=0,
     ),
     Fact(
@@ -285,7 +284,7 @@ CHANGE_FACTS: Final = (
         FactKind.WORD,
         _CHANGE,
         "which of the three is expected to end first",
-        "runner.core.policy.economics",
+        "measured rates",
         ("keep", "resume", "restart"),
     ),
 )

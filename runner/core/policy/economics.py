@@ -7,6 +7,7 @@ then there is no answer: None, which is an unknown fact.  docs/reference/policy.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -15,9 +16,6 @@ from runner.core.policy.facts import FactValue
 
 MIN_MEASUREMENTS: Final = 20
 """Steps, or groups of steps, below which a mean says nothing."""
-
-TRIAL_SHARE: Final = 0.25
-"""A trial may cost at most this share of what it is expected to save."""
 
 Choice: TypeAlias = Literal["keep", "resume", "restart"]
 
@@ -52,9 +50,8 @@ def measure_rate(rates: Sequence[float]) -> Rate | None:
     """
     if len(rates) < MIN_MEASUREMENTS:
         return None
-    mean = math.fsum(rates) / len(rates)
-    variance = math.fsum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)
-    return Rate(mean, math.sqrt(variance), len(rates)) if mean > 0 else None
+    mean = statistics.fmean(rates)
+    return Rate(mean, statistics.stdev(rates, mean), len(rates)) if mean > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +158,6 @@ def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) 
     resumed_s = save_s + costs.restart_s + costs.load_s + _expected(case, (work.total - kept) / new.low)
     restart_s = costs.restart_s + _expected(case, work.total / new.low)
     return Alternatives(_kept_going(case, now.high), resumed_s if kept > 0 else None, restart_s, case.trial_s)
-
-
-def worth_trying(expected: Alternatives, trial_s: float) -> bool:
-    """Return whether a trial costs less than a quarter of what the better change is expected to save."""
-    return trial_s < TRIAL_SHARE * (expected.keep_s - expected.soonest_change_s)
 
 
 def misses_expectation(promised: float, delivered: float) -> bool:

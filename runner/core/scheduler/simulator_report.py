@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
 
 from runner.core.scheduler.fairshare import jain_index
 from runner.core.scheduler.simulator import SimulatedJob, Site
@@ -62,9 +63,9 @@ def make_report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
         never_started=of - len(played),
         makespan_s=makespan_s,
         utilisation=lent_s / (devices * makespan_s) if devices and makespan_s else 0.0,
-        mean_wait_s=_mean(waits),
+        mean_wait_s=fmean(waits),
         waits_s={share: waits[max(-(-len(waits) * share // 100) - 1, 0)] for share in PERCENTILES},
-        mean_slowdown=_mean(slowdown(each) for each in played),
+        mean_slowdown=fmean(slowdown(each) for each in played),
         preemptions=sum(len(each.spans) - 1 for each in played),
         fairness=jain_index(user.due for user in users.values()),
         fairness_service=jain_index(user.service for user in users.values()),
@@ -135,8 +136,8 @@ def _user(played: list[SimulatedJob], due: float) -> UserReport:
     return UserReport(
         jobs=len(played),
         device_hours=held_s / 3600,
-        mean_wait_s=_mean(each.waited_s for each in played),
-        mean_slowdown=_mean(slowdown(each) for each in played),
+        mean_wait_s=fmean(each.waited_s for each in played),
+        mean_slowdown=fmean(slowdown(each) for each in played),
         due=due,
         service=held_s / there_s if there_s else 1.0,
     )
@@ -144,8 +145,3 @@ def _user(played: list[SimulatedJob], due: float) -> UserReport:
 
 def _device_s(each: SimulatedJob, lasted_s: float) -> float:
     return each.arrival.request.gpus * lasted_s
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return sum(known) / len(known)

@@ -32,6 +32,6 @@ def test_the_page_of_commands_has_every_command_and_every_exit_code() -> None:
     assert all(f"| {code} | {meaning} |" in commands for code, meaning in EXIT_CODES.items())
 
 
-def test_the_page_of_the_policy_has_every_fact() -> None:
-    policy = page("reference/policy.md")
-    assert re.findall(r"^\| `([a-z_.]+)` \| .* \| [EWC]+ \|", policy, re.MULTILINE) == list(FACTS)
+def test_the_page_of_policy_facts_has_every_fact() -> None:
+    facts = page("reference/policy-facts.md")
+    assert re.findall(r"^\| `([a-z_.]+)` \| .* \| [EWC]+ \|", facts, re.MULTILINE) == list(FACTS)

@@ -1,0 +1,35 @@
+"""The causes of the end of an attempt.
+
+``runner.core.job.exit_cause`` finds the cause of an end, and the fact ``cause`` has these values.
+``jobs.contract.Cause`` has those that a program reports itself; a test compares the two.
+"""
+
+from enum import StrEnum
+
+
+class ExitCause(StrEnum):
+    """Why an attempt has ended."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    INVALID_SPEC = "invalid_spec"
+    DO_NOT_RESTART = "do_not_restart"
+    NON_FINITE = "non_finite"
+    DEVICE_OUT_OF_MEMORY = "device_out_of_memory"
+    NO_VALID_CHECKPOINT = "no_valid_checkpoint"
+    HOST_OOM = "host_oom"
+    KILLED = "killed"
+    TERMINATED = "terminated"
+    SEGFAULT = "segfault"
+    BUS_ERROR = "bus_error"
+    ABORTED = "aborted"
+    ARITHMETIC_ERROR = "arithmetic_error"
+    ILLEGAL_INSTRUCTION = "illegal_instruction"
+    NOT_EXECUTABLE = "not_executable"
+    NOT_FOUND = "not_found"
+    DISK_FULL = "disk_full"
+    EXCEPTION = "exception"
+    NO_RESULT = "no_result"
+    VANISHED = "vanished"
+    LAUNCH_FAILED = "launch_failed"
+    NOT_STARTED = "not_started"

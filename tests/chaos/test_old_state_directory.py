@@ -162,4 +162,4 @@ def test_the_running_attempt_is_adopted_and_the_queue_goes_on(daemon: Service) -
     assert (daemon.paths("6").home / "starts").read_text().split() == ["1"]
     assert daemon.log("6").splitlines() == ["begin wait", "end wait"]
     assert daemon.state_of("9") == "queued"
-    assert not list((daemon.state / "processes").iterdir())
+    until(lambda: not list((daemon.state / "processes").iterdir()), "no process record is left")

@@ -13,7 +13,7 @@ import pytest
 
 from runner.adapters.launch import attempt_name
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.adapters.process.records import ProcessRecords
+from runner.adapters.process.records import ProcessRecord
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import Alive, LaunchRequest
 from tests.contract.worlds import Place, begun, end, eventually, printed, process_place, seen
@@ -41,8 +41,8 @@ def _executor(place: Place) -> ProcessExecutor:
     return executor
 
 
-def _books(executor: ProcessExecutor, request: LaunchRequest) -> ProcessRecords:
-    return ProcessRecords(executor.settings.directory / attempt_name(request.key))
+def _books(executor: ProcessExecutor, request: LaunchRequest) -> ProcessRecord:
+    return ProcessRecord(executor.settings.directory / attempt_name(request.key))
 
 
 def test_an_attempt_outlives_the_daemon_that_started_it(place: Place) -> None:

@@ -1,19 +1,18 @@
-"""Attempts as plain processes, for machines without a container engine.
+"""Attempts as plain processes, for hosts without a container engine.
 
-Each attempt runs under ``shim.sh``, which outlives the daemon and keeps the exit status
-in a bookkeeping directory of the daemon's user; everything that is known about an attempt
-is read from there, so a new daemon adopts what the old one started.  A file that the shim
-makes if it does not exist is the claim: of all shims ever started for one attempt, one
-runs the program.
+Each attempt runs under ``shim.sh``, which outlives the daemon and writes the exit status to a directory that
+only the daemon's user can read.  The executor learns everything about an attempt from this record, so a new
+daemon adopts the attempts of the previous one.  A shim claims its attempt by creating a file that must not
+exist; of all shims that are ever started for one attempt, only one runs the program.
 
-Isolation: as root, the program runs as its owner's uid and gid without supplementary
-groups; always without new privileges, without core files, and in a clean environment.
-The shim itself keeps the daemon's user, out of the job's reach, and the log is opened
-after the switch.  **Not** isolated: the file system, the network, processes of the same
-user, devices (environment variables name them, nothing enforces it), memory, cpus and
-process counts (what ``ulimit`` offers is per uid or per address space, and means something
-else), and processes that leave the program's session.  Mounts are not made: paths are the
-host's.  ``oom_seen`` is never known here.
+Isolation: if the daemon is root, the program runs with the uid and gid of its owner and without supplementary
+groups.  It never gains privileges, writes no core files, and has a clean environment.  The shim runs as the
+daemon's user, so the job cannot signal it, and the log is opened with the owner's rights.
+
+Not isolated are: the file system; the network; processes of the same user; devices, which are only named by
+environment variables; memory, CPUs and the number of processes, because the limits of ``ulimit`` apply to a
+uid or an address space; processes that leave the session of the program.  There are no mounts, so paths are
+those of the host.  ``oom_seen`` is always unknown.
 """
 
 import os
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
-from runner.adapters.process.records import ProcessRecords
+from runner.adapters.process.records import ProcessRecord
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, Observation
@@ -36,26 +35,26 @@ from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest,
 SHIM: Final = Path(__file__).with_name("shim.sh")
 
 RESCAN_S: Final = 1.0
-"""How often a watch looks for attempts that it was not told of."""
+"""How often a watch looks for attempts that another process has launched."""
 
-TOLD: Final = 3
-"""The descriptor by which a shim says that it has begun."""
+READY_DESCRIPTOR: Final = 3
+"""The descriptor that a shim closes when it has started."""
 
 _RESET: Final = signals.valid_signals() - {signals.SIGKILL, signals.SIGSTOP}
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Where the bookkeeping lies, and what programs find."""
+    """The directory of the records, and the environment of the programs."""
 
     instance: str
     directory: Path
-    """On a local file system; made here, and private to the daemon's user."""
+    """On a local file system; the executor makes it, private to the daemon's user."""
     path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
-    """``PATH`` of the programs; the daemon's own unless told otherwise."""
+    """``PATH`` of the programs; by default that of the daemon."""
     lang: str = field(default_factory=lambda: os.environ.get("LANG", "C.UTF-8"))
     timeout_s: float = 10.0
-    """Of a launch: how long a shim may take to say that it has begun."""
+    """Of a launch: how long a shim may take to start."""
 
 
 class ProcessExecutor:
@@ -66,9 +65,9 @@ class ProcessExecutor:
     def __init__(self, settings: ProcessSettings) -> None:
         self.settings = settings
         self._lock = threading.Lock()
-        self._shims: set[int] = set()  # to be reaped
-        self._bells: set[int] = set()  # one descriptor per watch
-        with _disk(str(settings.directory)):
+        self._shims: set[int] = set()  # not reaped yet
+        self._wake_pipes: set[int] = set()  # the write end of each watch
+        with _disk_errors(str(settings.directory)):
             settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
@@ -84,91 +83,95 @@ class ProcessExecutor:
 
     def launch(self, request: LaunchRequest) -> None:
         check_request(request)
-        _check(request)
-        books = self._books(request.key)
-        with _disk(f"launch {books.path.name}"):
-            books.open(request.key)
-            if books.claimed():
+        _check_host(request)
+        record = self._record_of(request.key)
+        with _disk_errors(f"launch {record.path.name}"):
+            record.create(request.key)
+            if record.claimed():
                 return
-            self._spawn(books, self._command(request))
-            if not books.claimed():
-                raise Unavailable(f"launch {books.path.name}: its shim could not write; is the disk full?")
-        self._ring()
+            self._spawn(record, self._command(request))
+            if not record.claimed():
+                raise Unavailable(
+                    f"launch {record.path.name}: its shim could not write its record; is the disk full?"
+                )
+        self._wake_watches()
 
     def signal(self, key: Key, signal: int) -> None:
-        """Send ``signal`` to the program; SIGKILL to all of its group, but never to the shim.
+        """Send ``signal`` to the program alone, SIGKILL to its process group; never signal the shim.
 
-        As in a container, where init passes a signal to the program alone: a trainer that
-        saves on SIGTERM still needs its data loading processes while it does.
+        The same happens in a container, whose init forwards a signal to the program alone.  A trainer that
+        saves on SIGTERM needs its data loading processes meanwhile.
         """
-        child = self._books(key).child
+        child = self._record_of(key).child
         if child is None:
             return
         with suppress(ProcessLookupError), _pidfd(child.pid) as process:
-            if not child.alive:  # asked after the descriptor was opened: it cannot be another's
+            if (
+                not child.alive
+            ):  # checked with the descriptor open, so the pid cannot be that of another process
                 return
             if signal == signals.SIGKILL:
-                with suppress(ProcessLookupError):  # not yet the leader of its group
+                with suppress(ProcessLookupError):  # it is not the leader of its group yet
                     os.killpg(child.pid, signal)
             signals.pidfd_send_signal(process, signal)
 
     def observe(self) -> tuple[Observation, ...]:
         self._reap()
-        with _disk(str(self.settings.directory)):
-            return tuple(books.observation(key) for key, books in self._ours())
+        with _disk_errors(str(self.settings.directory)):
+            return tuple(record.observation(key) for key, record in self._records())
 
     def remove(self, key: Key) -> None:
-        """Throw the books of an ended attempt away.
+        """Remove the record of an ended attempt.
 
         Raises:
-            Unavailable: it still runs; it is left alone, and ``signal`` has to come first.
+            Unavailable: it still runs, and is left as it is; ``signal`` it first.
         """
-        books = self._books(key)
-        with _disk(f"remove {books.path.name}"):
-            if not books.path.exists():
+        record = self._record_of(key)
+        with _disk_errors(f"remove {record.path.name}"):
+            if not record.path.exists():
                 return
-            if isinstance(books.observation(key), Alive):
-                raise Unavailable(f"{books.path.name}: not removed, it still runs; signal it first")
-            # Renamed first: half-removed books would read as an attempt that never started.
-            rubbish = books.path.with_name(f".{books.path.name}")
-            shutil.rmtree(rubbish, ignore_errors=True)
-            books.path.replace(rubbish)
-            shutil.rmtree(rubbish)
+            if isinstance(record.observation(key), Alive):
+                raise Unavailable(f"{record.path.name}: not removed, it still runs; signal it first")
+            # Renamed first: a record that is partly removed would look like an attempt that never started.
+            removed = record.path.with_name(f".{record.path.name}")
+            shutil.rmtree(removed, ignore_errors=True)
+            record.path.replace(removed)
+            shutil.rmtree(removed)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Wait for the end of every shim on a thread of its own."""
-        heard, bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        """Wait for the ends of the shims on a separate thread."""
+        woken, wake_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         before: set[Key] = set()
 
-        def wait_once() -> None:
+        def watch_once() -> None:
             nonlocal before
-            before = self._wait_for_change(before, wake, heard, lambda: thread.stopped)
+            before = self._wait_for_change(before, wake, woken, lambda: thread.stopped)
 
-        thread = PeriodicThread("process-ends", 0.0, wait_once, begin_at_once=True)
+        thread = PeriodicThread("process-ends", 0.0, watch_once, begin_at_once=True)
 
         def stop() -> None:
             thread.stop()
-            self._ring()
+            self._wake_watches()
             thread.join(None)
             with self._lock:
-                self._bells.discard(bell)
-            os.close(bell)
-            os.close(heard)
+                self._wake_pipes.discard(wake_pipe)
+            os.close(wake_pipe)
+            os.close(woken)
 
         with self._lock:
-            self._bells.add(bell)
+            self._wake_pipes.add(wake_pipe)
         thread.start()
         return stop
 
-    def _books(self, key: Key) -> ProcessRecords:
-        return ProcessRecords(self.settings.directory / attempt_name(key))
+    def _record_of(self, key: Key) -> ProcessRecord:
+        return ProcessRecord(self.settings.directory / attempt_name(key))
 
-    def _ours(self) -> Iterator[tuple[Key, ProcessRecords]]:
+    def _records(self) -> Iterator[tuple[Key, ProcessRecord]]:
         for path in sorted(self.settings.directory.glob("runner-*")):
-            books = ProcessRecords(path)
-            key = books.key()
+            record = ProcessRecord(path)
+            key = record.key()
             if key is not None and key.instance == self.settings.instance:
-                yield key, books
+                yield key, record
 
     def _environment(self, request: LaunchRequest) -> Mapping[str, str]:
         home = request.run_dir / "home"
@@ -183,43 +186,43 @@ class ProcessExecutor:
         }
 
     def _command(self, request: LaunchRequest) -> tuple[str, ...]:
-        """Return what the shim runs: nothing of the job's before its uid is in force."""
-        drop = ["--no-new-privs"]
+        """Return the command of the shim; no program of the job runs before the change of uid."""
+        privileges = ["--no-new-privs"]
         if os.geteuid() == 0:
             owner = request.owner
-            drop += ["--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups"]
-        # Shells ignore these two in the background, and what is ignored stays so.
-        clean = ["env", "--ignore-environment", "--default-signal=INT,QUIT"]
+            privileges += ["--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups"]
+        # A shell starts background processes with these two ignored, and ignored signals stay ignored.
+        environment = ["env", "--ignore-environment", "--default-signal=INT,QUIT"]
         variables = [f"{name}={value}" for name, value in self._environment(request).items()]
         program = entry_script(request.directory or request.run_dir, request.log, request.argv)
-        return ("setpriv", *drop, "--", *clean, *variables, *program)
+        return ("setpriv", *privileges, "--", *environment, *variables, *program)
 
-    def _spawn(self, books: ProcessRecords, command: tuple[str, ...]) -> None:
-        """Start a shim and wait until it has claimed the attempt or found it claimed."""
-        heard, told = os.pipe2(os.O_CLOEXEC)
+    def _spawn(self, record: ProcessRecord, command: tuple[str, ...]) -> None:
+        """Start a shim, and wait until the attempt is claimed by it or another one."""
+        ready, shim_end = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                self._start_shim(books, command, told)
+                self._start_shim(record, command, shim_end)
             finally:
-                os.close(told)
-            if not _readable((heard,), self.settings.timeout_s):
+                os.close(shim_end)
+            if not _readable((ready,), self.settings.timeout_s):
                 raise Unavailable(
-                    f"launch {books.path.name}: no word from its shim in {self.settings.timeout_s:g} s"
+                    f"launch {record.path.name}: its shim did not start within {self.settings.timeout_s:g} s"
                 )
         finally:
-            os.close(heard)
+            os.close(ready)
 
-    def _start_shim(self, books: ProcessRecords, command: tuple[str, ...], told: int) -> None:
+    def _start_shim(self, record: ProcessRecord, command: tuple[str, ...], shim_end: int) -> None:
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             "/bin/sh",
-            ["sh", str(SHIM), str(books.path), *command],
-            {"PATH": os.defpath, "LANG": "C"},  # programs found here run as the daemon's user
+            ["sh", str(SHIM), str(record.path), *command],
+            {"PATH": os.defpath, "LANG": "C"},  # the programs of the shim run as the daemon's user
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, str(books.stderr), append, 0o600),
-                (os.POSIX_SPAWN_DUP2, told, TOLD),
+                (os.POSIX_SPAWN_OPEN, 2, str(record.stderr), append, 0o600),
+                (os.POSIX_SPAWN_DUP2, shim_end, READY_DESCRIPTOR),
             ],
             setsid=True,
             setsigdef=_RESET,
@@ -232,37 +235,38 @@ class ProcessExecutor:
         with self._lock:
             self._shims = {pid for pid in self._shims if not _reaped(pid)}
 
-    def _ring(self) -> None:
+    def _wake_watches(self) -> None:
         with self._lock:
-            for bell in self._bells:
+            for wake_pipe in self._wake_pipes:
                 with suppress(BlockingIOError):
-                    os.write(bell, b"!")
+                    os.write(wake_pipe, b"!")
 
     def _wait_for_change(
-        self, before: set[Key], wake: Callable[[], None], heard: int, stopped: Callable[[], bool]
+        self, before: set[Key], wake: Callable[[], None], woken: int, stopped: Callable[[], bool]
     ) -> set[Key]:
-        """Wait until a shim ends or begins, say so, and return whose shims were alive."""
+        """Wait until a shim ends or starts, call ``wake``, and return the keys of the running shims."""
         shims = dict(self._open_shims())
-        ready = _readable((heard, *shims.values()), RESCAN_S)
+        ready = _readable((woken, *shims.values()), RESCAN_S)
         for descriptor in shims.values():
             os.close(descriptor)
-        if heard in ready:
-            os.read(heard, 4096)
+        if woken in ready:
+            os.read(woken, 4096)
         if (ready or before != shims.keys()) and not stopped():
             wake()
         return set(shims)
 
     def _open_shims(self) -> Iterator[tuple[Key, int]]:
-        """Yield a descriptor for each living shim of ours; it becomes readable when the shim ends."""
+        """Yield a pidfd for each running shim; it becomes readable when the shim ends."""
         self._reap()
-        for key, books in self._ours():
-            shim = books.shim
-            with suppress(OSError):  # it ended just now, which shows in the next round
+        for key, record in self._records():
+            shim = record.shim
+            with suppress(OSError):  # it has just ended, which the next round notices
                 if shim is not None and shim.alive:
                     yield key, os.pidfd_open(shim.pid)
 
 
-def _check(request: LaunchRequest) -> None:
+def _check_host(request: LaunchRequest) -> None:
+    """Raise ``LaunchRefused`` if this daemon cannot run the attempt as requested."""
     if os.geteuid() not in {0, request.owner.uid}:
         raise LaunchRefused(f"cannot run as {request.owner.name}: this daemon is not root")
     if not request.run_dir.is_dir():
@@ -295,8 +299,8 @@ def _pidfd(pid: int) -> Iterator[int]:
 
 
 @contextmanager
-def _disk(doing: str) -> Iterator[None]:
+def _disk_errors(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"{doing}: {error.strerror or error}") from error
+        raise Unavailable(f"{action}: {error.strerror or error}") from error

@@ -1,8 +1,8 @@
-"""The bookkeeping of attempts that are plain processes: what ``shim.sh`` writes, read back.
+"""The records of attempts that run as plain processes.
 
-A directory per attempt, private to the daemon's user, is all the memory that the process
-executor has.  It is written by the executor (``key.json``) and the shim (the rest), and
-tells what happened also to a daemon that was started later.
+Each attempt has a directory that only the daemon's user can read.  The executor writes ``key.json``, and
+``shim.sh`` writes the rest.  The process executor has no other state, so a daemon that is started later knows
+as much as the one that launched the attempt.
 """
 
 import json
@@ -17,13 +17,13 @@ from typing import Final
 from runner.adapters.host.clock import boot_id
 from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
-PROGRAM_NEVER_BEGAN: Final = frozenset({1, 2, 74, 126, 127})
-"""Exit codes after which the shell's own last words may say why."""
+PROGRAM_NOT_STARTED: Final = frozenset({1, 2, 74, 126, 127})
+"""Exit codes after which the last output of the shell may say why the program did not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process that cannot be mistaken for a later one with its number."""
+    """A process, distinguished from later processes with the same pid."""
 
     boot: str
     pid: int
@@ -39,54 +39,55 @@ class ProcessIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessRecords:
-    """The bookkeeping directory of one attempt."""
+class ProcessRecord:
+    """The record of one attempt."""
 
     path: Path
 
     def claimed(self) -> bool:
-        """Whether a shim has taken this attempt upon itself: no other ever will."""
+        """Return whether a shim has claimed this attempt; no other shim can claim it."""
         return (self.path / "shim").exists()
 
     @property
     def shim(self) -> ProcessIdentity | None:
-        return _process(self.path / "shim")
+        return _read_identity(self.path / "shim")
 
     @property
     def child(self) -> ProcessIdentity | None:
-        return _process(self.path / "child")
+        return _read_identity(self.path / "child")
 
     @property
     def stderr(self) -> Path:
-        """What the shim, and the shell before the program, had to say; not the program's."""
+        """The output of the shim and of the shell that starts the program, without that of the program."""
         return self.path / "stderr"
 
     def key(self) -> Key | None:
-        """Return whose books these are; None while they are being opened."""
+        """Return the key of the attempt; None while the record is being created."""
         try:
-            said = self._read_key()
-            return Key(str(said["instance"]), str(said["job_id"]), int(str(said["attempt"])))
+            key = self._read_key()
+            return Key(str(key["instance"]), str(key["job_id"]), int(str(key["attempt"])))
         except (OSError, ValueError, KeyError):
             return None
 
-    def open(self, key: Key) -> None:
-        """Make the directory and write the key into it, in one piece."""
+    def create(self, key: Key) -> None:
+        """Make the directory and write the key into it atomically."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        said = {"instance": key.instance, "job_id": key.job_id, "attempt": key.attempt, "boot": boot_id()}
+        content = {"instance": key.instance, "job_id": key.job_id, "attempt": key.attempt, "boot": boot_id()}
         part = self.path / f"key.{os.getpid()}.{threading.get_ident()}"
-        part.write_text(json.dumps(said))
+        part.write_text(json.dumps(content))
         part.replace(self.path / "key.json")
 
     def observation(self, key: Key) -> Observation:
+        """Return what the record says about the attempt."""
         ended = self._ended(key)
         if ended is not None:
             return ended
         shim, child = self.shim, self.child
-        if not self.claimed() or (shim is None and self._opened_in_this_boot()):
+        if not self.claimed() or (shim is None and self._created_in_this_boot()):
             return Created(key)
         if any(process is not None and process.alive for process in (shim, child)):
             return Alive(key, None if child is None else child.pid)
-        # The shim writes before it dies: look again before saying that nobody knows.
+        # The shim may have written the exit status after the first look.
         return self._ended(key) or Gone(key, None, error="its shim died, or the machine was restarted")
 
     def _ended(self, key: Key) -> Gone | None:
@@ -97,29 +98,28 @@ class ProcessRecords:
             return None
         except ValueError:
             return Gone(key, None, error="its exit status was lost in a power cut")
-        said = self._last_words() if code in PROGRAM_NEVER_BEGAN else ""
-        return Gone(key, code, error=said, at=datetime.fromtimestamp(at, UTC))
+        output = self._last_output() if code in PROGRAM_NOT_STARTED else ""
+        return Gone(key, code, error=output, at=datetime.fromtimestamp(at, UTC))
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         with suppress(OSError), self.stderr.open("rb") as file:
             lines = file.read(4096).decode(errors="replace").split("\n")
             return next((" ".join(line.split())[:500] for line in reversed(lines) if line.strip()), "")
         return ""
 
-    def _opened_in_this_boot(self) -> bool:
-        """Tell an attempt that is just being claimed from one that a power cut made unreadable."""
+    def _created_in_this_boot(self) -> bool:
+        """Return whether the record was made since the boot: an older one was damaged by a power cut."""
         try:
             return self._read_key()["boot"] == boot_id()
         except (OSError, ValueError, KeyError):
             return False
 
     def _read_key(self) -> dict[str, object]:
-        said = json.loads((self.path / "key.json").read_text())
-        return dict(said)
+        return dict(json.loads((self.path / "key.json").read_text()))
 
 
-def _process(path: Path) -> ProcessIdentity | None:
-    """Return the process that a shim wrote down, if it got that far."""
+def _read_identity(path: Path) -> ProcessIdentity | None:
+    """Return the process that a shim has recorded, if any."""
     try:
         boot, stat = path.read_text().split("\n", 1)
         return ProcessIdentity(boot, int(stat.split(" ", 1)[0]), _state_and_start(stat)[1])
@@ -128,6 +128,6 @@ def _process(path: Path) -> ProcessIdentity | None:
 
 
 def _state_and_start(stat: str) -> tuple[str, int]:
-    """Return the state and the start time out of ``/proc/PID/stat``, whatever the program is called."""
+    """Return the state and the start time from ``/proc/PID/stat``; the name in it may have any characters."""
     fields = stat.rpartition(")")[2].split()
     return fields[0], int(fields[19])

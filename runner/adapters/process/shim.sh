@@ -1,10 +1,10 @@
 #!/bin/sh
-# Keeps one attempt: shim.sh DIRECTORY COMMAND [ARGUMENT...]
+# Runs one attempt and records it: shim.sh DIRECTORY COMMAND [ARGUMENT...]
 #
-# Started by local_process.py in a session of its own, so that it outlives the daemon.
-# shim, child   boot id and /proc/PID/stat, which name a process for ever
-# exit          the status of the command, 128+n after signal n; appears in one piece
-# Descriptor 3 is a pipe to the daemon: its end says "the child is on record, or another's is".
+# executor.py starts it in a session of its own, so that it outlives the daemon.  It writes into DIRECTORY:
+# shim, child   boot id and /proc/PID/stat, which identify a process for ever
+# exit          the exit status of COMMAND, 128+n after signal n; written atomically
+# Descriptor 3 is a pipe to the daemon.  Closing it means that the child of this shim or another is recorded.
 
 directory=$1
 shift
@@ -13,7 +13,7 @@ ulimit -c 0
 read -r boot </proc/sys/kernel/random/boot_id
 read -r stat </proc/self/stat
 
-set -C # never over an existing file: of all shims of this attempt, one passes here
+set -C # never overwrite a file: of all shims of this attempt, only one continues here
 { printf '%s\n%s\n' "$boot" "$stat" >"$directory/shim"; } 2>/dev/null || exit 0
 set +C
 
@@ -25,7 +25,7 @@ set +C
 exec 3>&-
 wait "$!"
 status=$?
-kill -s KILL -- "-$!" 2>/dev/null # what the command left behind in its group
+kill -s KILL -- "-$!" 2>/dev/null # processes of its group that the command left
 until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
-    sleep 1 # a full disk must not cost the exit status
+    sleep 1 # retried, so that a full disk does not lose the exit status
 done

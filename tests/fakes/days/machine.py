@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Final
 
-from runner.adapters.process.records import ProcessRecords
+from runner.adapters.process.records import ProcessRecord
 from tests.fakes.daemon import fork_server as nursery
 from tests.fakes.daemon.fast_clock import FastClock, start
 from tests.fakes.days.script import CALM, HOUR_S, NIGHT_S, SPEED, Fate, Kind, fates
@@ -187,7 +187,7 @@ class Machine:
     def programs(self) -> Iterator[Program]:
         """Yield the programs of attempts that are alive, by what the kernel says about them."""
         for path in sorted((self.place / "state/processes").glob("runner-*")):
-            child = ProcessRecords(path).child
+            child = ProcessRecord(path).child
             if child is not None and child.alive:
                 devices = _devices(child.pid)
                 if devices is not None:

@@ -264,7 +264,7 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
     wanted = service.settings.system_wide
     with listening(path, system_wide=os.geteuid() == 0 if wanted is None else wanted) as listener:
         service.daemon.start()
-        verifier.rollouts.canaries.sweep()
+        verifier.rollouts.canaries.cancel_orphans()
         verifier.start()
         trigger.start()
         notifications.start()

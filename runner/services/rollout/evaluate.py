@@ -25,9 +25,9 @@ from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.services.attempts import facts as exit_facts
 from runner.services.jobs import JobService
-from runner.services.rollout.canary import METRICS_BYTES
 from runner.services.rollout.cost_benefit import CostBenefit, explain
 from runner.services.rollout.throughput import (
+    METRICS_BYTES,
     NEVER,
     MetricsLine,
     Throughput,

@@ -64,7 +64,7 @@ class RolloutService:
         if why := weighing.hopeless():
             raise Refused(f"job {row.job.id}: this change is declined, whatever a canary shows: {why}")
         self.canaries.check_comparable(row)
-        return self.canaries.begin(caller, row, after, request.steps, found.kind)
+        return self.canaries.start(caller, row, after, request.steps, found.kind)
 
     def evaluate(self, caller: Caller, request: RolloutRequest) -> Evaluation:
         """Return what a change is and what would follow from it; nothing is done."""
@@ -87,7 +87,7 @@ class RolloutService:
             self.service.daemon.run_exclusively(lambda: self.service.store.decided(offer.record))
         if offer.trial is not None:
             offer.trial.decided.set()
-            self.canaries.go_on(offer.trial)
+            self.canaries.release_parent(offer.trial)
         return offer, number
 
     def rollback(self, caller: Caller, reference: str, number: int | None) -> tuple[int, int | None, str]:

@@ -14,6 +14,9 @@ from typing import Final, TypeAlias
 
 from runner.core.policy.economics import MIN_MEASUREMENTS, Rate
 
+METRICS_BYTES: Final = 4 * 1024**2
+"""How much of the end of ``metrics.jsonl`` is read."""
+
 WINDOWS: Final = 30
 """Windows that many lines are grouped into, about: enough for a mean, long enough to be independent."""
 

@@ -1,13 +1,11 @@
-"""The job that a canary is: a short trial of a revision beside its parent."""
+"""A trial: a canary, its measurement, and the revision that it runs."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Event as Flag
 from typing import Any, Final
 
-from jobs.contract import (
-    Program,
-)
+from jobs.contract import Program
 from runner.core.job.model import Job
 from runner.core.ports.store import JobRow
 from runner.files.job.model import Retry
@@ -15,26 +13,25 @@ from runner.services.rollout.throughput import Throughput
 from runner.services.submission.revision import Revision
 
 LABEL: Final = "canary-of"
-"""Label of a canary; its value is the id of the job that it is for."""
+"""The label of a canary; its value is the id of its parent."""
 
 
-LIMIT: Final = timedelta(minutes=15)
-"""Running time of a canary, at most."""
+TIME_LIMIT: Final = timedelta(minutes=15)
+"""The longest running time of a canary."""
 
-
-LEAST_STEPS: Final = 25
-"""Fewer steps give no rate that anything could be decided by."""
+MIN_STEPS: Final = 25
+"""Fewer steps give no rate that is certain enough for a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasurement:
-    """What a canary has shown."""
+    """The result of a canary."""
 
     pace: Throughput | None
     start_s: float  # from the request to the first step
     stop_s: float
     steps: int
-    why: str = ""  # why there is no rate
+    why: str = ""  # reason of a missing throughput
 
 
 @dataclass(slots=True)
@@ -45,15 +42,15 @@ class Trial:
     job_id: str
     steps: int
     began: datetime
-    first: int = 0  # the step that it begins with
-    parked: datetime | None = None  # since when the job itself stands still for it
-    over: datetime | None = None  # it has been stopped
+    first: int = 0  # the step that it starts from
+    parked: datetime | None = None  # since when its parent is held for it
+    over: datetime | None = None  # when it was stopped
     done: int = 0
     found: TrialMeasurement | None = None
     decided: Flag = field(default_factory=Flag)
 
     def json(self) -> dict[str, Any]:
-        """Return how far it is, and what it has shown."""
+        """Return its progress and its result as JSON values."""
         rate = self.found.pace.steps if self.found and self.found.pace else None
         return {
             "canary": self.job_id,
@@ -66,14 +63,14 @@ class Trial:
         }
 
 
-def trial_of(revision: Revision, parent: Job) -> Revision:
-    """Return the revision of a canary: the same program and profile; it tells more, and keeps nothing."""
+def canary_revision(revision: Revision, parent: Job) -> Revision:
+    """Return the revision of a canary: the same program and profile, metrics of each step, no saves."""
     job = revision.job
     plan = job.workload
     if not isinstance(plan, Program):
         plan = plan.model_copy(update={"log_every": 1})
     saving = {"every_steps": None, "every": timedelta(days=1), "milestone_every": None}
-    limit = min(job.resources.time_limit or LIMIT, LIMIT)
+    limit = min(job.resources.time_limit or TIME_LIMIT, TIME_LIMIT)
     changed = job.model_copy(
         update={
             "name": f"{job.name[:56]}-canary",
@@ -85,16 +82,17 @@ def trial_of(revision: Revision, parent: Job) -> Revision:
             "queue": job.queue.model_copy(update={"after": (), "not_before": None}),
         }
     )
-    # Measured beside the job, whatever that one waits for and however many of its matrix may run.
+    # A canary waits for no other job, and does not count against the limit of a matrix.
     return revision.model_copy(update={"job": changed, "after": (), "sweep": None})
 
 
 def is_canary(row: JobRow) -> bool:
+    """Return whether a job is a canary."""
     return LABEL in row.labels
 
 
 def saves_on_stop(revision: Revision) -> bool | None:
-    """Return whether a job saves when it is asked to stop; None: only the author of the program knows."""
+    """Return whether a job saves when it is stopped; None if that depends on a program of the user's own."""
     if isinstance(revision.job.workload, Program):
         return None
     return bool(getattr(revision.job.checkpoint, "on_stop", True))

@@ -16,9 +16,8 @@ from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
 from runner.core.policy.economics import Rate, Work, misses_expectation
 from runner.core.ports.store import JobRow
-from runner.services.rollout.canary import METRICS_BYTES
 from runner.services.rollout.service import RolloutService
-from runner.services.rollout.throughput import measure_throughput, parse_metrics
+from runner.services.rollout.throughput import METRICS_BYTES, measure_throughput, parse_metrics
 from runner.services.submission.revision import parse_revision
 
 log = structlog.get_logger()
@@ -66,7 +65,7 @@ class RolloutVerifier:
 
     def stop(self) -> None:
         self._thread.stop()
-        self.rollouts.canaries.leave()
+        self.rollouts.canaries.stop()
 
     def look(self) -> None:
         """Look once at every job that has a promise to keep."""

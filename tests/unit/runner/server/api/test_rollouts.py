@@ -398,7 +398,7 @@ def test_what_an_earlier_daemon_has_begun_to_try_is_cancelled(site: Place) -> No
     site.runs()
     site.canary(CACHED)
     site.until("running", "2")
-    site.keeper.rollouts.canaries.sweep()
+    site.keeper.rollouts.canaries.cancel_orphans()
     assert site.until("finished", "2")["outcome"] == "cancelled"
     assert site.job()["state"] == "running"
 

@@ -14,7 +14,7 @@ from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
 from runner.services.context import Caller, NotFound
-from runner.services.rollout.trial import trial_of
+from runner.services.rollout.trial import canary_revision
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import accelerator_of, team
 from runner.services.submission.revision import Revision, parse_revision
@@ -258,7 +258,7 @@ def test_a_canary_waits_for_nothing_that_its_job_has_waited_for(site: Site) -> N
     site.submit(MATRIX + "queue: {after: [prepare], not_before: 2020-01-01T00:00:00Z}\n")
     row = site.service.store.get("2")
     assert row is not None
-    trial = trial_of(revision(site, "2"), row.job)
+    trial = canary_revision(revision(site, "2"), row.job)
     assert (trial.after, trial.sweep) == ((), None)
     assert (trial.job.queue.after, trial.job.queue.not_before) == ((), None)
 

@@ -1,0 +1,126 @@
+"""Measuring a canary, on a thread of its own: wait for its steps, cancel it, and note what it has shown."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event
+from typing import Final
+
+from runner.base.errors import RunnerError, Unavailable
+from runner.base.threads import run_guarded
+from runner.core.job.events import CancelRequested, ReleaseRequested
+from runner.core.job.states import Finished, Held, State
+from runner.services.jobs import JobService
+from runner.services.rollout.throughput import METRICS_BYTES, MetricsLine, measure_throughput, parse_metrics
+from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
+
+MAX_WAIT_S: Final = 60.0
+"""How long a job that is held for its canary waits for a decision before it is released."""
+
+POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMeasurer:
+    """Measures the canaries of one daemon."""
+
+    service: JobService
+    stopped: Event = field(default_factory=Event)  # the daemon stops
+
+    def run(self, trial: Trial) -> None:
+        """Measure a canary, then release its parent unless somebody decides in time."""
+
+        def failed(error: Exception) -> None:
+            trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, f"{type(error).__name__}: {error}")
+
+        run_guarded("canary", partial(self._measure_or_explain, trial), failed, job_id=trial.job_id)
+        trial.over = self.service.clock.now()
+        if trial.parked and not trial.decided.wait(MAX_WAIT_S) and not self.stopped.is_set():
+            self.release(trial.parent)
+
+    def _measure_or_explain(self, trial: Trial) -> None:
+        try:
+            trial.found = self._measure(trial)
+        except RunnerError as error:
+            trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, str(error))
+
+    def _measure(self, trial: Trial) -> TrialMeasurement:
+        """Wait for the steps, cancel the canary, and return what it has shown."""
+        limit_s = TIME_LIMIT.total_seconds()
+        self.wait_until(lambda: bool(self._obsolete(trial)) or self._has_advanced(trial), limit_s)
+        if self.stopped.is_set():
+            raise Unavailable("the daemon has left")
+        obsolete = self._obsolete(trial)
+        began_s = self.service.clock.monotonic()
+        had_ended = isinstance(self.state_of(trial.job_id), Finished)
+        self.cancel(trial.job_id)
+        self.wait_until(lambda: isinstance(self.state_of(trial.job_id), Finished), MAX_WAIT_S * 2)
+        stop_s = 0.0 if had_ended else self.service.clock.monotonic() - began_s
+        if obsolete:
+            return TrialMeasurement(None, 0.0, stop_s, trial.done, f"{obsolete}, so its canary was ended")
+        lines = self._metrics(trial.job_id)
+        throughput = measure_throughput(lines)
+        if throughput is None:
+            return TrialMeasurement(None, 0.0, stop_s, trial.done, self._explain_end(trial))
+        start_s = lines[0].time - trial.began.timestamp() - 1 / throughput.steps.mean
+        return TrialMeasurement(throughput, max(start_s, 0.0), stop_s, trial.done)
+
+    def _has_advanced(self, trial: Trial) -> bool:
+        """Return whether a canary has done its steps or ended; its progress is noted."""
+        lines = self._metrics(trial.job_id)
+        trial.done = max((line.step for line in lines), default=trial.first) - trial.first
+        return trial.done >= trial.steps or isinstance(self.state_of(trial.job_id), Finished | Held)
+
+    def _obsolete(self, trial: Trial) -> str:
+        """Return why a canary is not needed any more; empty while it is."""
+        state = self.state_of(trial.parent)
+        if isinstance(state, Finished):
+            return f"job {trial.parent} has ended meanwhile ({state.outcome}: {state.why})"
+        if isinstance(state, Held) and trial.parked is None:
+            return f"job {trial.parent} was held meanwhile"
+        return ""
+
+    def _explain_end(self, trial: Trial) -> str:
+        attempts = self.service.store.attempts(trial.job_id)
+        messages = (row.message or row.cause for row in reversed(attempts))
+        message = next((each for each in messages if each), "")
+        return f"the canary ended after {trial.done} steps{f': {message}' if message else ''}"
+
+    def _metrics(self, job_id: str) -> tuple[MetricsLine, ...]:
+        """Return the metrics that a canary has written."""
+        row = self.service.queries.find(job_id)
+        return parse_metrics(self.service.attempt_service.metrics(row, 1, 1, METRICS_BYTES))
+
+    # --- shared with the service of canaries
+
+    def state_of(self, job_id: str) -> State:
+        """Return the present state of a job."""
+        return self.service.queries.find(job_id).job.state
+
+    def wait_until(self, condition: Callable[[], bool], limit_s: float) -> None:
+        """Return when a condition holds, when the limit is over, or when the daemon stops."""
+        deadline = self.service.clock.monotonic() + limit_s
+        while not self.stopped.is_set() and not condition() and self.service.clock.monotonic() < deadline:
+            self.stopped.wait(POLL_S)
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a canary that has not ended."""
+        service, event = self.service, CancelRequested(self.service.clock.now(), "its canary's end")
+
+        def cancel() -> None:
+            row = service.queries.current(job_id)
+            if not isinstance(row.job.state, Finished):
+                service.daemon.apply_event(row, event)
+
+        service.daemon.run_exclusively(cancel)
+
+    def release(self, job_id: str) -> None:
+        """Release a job that was held for its canary."""
+        service, event = self.service, ReleaseRequested(self.service.clock.now(), "the end of its canary")
+
+        def release() -> None:
+            row = service.queries.current(job_id)
+            if isinstance(row.job.state, Held):
+                service.daemon.apply_event(row, event)
+
+        service.daemon.run_exclusively(release)

@@ -1,7 +1,7 @@
-"""A text file that a person wrote: reading it within limits, and pointing at places in it.
+"""Text files that people write: reading them within limits, and problems with positions.
 
-Standard library alone, because the client reads the job file too.  Whatever is shown of
-a file, its name included, fits on one line: control characters come out escaped.
+Only the standard library is imported, because the client reads the job file too. Everything that is shown
+of a file, its name included, fits on one line; control characters are escaped.
 """
 
 import errno
@@ -17,17 +17,17 @@ from typing import BinaryIO, Final, NamedTuple
 from runner.base.errors import UsageError
 
 MAX_BYTES: Final = 1024 * 1024
-"""A job file larger than this is something else; it is refused before it is read whole."""
+"""A larger file is not a job file; it is refused without reading all of it."""
 
 MAX_LINES: Final = 100
-"""Problems shown of one file; the rest is counted."""
+"""The number of problems that are shown; the others are counted."""
 
 MAX_LINES_BYTES: Final = 512 * 1024**2
-"""A trace or a journal larger than this is something else."""
+"""A larger file is not a trace or a journal."""
 
 JOB_FILE: Final = "job file"
-BEGINNING: Final = '; "runner init" writes one to start from'
-"""What to do about a job file that is not there."""
+INIT_HINT: Final = '; "runner init" writes one to start from'
+"""The hint for a missing job file."""
 
 _SHOWN_CHARACTERS: Final = 60
 
@@ -40,7 +40,7 @@ def list_yaml_stems(directory: Path) -> list[str]:
 
 
 class Position(NamedTuple):
-    """A place in a text file, both numbers from 1, as editors count."""
+    """A line and a column in a text file, counted from 1."""
 
     line: int
     column: int
@@ -48,10 +48,10 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, and where.  ``at`` is None when the file itself is the problem."""
+    """A problem of a file and its position; ``at`` is None if the file as a whole is the problem."""
 
     at: Position | None
-    field: str  # dotted; empty when no field is to blame
+    field: str  # dotted path; empty if no field is concerned
     fact: str
 
     def line(self, path: Path) -> str:
@@ -62,7 +62,7 @@ class Problem:
 
 
 class FileError(UsageError):
-    """A file that a user wrote is not right; every problem of it at once, by position."""
+    """A file that a user wrote is not valid; carries all its problems in order of position."""
 
     def __init__(self, path: Path, problems: Iterable[Problem]) -> None:
         self.path = path
@@ -71,17 +71,17 @@ class FileError(UsageError):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One line for each problem, at most ``MAX_LINES`` and one that counts the others."""
+        """A line for each problem, at most ``MAX_LINES``, and a line that counts the others."""
         shown = tuple(problem.line(self.path) for problem in self.problems[:MAX_LINES])
         more = len(self.problems) - MAX_LINES
         return (*shown, f"{one_line(str(self.path))}: and {more} more problems") if more > 0 else shown
 
 
 def standard_input() -> BinaryIO:
-    """Return what ``-`` stands for.
+    """Return standard input, for which ``-`` stands.
 
     Raises:
-        UsageError: it is closed, as for some that are started by a daemon.
+        UsageError: it is closed, as in some processes that a daemon starts.
     """
     if sys.stdin is None:
         raise UsageError("-: standard input is closed; give the path of a file")
@@ -89,17 +89,17 @@ def standard_input() -> BinaryIO:
 
 
 def read_source(path: Path, kind: str = JOB_FILE) -> bytes:
-    """Return the content of a job file, or of another kind of file that people write.
+    """Return the content of a job file or of another ``kind`` of file.
 
     Raises:
-        SpecError: it is missing, no regular file, unreadable or larger than ``MAX_BYTES``.
+        FileError: it is missing, not a regular file, unreadable or larger than ``MAX_BYTES``.
     """
     try:
         with open_source(path) as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise FileError(path, [Problem(None, "", _unreadable(path, error, kind))]) from error
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # the name contains NUL
         raise FileError(path, [Problem(None, "", "is not a valid file name")]) from error
     if len(text) > MAX_BYTES:
         raise FileError(path, [Problem(None, "", f"larger than 1 MiB, so not a {kind}")])
@@ -107,10 +107,10 @@ def read_source(path: Path, kind: str = JOB_FILE) -> bytes:
 
 
 def read_lines(path: Path, kind: str) -> str:
-    """Return the text of a file that has a line for each thing, and so may be large: of a trace, say.
+    """Return the text of a file with one record per line, such as a trace, which may be large.
 
     Raises:
-        SpecError: it is missing, no regular file, unreadable, larger than ``MAX_LINES_BYTES`` or not UTF-8.
+        FileError: it is missing, no regular file, unreadable, larger than ``MAX_LINES_BYTES`` or not UTF-8.
     """
     try:
         with open_source(path) as file:
@@ -125,26 +125,26 @@ def read_lines(path: Path, kind: str) -> str:
 
 
 class NotRegular(OSError):
-    """A name stands for a pipe, a socket or a device, where a file was to be."""
+    """The path is a pipe, a socket or a device instead of a file."""
 
     def __init__(self) -> None:
         super().__init__(errno.EINVAL, "is not a regular file")
 
 
 def open_source(path: Path) -> BufferedReader:
-    """Return a regular file, opened for reading; never waits, as opening a named pipe would.
+    """Open a regular file for reading; never blocks, as opening a named pipe would.
 
     Raises:
-        OSError: there is none, or it may not be read; ``NotRegular``: it is something else.
+        OSError: it is missing or not readable; ``NotRegular``: it is not a file.
     """
     return os.fdopen(_regular(path, os.O_RDONLY), "rb")
 
 
 def open_target(path: Path, *, overwrite: bool) -> TextIOWrapper:
-    """Return a regular file, empty and opened for writing; never waits, as opening a named pipe would.
+    """Open a regular file for writing and empty it; never blocks, as opening a named pipe would.
 
     Raises:
-        OSError: it may not be written, or is there and stays; ``NotRegular``: it is something else.
+        OSError: it is not writable, or exists and may not be overwritten; ``NotRegular``: it is not a file.
     """
     fd = _regular(path, os.O_WRONLY | os.O_CREAT | (0 if overwrite else os.O_EXCL))
     os.ftruncate(fd, 0)
@@ -166,20 +166,20 @@ def _regular(path: Path, flags: int) -> int:
 
 
 def one_line(text: str) -> str:
-    """Return a text in which every character can be printed and none ends the line."""
+    """Return a text with all unprintable characters and line ends escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def quoted(text: str) -> str:
-    """Return a text in double quotes, on one line and not too long."""
+    """Return a text in double quotes, on one line and shortened."""
     cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
     return '"' + one_line(cut).replace('"', '\\"') + '"'
 
 
 def shown(value: object) -> str:
-    """Return how a message names a value that a file holds."""
+    """Return a value of a file as messages show it."""
     match value:
         case None:
             return "null"
@@ -203,7 +203,7 @@ def _unreadable(path: Path, error: OSError, kind: str) -> str:
     if error.errno == errno.ENOENT and path.is_symlink():
         return "is a symbolic link to a missing file"
     if error.errno == errno.ENOENT:
-        return f"no such file{BEGINNING if kind == JOB_FILE else ''}"
+        return f"no such file{INIT_HINT if kind == JOB_FILE else ''}"
     if error.errno == errno.EISDIR:
         return f"is a directory, not a {kind}"
     if isinstance(error, NotRegular):

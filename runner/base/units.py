@@ -1,8 +1,8 @@
 """Sizes and durations as people write them: ``20GiB``, ``1.5GB``, ``90m``, ``2h30m``.
 
-A single letter is binary (``2G`` is 2 GiB), as Docker and Slurm read it; ``GB`` is decimal,
-as the letters say.  A size without a unit is bytes.  A duration without a unit is refused,
-because half of the tools in use take it for seconds and the other half for minutes.
+A single letter is binary (``2G`` is 2 GiB), as in Docker and Slurm; ``GB`` is decimal. A size without a
+unit is in bytes. A duration without a unit is refused, because some tools take it for seconds and others
+for minutes.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 
 from runner.base.textfile import quoted, shown
 
-_LONGEST: Final = 40  # what matching may cost grows with the length
+_LONGEST: Final = 40  # limits the cost of matching
 
 _POWER: Final = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?(?:([kmgtp])?(i?b)?)?", re.IGNORECASE)
@@ -29,10 +29,10 @@ DURATION_HELP: Final = "a duration such as 45s, 90m or 2h30m"
 
 
 def parse_size(value: object) -> int:
-    """Return the bytes of a size; whole numbers are bytes already.
+    """Return a size in bytes; a whole number is in bytes already.
 
     Raises:
-        ValueError: in the words that the user gets to see.
+        ValueError: with the message for the user.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return _not_negative(value)
@@ -53,10 +53,10 @@ def parse_size(value: object) -> int:
 
 
 def parse_duration(value: object) -> timedelta:
-    """Return a duration, whole milliseconds.
+    """Return a duration in whole milliseconds.
 
     Raises:
-        ValueError: in the words that the user gets to see.
+        ValueError: with the message for the user.
     """
     if isinstance(value, timedelta):
         return value
@@ -82,7 +82,7 @@ def format_size(size: int) -> str:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Return a duration as a user would write it; ``parse_duration`` gives it back."""
+    """Return a duration as a user would write it; ``parse_duration`` parses it."""
     left, text = duration // _MS, ""
     for unit, size in _UNITS_MS.items():
         count, left = divmod(left, size)

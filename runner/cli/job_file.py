@@ -104,7 +104,7 @@ def _read(file: str) -> bytes:
     """Return the text of a job file; ``-`` is standard input.
 
     Raises:
-        SpecError: it cannot be read.
+        FileError: it cannot be read.
     """
     from runner.cli.submit import STANDARD_INPUT, read  # noqa: PLC0415  the client: only this command pays for it
 
@@ -117,7 +117,7 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
     """Return the jobs that a file stands for, and what in them is allowed and hardly meant.
 
     Raises:
-        SpecError: the file, a path in it, or the policy that it names is not right.
+        FileError: the file, a path in it, or the policy that it names is not right.
     """
     from runner.adapters.host.paths import check_path  # noqa: PLC0415  as above
     from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it

@@ -1,0 +1,5 @@
+"""Files that people write (jobs, policies, profiles, settings), parsed into frozen values.
+
+Imports no adapters,
+control, services or server.
+"""

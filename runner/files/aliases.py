@@ -1,4 +1,4 @@
-"""What people write who know other tools, and what they mean by it in a job file."""
+"""Names of fields and options in other tools, for the hints in messages."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -43,11 +43,11 @@ MEANT: Final[Mapping[str, str]] = {
     "class": "queue.priority_class",
     "cron": "schedule.cron",
 }
-"""What other tools call a field; the rest is guessed from the spelling."""
+"""Names in other tools, and the field of the job file that each stands for."""
 
 ENGINE_OPTIONS: Final = frozenset((
     "cap_add", "cap_drop", "cgroup_parent", "device_requests", "devices", "dns", "entrypoint", "extra_hosts",
     "group_add", "hostname", "ipc", "links", "network", "network_mode", "pid", "ports", "privileged",
     "publish", "runtime", "security_opt", "sysctls", "ulimits", "user", "userns_mode", "uts",
 ))  # fmt: skip
-"""Known from elsewhere, and refused with the reason instead of a guess."""
+"""Options of container engines, which a job file cannot set."""

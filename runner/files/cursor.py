@@ -1,7 +1,7 @@
-"""Places in a YAML file that say what is wrong with what stands there.
+"""A cursor reads one node of a YAML file and collects the problems with their positions.
 
-A policy file is mostly conditions over facts, which a model of fields cannot describe; so its
-reader walks the tree.  Each method returns the value, or None after a complaint.
+A policy file consists mostly of conditions over facts, which a pydantic model cannot describe, so its
+parser walks the tree. Each method returns the value, or reports a problem and returns None.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,24 +20,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """One value of the file: where it stands, and where its key does."""
+    """One node of the file, with its path and the position of its key."""
 
     node: Node
     path: tuple[PathPart, ...]
     key_at: Position
     problems: list[Problem] = field(default_factory=list, compare=False)
 
-    def complain(self, fact: str) -> None:
-        """Note what is wrong with the value: a single one is at itself, a longer one at its key."""
+    def report(self, fact: str) -> None:
+        """Report a problem of the value: at the value if it is a scalar, else at its key."""
         at = self.node.at if isinstance(self.node, ScalarNode) else self.key_at
         self.problems.append(Problem(at, format_path(self.path), one_line(fact)))
 
-    def complain_of_key(self, fact: str) -> None:
+    def report_at_key(self, fact: str) -> None:
+        """Report a problem at the key."""
         self.problems.append(Problem(self.key_at, format_path(self.path), one_line(fact)))
 
     @property
     def written(self) -> str:
-        """How a message names the value."""
+        """The value as messages show it."""
         if isinstance(self.node, ScalarNode) and type(self.node.value) in (int, float):
             return quoted(self.node.text)[1:-1]
         return shown(yaml.to_plain(self.node))
@@ -45,7 +46,7 @@ class Cursor:
     # --- Single values --------------------------------------------------------------------------------
 
     def value(self) -> object:
-        """Return a single value; a list or a mapping has none."""
+        """Return the value of a scalar, None for a list or a mapping."""
         return self.node.value if isinstance(self.node, ScalarNode) else None
 
     def text(self, most: int = 200) -> str | None:
@@ -70,7 +71,7 @@ class Cursor:
             return value
         hint = did_you_mean(value, words) if isinstance(value, str) else ""
         listed = "" if hint or not words else f"; write {format_choices(words)}"
-        self.complain(f"{what or 'cannot be'} {self.written}{hint or listed}")
+        self.report(f"{what or 'cannot be'} {self.written}{hint or listed}")
         return None
 
     def whole(self, least: int, most: int) -> int | None:
@@ -91,7 +92,7 @@ class Cursor:
         try:
             duration = parse_duration(yaml.to_plain(self.node))
         except ValueError as error:
-            self.complain(str(error))
+            self.report(str(error))
             return None
         if least <= duration <= most:
             return duration
@@ -99,21 +100,21 @@ class Cursor:
         return None
 
     def _wrong(self, wanted: str) -> None:
-        self.complain(f"must be {wanted}, not {self.written}")
+        self.report(f"must be {wanted}, not {self.written}")
 
     # --- Mappings and lists ---------------------------------------------------------------------------
 
     def fields(
         self, names: Iterable[str], meant: Mapping[str, str] | None = None, kind: str = "field"
     ) -> dict[str, "Cursor"]:
-        """Return the entries of a mapping that may be there, and complain about the others."""
+        """Return the known entries of a mapping, and report the others as unknown."""
         known = list(names)
         entries = self.entries()
         for name in entries.keys() - set(known):
             word = (meant or {}).get(name)
             hint = f"; did you mean {quoted(word)}?" if word else did_you_mean(name, known)
             listed = "" if hint else f"; write {format_choices(known)}"
-            entries[name].complain_of_key(f"unknown {kind}{hint or listed}")
+            entries[name].report_at_key(f"unknown {kind}{hint or listed}")
         return {name: entries[name] for name in known if name in entries}
 
     def entries(self) -> dict[str, "Cursor"]:
@@ -141,6 +142,6 @@ class Cursor:
 def read_field(
     fields: Mapping[str, Cursor], name: str, read: Callable[[Cursor], T | None], otherwise: T
 ) -> T:
-    """Return a field, or what stands for it when it is missing or wrong."""
+    """Return a field as ``read`` returns it, or ``otherwise`` if it is missing or wrong."""
     found = read(fields[name]) if name in fields else None
     return otherwise if found is None else found

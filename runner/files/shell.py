@@ -1,6 +1,6 @@
-"""What only a shell understands: the command of a program is started without one.
+"""Hints for commands that need a shell; the runner starts programs without one.
 
-A text with a pipe in it, cut into words, would pass the pipe to the program as an argument.
+Without a shell, ``a | b`` passes the pipe to the program as an argument.
 """
 
 import re
@@ -10,19 +10,19 @@ from typing import Final
 from runner.base.textfile import one_line, quoted
 
 SHELL_OPERATORS: Final = frozenset({"|", "||", "&&", ";", "<", ">", ">>"})
-"""Alone in a list of words they are hardly ever meant as arguments."""
+"""As a word of its own, each of these is almost certainly meant for a shell."""
 
 _FOR_A_SHELL: Final = re.compile(r"[|><&;$`*]")
 
 
 def suggest_list(text: str, *, command: bool) -> str:
-    """Return the list that was meant where a text stands; of a command that needs one, with a shell."""
+    """Return a text as the list that the field needs; a command that needs a shell gets one."""
     words = ["sh", "-c", text] if command and _FOR_A_SHELL.search(text) else text.split()
     return f"[{', '.join(map(quoted, words))}]"
 
 
 def find_shell_warnings(command: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each word of a command that does nothing without a shell."""
+    """Yield a warning for each word of a command that only a shell understands."""
     words = tuple(command)
     for number, word in enumerate(words):
         if word in SHELL_OPERATORS:

@@ -1,6 +1,6 @@
-"""The vocabulary of the job file: sizes and durations with their ranges, names, paths.
+"""Field types of the job file: sizes and durations with their ranges, names and paths.
 
-Pydantic sees each as one type that parses, checks and says what is wrong in house words.
+Each is a pydantic type that parses and checks a value and raises the message for the user.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
-"""From YAML text to a pydantic model, and from pydantic's complaints to the house's words.
+"""Validation of YAML files by pydantic models, with messages for users.
 
-Every complaint names the field, says what is wanted and what was found, and guesses what
-was meant.  Validation is strict: the text "200" is no number, because a file that means
-two things is a file that somebody will read the other way.
+Each message names the field, what it must be and what it is, and suggests a correction where it can.
+Validation is strict: the text "200" is not a number.
 """
 
 import difflib
@@ -27,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def error_below(path: tuple[PathPart, ...], fact: str) -> PydanticCustomError:
-    """Return an error to raise in a validator about something inside the value that it checks."""
+    """Return an error that a validator raises about a part of the value that it checks."""
     return PydanticCustomError("below", "{fact}", {"fact": fact, "path": path})
 
 
@@ -47,16 +46,16 @@ def suggest_choice(word: str, choices: Iterable[str]) -> str:
 
 
 def format_choices(choices: Sequence[str]) -> str:
-    """Return the choices as people list them."""
+    """Return choices as a list in words: ``"a", "b" or "c"``."""
     words = [quoted(choice) for choice in choices]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def parse_mapping(raw: bytes, path: Path) -> tuple[yaml.MappingNode, list[Problem]]:
-    """Return the tree of a YAML file whose top is a mapping, and problems that did not stop the reading.
+    """Return the tree of a YAML file, whose top must be a mapping, and the problems found so far.
 
     Raises:
-        SpecError: it is no YAML, empty, or something else at the top.
+        FileError: the text is not YAML, is empty, or has another top.
     """
     tree, problems = yaml.compose(raw)
     if isinstance(tree, yaml.MappingNode) and tree.entries:
@@ -67,7 +66,7 @@ def parse_mapping(raw: bytes, path: Path) -> tuple[yaml.MappingNode, list[Proble
 
 
 def describe_non_mapping(tree: Node | None) -> str:
-    """Return what is wrong with a file that is no mapping at the top."""
+    """Return the problem of a file whose top is not a mapping."""
     if isinstance(tree, yaml.SequenceNode):
         return 'must consist of "field: value" lines, not a list'
     if isinstance(tree, ScalarNode) and tree.value is not None:
@@ -78,22 +77,23 @@ def describe_non_mapping(tree: Node | None) -> str:
 def validate_model(
     model: type[M], written: Mapping[str, object], tree: Node, *, of_a_job: bool = True
 ) -> tuple[M | None, list[Problem]]:
-    """Return the model, or None and every problem; ``of_a_job``: other tools' words for fields are known."""
+    """Return the model, or None, and every problem; ``of_a_job`` adds hints for the names of other tools."""
     try:
         return model.model_validate(written, strict=True), []
     except ValidationError as error:
         found = error.errors(include_url=False)
-        lists = {detail["loc"][:-1] for detail in found}  # what is wrong with their entries is told of each
-        heard = [detail for detail in found if detail["type"] != "too_short" or detail["loc"] not in lists]
-        return None, [_problem(_Complaint(model, tree, detail, of_a_job)) for detail in heard]
+        # A list whose entries have problems is too short only because of them.
+        lists = {detail["loc"][:-1] for detail in found}
+        relevant = [detail for detail in found if detail["type"] != "too_short" or detail["loc"] not in lists]
+        return None, [_problem(_Error(model, tree, detail, of_a_job)) for detail in relevant]
 
 
-# --- One complaint ------------------------------------------------------------------------------------
+# --- One error of pydantic ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Complaint:
-    """One error of pydantic, with what is needed to say it better."""
+class _Error:
+    """One error of pydantic, with what is needed to describe it."""
 
     model: type[BaseModel]
     tree: Node
@@ -102,11 +102,11 @@ class _Complaint:
 
     @property
     def path(self) -> tuple[PathPart, ...]:
-        """The field as the file spells it: without pydantic's marks."""
+        """The path of the field in the file, without the marks that pydantic adds."""
         inside = self.detail.get("ctx", {}).get("path", ())
         parts = [*_as_spelt(self.model, self.detail["loc"]), *inside]
         if isinstance(yaml.find_node(self.tree, tuple(parts[:-1])), ScalarNode):
-            parts.pop()  # a short form: the text stands for a mapping with this field in it
+            parts.pop()  # shorthand: the text stands for a mapping with this field
         return tuple(parts)
 
     @property
@@ -114,16 +114,16 @@ class _Complaint:
         return yaml.find_node(self.tree, self.path)
 
 
-def _problem(complaint: _Complaint) -> Problem:
-    path = complaint.path
-    kind = complaint.detail["type"]
-    of_key = kind == "extra_forbidden" or "[key]" in complaint.detail["loc"]
-    at = (yaml.find_key_position if of_key else yaml.find_position)(complaint.tree, path)
-    return Problem(at, format_path(path), one_line(_fact(complaint, kind)))
+def _problem(error: _Error) -> Problem:
+    path = error.path
+    kind = error.detail["type"]
+    of_key = kind == "extra_forbidden" or "[key]" in error.detail["loc"]
+    at = (yaml.find_key_position if of_key else yaml.find_position)(error.tree, path)
+    return Problem(at, format_path(path), one_line(_fact(error, kind)))
 
 
 def format_path(path: tuple[PathPart, ...]) -> str:
-    """Return a field as messages name it: ``mounts[0].source``."""
+    """Return a path as messages show it: ``mounts[0].source``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{_segment(part)}"
@@ -134,8 +134,8 @@ def _segment(part: str) -> str:
     return part if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", part) else quoted(part)
 
 
-def _fact(complaint: _Complaint, kind: str) -> str:
-    context = complaint.detail.get("ctx", {})
+def _fact(error: _Error, kind: str) -> str:
+    context = error.detail.get("ctx", {})
     match kind:
         case "below":
             return str(context["fact"])
@@ -144,7 +144,7 @@ def _fact(complaint: _Complaint, kind: str) -> str:
         case "missing":
             return "is required"
         case "extra_forbidden":
-            return _unknown(complaint)
+            return _unknown(error)
         case "too_long":
             return f"has more than {context['max_length']} entries; remove some"
         case "too_short":
@@ -154,26 +154,24 @@ def _fact(complaint: _Complaint, kind: str) -> str:
         case "string_too_short":
             return "must not be empty"
         case _:
-            return _mismatch(complaint)
+            return _mismatch(error)
 
 
-def _unknown(complaint: _Complaint) -> str:
-    word = str(complaint.path[-1])
-    parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
+def _unknown(error: _Error) -> str:
+    word = str(error.path[-1])
+    parent = _type_at(error.model, error.path[:-1], error.tree)
     names = tuple(parent.model_fields) if _is_model(parent) else ()
-    meant = MEANT.get(word, "") if complaint.of_a_job else ""
-    if meant and (meant.startswith(format_path(complaint.path[:-1])) or "." in meant):
+    meant = MEANT.get(word, "") if error.of_a_job else ""
+    if meant and (meant.startswith(format_path(error.path[:-1])) or "." in meant):
         return f"unknown field; did you mean {quoted(meant)}?"
-    if complaint.of_a_job and word in ENGINE_OPTIONS:
+    if error.of_a_job and word in ENGINE_OPTIONS:
         return "unknown field; a job file cannot set options of the container engine"
     if hint := did_you_mean(word, names):
         return f"unknown field{hint}"
     elsewhere = [
-        format_path((*path, word))
-        for path, fields in _sections(complaint.model, complaint.tree)
-        if word in fields
+        format_path((*path, word)) for path, fields in _sections(error.model, error.tree) if word in fields
     ]
-    if elsewhere and complaint.path[:-1] == ("matrix",):
+    if elsewhere and error.path[:-1] == ("matrix",):
         return f"unknown field; did you mean {quoted(elsewhere[0])} in matrix.values?"
     return f"unknown field{f'; did you mean {quoted(elsewhere[0])}?' if elsewhere else ''}"
 
@@ -188,21 +186,21 @@ def _sections(
             yield from _sections(inner, below_it, (*path, name))
 
 
-def _mismatch(complaint: _Complaint) -> str:
-    info = _field_at(complaint)
-    wanted = _wanted(info.annotation, info) if info else _wanted(_entry_type(complaint))
-    return f"must be {wanted}, not {_found(complaint.node)}{_hint(complaint, info)}"
+def _mismatch(error: _Error) -> str:
+    info = _field_at(error)
+    wanted = _wanted(info.annotation, info) if info else _wanted(_entry_type(error))
+    return f"must be {wanted}, not {_found(error.node)}{_hint(error, info)}"
 
 
-def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
-    node = complaint.node
-    kind = _type_of(complaint)
+def _hint(error: _Error, info: FieldInfo | None) -> str:
+    node = error.node
+    kind = _type_of(error)
     if not isinstance(node, ScalarNode):
         return ""
     if node.value is None and info is not None and not info.is_required():
         return "; remove the line to get the default"
     if get_origin(kind) is tuple and isinstance(node.value, str):
-        is_command = complaint.path[-1:] == ("command",)
+        is_command = error.path[-1:] == ("command",)
         return f"; did you mean {shell.suggest_list(node.value, command=is_command)}?"
     if kind is str:
         return '; write "" for an empty text' if node.value is None else "; put it in quotes"
@@ -216,36 +214,36 @@ def _hint(complaint: _Complaint, info: FieldInfo | None) -> str:
 
 
 def _found(node: Node | None) -> str:
-    """Return how a message names what the file says: numbers as they were typed."""
+    """Return a value as messages show it: numbers as they were typed."""
     if isinstance(node, ScalarNode) and type(node.value) in (int, float):
         return quoted(node.text)[1:-1]
     return shown(yaml.to_plain(node)) if node else "null"
 
 
-# --- What a field wants -------------------------------------------------------------------------------
+# --- Types of fields ----------------------------------------------------------------------------------
 
 
-def _field_at(complaint: _Complaint) -> FieldInfo | None:
-    if not complaint.path:
+def _field_at(error: _Error) -> FieldInfo | None:
+    if not error.path:
         return None
-    parent = _type_at(complaint.model, complaint.path[:-1], complaint.tree)
-    return parent.model_fields.get(str(complaint.path[-1])) if _is_model(parent) else None
+    parent = _type_at(error.model, error.path[:-1], error.tree)
+    return parent.model_fields.get(str(error.path[-1])) if _is_model(parent) else None
 
 
-def _type_of(complaint: _Complaint) -> Any:  # noqa: ANN401 - annotations are values of any kind
-    return _type_at(complaint.model, complaint.path, complaint.tree)
+def _type_of(error: _Error) -> Any:  # noqa: ANN401 - annotations are values of any kind
+    return _type_at(error.model, error.path, error.tree)
 
 
-def _entry_type(complaint: _Complaint) -> Any:  # noqa: ANN401 - the same
-    """Return the type of what a list or a mapping holds, with its range; else the type at the place."""
-    holder = _type_at(complaint.model, complaint.path[:-1], complaint.tree) if complaint.path else None
+def _entry_type(error: _Error) -> Any:  # noqa: ANN401 - the same
+    """Return the type of the entries of the holding list or mapping, or else the type at the path."""
+    holder = _type_at(error.model, error.path[:-1], error.tree) if error.path else None
     if get_origin(holder) in (tuple, dict):
         return get_args(holder)[0 if get_origin(holder) is tuple else 1]
-    return _type_of(complaint)
+    return _type_of(error)
 
 
 def _as_spelt(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[PathPart]:
-    """Yield the parts of pydantic's location that a file has: not which member of a union was meant."""
+    """Yield the parts of a pydantic location that exist in the file; tags of unions do not."""
     kind: Any = model
     for part in loc:
         if part == "[key]":
@@ -259,7 +257,7 @@ def _as_spelt(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[Pat
 
 
 def _type_at(model: type[BaseModel], path: tuple[PathPart, ...], tree: Node) -> Any:  # noqa: ANN401 - the same
-    """Return the type at a path, None when the model has no such place."""
+    """Return the type at a path, None if the model has no such path."""
     kind: Any = model
     for depth, part in enumerate(path, start=1):
         kind = _chosen(_inside(kind, part), yaml.find_node(tree, path[:depth]))
@@ -267,7 +265,7 @@ def _type_at(model: type[BaseModel], path: tuple[PathPart, ...], tree: Node) -> 
 
 
 def _inside(kind: Any, part: PathPart) -> Any:  # noqa: ANN401 - the same
-    """Return the type of one field of a model, or of what a list or a mapping holds."""
+    """Return the type of a field of a model, or of the entries of a list or a mapping."""
     if _is_model(kind):
         info = kind.model_fields.get(str(part))
         return _bare(info.annotation) if info else None
@@ -277,14 +275,14 @@ def _inside(kind: Any, part: PathPart) -> Any:  # noqa: ANN401 - the same
 
 
 def _chosen(kind: Any, node: Node | None) -> Any:  # noqa: ANN401 - the same
-    """Return the member of a union of models that the file's own ``kind`` chooses."""
+    """Return the member of a union of models that ``kind`` in the file selects."""
     said = node.entries.get("kind") if isinstance(node, yaml.MappingNode) else None
     tag = said.value if isinstance(said, ScalarNode) else None
     return next((member for member in _members(kind) if tag is not None and _tag(member) == tag), kind)
 
 
 def _tag(kind: object) -> object:
-    """Return the ``kind`` of a model that is one member of a union."""
+    """Return the ``kind`` of a model that is a member of a union."""
     found = kind.model_fields.get("kind") if isinstance(kind, type) and issubclass(kind, BaseModel) else None
     return found.default if found else None
 
@@ -306,20 +304,20 @@ def _is_union(annotation: object) -> bool:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the same
-    """Return the types that a value may have, null apart."""
+    """Return the types that a value may have, except null."""
     if not _is_union(annotation):
         return (annotation,)
     return tuple(kind for kind in get_args(annotation) if kind is not types.NoneType)
 
 
 def _words(kind: Any) -> list[str]:  # noqa: ANN401 - the same
-    """Return the words that a field may say, whatever else it may be."""
+    """Return the literal values that a field may have."""
     literals = [member for member in map(_bare, _members(kind)) if get_origin(member) is Literal]
     return [str(choice) for literal in literals for choice in get_args(literal)]
 
 
 def describe_field(info: FieldInfo) -> str:
-    """Return what a field may hold, in the words of complaints."""
+    """Return what a field must be, as messages describe it."""
     return _wanted(info.annotation, info)
 
 

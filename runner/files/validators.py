@@ -1,8 +1,8 @@
-"""What names, variables and paths a job file may hold: plain functions that return or refuse.
+"""Checks of the names, variables and paths in a job file.
 
-Each raises ``ValueError`` in the words that the user gets to see.  The list of refused
-variables is a wall, not advice: some of them reach code that runs as root on the host
-(CVE-2025-23266: ``LD_PRELOAD`` in a container hook), others undo the choice of devices.
+Each function returns the value or raises ``ValueError`` with the message for the user. The list of refused
+variables is a security boundary: some of them reach code that runs as root on the host (CVE-2025-23266:
+``LD_PRELOAD`` in a container hook), others change which devices a job sees.
 """
 
 import re
@@ -12,13 +12,13 @@ from typing import Final
 from runner.base.textfile import quoted
 
 DATA_ROOT: Final = PurePosixPath("/data")
-"""Mounts of a job lie below this directory and nowhere else."""
+"""All mounts of a job lie below this directory."""
 
 WORKLOAD_TARGET: Final = DATA_ROOT / "workload"
-"""Where the runner itself shows the workload's data; a job cannot mount over it."""
+"""The mount point of the workload's data; a job cannot mount anything over it."""
 
 CODE_TARGET: Final = PurePosixPath("/code")
-"""Where the runner shows the code of a program."""
+"""The mount point of the code of a program."""
 
 MAX_TEXT: Final = 32 * 1024
 
@@ -57,28 +57,28 @@ REFUSED_VARIABLES: Final = (
     (_BLOCKING, 'is set by the runner; set "launch_blocking" in the profile'),
     (_SECRET, "looks like a secret, and the environment of a job is not secret; use secrets"),
 )
-"""Pattern and reason, in the order in which they are tried."""
+"""Patterns and messages; the first pattern that matches counts."""
 
 
 def check_job_name(value: str) -> str:
     """Return a name that is safe as part of a file, container or host name."""
     if not _NAME.fullmatch(value):
         raise ValueError(
-            "must be at most 63 letters, digits, dots, dashes or underscores and begin with a letter or digit, "
-            f"not {quoted(value)}"
+            "must be at most 63 letters, digits, dots, dashes or underscores "
+            f"and begin with a letter or digit, not {quoted(value)}"
         )
     return value
 
 
 def check_new_name(value: str) -> str:
-    """Return a name that a job may be given: none that would be taken for the id of another one."""
+    """Return a new job's name, which must not look like a job id."""
     if is_number(check_job_name(value)):
         raise ValueError(NUMBER_REFUSED)
     return value
 
 
 def refuse_number(value: object) -> object:
-    """Return what stands in the place of a name unless it is a number: in quotes it would be no better."""
+    """Return the value of a name field; refuse a number, which would be refused in quotes too."""
     if isinstance(value, int) and not isinstance(value, bool):
         raise ValueError(NUMBER_REFUSED)  # noqa: TRY004 - pydantic reports ValueError
     return value
@@ -90,7 +90,7 @@ def is_number(value: str) -> bool:
 
 
 def make_job_name(stem: str) -> str:
-    """Return the name of a job whose file has this stem; never fails."""
+    """Return the default name of a job whose file has this stem; never fails."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
     return (f"job-{safe}" if is_number(safe) else safe)[:63] or "job"
 
@@ -117,8 +117,8 @@ def check_text(value: str) -> str:
 def check_label_key(value: str) -> str:
     if not _LABEL.fullmatch(value):
         raise ValueError(
-            "is not a valid label: use at most 63 ASCII letters, digits, dots, dashes, slashes or underscores, "
-            "and begin and end with a letter or digit"
+            "is not a valid label: use at most 63 ASCII letters, digits, dots, dashes, slashes "
+            "or underscores, and begin and end with a letter or digit"
         )
     if re.match(r"runner([./]|$)", value, re.IGNORECASE):
         raise ValueError('labels that begin with "runner" are reserved; choose another name')
@@ -132,7 +132,7 @@ def check_label_value(value: str) -> str:
 
 
 def check_host_path(value: str) -> str:
-    """Return a path on the host as it was written; whether it exists is another question."""
+    """Return a path on the host as written; whether it exists is not checked here."""
     if not value:
         raise ValueError("must not be empty; write a path")
     if value.startswith("~"):
@@ -146,7 +146,7 @@ def check_host_path(value: str) -> str:
 
 
 def check_policy(value: str) -> str:
-    """Return the name of a policy, or the path of its file as it was written."""
+    """Return the name of a policy, or the path of its file as written."""
     if is_policy_path(value):
         return check_host_path(value)
     if not _POLICY.fullmatch(value):
@@ -157,12 +157,12 @@ def check_policy(value: str) -> str:
 
 
 def is_policy_path(value: str) -> bool:
-    """Return whether a job file means a file and not a policy that comes with the runner."""
+    """Return whether the text is a path and not the name of a shipped policy."""
     return "/" in value or value.endswith((".yaml", ".yml")) or value.startswith(("~", "$"))
 
 
 def check_mount_target(value: str) -> str:
-    """Return a place inside the container where a job may mount something."""
+    """Return a path inside the container at which a job may mount something."""
     target = PurePosixPath(value)
     if ".." in target.parts or not target.is_relative_to(DATA_ROOT) or target == DATA_ROOT:
         raise ValueError(f"must be a path below /data, such as /data/corpus, not {quoted(value)}")

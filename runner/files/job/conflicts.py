@@ -1,4 +1,4 @@
-"""Fields of a job file that contradict each other, and profiles that do not fit the accelerator."""
+"""Problems of a job file that involve several fields, or the profile and the accelerator."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -15,28 +15,25 @@ from runner.files.profiles.load import Accelerator, load_choice
 
 
 def find_conflicts(job: JobFile) -> Iterator[Problem]:
-    say = job.origin.problem
+    """Yield the problems of fields that contradict each other."""
+    problem = job.origin.problem
     resources, retry = job.resources, job.retry
     if job.accelerator == "cpu" and resources.gpus:
-        yield say(("resources", "gpus"), 'must be 0 if the accelerator is "cpu"')
+        yield problem(("resources", "gpus"), 'must be 0 if the accelerator is "cpu"')
     if job.accelerator in ("cuda", "rocm") and not resources.gpus:
-        yield say(
+        yield problem(
             ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
         )
     if resources.shm > resources.memory:
         limit = format_size(resources.memory)
-        yield say(
-            ("resources", "shm"),
-            f"{format_size(resources.shm)} is larger than resources.memory, {limit}, which includes it; lower shm",
-        )
+        fact = f"{format_size(resources.shm)} is larger than resources.memory, {limit}, which includes it"
+        yield problem(("resources", "shm"), f"{fact}; lower shm")
     if retry.backoff is not None and retry.backoff_max is not None and retry.backoff > retry.backoff_max:
         longest = format_duration(retry.backoff_max)
-        yield say(
-            ("retry", "backoff"),
-            f"{format_duration(retry.backoff)} is longer than retry.backoff_max, {longest}; lower it or raise backoff_max",
-        )
+        fact = f"{format_duration(retry.backoff)} is longer than retry.backoff_max, {longest}"
+        yield problem(("retry", "backoff"), f"{fact}; lower it or raise backoff_max")
     if job.checkpoint.every is None and job.checkpoint.every_steps is None:
-        yield say(("checkpoint",), "would never save; set every, every_steps or both")
+        yield problem(("checkpoint",), "would never save; set every, every_steps or both")
     for path, fact in find_contradictions(
         gpus=resources.gpus,
         queueing=job.queue,
@@ -44,7 +41,7 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
         matrix=job.matrix,
         schedule=job.schedule,
     ):
-        yield say(path, fact)
+        yield problem(path, fact)
     yield from _overlaps(job)
 
 
@@ -57,7 +54,7 @@ def _overlaps(job: JobFile) -> Iterator[Problem]:
 
 
 def find_unavoidable_profile_conflicts(job: JobFile, profiles: Path) -> Iterator[Problem]:
-    """Yield what is wrong with the profile on every accelerator that the job could still get."""
+    """Yield the conflicts of the profile that exist on every accelerator which the job could get."""
     found = [list(_clashes(job, each, profiles)) for each in _accelerators(job)]
     sides = [{(clash.switch, clash.other) for clash in each} for each in found]
     for clash in found[0]:
@@ -74,7 +71,7 @@ def _accelerators(job: JobFile) -> tuple[Accelerator, ...]:
 def find_profile_conflicts(
     job: JobFile, accelerator: Accelerator, profiles: Path | None = None
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the job's profile on an accelerator: contradictory and impossible settings.
+    """Yield the conflicts of the job's profile on an accelerator.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.

@@ -1,10 +1,10 @@
-"""The times of a cron expression on the clock of a time zone, in UTC.
+"""The times of a cron expression in a time zone, in UTC.
 
-``cronsim`` (PyPI) reckons as Debian's cron does.  On the day when clocks go forward, a time that is
-skipped happens at the first moment after the gap; on the day when they go back, a time that comes
-twice happens the first time.  Expressions whose minute or hour begins with ``*`` mean the clock as
-it goes: they happen in both hours, and not in the one that is left out.  Where clocks change by half
-an hour (Lord Howe Island and nowhere else) it can lose a time of such an expression on that day.
+``cronsim`` (PyPI) behaves like Debian's cron. When clocks go forward, a skipped time occurs at the first
+moment after the gap; when they go back, a repeated time occurs once, the first time. An expression whose
+minute or hour begins with ``*`` follows the clock: it occurs in both repeated hours, and not in the skipped
+one. In the one zone that shifts by half an hour (Lord Howe Island), such an expression can lose a time on
+that day.
 """
 
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ _FIELDS: Final = ("minute", "hour", "day", "month", "weekday")
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression that has been found to be right, on the clock of a zone."""
+    """A valid cron expression in a time zone."""
 
     expression: str
     zone: ZoneInfo
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first time after a moment; None: there is none in the next 50 years."""
+        """Return the first time after a moment, None if there is none in the next 50 years."""
         for at in CronSim(self.expression, moment.astimezone(self.zone)):
-            if (found := at.astimezone(UTC)) > moment:  # in an hour that comes twice it looks back
+            if (found := at.astimezone(UTC)) > moment:  # in a repeated hour CronSim can go back
                 return found
         return None
 
     def local(self, moment: datetime) -> datetime:
-        """Return a moment as the zone's clock shows it."""
+        """Return a moment in the time zone."""
         return moment.astimezone(self.zone)
 
 
@@ -51,7 +51,7 @@ def parse_cron(expression: str, timezone: str) -> Cron:
     """Return the times of an expression.
 
     Raises:
-        ValueError: the zone is unknown, the expression means nothing, or it never happens.
+        ValueError: the zone is unknown, or the expression is not valid or never occurs.
     """
     zone = find_timezone(timezone)
     plain = NAMED.get(expression, expression)
@@ -74,7 +74,7 @@ def find_timezone(name: str) -> ZoneInfo:
 
 
 def _problem(expression: str) -> str | None:
-    """Return what is wrong with an expression."""
+    """Return the problem of an expression, or None."""
     parts = expression.split()
     for i, (part, name) in enumerate(zip(parts, _FIELDS, strict=True)):
         alone = " ".join(part if j == i else "*" for j in range(5))

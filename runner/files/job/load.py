@@ -1,4 +1,4 @@
-"""From the text of a job file to its jobs, with every problem at its line and column at once."""
+"""Parses job files: all problems of a file are reported at once, each with its line and column."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from runner.files.profiles.load import find_unknown_profile
 from runner.files.validation import parse_mapping, validate_model
 from runner.files.validators import make_job_name
 
-Checks: TypeAlias = Callable[[JobFile], Iterable[Problem]] | None  # what looks at paths and policies
+Checks: TypeAlias = Callable[[JobFile], Iterable[Problem]] | None  # further checks, of paths and policies
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedFile:
-    """What one file asks for: a job, or one for each combination of its matrix."""
+    """The jobs of one file: one, or one for each combination of its matrix."""
 
     jobs: tuple[JobFile, ...]
     matrix: Matrix | None = None
@@ -30,12 +30,12 @@ class LoadedFile:
 
 
 def parse_job(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
-    """Return the job that a YAML text describes, of a matrix the first one with the matrix in it.
+    """Return the job in a YAML text; of a matrix, the first job with the matrix in it.
 
-    ``path`` serves for messages and for the default name.
+    ``path`` is used in messages and for the default name.
 
     Raises:
-        SpecError: with every problem at once.
+        FileError: with every problem at once.
     """
     written = parse_jobs(text, path, profiles)
     return written.jobs[0].model_copy(update={"matrix": written.matrix})
@@ -44,12 +44,12 @@ def parse_job(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
 def parse_jobs(
     text: bytes, path: Path, profiles: Path | None = None, name: str | None = None, besides: Checks = None
 ) -> LoadedFile:
-    """Return all the jobs that a YAML text describes; ``name`` is another one than the file gives them.
+    """Return all jobs in a YAML text; ``name`` replaces the name in the file.
 
-    ``besides`` tells what is wrong with what a job names, where all its fields can be understood.
+    ``besides`` yields further problems of a job whose fields are all valid.
 
     Raises:
-        SpecError: with every problem at once, each at its place; those of a matrix's value in the matrix.
+        FileError: with every problem, each at its position; problems of varied values are in the matrix.
     """
     profiles = profiles or contract.profiles_dir()
     tree, problems = parse_mapping(text, path)
@@ -76,11 +76,11 @@ def _name(tree: yaml.MappingNode, path: Path) -> str:
 
 
 def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
-    """Return the job that a tree describes, and every problem with it."""
+    """Return the job in a tree, or None, and every problem."""
     tree = variant.tree
     unknown = find_unknown_profile(tree, profiles)
     written = {"name": make_job_name(path.stem), **_as_written(tree)}
-    if variant.values:  # a job of a matrix has none
+    if variant.values:  # a job of a matrix has no matrix itself
         del written["matrix"]
     job, problems = validate_model(JobFile, written, tree)
     if job is not None:
@@ -93,7 +93,7 @@ def read_job(path: Path, profiles: Path | None = None) -> JobFile:
     """Return the job in a file.
 
     Raises:
-        SpecError: it cannot be read, is too large or is not right.
+        FileError: the file cannot be read, is too large or is not valid.
     """
     return parse_job(read_source(path), path, profiles)
 
@@ -108,7 +108,7 @@ def undump(text: str) -> JobFile:
 
 
 def _as_written(tree: yaml.MappingNode) -> dict[str, yaml.Plain]:
-    """Return the file as values, numbers in texts as they were typed: ``1.10`` stays ``1.10``."""
+    """Return the file as values; in text fields, numbers stay as typed: ``1.10`` stays ``1.10``."""
     values = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
     for section in ("environment", "labels"):
         node = tree.entries.get(section)

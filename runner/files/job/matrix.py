@@ -1,7 +1,7 @@
-"""A matrix as the job files it stands for: the same tree, with one combination of values put in.
+"""Expands a matrix into one tree for each combination of values.
 
-Each of them is then read like any other file.  The values keep the places at which they are
-written, so whatever is wrong with one is told where it stands: in the matrix.
+Each tree is then parsed like any other job file. The values keep their positions, so problems of a value
+are reported in the matrix.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,20 +17,20 @@ from runner.files.validation import format_path, validate_model
 from runner.files.validators import check_label_key, check_label_value
 
 SHORT_FORMS: Final = {"profile": "extends", "image": "name"}
-"""Sections for which a text may stand, and the field that it means."""
+"""Sections with a shorthand, and the field that the text stands for."""
 
 FREE_NAMES: Final = ("environment", "labels", "secrets")
-"""Sections whose names are the user's own, dots included."""
+"""Sections whose keys are chosen by the user and may contain dots."""
 
 TEXTS: Final = ("environment.", "labels.")
-"""What begins the names of fields in which a number is a text."""
+"""Prefixes of fields in which a number is text."""
 
 ONCE: Final = {
-    "name": "cannot be varied; each job of a matrix is named after the file, with a number",
+    "name": "cannot be varied; each job gets the file's name and a number",
     "matrix": "cannot be varied; a matrix cannot contain another matrix",
     "schedule": "cannot be varied; a schedule cannot be combined with a matrix",
 }
-"""What cannot differ between the jobs of a matrix, and why."""
+"""Fields that a matrix cannot vary, with the messages."""
 
 
 T = TypeVar("T")
@@ -39,25 +39,25 @@ Combination: TypeAlias = dict[str, MatrixValue]
 
 
 class SingleValue(contract.Spec):
-    """The matrix of a file, whatever else is in it."""
+    """A model of the matrix alone."""
 
     matrix: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One of the files that a matrix stands for."""
+    """The tree of one job of a matrix, and its combination of values."""
 
     tree: MappingNode
     values: Combination
 
 
 class _NoMapping(Exception):
-    """A field below something that has no fields."""
+    """A path leads below a value that has no fields."""
 
 
 def parse_matrix(tree: MappingNode) -> Matrix | None:
-    """Return the matrix of a file, None where it has none or one with mistakes, which others tell."""
+    """Return the matrix of a file, None without a valid one; its problems are reported elsewhere."""
     if "matrix" not in tree.entries:
         return None
     written = {"matrix": yaml.to_plain(tree.entries["matrix"])}
@@ -67,10 +67,10 @@ def parse_matrix(tree: MappingNode) -> Matrix | None:
 
 
 def find_matrix_problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]:
-    """Yield what cannot be varied, where the matrix names it."""
+    """Yield the problems of fields that cannot be varied, at their positions in the matrix."""
     timed = tree.entries.get("schedule")
     if timed is not None and not (isinstance(timed, ScalarNode) and timed.value is None):
-        beside = "cannot be combined with a matrix, because a schedule submits one job at a time; remove one of them"
+        beside = "cannot be combined with a matrix; remove one of them"
         yield Problem(yaml.find_position(tree, ("schedule",)), "schedule", beside)
     for name in matrix.values:
         path = ("matrix", "values", name)
@@ -84,7 +84,7 @@ def find_matrix_problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]
 
 
 def _inside_another(name: str, matrix: Matrix) -> str | None:
-    """Return what is wrong with a field that is part of another one that is varied."""
+    """Return the message for a field inside another varied field, or None."""
     others = (other for other in matrix.values if name.startswith(f"{other}.") and other not in SHORT_FORMS)
     return next((f"is part of {quoted(other)}, which is varied too" for other in others), None)
 
@@ -92,10 +92,10 @@ def _inside_another(name: str, matrix: Matrix) -> str | None:
 def expand_matrix(
     tree: MappingNode, matrix: Matrix, name: str, wrong: Collection[str] = ()
 ) -> tuple[Variant, ...]:
-    """Return the files that a matrix stands for; ``name`` is that of the whole, and each has a number.
+    """Return the variants of a matrix; each is named ``name`` and a number.
 
-    The fields ``wrong``, by their paths, are left as the file has them: what else is not right can
-    be told together with what is wrong with those.
+    The fields in ``wrong`` are not varied, so that the problems of other fields can be reported together
+    with theirs.
     """
     values = yaml.find_node(tree, ("matrix", "values"))
     assert isinstance(values, MappingNode)  # noqa: S101  (the matrix was made from it)
@@ -113,7 +113,7 @@ def expand_matrix(
 
 
 def _without(matrix: Matrix, names: Collection[str]) -> Matrix:
-    """Return a matrix that varies some fields less, and nothing that it has left out with them."""
+    """Return a matrix without some fields, in its exclusions too."""
     if not names:
         return matrix
 
@@ -129,7 +129,7 @@ def _shown(name: str) -> str:
 
 
 def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], ScalarNode]) -> Combination:
-    """Return a combination as its job gets it: a number that is a text there is told as it was typed."""
+    """Return a combination as its job gets it: in text fields, numbers are as typed."""
     return {
         field: nodes[field, type(value), value].text
         if field.startswith(TEXTS) and type(value) in (int, float)
@@ -155,13 +155,13 @@ def _variant(
         tree = _put(tree, ("labels", field), node, values.keys[field])
     named = tree.entries.get("name")
     if named is not None and not (isinstance(named, ScalarNode) and isinstance(named.value, str)):
-        return tree  # wrong, and to be told as such
+        return tree  # not valid, and reported as such
     at = named.at if named else tree.at
     return _with(tree, "name", ScalarNode(at, name, name), tree.keys.get("name", at))
 
 
 def _is_label(field: str, text: str) -> bool:
-    """Return whether a value can be found by a label that is called like its field."""
+    """Return whether a value becomes a label with the name of its field."""
     try:
         check_label_key(field)
         check_label_value(text)
@@ -178,10 +178,10 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _put(tree: MappingNode, path: Sequence[str], value: Node, at: Position) -> MappingNode:
-    """Return a tree with a value in it; ``at`` is where its key is taken to stand.
+    """Return a tree with a value put at a path; ``at`` is the position of its key.
 
     Raises:
-        _NoMapping: something on the way to it has no fields.
+        _NoMapping: a part of the path has no fields.
     """
     head, *rest = path
     if not rest:
@@ -191,7 +191,7 @@ def _put(tree: MappingNode, path: Sequence[str], value: Node, at: Position) -> M
 
 
 def _opened(name: str, node: Node | None, at: Position) -> MappingNode:
-    """Return a section as the mapping that it is, or that its short form stands for."""
+    """Return a section as a mapping, with a shorthand expanded."""
     if isinstance(node, MappingNode):
         return node
     if node is None:

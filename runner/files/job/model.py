@@ -1,8 +1,8 @@
-"""What a user may say about a job: the models of the job file and the way into them.
+"""The models of the job file.
 
-Everything is checked at once, and every complaint has a line and a column.  What is not
-here: whether paths exist (``spec_paths``: that must be asked as the job's owner), and
-which images and devices the operator offers (the settings).
+They validate the form of each field. Left out: fields that contradict each other (``conflicts``), whether
+paths exist, which is checked with the rights of the job's owner, and which images and devices the operator
+offers.
 """
 
 from dataclasses import dataclass, field
@@ -40,11 +40,11 @@ from runner.files.types import (
 from runner.files.validation import format_path
 
 WORKLOADS: Final = contract.KINDS
-"""The kinds that ``workload.kind`` may be."""
+"""The values of ``workload.kind``."""
 
 
 class Resources(contract.Spec):
-    """What one attempt may use."""
+    """Limits of one attempt."""
 
     gpus: int = Field(0, ge=0, le=64, description="Whole GPUs, lent to this job alone.")
     cpus: float = Field(1.0, ge=0.1, le=1024, description="CPU cores; 1.5 is one and a half.")
@@ -112,19 +112,19 @@ class Retry(contract.Spec):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file a job was read from.  All origins are equal: layout does not make two jobs differ."""
+    """The file of a job and its tree. All origins are equal, so the layout does not make two jobs differ."""
 
     path: Path = field(default=Path("job.yaml"), compare=False)
     tree: yaml.Node | None = field(default=None, compare=False)
 
     def problem(self, path: tuple[yaml.PathPart, ...], fact: str) -> Problem:
-        """Return something that is wrong with the value at a path, with its place where that is known."""
+        """Return a problem of the value at a path, with its position if the tree is known."""
         at = yaml.find_position(self.tree, path) if self.tree else None
         return Problem(at, format_path(path), fact)
 
 
 class JobFile(contract.Spec):
-    """One job, as its owner wants it."""
+    """The job file: one job as its owner requests it."""
 
     name: JobName = Field(description="Name of the job; the file's own name where this is left out.")
     workload: Annotated[contract.Plan, BeforeValidator(check_kind), AfterValidator(check_plan_paths)] = Field(
@@ -177,22 +177,13 @@ class JobFile(contract.Spec):
         return self._origin
 
     def read_from(self, origin: Origin) -> "JobFile":
-        """Return this job with the knowledge of where each field stands."""
+        """Return this job with its origin, which gives problems their positions."""
         self._origin = origin
         return self
 
 
-# --- In -----------------------------------------------------------------------------------------------
-
-
-# --- Fields that contradict each other ----------------------------------------------------------------
-
-
-# --- Out: what the rest of the house wants ------------------------------------------------------------
-
-
 def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> contract.Profile:
-    """Return the settings that the job's profile comes to on an accelerator.
+    """Return the resulting profile of the job on an accelerator.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
@@ -201,11 +192,11 @@ def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | Non
 
 
 FIRST_SAVE: Final = timedelta(minutes=2)
-"""Until a save has been measured, ``checkpoint.every: auto`` comes to this."""
+"""The interval of ``checkpoint.every: auto`` until the duration of a save is known."""
 
 
 def checkpoint_plan(job: JobFile, mean_between_s: float) -> contract.CheckpointPlan:
-    """Return when to save; ``mean_between_s`` is how long this host leaves attempts alone, in seconds."""
+    """Return when to save; ``mean_between_s`` is this host's mean time between interruptions in seconds."""
     automatic = job.checkpoint.every == "auto"
     every = FIRST_SAVE if job.checkpoint.every == "auto" else job.checkpoint.every
     return contract.CheckpointPlan(

@@ -1,7 +1,6 @@
-"""What a job file may say about its place in the queue: when, after whom, on which devices, how often.
+"""The models of the sections ``queue``, ``devices``, ``matrix`` and ``schedule``, and their contradictions.
 
-The models of the sections ``queue``, ``devices``, ``matrix`` and ``schedule``, and what in them
-contradicts itself.  Whether a class, a device or another job exists is asked where those are known.
+Whether a priority class, a device or another job exists is checked where these are known.
 """
 
 import math
@@ -24,11 +23,11 @@ from runner.files.types import GIB, Memory, Name
 from runner.files.validation import did_you_mean, suggest_choice
 
 MAX_COMBINATIONS: Final = 1000
-"""Jobs of one matrix: each is looked at as a whole file before the first is accepted."""
+"""The limit of jobs in one matrix; each is validated as a whole file."""
 
 FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 LAST: Final = datetime(9001, 1, 1, tzinfo=UTC)
-"""Between these every clock on a wall can show a moment, and whatever is added to it."""
+"""Between these, every time zone and every sum with a duration is representable."""
 
 _CAPABILITY: Final = re.compile(r"([0-9]{1,2})\.([0-9])")
 _CRON_PART: Final = re.compile(r"[0-9A-Za-z*/,#?-]+")
@@ -38,7 +37,7 @@ _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 
 
 def _instant(value: object) -> object:
-    """Return a moment with its offset: without one, the daemon would have to guess whose clock is meant."""
+    """Return a time with its UTC offset; without one, the time zone would be a guess."""
     moment = _read_moment(value)
     if moment is None:
         raise ValueError(f"must be a time such as 2030-01-31T18:00:00+01:00, not {shown(value)}")
@@ -59,7 +58,7 @@ def _read_moment(value: object) -> datetime | None:
 
 
 def _capability(value: str) -> str:
-    """Return a compute capability as it was written."""
+    """Return a compute capability as written."""
     if not _CAPABILITY.fullmatch(value):
         raise ValueError(f'must be a compute capability such as "8.0", not {quoted(value)}')
     return value
@@ -96,26 +95,26 @@ def _zone(value: str) -> str:
 
 @cache
 def _zones() -> frozenset[str]:
-    """Return the time zones that this machine knows; to list them takes a moment."""
+    """Return the time zones of this machine; cached, because listing is slow."""
     return frozenset(zoneinfo.available_timezones())
 
 
 def _model(value: str) -> str:
-    """Return part of a model's name."""
+    """Return a part of the name of a device model."""
     if not 2 <= len(value) <= 64 or not value.isprintable():
         raise ValueError(f'must be part of a model\'s name such as "H100", not {quoted(value)}')
     return value
 
 
 def _reference(value: str) -> str:
-    """Return what can be the id or the name of a job."""
+    """Return the id or the name of a job."""
     if not _REFERENCE.fullmatch(value):
         raise ValueError(f"must be the id or the name of a job, not {quoted(value)}")
     return value
 
 
 def _varied(value: str) -> str:
-    """Return a field by its path, as messages name it."""
+    """Return the dotted path of a field."""
     if not _FIELD.fullmatch(value):
         raise ValueError("is not a field that a matrix can vary; write a path such as workload.steps")
     return value
@@ -223,7 +222,7 @@ class Schedule(contract.Spec):
 
 
 def matrix_combinations(matrix: Matrix) -> tuple[Mapping[str, MatrixValue], ...]:
-    """Return the combinations of a matrix in the order in which they are written, without those left out."""
+    """Return the combinations of a matrix in order, without the excluded ones."""
     names = list(matrix.values)
     every = (dict(zip(names, values, strict=True)) for values in product(*matrix.values.values()))
     return tuple(each for each in every if not any(_holds(each, left_out) for left_out in matrix.exclude))
@@ -233,8 +232,8 @@ def _holds(combination: Mapping[str, MatrixValue], part: Mapping[str, MatrixValu
     return all(name in combination and combination[name] == value for name, value in part.items())
 
 
-Complaint: TypeAlias = tuple[tuple[str | int, ...], str]
-"""A field by its path, and what is wrong with it."""
+FieldProblem: TypeAlias = tuple[tuple[str | int, ...], str]
+"""The path of a field, and its problem."""
 
 
 def find_contradictions(
@@ -244,8 +243,8 @@ def find_contradictions(
     devices: DeviceRequest,
     matrix: Matrix | None,
     schedule: Schedule | None,
-) -> Iterator[Complaint]:
-    """Yield what in the queue's part of a job file contradicts itself or the number of GPUs."""
+) -> Iterator[FieldProblem]:
+    """Yield the contradictions between these sections and the number of GPUs."""
     yield from _impossible_devices(gpus, devices)
     for number, fact in find_repeated_dependencies(queueing).items():
         yield ("queue", "after", number), fact
@@ -259,7 +258,7 @@ def find_contradictions(
 
 
 def find_repeated_dependencies(queueing: QueueFields) -> Mapping[int, str]:
-    """Return which dependencies are there twice, by number."""
+    """Return the messages of repeated dependencies by index."""
     jobs = [after.job for after in queueing.after]
     return {
         number: f"{quoted(job)} is listed twice; remove one"
@@ -268,7 +267,7 @@ def find_repeated_dependencies(queueing: QueueFields) -> Mapping[int, str]:
     }
 
 
-def _impossible_devices(gpus: int, devices: DeviceRequest) -> Iterator[Complaint]:
+def _impossible_devices(gpus: int, devices: DeviceRequest) -> Iterator[FieldProblem]:
     if not gpus and devices != DeviceRequest():
         yield ("devices",), "describes GPUs, but the job requests none; set resources.gpus"
     if devices.kind == "shared" and devices.memory is None:
@@ -279,8 +278,8 @@ def _impossible_devices(gpus: int, devices: DeviceRequest) -> Iterator[Complaint
         yield ("devices", "linked"), f"must be false for {devices.kind} devices, which have no links"
 
 
-def find_matrix_contradictions(matrix: Matrix) -> Iterator[Complaint]:
-    """Yield what is wrong with a matrix, whatever the fields are that it names."""
+def find_matrix_contradictions(matrix: Matrix) -> Iterator[FieldProblem]:
+    """Yield the problems of a matrix that do not depend on the varied fields."""
     count = math.prod(len(values) for values in matrix.values.values())
     for name, values in matrix.values.items():
         if not values:

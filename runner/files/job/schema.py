@@ -1,7 +1,7 @@
-"""JSON Schema of the job file, for editors: what they complete, explain and underline.
+"""JSON Schema of the job file for editors.
 
-Looser than ``spec.load`` where a schema cannot say it (which paths exist, which fields
-contradict each other), never stricter.
+It accepts every valid job file, and some that ``load`` refuses for reasons that a schema cannot express,
+such as missing paths and contradictory fields.
 """
 
 from datetime import timedelta
@@ -41,19 +41,19 @@ def job_schema(profiles: Path | None = None) -> dict[str, Any]:
 
 
 def _allow_text(field: dict[str, Any], text: dict[str, Any], default: str) -> None:
-    """Let a text stand for the mapping of a field."""
+    """Allow a text in place of a mapping."""
     reference = field.pop("$ref")
     field.update(anyOf=[text, {"$ref": reference}], default=default)
 
 
 def _allow_one(field: dict[str, Any]) -> None:
-    """Let one value stand for a list of one."""
+    """Allow a single value in place of a list of one."""
     several = {name: field.pop(name) for name in ("type", "items", "maxItems")}
     field["anyOf"] = [several["items"], several]
 
 
 def _write_defaults(fields: dict[str, Any], model: type[BaseModel]) -> None:
-    """Say defaults as a user would write them; those of a section stand in the section."""
+    """Write defaults as a user would; defaults of a section are in the section."""
     for name, info in model.model_fields.items():
         if isinstance(info.default, timedelta):
             fields[name]["default"] = format_duration(info.default)

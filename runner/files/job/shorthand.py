@@ -1,6 +1,6 @@
-"""What may stand in the place of a section: a short form, or a kind that decides about all else.
+"""Checks and conversions that run before the models: shorthands, the kind of a workload, names and arguments.
 
-Looked at before the models are, so that a complaint names the mistake and not what follows from it.
+They run first so that a message names the mistake and not its consequences.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from runner.files.validators import NUMBER_REFUSED, check_host_path, check_text,
 
 
 def find_numeric_name(tree: yaml.MappingNode) -> Iterator[Problem]:
-    """Yield what is wrong with a name of digits alone.
+    """Yield the problem of a name of digits alone.
 
-    The models accept it: jobs that were called so before this was refused are read by them too.
+    The models accept such names, because stored jobs of older versions may have them.
     """
     written = tree.entries.get("name")
     if isinstance(written, yaml.ScalarNode) and isinstance(written.value, str):
@@ -23,7 +23,7 @@ def find_numeric_name(tree: yaml.MappingNode) -> Iterator[Problem]:
 
 
 def find_long_arguments(tree: yaml.MappingNode) -> Iterator[Problem]:
-    """Yield what is too long to be an argument; not in the models either, for the same reason."""
+    """Yield the problems of too long arguments, which the models accept for the same reason."""
     command = yaml.find_node(tree, ("workload", "command"))
     for number, word in enumerate(getattr(command, "items", ())):
         try:
@@ -33,7 +33,7 @@ def find_long_arguments(tree: yaml.MappingNode) -> Iterator[Problem]:
 
 
 def check_kind(value: object) -> object:
-    """Look at the kind before all else: the fields of an unknown one mean nothing."""
+    """Check the kind first, because the other fields depend on it."""
     if not isinstance(value, dict):
         return value
     kind = value.get("kind")
@@ -48,7 +48,7 @@ def check_kind(value: object) -> object:
 
 
 def check_plan_paths(workload: contract.Plan) -> contract.Plan:
-    """Look at the paths of a plan: the contract does not know that they are the host's."""
+    """Check the paths of a plan, which the contract does not know as paths of the host."""
     if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
         fact = f'"stdlib" is text, which {workload.kind} cannot read; for a directory write "./stdlib"'
         raise error_below(("data",), fact)
@@ -70,7 +70,7 @@ def expand_image(value: object) -> object:
 
 
 def expand_short_form(value: object, field_name: str, words: str) -> object:
-    """Return a mapping for the text that may stand in its place."""
+    """Return a mapping; a text becomes the value of ``field_name``."""
     if isinstance(value, str):
         return {field_name: value}
     if isinstance(value, dict | contract.Spec):

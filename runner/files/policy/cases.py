@@ -1,7 +1,7 @@
-"""Unit tests of a policy, as users write them: facts in, verdict out.
+"""Test cases of a policy that users write: the facts, and the decision that is expected.
 
-A case may tell what was before it.  Those attempts go through the same policy, so that tries and
-ceilings are used up as they really would be.
+A case may list earlier attempts. They go through the same policy, so that tries and ceilings are consumed
+as in a real job.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _EXPECTED: Final = ("do", "rule", "nearly", "with", "from", "charged", "limit", 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """One end, glance or change, some times in a row."""
+    """The situation of one decision, repeated ``times`` times."""
 
     moment: DecisionPoint
     facts: Facts
@@ -42,7 +42,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What was, what is, and what should follow: only what is written is compared."""
+    """Earlier situations, the present one and the expected decision; only given expectations are compared."""
 
     name: str
     before: tuple[CaseResult, ...]
@@ -51,7 +51,7 @@ class Case:
     cursor: Cursor = field(compare=False)
 
     def problem(self, fact: str) -> Problem:
-        """Return what is wrong with the verdict, and where it was expected."""
+        """Return a problem of the decision, at the position of the case."""
         return Problem(self.cursor.key_at, self.name, fact)
 
 
@@ -59,16 +59,16 @@ def read_cases(path: Path) -> tuple[Case, ...]:
     """Return the cases in a file.
 
     Raises:
-        SpecError: it cannot be read, or is not right.
+        FileError: the file cannot be read or is not valid.
     """
     return parse_cases(read_source(path, "file of cases"), path)
 
 
 def parse_cases(raw: bytes, path: Path) -> tuple[Case, ...]:
-    """Return the cases that a YAML text tells.
+    """Return the cases in a YAML text.
 
     Raises:
-        SpecError: with every problem at once.
+        FileError: with every problem at once.
     """
     cursor = parse_top(raw, path)
     here = cursor.fields(("cases",))
@@ -146,7 +146,7 @@ def _turned(adjustments: dict[str, str]) -> str:
 def _case(cursor: Cursor) -> Case | None:
     here = cursor.fields(("name", *_SITUATION, "before", "expect"))
     for missing in [each for each in ("name", "facts", "expect") if each not in here]:
-        cursor.complain(f"{missing} is required")
+        cursor.report(f"{missing} is required")
     name = read_field(here, "name", Cursor.text, "")
     before = [_told(item, ("times",)) for item in here["before"].items()] if "before" in here else []
     expected = _expected(here["expect"]) if "expect" in here else {}
@@ -173,7 +173,7 @@ def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, FactValue]:
     for name, entry in cursor.entries().items():
         fact = find_fact(name, entry, moment)
         if fact and fact.derived:
-            entry.complain_of_key('is computed from earlier attempts; describe them in "before"')
+            entry.report_at_key('is computed from earlier attempts; describe them in "before"')
         value = parse_known_value(fact, entry) if fact else None
         if value is not None:
             facts[name] = value
@@ -183,7 +183,7 @@ def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, FactValue]:
 def _expected(cursor: Cursor) -> dict[str, str]:
     here = cursor.fields(_EXPECTED)
     if "do" not in here:
-        cursor.complain("do is required: the verb that should follow")
+        cursor.report("do is required: the verb that should follow")
     wanted = {name: _wanted(name, entry) for name, entry in here.items()}
     return {name: text for name, text in wanted.items() if text is not None}
 

@@ -1,4 +1,4 @@
-"""Conditions of a policy file: from YAML to values, each fact and each operand checked against the table."""
+"""Parses the conditions of a policy file; every fact and operand is checked against the fact catalog."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -30,7 +30,7 @@ MEANT: Final[Mapping[str, str]] = {
     "root_cause": "cause",
     "exit": "exit.class",
 }
-"""What a fact is called elsewhere; the rest is guessed from the spelling."""
+"""Other names of facts, for the hints in messages."""
 
 JOINTS: Final = ("all", "any", "not")
 ORDERS: Final = (Operator.LT, Operator.LE, Operator.GE, Operator.GT)
@@ -44,10 +44,10 @@ def parse_condition(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
 
 
 def _every(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
-    """Return the entries of a mapping, all of which must hold."""
+    """Return the conjunction of the entries of a mapping."""
     entries = cursor.entries()
     if not entries and isinstance(cursor.node, Tree):
-        cursor.complain("is always true; write a condition")
+        cursor.report("is always true; write a condition")
     parts = [_entry(name, entry, moment) for name, entry in entries.items()]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -68,7 +68,7 @@ def _entry(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None
 def _several(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     items = cursor.items()
     if not items and isinstance(cursor.node, SequenceNode):
-        cursor.complain("is an empty list; add conditions")
+        cursor.report("is an empty list; add conditions")
     parts = [_every(item, moment) for item in items]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -79,31 +79,31 @@ def _several(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | No
 
 
 def find_fact(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
-    """Return a fact by its name, or complain."""
+    """Return the fact of a name, or report the problem."""
     there = facts_at(moment)
     if name in there:
         return there[name]
     if name in FACTS:
         moments = " and ".join(f"on_{each}" for each in FACTS[name].decision_points)
-        cursor.complain_of_key(f"is not known on_{moment}; it is a fact of {moments}")
+        cursor.report_at_key(f"is not known on_{moment}; it is a fact of {moments}")
         return None
     meant = MEANT.get(name)
     hint = f"; did you mean {quoted(meant)}?" if meant in there else did_you_mean(name, there)
-    cursor.complain_of_key(f"there is no such fact{hint or _LIST}")
+    cursor.report_at_key(f"there is no such fact{hint or _LIST}")
     return None
 
 
 _LIST: Final = '; "runner policy facts" lists them'
 
 
-# --- What is wanted of one fact -----------------------------------------------------------------------
+# --- Comparisons -----------------------------------------------------------------------------
 
 
 def _wanted(fact: Fact, cursor: Cursor) -> Condition | None:
     if isinstance(cursor.node, Tree):
         return _operators(fact, cursor)
     if isinstance(cursor.node, SequenceNode):
-        cursor.complain("must be one value; write {in: [...]} for one of several")
+        cursor.report("must be one value; write {in: [...]} for one of several")
         return None
     operand = parse_value(fact, cursor)
     return None if operand is None else Comparison(fact.name, Operator.IS, operand)
@@ -114,7 +114,7 @@ def _operators(fact: Fact, cursor: Cursor) -> Condition | None:
     names = [*(("lt", "le", "ge", "gt") if numeric else ()), "in", "not"]
     entries = cursor.entries()
     if not entries:
-        cursor.complain(f"is empty; write a value, or {format_choices(names)}")
+        cursor.report(f"is empty; write a value, or {format_choices(names)}")
     parts = [_operator(fact, name, entry, names) for name, entry in entries.items()]
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
@@ -135,7 +135,7 @@ def _operator(fact: Fact, name: str, cursor: Cursor, names: list[str]) -> Condit
             if ordered
             else f"unknown comparison{did_you_mean(name, names)}"
         )
-        cursor.complain_of_key(f"{reason}; write {format_choices(names)}")
+        cursor.report_at_key(f"{reason}; write {format_choices(names)}")
         return None
     operand = parse_value(fact, cursor)
     return None if operand is None else Comparison(fact.name, Operator(name), operand)
@@ -144,7 +144,7 @@ def _operator(fact: Fact, name: str, cursor: Cursor, names: list[str]) -> Condit
 def _one_of(fact: Fact, cursor: Cursor) -> Condition | None:
     items = cursor.items()
     if not items and isinstance(cursor.node, SequenceNode):
-        cursor.complain("is an empty list, so nothing can match; add a value")
+        cursor.report("is an empty list, so nothing can match; add a value")
     values = [parse_value(fact, item) for item in items]
     good = tuple(value for value in values if value is not None)
     if not good or len(good) < len(values):
@@ -153,22 +153,22 @@ def _one_of(fact: Fact, cursor: Cursor) -> Condition | None:
 
 
 def parse_value(fact: Fact, cursor: Cursor) -> Scalar | None:
-    """Return a value that the fact can have, or complain."""
+    """Return a value of the fact, or report the problem."""
     value = cursor.node.value if isinstance(cursor.node, ScalarNode) else None
     if value is not None and fact.allows(value):
         return value
     if isinstance(cursor.node, ScalarNode) and value is None:
-        cursor.complain(
+        cursor.report(
             f"must be {_kind(fact)}, not null; a rule does not match while a fact that it needs is unknown"
         )
     else:
         hint = did_you_mean(str(value), fact.values) if isinstance(value, str) else ""
-        cursor.complain(f"must be {_kind(fact)}, not {cursor.written}{hint}")
+        cursor.report(f"must be {_kind(fact)}, not {cursor.written}{hint}")
     return None
 
 
 def _kind(fact: Fact) -> str:
-    """Return what a value of a fact is, in words."""
+    """Return the values of a fact as messages describe them."""
     match fact.kind:
         case FactKind.TRUTH:
             return "true or false"
@@ -189,7 +189,7 @@ def _range(fact: Fact) -> str:
 
 
 def parse_known_value(fact: Fact, cursor: Cursor) -> Scalar | tuple[Scalar, ...] | None:
-    """Return what a fact is said to be: for a list fact a list."""
+    """Return the value that a case gives to a fact; for a list fact a tuple."""
     if fact.kind not in LISTS:
         return parse_value(fact, cursor)
     values = [parse_value(fact, item) for item in cursor.items()]

@@ -1,4 +1,4 @@
-"""A policy as a policy file that says the same: everything that it extends written out, one rule per line."""
+"""Writes a policy as a policy file, with everything that it extends, one rule per line."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
 
 
 def dump_policy(policy: Policy) -> str:
-    """Return the text of a file that comes to this policy."""
+    """Return a policy file that parses to this policy."""
     ceilings, backoff, economics = policy.ceilings, policy.backoff, policy.economics
     storm: Tree = {"attempts": ceilings.storm.attempts, "within": ceilings.storm.within}
     head: dict[str, Tree] = {
@@ -29,14 +29,16 @@ def dump_policy(policy: Policy) -> str:
             "attempts": ceilings.attempts,
             "wall": ceilings.wall,
             "storm": storm,
-            "no_progress": min(ceilings.no_progress, ceilings.attempts),  # more would never be reached
+            "no_progress": min(
+                ceilings.no_progress, ceilings.attempts
+            ),  # a higher value is refused when parsed
         },
         "backoff": {
             "first": backoff.first,
             "factor": backoff.factor,
             **(
                 {"max": backoff.max} if backoff.factor != 1 else {}
-            ),  # where nothing grows it is never reached
+            ),  # with factor 1 it is refused when parsed
             "jitter": backoff.jitter,
         },
         "economics": {
@@ -82,7 +84,7 @@ def _of_an_attempt(rule: Rule) -> dict[str, Tree]:
 
 
 def condition_tree(condition: Condition, *, inside: bool = False) -> dict[str, Tree]:
-    """Return a condition as the mapping that a file would hold."""
+    """Return a condition as the mapping in a policy file."""
     match condition:
         case Comparison(fact, Operator.IS, operand):
             return {fact: _operand(operand)}
@@ -97,7 +99,7 @@ def condition_tree(condition: Condition, *, inside: bool = False) -> dict[str, T
 
 
 def _all(parts: tuple[Condition, ...], *, inside: bool) -> dict[str, Tree]:
-    """Return several conditions in the shortest form: one fact's comparisons together, or side by side."""
+    """Return a conjunction in the shortest form: comparisons of one fact together, others side by side."""
     compared = [part for part in parts if isinstance(part, Comparison) and part.operator is not Operator.IS]
     if len(compared) == len(parts) and len({part.fact for part in compared}) == 1:
         operators: dict[str, Tree] = {str(part.operator): _operand(part.operand) for part in compared}

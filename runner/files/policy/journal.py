@@ -1,4 +1,4 @@
-"""Journals: records of decisions, one JSON object per line, as they are kept beside the attempts."""
+"""Journals of decisions: one JSON object per line, in the form that is kept beside the attempts."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from runner.core.policy.replay import Replay, ReplayStep, replay
 STANDARD_INPUT: Final = Path("-")
 
 MOST_NAMED: Final = 5
-"""Jobs of a journal that a refusal lists; a journal knows them by their ids."""
+"""The number of jobs that a message lists."""
 
 _NEEDED = (
     "job",
@@ -34,10 +34,10 @@ _NEEDED = (
 
 
 def read_journals(paths: Iterable[Path]) -> tuple[Record, ...]:
-    """Return the records in some journals; ``-`` is standard input.
+    """Return the records of journals; ``-`` is standard input.
 
     Raises:
-        SpecError: one cannot be read, or holds a line that is no record; every such line of the file.
+        FileError: a journal cannot be read, or has lines that are not records; all of them are reported.
     """
     return tuple(record for path in paths for record in parse_journal(_text(path), path))
 
@@ -52,10 +52,10 @@ def _text(path: Path) -> str:
 
 
 def parse_journal(text: str, path: Path) -> tuple[Record, ...]:
-    """Return the records in the text of one journal.
+    """Return the records in the text of a journal.
 
     Raises:
-        SpecError: with every line that is no record.
+        FileError: with every line that is not a record.
     """
     records: list[Record] = []
     problems: list[Problem] = []
@@ -74,10 +74,10 @@ def parse_journal(text: str, path: Path) -> tuple[Record, ...]:
 
 
 def select_records(records: Iterable[Record], job: str, attempt: int | None) -> tuple[Record, ...]:
-    """Return the decisions about an attempt of a job, the last attempt by default.
+    """Return the decisions about an attempt of a job, by default the last one.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there are none.
     """
     records = tuple(records)
     own = [kept for kept in records if kept["job"] == job]
@@ -85,7 +85,8 @@ def select_records(records: Iterable[Record], job: str, attempt: int | None) -> 
         jobs = list(dict.fromkeys(str(kept["job"]) for kept in records))
         most = f"{', '.join(jobs[:MOST_NAMED])}{', ...' if len(jobs) > MOST_NAMED else ''}"
         raise UsageError(
-            f"job {quoted(job)}: the journal has no decision about it; it has decisions about {most or 'no job'}"
+            f"job {quoted(job)}: the journal has no decision about it; "
+            f"it has decisions about {most or 'no job'}"
         )
     number = max(kept["attempt"] for kept in own) if attempt is None else attempt
     found = tuple(kept for kept in own if kept["attempt"] == number)
@@ -96,7 +97,7 @@ def select_records(records: Iterable[Record], job: str, attempt: int | None) -> 
 
 
 def explain_attempt(records: Iterable[Record], job: str, attempt: int | None) -> str:
-    """Return what was decided about an attempt of a job, in words.
+    """Return the decisions about an attempt of a job as text.
 
     Raises:
         UsageError: there is no such record.
@@ -105,7 +106,7 @@ def explain_attempt(records: Iterable[Record], job: str, attempt: int | None) ->
 
 
 def simulate_journal(policy: Policy, records: Iterable[Record]) -> tuple[Replay, ...]:
-    """Return every job of a journal under another policy, in the order of their first record."""
+    """Replay every job of a journal with another policy, in the order of their first records."""
     jobs: dict[str, list[Record]] = {}
     for kept in records:
         if kept["moment"] == DecisionPoint.EXIT:
@@ -114,7 +115,7 @@ def simulate_journal(policy: Policy, records: Iterable[Record]) -> tuple[Replay,
 
 
 def replay_to_json(simulated: Replay) -> dict[str, Any]:
-    """Return a replay as JSON has it."""
+    """Return a replay as JSON values."""
     recorded, still = simulated.unsaved_s
     return {
         "job": simulated.job,
@@ -141,7 +142,7 @@ def _turn(turn: ReplayStep) -> dict[str, Any]:
 
 
 def _record(kept: Record) -> Record:
-    """Return a record that everything here can read."""
+    """Return a record after checking that it is complete and valid."""
     if kept["record"] != VERSION:
         raise ValueError(f"version {kept['record']!r}, not {VERSION}")
     missing = [name for name in _NEEDED if name not in kept]
@@ -149,7 +150,7 @@ def _record(kept: Record) -> Record:
         raise ValueError(f"{missing[0]!r} is missing")
     facts = validate_facts(kept["facts"], DecisionPoint(kept["moment"]))
     for name, value in kept["facts"].items():
-        if name not in facts:  # of an attempt's own words that is unknown, in a journal it is a mistake
+        if name not in facts:  # an attempt may report unknown facts, a journal may not
             raise ValueError(f"{name} cannot be {value!r}")
     read_situation(kept)
     "".join(explain_record(kept))

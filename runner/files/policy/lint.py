@@ -1,6 +1,6 @@
-"""Rules that can never answer: behind one that always does before them, or with a condition that cannot hold.
+"""Finds rules that can never match: an earlier rule matches first, or the condition contradicts itself.
 
-Careful rather than complete: what is reported is certain, and some that cannot be reached are not found.
+Every reported rule is unreachable. Not every unreachable rule is found.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from runner.core.policy.model import OnExhausted, Rule
 
 
 def find_unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
-    """Yield (rule, an earlier one that is true whenever it is, and then always answers)."""
+    """Yield each unreachable rule with the earlier rule that matches whenever it does."""
     answering: list[tuple[Rule, frozenset[Condition]]] = []
     for rule in rules:
         wanted = split_conjuncts(rule.when)
@@ -24,12 +24,12 @@ def find_unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]
 
 
 def _keeps(rule: Rule) -> bool:
-    """Return whether a rule answers whenever it is true: it neither only speaks nor hands over."""
+    """Return whether a rule decides whenever it matches: it neither only advises nor passes on."""
     return not rule.only_advises and rule.spent is not OnExhausted.NEXT
 
 
 def find_contradiction(condition: Condition) -> str | None:
-    """Return a fact of which a condition wants what cannot be; None if there seems to be none."""
+    """Return a fact whose comparisons contradict each other; None if none is found."""
     wanted: dict[str, list[Comparison]] = {}
     for part in split_conjuncts(condition):
         if isinstance(part, Comparison) and FACTS[part.fact].kind not in LISTS:

@@ -1,7 +1,7 @@
-"""The policy file: from YAML to a policy, with every problem at once.
+"""Parses policy files, and reports all problems of a file at once.
 
-``extends`` takes over another policy: its rules are asked after one's own (one of the same name is
-replaced), its ceilings can be made lower and not higher.
+With ``extends``, a file inherits from another policy: its own rules are tried first and replace inherited
+rules of the same name, and its ceilings can only be tighter.
 """
 
 import os
@@ -25,7 +25,7 @@ from runner.files.policy.rules import NAME, ParsedRules, parse_rules
 from runner.files.validation import did_you_mean, suggest_choice
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
-"""The policies that come with the runner."""
+"""The directory of the shipped policies."""
 
 VERSION: Final = 1
 DEFAULT: Final = "default"
@@ -47,7 +47,7 @@ MEANT: Final = {
 _FIELD: Final = re.compile(
     rb"^[\s{\"'\xef\xbb\xbf]*(" + "|".join(set(FIELDS) - {"name"}).encode() + rb")[\"']?\s*:", re.MULTILINE
 )
-"""Begins a line of what is meant to be a policy."""
+"""A line that begins with a field of a policy."""
 
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
@@ -56,17 +56,17 @@ DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """Where other policies are found: by name in a directory, and by path where that is allowed.
+    """Finds policies: by name in a directory, and by path if that is allowed.
 
-    A daemon that reads for others says ``paths=False``: a path is read with the rights of whoever reads.
+    A daemon that parses for other users sets ``paths=False``: it would read a path with its own rights.
     """
 
     directory: Path = SHIPPED
     paths: bool = True
-    reader: Callable[[Path], bytes] | None = None  # of paths: with the rights of whoever asks
+    reader: Callable[[Path], bytes] | None = None  # reads a path with the rights of a user
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the policies there, without their cases."""
+        """Return the names of the policies in the directory, without files of cases."""
         return tuple(sorted(filter(NAME.fullmatch, list_yaml_stems(self.directory))))
 
     def has(self, name: str) -> bool:
@@ -78,14 +78,14 @@ class PolicySource:
         """Return the text of a policy.
 
         Raises:
-            SpecError: it cannot be read.
+            FileError: it cannot be read.
         """
         if self.reader is None or path.parent == self.directory:
             return read_policy_source(path)
         return self.reader(path)
 
     def find(self, name: str, beside: Path) -> Path | None:
-        """Return the file of a policy that another one names."""
+        """Return the file of the policy that another file names."""
         if name in self.names():
             return self.directory / f"{name}.yaml"
         looks_like_path = "/" in name or name.endswith(".yaml")
@@ -93,10 +93,10 @@ class PolicySource:
 
 
 def load_named_policy(name: str, shelf: PolicySource | None = None) -> Policy:
-    """Return a policy that comes with the runner.
+    """Return a shipped policy by name.
 
     Raises:
-        SpecError: there is none of this name.
+        FileError: there is none of this name.
     """
     shelf = shelf or PolicySource()
     if name not in shelf.names():
@@ -105,7 +105,7 @@ def load_named_policy(name: str, shelf: PolicySource | None = None) -> Policy:
 
 
 def unknown_policy_error(name: str, shelf: PolicySource) -> FileError:
-    """Return the error that there is no policy of a name."""
+    """Return the error for a name that no policy has."""
     hint = suggest_choice(name, shelf.names())
     return FileError(Path(name), [Problem(None, "", f"there is no policy of this name{hint}")])
 
@@ -114,17 +114,17 @@ def read_policy(path: Path, shelf: PolicySource | None = None) -> Policy:
     """Return the policy in a file.
 
     Raises:
-        SpecError: it cannot be read, or is not right.
+        FileError: it cannot be read, or is not right.
     """
     shelf = shelf or PolicySource()
     return parse_policy(shelf.text(path), path, shelf)
 
 
 def parse_policy(raw: bytes, path: Path, shelf: PolicySource | None = None) -> Policy:
-    """Return the policy that a YAML text describes; ``path`` serves for messages and to find what it extends.
+    """Return the policy in a YAML text; ``path`` is used in messages and to find the extended policy.
 
     Raises:
-        SpecError: with every problem at once.
+        FileError: with every problem at once.
     """
     return _load(raw, path, shelf or PolicySource(), ())
 
@@ -133,7 +133,7 @@ def read_policy_source(path: Path) -> bytes:
     """Return the text of a policy file.
 
     Raises:
-        SpecError: it cannot be read.
+        FileError: it cannot be read.
     """
     if not path.exists() and not path.is_symlink():
         raise FileError(
@@ -143,10 +143,10 @@ def read_policy_source(path: Path) -> bytes:
 
 
 def parse_top(raw: bytes, path: Path) -> Cursor:
-    """Return the mapping at the top of a YAML text, and the problems so far.
+    """Return a cursor at the top mapping of a YAML text, with the problems so far.
 
     Raises:
-        SpecError: there is none.
+        FileError: there is none.
     """
     tree, problems = yaml.compose(raw)
     if isinstance(tree, yaml.MappingNode) and tree.entries:
@@ -157,7 +157,7 @@ def parse_top(raw: bytes, path: Path) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The file that is being read: where it is, what it may refer to, what extends it."""
+    """The file that is being parsed, the source of other policies, and the files that extend this one."""
 
     path: Path
     shelf: PolicySource
@@ -165,17 +165,17 @@ class _Origin:
 
 
 def _load(raw: bytes, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy:
-    _complain_of_another(raw, path)
+    _check_is_policy(raw, path)
     cursor = parse_top(raw, path)
     here = cursor.fields(FIELDS, MEANT)
-    _complain_of_version(cursor, here)
+    _check_version(cursor, here)
     parent = _parent(here["extends"], _Origin(path, shelf, above)) if "extends" in here else None
     base = parent or Policy("")
     written = {
         moment: parse_rules(here[name], moment) if name in here else [] for moment, name in SECTIONS.items()
     }
     merged = {
-        moment: _merged([each.rule for each in written[moment]], base.rules(moment))
+        moment: _merge_rules([each.rule for each in written[moment]], base.rules(moment))
         for moment in DecisionPoint
     }
     policy = Policy(
@@ -187,51 +187,49 @@ def _load(raw: bytes, path: Path, shelf: PolicySource, above: tuple[Path, ...]) 
         merged[DecisionPoint.WATCH],
         merged[DecisionPoint.CHANGE],
     )
-    _complain_of_watchers(written[DecisionPoint.EXIT], policy)
-    _complain_of_silence(cursor, policy)
+    _check_stopping_rules(written[DecisionPoint.EXIT], policy)
+    _check_exit_rules(cursor, policy)
     if cursor.problems:
         raise FileError(path, cursor.problems)
     return policy
 
 
-def _complain_of_another(raw: bytes, path: Path) -> None:
-    """Return if a text is meant to be a policy; of any other file nothing is repeated in a message.
+def _check_is_policy(raw: bytes, path: Path) -> None:
+    """Check that a text is meant as a policy, so that messages never quote another kind of file.
 
     Raises:
-        SpecError: no line of it begins with a field of a policy.
+        FileError: no line begins with a field of a policy.
     """
     if raw.strip() and raw[:1] not in {b"\xff", b"\xfe"} and _FIELD.search(raw) is None:
         fact = "is not a policy; a policy file begins with the line policy: 1"
         raise FileError(path, [Problem(yaml.START, "", fact)])
 
 
-def _complain_of_version(cursor: Cursor, here: Mapping[str, Cursor]) -> None:
+def _check_version(cursor: Cursor, here: Mapping[str, Cursor]) -> None:
     if "policy" not in here:
         cursor.problems.append(Problem(yaml.START, "policy", f"is required; write policy: {VERSION}"))
     elif here["policy"].value() != VERSION or here["policy"].value() is True:
-        here["policy"].complain(
-            f"must be {VERSION}, the version of the language, not {here['policy'].written}"
-        )
+        here["policy"].report(f"must be {VERSION}, the version of the language, not {here['policy'].written}")
 
 
 def _name(cursor: Cursor) -> str | None:
     text = cursor.text(63)
     if text is not None and not NAME.fullmatch(text):
-        cursor.complain(
+        cursor.report(
             f"must be lowercase letters, digits and dashes and begin with a letter, not {quoted(text)}"
         )
     return text
 
 
-def _merged(own: list[Rule], inherited: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return one's own rules, then the inherited ones that are not replaced and can still answer."""
+def _merge_rules(own: list[Rule], inherited: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return the file's own rules, then the inherited rules that are not replaced and still reachable."""
     names = {rule.name for rule in own}
     both = (*own, *(rule for rule in inherited if rule.name not in names))
     never = {rule.name for rule, _ in find_unreachable_rules(both)} - names
     return tuple(rule for rule in both if rule.name not in never)
 
 
-# --- What it extends ----------------------------------------------------------------------------------
+# --- Inheritance --------------------------------------------------------------------------------------
 
 
 def _parent(cursor: Cursor, origin: _Origin) -> Policy | None:
@@ -242,17 +240,17 @@ def _parent(cursor: Cursor, origin: _Origin) -> Policy | None:
     if path is None:
         names = origin.shelf.names()
         hint = suggest_choice(name, names)
-        cursor.complain(f"there is no policy {quoted(name)}{hint}")
+        cursor.report(f"there is no policy {quoted(name)}{hint}")
         return None
     chain = (*origin.above, origin.path.resolve())
     if path.resolve() in chain:
-        cursor.complain(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
+        cursor.report(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
         return None
     try:
         return _load(origin.shelf.text(path), path, origin.shelf, chain)
     except FileError as error:
         first, more = error.lines[0], len(error.problems) - 1
-        cursor.complain(f"is not right: {first}{f' (and {more} more)' if more else ''}")
+        cursor.report(f"is not right: {first}{f' (and {more} more)' if more else ''}")
         return None
 
 
@@ -270,9 +268,9 @@ def _ceilings(cursor: Cursor, parent: Policy | None) -> Ceilings:
         no_progress=read_field(here, "no_progress", lambda each: each.whole(1, 1000), base.no_progress),
     )
     if parent:
-        _complain_of_loosening(own, parent, here)
+        _check_tightening(own, parent, here)
     if "no_progress" in here and own.no_progress > own.attempts:
-        here["no_progress"].complain(f"is never reached, because ceilings.attempts is {own.attempts}")
+        here["no_progress"].report(f"is never reached, because ceilings.attempts is {own.attempts}")
     return tightest(base, own) if parent else own
 
 
@@ -289,8 +287,8 @@ def _storm(cursor: Cursor, base: RestartRate) -> RestartRate:
     )
 
 
-def _complain_of_loosening(own: Ceilings, parent: Policy, here: Mapping[str, Cursor]) -> None:
-    """Complain about ceilings that are higher than those which are inherited."""
+def _check_tightening(own: Ceilings, parent: Policy, here: Mapping[str, Cursor]) -> None:
+    """Report ceilings that are looser than the inherited ones."""
     base = parent.ceilings
     longest = timedelta.max
     looser = {
@@ -303,7 +301,7 @@ def _complain_of_loosening(own: Ceilings, parent: Policy, here: Mapping[str, Cur
         fact = (
             f"is looser than in {quoted(parent.name)} ({_said(base, name)}); a ceiling can only be tightened"
         )
-        here[name].complain(fact)
+        here[name].report(fact)
 
 
 def _said(ceilings: Ceilings, name: str) -> str:
@@ -324,11 +322,11 @@ def _backoff(cursor: Cursor, base: Backoff) -> Backoff:
         read_field(here, "jitter", lambda each: each.number(0, 1), base.jitter),
     )
     if own.first > own.max:
-        (here.get("first") or here["max"]).complain_of_key(
+        (here.get("first") or here["max"]).report_at_key(
             "the first wait is longer than max; lower first or raise max"
         )
     if own.factor == 1 and "factor" in here and "max" in here:
-        here["max"].complain_of_key(
+        here["max"].report_at_key(
             "is never reached, because with factor 1 every wait equals first; remove it"
         )
     return own
@@ -343,11 +341,11 @@ def _economics(cursor: Cursor, base: Economics) -> Economics:
     )
 
 
-# --- What only shows when all is read -----------------------------------------------------------------
+# --- Checks of the whole policy -----------------------------------------------------------------------
 
 
-def _complain_of_watchers(written: list[ParsedRules], policy: Policy) -> None:
-    """Complain about rules that wait for a stop by a rule which does not exist."""
+def _check_stopping_rules(written: list[ParsedRules], policy: Policy) -> None:
+    """Report conditions about stops by a rule of on_watch that does not exist."""
     there = {f"watch/{rule.name}" for rule in policy.on_watch}
     for each in written:
         for test in comparisons(each.rule.when):
@@ -355,12 +353,12 @@ def _complain_of_watchers(written: list[ParsedRules], policy: Policy) -> None:
             for word in operands if test.fact == "killed_by" else ():
                 if str(word).startswith("watch/") and word not in there:
                     hint = did_you_mean(str(word), there)
-                    each.fields["when"].complain_of_key(
+                    each.fields["when"].report_at_key(
                         f"there is no rule {quoted(str(word))} in on_watch{hint}"
                     )
 
 
-def _complain_of_silence(cursor: Cursor, policy: Policy) -> None:
+def _check_exit_rules(cursor: Cursor, policy: Policy) -> None:
     if not policy.on_exit and not cursor.problems:
         cursor.problems.append(
             Problem(yaml.START, "on_exit", "is required; without a rule every job is held")

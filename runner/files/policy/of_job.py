@@ -1,7 +1,7 @@
-"""The policy of a job: found when the job is submitted, kept with it, and held under its own ceilings.
+"""The policy of a job: found at submission, stored with the job, and tightened by the job file.
 
-A policy file of the user's own is read with the user's rights, together with the files that it extends.
-What is kept is the policy written out, so that a later edit of a file changes nothing that runs.
+A user's own policy file, and the files that it extends, are read with the user's rights. The stored policy
+is self-contained, so a later edit of a file does not affect submitted jobs.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def find_policy(job: JobFile, base: Path, reader: Callable[[Path], bytes] = read
     """Return the policy that a job names; ``reader`` reads files with the rights of the job's owner.
 
     Raises:
-        SpecError: there is none, or it is not right; mistakes in the policy's own file have places there.
+        FileError: there is none, or it is not valid; problems of a policy file have positions in that file.
     """
     shelf = PolicySource(reader=reader)
     if is_policy_path(job.policy):
@@ -53,7 +53,7 @@ def find_policy(job: JobFile, base: Path, reader: Callable[[Path], bytes] = read
 
 
 class JobReferences:
-    """What the jobs of a file name, seen through ``check`` and ``reader``; each path is checked once."""
+    """Checks the paths and policies that the jobs of one file name; each is checked once."""
 
     def __init__(
         self, base: Path, check: PathCheck, reader: Callable[[Path], bytes] = read_policy_source
@@ -63,7 +63,7 @@ class JobReferences:
         self._policies: dict[str, Policy] = {}
 
     def problems(self, job: JobFile) -> Iterator[Problem]:
-        """Yield what is wrong with the paths of a job, and with its policy as the job file names it."""
+        """Yield the problems of the paths of a job and of its choice of a policy."""
         yield from find_path_problems(job, self.base, self.check)
         if job.policy not in self._asked:
             self._asked.add(job.policy)
@@ -76,7 +76,7 @@ class JobReferences:
         """Return the policy of a job.
 
         Raises:
-            SpecError: its own file is not right.
+            FileError: the policy file is not valid.
         """
         if job.policy not in self._policies:
             self._policies[job.policy] = find_policy(job, self.base, self._reader)
@@ -84,7 +84,7 @@ class JobReferences:
 
 
 def _own(job: JobFile, path: Path, shelf: PolicySource) -> Policy:
-    """Return the policy in a file of the user's; one that cannot be read is a mistake of the job file."""
+    """Return the policy in a user's file; if it cannot be read, that is a problem of the job file."""
     try:
         return read_policy(path, shelf)
     except FileError as error:
@@ -96,12 +96,12 @@ def _own(job: JobFile, path: Path, shelf: PolicySource) -> Policy:
 
 @lru_cache(maxsize=64)
 def _shipped(name: str) -> Policy:
-    """Return a policy that comes with the runner; reading one anew takes 10 ms."""
+    """Return a shipped policy; parsing takes 10 ms, so the result is cached."""
     return load_named_policy(name)
 
 
 def _unknown_profiles(policy: Policy) -> Iterator[str]:
-    """Yield what is wrong with profiles that a policy's remedies name."""
+    """Yield a message for each unknown profile in a policy's adjustments."""
     named = [
         (rule.name, adjustment.turn)
         for rule in policy.on_exit
@@ -122,50 +122,50 @@ def _wrong(job: JobFile, fact: str) -> FileError:
 
 @lru_cache(maxsize=64)
 def serialize_policy(policy: Policy) -> str:
-    """Return a policy as the text that is kept with a job; most jobs have one of a few."""
+    """Return a policy as the text that is stored with a job; most jobs share a few policies."""
     return dump_policy(policy)
 
 
 @lru_cache(maxsize=512)
 def deserialize_policy(text: str | None) -> Policy:
-    """Return the policy that is kept with a job; jobs of an older runner have the default one."""
+    """Return the policy stored with a job; jobs of an older version have the default policy."""
     if text is None:
         return _shipped(DEFAULT)
     return parse_policy(text.encode(), _PINNED, PolicySource(paths=False))
 
 
 def describe_digest(text: str | None, policy: Policy) -> str:
-    """Return the digest of the policy that is kept with a job, as ``runner policy check`` prints it.
+    """Return the digest of the policy stored with a job, as ``runner policy check`` prints it.
 
-    Where the job file has tightened it to ``policy``, the digest of what came of that is added.
+    If the job file tightened it to ``policy``, the digest of ``policy`` is appended.
     """
     written, held = compute_digest(deserialize_policy(text)), compute_digest(policy)
     return written if written == held else f"{written} + retry: {held}"
 
 
 def stored_digest(policy: Policy) -> str:
-    """Return the digest that a policy will have once it is kept with a job."""
+    """Return the digest that a policy has after it was stored with a job."""
     return compute_digest(deserialize_policy(serialize_policy(policy)))
 
 
 def apply_job_limits(job: JobFile, policy: Policy) -> Policy:
-    """Return a policy under the ceilings that the job file adds, and with its waits."""
+    """Return a policy with the ceilings and the backoff of the job file applied."""
     return tighten_policy(policy, job.retry, job.resources.time_limit)
 
 
 def find_ineffective_limits(retry: Retry, policy: Policy) -> Iterator[str]:
-    """Yield what a job file allows itself and its policy does not: it can only tighten."""
+    """Yield a warning for each limit of a job file that its policy already exceeds in strictness."""
     most = policy.ceilings
     for name, wish, held_at in (
         ("max_attempts", retry.max_attempts, most.attempts),
         ("no_progress", retry.no_progress, most.no_progress),
     ):
         if wish is not None and wish > held_at:
-            yield f"retry.{name}: has no effect: its policy allows {held_at}, and no job file more"
+            yield f"retry.{name}: has no effect, because the policy allows only {held_at}"
 
 
 def tighten_policy(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:
-    """Return a policy under the ceilings of a job file, and with its waits."""
+    """Return a policy with tighter ceilings and the backoff of a job file."""
     ceilings, backoff = _ceilings(policy.ceilings, retry, wall), _backoff(policy.backoff, retry)
     return replace(policy, ceilings=ceilings, backoff=backoff)
 
@@ -181,7 +181,7 @@ def _ceilings(ceilings: Ceilings, retry: Retry, wall: timedelta | None) -> Ceili
 
 
 def _backoff(backoff: Backoff, retry: Retry) -> Backoff:
-    """Return the waits of a job; of two that contradict each other the one in the job file counts."""
+    """Return the backoff of a job; the values in the job file take precedence."""
     first, longest = retry.backoff, retry.backoff_max
     most = longest if longest is not None else max(backoff.max, first or backoff.max)
     return replace(backoff, first=min(backoff.first, most) if first is None else first, max=most)

@@ -1,4 +1,4 @@
-"""Rules of a policy file: the verbs that a moment allows, and settings that contradict each other."""
+"""Parses the rules of a policy file, and checks that the fields of a rule and the rules fit together."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ MAX_TRIES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ParsedRules:
-    """A rule, and where it stands."""
+    """A rule with the cursors of its fields."""
 
     rule: Rule
     cursor: Cursor
@@ -66,10 +66,10 @@ class ParsedRules:
 
 
 def parse_rules(cursor: Cursor, moment: DecisionPoint) -> list[ParsedRules]:
-    """Return the rules of a list that are right, and complain about the others."""
+    """Return the valid rules of a list, and report the problems of the others."""
     written = [found for item in cursor.items() if (found := _rule(item, moment))]
-    _complain_of_names(written)
-    _complain_of_hidden(written)
+    _check_names(written)
+    _check_reachability(written)
     return written
 
 
@@ -77,7 +77,7 @@ def _rule(cursor: Cursor, moment: DecisionPoint) -> ParsedRules | None:
     before = len(cursor.problems)
     fields = cursor.fields((*ALWAYS_THERE, *AT_EXIT), MEANT)
     for missing in [each for each in ("name", "when", "do") if each not in fields and cursor.entries()]:
-        cursor.complain(f"{missing} is required{_TELL.get(missing, '')}")
+        cursor.report(f"{missing} is required{_TELL.get(missing, '')}")
     if not {"name", "when", "do"} <= fields.keys():
         return None
     name, verb = _name(fields["name"]), _verb(fields["do"], moment)
@@ -97,7 +97,7 @@ def _rule(cursor: Cursor, moment: DecisionPoint) -> ParsedRules | None:
         read_field(fields, "why", Cursor.text, ""),
     )
     written = ParsedRules(rule, cursor, fields)
-    _complain_of_contradictions(written, moment)
+    _check_contradictions(written, moment)
     return written if len(cursor.problems) == before else None
 
 
@@ -108,7 +108,7 @@ def _name(cursor: Cursor) -> str | None:
     value = cursor.value()
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
-    cursor.complain(
+    cursor.report(
         f"must be lowercase letters, digits and dashes and begin with a letter, not {cursor.written}"
     )
     return None
@@ -118,10 +118,10 @@ def _verb(cursor: Cursor, moment: DecisionPoint) -> Verb | None:
     value = cursor.value()
     meant = VERBS_MEANT.get(value) if isinstance(value, str) else None
     if meant in VERBS[moment]:
-        cursor.complain(f"there is no verb {cursor.written}; did you mean {quoted(str(meant))}?")
+        cursor.report(f"there is no verb {cursor.written}; did you mean {quoted(str(meant))}?")
         return None
     if isinstance(value, str) and value in set(Verb) - set(VERBS[moment]):
-        cursor.complain(f"cannot be {cursor.written} in on_{moment}: {_WHY_NOT[moment]}")
+        cursor.report(f"cannot be {cursor.written} in on_{moment}: {_WHY_NOT[moment]}")
         return None
     word = cursor.word(VERBS[moment], "there is no verb")
     return None if word is None else Verb(word)
@@ -140,7 +140,7 @@ def _start(cursor: Cursor) -> StartPoint | None:
         return None if word is None else StartPoint(Source(word))
     fields = cursor.fields(("step",))
     if not cursor.entries():
-        cursor.complain("names no checkpoint; write {step: N}")
+        cursor.report("names no checkpoint; write {step: N}")
     step = fields["step"].whole(0, 10**12) if "step" in fields else None
     return None if step is None else StartPoint(Source.STEP, step)
 
@@ -149,7 +149,7 @@ def _adjustments(cursor: Cursor) -> tuple[Adjustment, ...] | None:
     fields = cursor.fields(Setting, _KNOBS_MEANT, "adjustment")
     found = [_adjustment(Setting(name), value) for name, value in fields.items()]
     if not cursor.entries():
-        cursor.complain("is empty; remove the line")
+        cursor.report("is empty; remove the line")
     return tuple(adjustment for adjustment in found if adjustment) or None
 
 
@@ -169,20 +169,20 @@ def _adjustment(knob: Setting, cursor: Cursor) -> Adjustment | None:
     return None if turn is None else Adjustment(knob, turn)
 
 
-# --- What contradicts itself --------------------------------------------------------------------------
+# --- Consistency ------------------------------------------------------------------------------
 
 
-def _complain_of_contradictions(written: ParsedRules, moment: DecisionPoint) -> None:
+def _check_contradictions(written: ParsedRules, moment: DecisionPoint) -> None:
     for name, fact in _contradictions(written.rule, written.fields, moment):
-        written.fields[name].complain_of_key(fact)
+        written.fields[name].report_at_key(fact)
     if impossible := find_contradiction(written.rule.when):
-        written.fields["when"].complain_of_key(f"can never be true: no value of {impossible} satisfies it")
+        written.fields["when"].report_at_key(f"can never be true: no value of {impossible} satisfies it")
 
 
 def _contradictions(
     rule: Rule, fields: Mapping[str, Cursor], moment: DecisionPoint
 ) -> Iterator[tuple[str, str]]:
-    """Yield (field, what is wrong with it) where fields do not go together."""
+    """Yield each field that does not fit the other fields, with the message."""
     here = [name for name in AT_EXIT if name in fields]
     if moment is not DecisionPoint.EXIT:
         yield from ((name, f"belongs to on_exit, not to on_{moment}; remove it") for name in here)
@@ -197,28 +197,26 @@ def _contradictions(
     if rule.do is Verb.RESTART and "from" in fields:
         yield "from", "has no effect because a restart begins at step 0; remove it"
     if "spent" in fields and rule.tries is None and not rule.adjust:
-        yield (
-            "spent",
-            'has no effect because the rule has neither "tries" nor an adjustment that can be exhausted; remove it',
-        )
+        fact = 'has no effect because the rule has neither "tries" nor an adjustment that can be exhausted'
+        yield "spent", f"{fact}; remove it"
     if not rule.charge and not list(comparisons(rule.when)):
         yield "charge", "would make every attempt free of charge; add a condition"
 
 
-def _complain_of_names(written: list[ParsedRules]) -> None:
+def _check_names(written: list[ParsedRules]) -> None:
     first: dict[str, Cursor] = {}
     for each in written:
         cursor = each.fields["name"]
         if each.rule.name in first:
             line = first[each.rule.name].key_at.line
-            cursor.complain(f"the rule in line {line} has the same name; choose another")
+            cursor.report(f"the rule in line {line} has the same name; choose another")
         first.setdefault(each.rule.name, cursor)
 
 
-def _complain_of_hidden(written: list[ParsedRules]) -> None:
+def _check_reachability(written: list[ParsedRules]) -> None:
     places = {id(each.rule): each for each in written}
     for rule, earlier in find_unreachable_rules([each.rule for each in written]):
         before = places[id(earlier)]
         reason = "is always true" if earlier.when == ALWAYS else "is true whenever this is"
         place = f"{quoted(earlier.name)} in line {before.cursor.key_at.line}"
-        places[id(rule)].fields["when"].complain_of_key(f"is never asked: {place} {reason}")
+        places[id(rule)].fields["when"].report_at_key(f"is never asked: {place} {reason}")

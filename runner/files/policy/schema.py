@@ -1,6 +1,6 @@
-"""JSON Schema of the policy file, for editors: made from the fact table, so it completes every fact.
+"""JSON Schema of the policy file for editors, generated from the fact catalog.
 
-Looser than ``files.load`` where a schema cannot say it, never stricter.
+It accepts every valid policy file, and some that ``load`` refuses for reasons that a schema cannot express.
 """
 
 from collections.abc import Iterable
@@ -100,7 +100,7 @@ def _condition(moment: DecisionPoint) -> dict[str, Any]:
 
 
 def _wanted(fact: Fact) -> dict[str, Any]:
-    """Return what may be wanted of one fact; ``not`` may hold any of the same."""
+    """Return the schema of the comparisons of a fact; ``not`` may hold the same comparisons."""
     value = _value(fact)
     orders = dict.fromkeys(("lt", "le", "ge", "gt"), value) if fact.kind in NUMERIC else {}
     choices = {"in": {"type": "array", "minItems": 1, "items": value}}

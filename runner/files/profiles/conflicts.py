@@ -1,9 +1,9 @@
-"""What the switches of a profile have to do with each other, with the accelerator and with the workload.
+"""Conflicts of the switches of a profile with each other, with the accelerator and with the workload.
 
-Three answers: a *contradiction* (two switches that cannot both hold) and an *impossible*
-setting (one that this accelerator can never have) are refused before anything runs; an
-*unused* one is allowed and reported, because the same profile serves several workloads.
-What a device merely lacks is none of these: the trainer falls back, and records it.
+A *contradiction* (two switches that exclude each other) and an *impossible* switch (one that the
+accelerator cannot have) are refused before anything runs. An *unused* switch is allowed and reported,
+because one profile serves several workloads. If only the device lacks a feature, the trainer falls back and
+records it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ Test: TypeAlias = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two switches that cannot have such values at the same time."""
+    """Two switches whose values exclude each other."""
 
     one: str
     is_one: Test
@@ -30,7 +30,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class SwitchConflict:
-    """One thing that is wrong with a profile: ``switch`` is to blame, ``fact`` names the other side."""
+    """A conflict of a profile: the switch to change, the other side and the message."""
 
     switch: str
     other: str
@@ -76,15 +76,15 @@ IMPOSSIBLE: Final[tuple[tuple[str, Test, Accelerator, str], ...]] = (
         "it has no device memory; resources.memory is the limit",
     ),
 )
-"""Switch, value, accelerator, reason: what no fallback can stand in for."""
+"""Switch, value, accelerator and reason, for switches without a fallback."""
 
 
 def find_switch_conflicts(
     said: Mapping[str, ProfileSetting], accelerator: Accelerator, because: str = ""
 ) -> Iterator[SwitchConflict]:
-    """Yield everything that is wrong with the switches of a profile on an accelerator.
+    """Yield the conflicts of the switches of a profile on an accelerator.
 
-    ``because`` says why it is this accelerator, to be put behind its name.
+    ``because`` is appended to the name of the accelerator: the position that selects it.
     """
     for rule in CONTRADICTIONS:
         if rule.is_one(said[rule.one].value) and rule.is_other(said[rule.other].value):
@@ -118,10 +118,10 @@ USED_BY: Final[Mapping[str, frozenset[str]]] = {
     switch: frozenset(contract.kind_of(plan) for plan in contract.WORKLOADS if switch in plan.switches)
     for switch in sorted(frozenset[str]().union(*(plan.switches for plan in contract.WORKLOADS)))
 }
-"""Switches that only some workloads know; every built-in one knows the others."""
+"""Switches that only some workloads use; every built-in workload uses the others."""
 
 ENVIRONMENT: Final = frozenset({"threads", "allocator", "launch_blocking", "deterministic", "compile_cache"})
-"""Switches that reach a program of the user's own, as variables of its environment."""
+"""Switches that reach a user's own program, as environment variables."""
 
 _OF_A_DEVICE: Final = frozenset(
     ("tf32_cudnn", "cudnn_benchmark", "allocator", "launch_blocking", "memory_cleanup_every")
@@ -137,7 +137,11 @@ def find_unused_switches(profile: contract.Profile, kind: str, accelerator: Acce
 
 def _idle(switch: str, profile: contract.Profile, kind: str, accelerator: Accelerator) -> str | None:
     if kind == "program":
-        return None if switch in ENVIRONMENT else "a program of your own does as it likes; spec.json tells it"
+        return (
+            None
+            if switch in ENVIRONMENT
+            else "a program of your own applies it itself; spec.json has the value"
+        )
     if kind not in USED_BY.get(switch, {kind}):
         return f"{kind} has no use for it"
     if accelerator == "cpu" and switch in _OF_A_DEVICE:

@@ -1,8 +1,7 @@
-"""What a profile comes to in the environment of an attempt.
+"""Environment variables that follow from a profile.
 
-Some switches must be in force before torch is imported, so only the launch can throw them:
-threads, the allocator, the workspace of cuBLAS, where compiled code is kept.  One pure
-function, so that a dry run shows what an attempt will find.
+Some switches must be set before torch is imported, so the launcher sets them: threads, the allocator, the
+workspace of cuBLAS and the cache of compiled code.
 """
 
 from collections.abc import Mapping
@@ -35,7 +34,7 @@ def build_environment(
 
 
 def _compiled_code(below: PurePath) -> dict[str, str]:
-    """Return where compiled code is kept: it is run as it lies there, so never where others can write."""
+    """Return the caches of compiled code, which is executed and must not be writable by others."""
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(below / ".cache" / "inductor"),
         "TRITON_CACHE_DIR": str(below / ".cache" / "triton"),

@@ -1,8 +1,7 @@
-"""Named profiles: YAML files that the operator owns, and what a job changes in one.
+"""Loads profiles: YAML files that the operator owns, with the changes of a job.
 
-A profile file may extend another one; a job names a profile, or extends one and overrides
-some switches.  What comes out is a ``jobs.contract.Profile``, which knows nothing of names,
-and beside it where each value was said, so that two that contradict each other can be shown.
+A profile file may extend another one. A job names a profile, or extends one and changes some switches. The
+result is a ``jobs.contract.Profile`` and the origin of each value, which messages about conflicts show.
 """
 
 import os
@@ -28,17 +27,17 @@ Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
 ACCELERATORS: Final[tuple[Accelerator, ...]] = ("cpu", "cuda", "rocm")
 
 AUTO: Final = "auto"
-"""Stands for the profile that is called like the accelerator."""
+"""Selects the profile with the name of the accelerator."""
 
 JOB_FILE: Final = 1000
-"""The rank of what a job file says; no chain of profiles is as long."""
+"""The rank of the switches in a job file; no chain of profiles is as long."""
 
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _REASON: Final = re.compile(r"(?:^|\s)#\s?(.*)$")
 
 
 class ProfileChoice(contract.Profile):
-    """A profile by name, and the switches of it that are to be different."""
+    """A profile by name, and the switches that differ from it."""
 
     name: Name = Field(AUTO, description="What reports call it; made up from the changes by default.")
     extends: str = Field(AUTO, description="The profile that these changes start from.")
@@ -48,33 +47,33 @@ class ProfileChoice(contract.Profile):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The switches that were given, by name."""
+        """The given switches by name."""
         return {name: getattr(self, name) for name in sorted(self.model_fields_set - {"extends", "name"})}
 
     @model_serializer(mode="wrap")
     def _only_what_was_given(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the defaults out: read back, they would look like changes."""
+        """Leave out the defaults, which would be taken for changes when parsed again."""
         return {name: value for name, value in serialize(self).items() if name in self.model_fields_set}
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSetting:
-    """The value of one switch, and who says so."""
+    """The value of one switch and its origin."""
 
     value: Any
-    profile: str | None = None  # the one whose file says it; None: the job file, or the contract's default
+    profile: str | None = None  # whose file sets it; None: the job file, or the default
     at: Position | None = None
     reason: str = ""
-    rank: int = 0  # how particular: 0 is a default, then profile after profile, the job file last
+    rank: int = 0  # precedence: 0 is a default, then profile after profile, the job file last
 
     @property
     def place(self) -> str:
-        """Where a reader finds it: ``cuda.yaml:12``; empty for what no profile says."""
+        """The file and line, such as ``cuda.yaml:12``; empty if no profile sets it."""
         return f"{self.profile}.yaml:{self.at.line}" if self.profile and self.at else ""
 
     @property
     def whose(self) -> str:
-        """Who says it, to be put behind the value in a sentence."""
+        """The origin as a suffix of the value in a sentence."""
         if self.profile:
             return f" of profile {quoted(self.profile)} ({self.place})"
         if self.rank == 0:
@@ -101,7 +100,7 @@ def _is_name(name: str) -> bool:
 
 
 def find_unknown_profile(tree: yaml.MappingNode, profiles: Path) -> list[Problem]:
-    """Return the problem with the profile that a job file names, if there is one."""
+    """Return the problem if a job file names a profile that does not exist."""
     path: tuple[str, ...] = ("profile",)
     node = tree.entries.get("profile")
     if isinstance(node, yaml.MappingNode):
@@ -116,7 +115,7 @@ def find_unknown_profile(tree: yaml.MappingNode, profiles: Path) -> list[Problem
 
 
 def resolve_choice(choice: ProfileChoice, profiles: Path, accelerator: Accelerator) -> contract.Profile:
-    """Return the settings that a choice comes to on an accelerator.
+    """Return the resulting profile on an accelerator.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
@@ -128,7 +127,7 @@ def resolve_choice(choice: ProfileChoice, profiles: Path, accelerator: Accelerat
 
 
 def load_profile(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mapping[str, ProfileSetting]:
-    """Return every switch as a named profile has it, with who says so.
+    """Return every switch of a named profile with its origin.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
@@ -139,7 +138,7 @@ def load_profile(name: str, profiles: Path, accelerator: Accelerator = "cpu") ->
 def load_choice(
     choice: ProfileChoice, tree: yaml.Node | None, profiles: Path, accelerator: Accelerator
 ) -> Mapping[str, ProfileSetting]:
-    """Return every switch as a job has it, with who says so; ``tree`` is the job file.
+    """Return every switch of a job with its origin; ``tree`` is the job file.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
@@ -155,12 +154,12 @@ def load_choice(
 
 
 def profile_chain(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> tuple[str, ...]:
-    """Return the names of a profile and of those that it extends, the last one extending none."""
+    """Return the names of a profile and of the profiles that it extends, in order."""
     return tuple(layer.name for layer in _chain(name, profiles, accelerator))
 
 
 def first_comment(path: Path) -> str:
-    """Return what the comment at the beginning of a profile file says, as one line."""
+    """Return the comment at the top of a profile file as one line."""
     lines = []
     for line in read_source(path).decode("utf-8", "replace").splitlines():
         if not line.startswith("#") or not line.strip("# "):
@@ -172,7 +171,7 @@ def first_comment(path: Path) -> str:
 # --- Files --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # the same text has been read into the same one
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: _load caches one per text
 class _Layer:
     """One profile file."""
 
@@ -182,7 +181,7 @@ class _Layer:
 
 
 def _chain(name: str, profiles: Path, accelerator: Accelerator) -> tuple[_Layer, ...]:
-    """Return the files that make a profile, the most particular one first."""
+    """Return the files of a profile, the extending one first."""
     layers: list[_Layer] = []
     following: str | None = name
     while following is not None:
@@ -208,7 +207,7 @@ def _layer(name: str, profiles: Path) -> _Layer:
 
 @lru_cache(maxsize=64)
 def _read(name: str, place: str, _version: tuple[int, int, int]) -> _Layer:
-    """Return what a file says, read again when it has been written again."""
+    """Return the content of a file; a changed file is read again."""
     path = Path(place)
     return _load(name, path, read_source(path, "profile"))
 
@@ -219,7 +218,7 @@ def _missing(name: str, profiles: Path) -> UsageError:
 
 @lru_cache(maxsize=64)
 def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, ProfileSetting]:
-    """Return what files say together, the first one before all others."""
+    """Return the merged switches of files; earlier files take precedence."""
     defaults = {switch: contract.Profile.model_fields[switch].default for switch in contract.SWITCHES}
     found = {switch: ProfileSetting(value) for switch, value in defaults.items()}
     for rank, layer in enumerate(reversed(layers), start=1):
@@ -229,7 +228,7 @@ def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, ProfileSetting]:
 
 @lru_cache(maxsize=64)
 def _load(name: str, path: Path, raw: bytes) -> _Layer:
-    """Return what a file says; the same few are asked for at every submission."""
+    """Return the content of a file; cached, because every submission needs the same few."""
     tree, problems = parse_mapping(raw, path)
     written = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
     found, more = validate_model(ProfileChoice, written, tree)
@@ -244,7 +243,7 @@ def _load(name: str, path: Path, raw: bytes) -> _Layer:
 
 
 def _reason(lines: list[str], line: int) -> str:
-    """Return the comment beside a line (from 1), and the indented comments below it that go on."""
+    """Return the comment on a line (from 1) with the indented comment lines below it."""
     first = _REASON.search(lines[line - 1])
     parts = [first[1]] if first else []
     for following in lines[line:]:

@@ -1,7 +1,7 @@
-"""What an operator may say: one YAML file, closed against unknown keys, every value with its unit and reason.
+"""The settings of an operator: one YAML file, in which unknown keys are refused.
 
-The file is ``/etc/runner/settings.yaml`` for a system daemon and ``<config>/runner/settings.yaml``
-for a user's own; ``RUNNER_SETTINGS`` names another.  None is needed: every value has a default.
+The file is ``/etc/runner/settings.yaml`` for a system daemon and ``<config>/runner/settings.yaml`` for a
+user's own daemon; ``RUNNER_SETTINGS`` names another file. The file is optional: every value has a default.
 """
 
 import os
@@ -24,7 +24,7 @@ from runner.files.validation import describe_non_mapping, suggest_choice, valida
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
 )  # fmt: skip
-"""What draws the screen, and NVIDIA's own services; the kernel keeps 15 letters of a name."""
+"""Display servers and services of NVIDIA; the kernel keeps 15 letters of a name."""
 
 SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
 
@@ -33,12 +33,12 @@ _LAST_PORT: Final = 65535
 
 
 def _listen(value: str) -> str:
-    """Return a host and a port."""
+    """Return ``host:port``."""
     found = _LISTEN.fullmatch(value)
     if not found:
         raise ValueError(f"must be host:port such as 127.0.0.1:9835, not {quoted(value)}")
     if int(found[2]) > _LAST_PORT:
-        raise ValueError(f"there is no port {found[2]}; they go up to {_LAST_PORT}")
+        raise ValueError(f"there is no port {found[2]}; the highest is {_LAST_PORT}")
     return value
 
 
@@ -59,51 +59,51 @@ class RunAs(BaseModel):
 
 
 class Alarm(BaseModel):
-    """When a job that uses little of what it holds is worth a word to its owner."""
+    """When a job that uses little of its devices raises an alarm."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     below_percent: float = Field(70.0, ge=0, le=100)
-    """Mean utilisation below which an alarm is noted on the job; 0: never."""
+    """Mean utilisation below which the job gets an alarm; 0: never."""
 
     window_s: float = Field(600.0, ge=10, le=86400)
-    """For how long it must have been as low."""
+    """How long the utilisation must have been low, in seconds."""
 
     profiles: dict[str, Annotated[float, Field(ge=0, le=100)]] = {}
-    """Other limits for the jobs of some profiles, by name."""
+    """Other thresholds for jobs with certain profiles, by name of the profile."""
 
     def strangers(self) -> Iterator[str]:
-        """Yield what is wrong with limits for profiles that do not exist."""
+        """Yield a warning for each threshold of a profile that does not exist."""
         names = profile_names(profiles_dir())
         for name in self.profiles:
             if name.partition("+")[0] not in names:  # "cuda+threads" is what changes to cuda are called
                 hint = suggest_choice(name, names)
-                only = "it is only for jobs that call their own profile so"
+                only = "the entry applies only to jobs whose own profile has this name"
                 yield f"alarm.profiles: there is no profile {quoted(name)}{hint}; {only}"
 
 
 class Metrics(BaseModel):
-    """Where a monitoring system finds figures, beside ``/metrics`` of the socket."""
+    """Where metrics are served, besides ``/metrics`` on the socket."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     listen: Annotated[str, AfterValidator(_listen)] | None = None
-    """``host:port`` for TCP; null: the socket alone."""
+    """``host:port`` for TCP; null: only the socket."""
 
 
 class Settings(BaseModel):
-    """Everything that an operator decides."""
+    """All settings of a daemon."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     executor: Literal["auto", "docker", "process"] = "auto"
-    """Where attempts run.  ``auto``: the engine when it answers at start, else processes of this host."""
+    """Where attempts run.  ``auto``: the engine if it answers at start, else processes of this host."""
 
     engine: str | None = None
     """URL of the engine; None: ``DOCKER_HOST``, then the default socket."""
 
     runtime: str = "runc"
-    """OCI runtime.  Named, so that an engine's ``default-runtime: nvidia`` cannot hand out every GPU."""
+    """OCI runtime.  Named, so that an engine's ``default-runtime: nvidia`` cannot expose every GPU."""
 
     gpu_injection: Literal["cdi", "hook"] = "cdi"
     """How NVIDIA devices reach a container; the hook is for engines without CDI (before 25)."""
@@ -112,7 +112,7 @@ class Settings(BaseModel):
     """A seccomp profile (JSON) instead of the engine's own; None: the engine's."""
 
     root_jobs_run_as: RunAs = RunAs()
-    """Whom the jobs of root run as.  Containers refuse uid 0 whatever this says."""
+    """The user that root's jobs run as.  Containers refuse uid 0 in any case."""
 
     system_wide: bool | None = None
     """Whether every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
@@ -130,10 +130,10 @@ class Settings(BaseModel):
     """Whether a root daemon pins mount sources against swapping; false for an engine elsewhere."""
 
     cpus: float | None = Field(None, gt=0, le=65536)
-    """CPUs to lend in all; None: those of this host."""
+    """CPUs to allocate in total; None: those of this host."""
 
     memory_bytes: int | None = Field(None, gt=0, le=2**60)
-    """Memory to lend in all, bytes; None: nine tenths of this host's."""
+    """Memory to allocate in total, bytes; None: nine tenths of this host's."""
 
     base: str | None = None
     """Base image tag; None: found, pulled or bootstrapped (docs/operate/operations.md)."""
@@ -142,52 +142,52 @@ class Settings(BaseModel):
     """Reference to pull when there is no local base; None: never pull."""
 
     builder: Literal["auto", "buildx", "engine", "classic"] = "auto"
-    """Which image builder; ``auto`` probes in this order."""
+    """The image builder; ``auto`` tries them in this order."""
 
     ca_file: WrittenPath | None = None
-    """An extra CA bundle for builds behind a TLS-inspecting proxy; never ends up in an image."""
+    """An extra CA bundle for builds behind a TLS-inspecting proxy; never copied into an image."""
 
     allowed_images: dict[str, str] = {}
-    """Names that a job file may give as ``image``, and the references they stand for."""
+    """Names that a job file may give as ``image``, and their image references."""
 
     log_quota_bytes: int = Field(256 * 1024**2, ge=1024**2)
-    """Disk space of one attempt's log; the middle of a longer one is cut out."""
+    """Disk space of one attempt's log; the middle of a longer log is removed."""
 
     observe_every_s: float = Field(1.0, ge=0.05, le=60)
-    """Seconds between looks at the engine while something runs; its events come sooner."""
+    """Seconds between polls of the engine while something runs; its events arrive sooner."""
 
     watch_every_s: float = Field(5.0, ge=0.05, le=60)
-    """Seconds between looks at what a running attempt says of itself, and at its devices."""
+    """Seconds between checks of the reports of a running attempt and of its devices."""
 
     silence_floor_s: float = Field(300.0, ge=1, le=86400)
-    """No silence of an attempt shorter than this is held against it, however quick its steps were."""
+    """The shortest silence after which an attempt may count as hung, however short its steps are."""
 
     launches_at_once: int = Field(4, ge=1, le=64)
-    """How many containers are created side by side."""
+    """How many containers are created in parallel."""
 
     notify: tuple[NotificationRule, ...] = Field((), max_length=16)
-    """Who is told of what by webhook, mail or a command; each has a thread of its own."""
+    """Notifications by webhook, mail or command; each rule has its own thread."""
 
     queue: QueueSettings = QueueSettings()
     """Who goes first, and who may have how much (docs/explanation/scheduling.md)."""
 
     alarm: Alarm = Alarm()
-    """When a job that uses little of what it holds is worth a word."""
+    """When a job that uses little of its devices raises an alarm."""
 
     metrics: Metrics = Metrics()
-    """Figures for a monitoring system over TCP; without encryption and without asking who reads them."""
+    """Metrics over TCP, without encryption or authentication."""
 
     shared_devices: tuple[str, ...] = ()
     """Devices that several jobs may share by memory: UUIDs, names (GPU-3), or parts of a model's name."""
 
     clean_within_s: float = Field(60.0, ge=5, le=3600)
-    """How long a device that was given back may take to be clean again before it is quarantined."""
+    """How long a released device may take to be clean before it is quarantined, in seconds."""
 
     host_programs: tuple[str, ...] = HOST_PROGRAMS
-    """Programs of the host that may be on a device that is lent, by the first 15 letters of their name."""
+    """Host programs that may use an allocated device, by the first 15 letters of their name."""
 
     def strangers(self) -> Iterator[str]:
-        """Yield what is named here and does not exist on this machine: no error, for it may come later."""
+        """Yield a warning for each name that does not exist on this machine; it may be added later."""
         yield from self.queue.strangers()
         yield from self.alarm.strangers()
         for number, rule in enumerate(self.notify):
@@ -195,7 +195,7 @@ class Settings(BaseModel):
                 yield f"notify[{number}].{rule.stranger}"
 
     def seccomp_text(self) -> str | None:
-        """Return the profile's text; engines take the JSON itself and no path.
+        """Return the text of the seccomp profile; engines take the JSON and not a path.
 
         Raises:
             UsageError: the file cannot be read.
@@ -210,7 +210,7 @@ class Settings(BaseModel):
 
 
 def settings_path() -> Path:
-    """Return where the settings file of this user is looked for."""
+    """Return the path of the settings file of this user."""
     named = os.environ.get("RUNNER_SETTINGS")
     if named:
         return Path(named)
@@ -221,10 +221,10 @@ def settings_path() -> Path:
 
 
 def load_settings(path: Path | None) -> Settings:
-    """Return the settings of a file; the defaults when none is named and none is there.
+    """Return the settings in a file, or the defaults if no file is named and none exists.
 
     Raises:
-        UsageError: the file cannot be read, is no YAML, or says something impossible: all of it, by place.
+        UsageError: the file cannot be read, or is not valid; all problems are reported with positions.
     """
     where = path or settings_path()
     try:

@@ -1,4 +1,4 @@
-"""What an operator may say about notifications: on which events, of whose jobs, and by which way."""
+"""The settings of notifications: on which events, about whose jobs, and by which channel."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from runner.core.notification import TOPICS
 from runner.files.validation import did_you_mean
 
 SENDMAIL: Final = "/usr/sbin/sendmail"
-"""What takes mail; every mail system for Unix brings one."""
+"""The program that takes mail; every mail system for Unix provides one."""
 
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*)?")
 
@@ -58,7 +58,7 @@ Argv = Annotated[tuple[str, ...], Field(min_length=1, max_length=64), AfterValid
 
 
 class NotificationRule(BaseModel):
-    """One rule: exactly one of ``webhook``, ``mail`` and ``command``."""
+    """One rule, with exactly one of the channels ``webhook``, ``mail`` and ``command``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,16 +66,16 @@ class NotificationRule(BaseModel):
     """Events, states or outcomes, such as ``failed``, ``held`` or ``alarm``."""
 
     who: Literal["all"] | tuple[str, ...] = "all"
-    """Names of the users whose jobs it is about."""
+    """The names of the owners whose jobs cause notifications, or ``all``."""
 
     webhook: Annotated[str, AfterValidator(_url)] | None = None
-    """Gets the notice as the body of a POST."""
+    """The URL to which the notification is posted."""
 
     mail: Annotated[str, AfterValidator(_address)] | None = None
-    """Gets the notice through ``/usr/sbin/sendmail``."""
+    """The address to which ``/usr/sbin/sendmail`` sends the notification."""
 
     command: Argv | None = None
-    """Gets the notice on its standard input; runs as the daemon's user."""
+    """The program that gets the notification on standard input; it runs as the daemon's user."""
 
     @model_validator(mode="after")
     def _one_way(self) -> "NotificationRule":
@@ -85,7 +85,7 @@ class NotificationRule(BaseModel):
 
     @property
     def stranger(self) -> str:
-        """What keeps its program from being started by this process, as this machine is; empty: nothing."""
+        """Why this process cannot start the program of the rule; empty if it can."""
         program = self.command[0] if self.command else SENDMAIL if self.mail else None
         if program is None:
             return ""
@@ -97,7 +97,7 @@ class NotificationRule(BaseModel):
 
     @property
     def way(self) -> str:
-        """What the log calls it; without the path of a webhook, which may be a secret."""
+        """The channel as the log names it, without the path of a webhook, which may be a secret."""
         if self.webhook is not None:
             return f"webhook {urlsplit(self.webhook).hostname}"
         return f"mail {self.mail}" if self.mail is not None else f"command {(self.command or ('',))[0]}"

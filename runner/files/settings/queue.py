@@ -1,8 +1,8 @@
 """What an operator may say about the queue: classes, quotas, shares, preemption, maintenance.
 
-Durations are written as in a job file (``90m``, ``7d``), moments with their offset from UTC.
-The values are those of ``core.queue.rules``, which also has the defaults; docs/explanation/scheduling.md
-explains what they do.
+Durations are written as in a job file (``90m``, ``7d``), moments with their offset from UTC. The values are
+those of ``core.queue.rules``, which also has the defaults; docs/explanation/scheduling.md explains what
+they do.
 """
 
 import grp
@@ -44,7 +44,7 @@ Duration = Annotated[
 
 
 def _days(value: object) -> timedelta:
-    """Return a duration that is mostly hours or days; one without a unit may mean either."""
+    """Return a duration that is usually in hours or days; a unit is required."""
     number = str(value).strip()
     if not isinstance(value, bool) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", number):
         raise ValueError(f'needs a unit: did you mean "{number}d", "{number}h" or "{number}m"?')
@@ -64,28 +64,28 @@ def _of(seconds: float) -> timedelta:
 
 
 class ClosedModel(BaseModel):
-    """Base of every section: an unknown key is a mistake."""
+    """Base of every section; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ClassSettings(ClosedModel):
-    """A class of jobs."""
+    """A priority class."""
 
     rank: int = Field(ge=-1000, le=1000)
-    """Higher goes first, whatever the owners have used."""
+    """Higher ranks start first, whatever their owners have used."""
 
     weight: float = Field(1.0, gt=0, le=1000)
-    """What a device-second of waiting is worth; for preemption alone."""
+    """The value of a device-second of waiting; only for preemption."""
 
     preempts: bool = False
-    """Whether its jobs may stop preemptible ones of lower ranks."""
+    """Whether its jobs may preempt preemptible jobs of lower ranks."""
 
     preemptible: bool = False
-    """Whether its jobs may be made to save, leave and wait again."""
+    """Whether its jobs may be preempted: they save, stop and return to the queue."""
 
     bound: Days = timedelta(days=3)
-    """A job that has waited longer goes before all others."""
+    """The starvation limit: a job that has waited longer goes first."""
 
     def named(self, name: str) -> PriorityClass:
         return PriorityClass(
@@ -94,35 +94,35 @@ class ClassSettings(ClosedModel):
 
 
 class QuotaSettings(ClosedModel):
-    """The most that one user or group may have; null: as much as there is."""
+    """The limits of one user or group; null: no limit."""
 
     devices: int | None = Field(None, ge=0)
-    """Lent at a time; a slice or a share is one."""
+    """Devices allocated at once; a slice or a share counts as one."""
 
     jobs: int | None = Field(None, ge=0)
-    """That hold anything at a time."""
+    """Jobs with an allocation at once."""
 
     queued: int | None = Field(None, ge=0)
-    """Waiting, when another one is submitted."""
+    """Jobs in the queue when another one is submitted."""
 
     def quota(self) -> Quota:
         return Quota(self.devices, self.jobs, self.queued)
 
 
 class PreemptionSettings(ClosedModel):
-    """When it pays to stop one job for another."""
+    """When one job is preempted for another."""
 
     hurdle: float = Field(_RULES.preemption.min_gain, ge=0)
-    """What is won must be so many times what is lost."""
+    """The gain must be this many times the loss."""
 
     grace: Duration = _of(_RULES.preemption.grace_s)
-    """From the request to the devices being clean, as far as is planned with it."""
+    """The planned time from the request until the devices are clean."""
 
     young: Duration = _of(_RULES.preemption.min_runtime_s)
-    """An attempt younger than this is let be."""
+    """A younger attempt is not preempted."""
 
     most: int = Field(_RULES.preemption.max_preemptions, ge=0)
-    """Times that one job may be made to give way; 0: nobody ever is."""
+    """How often one job may be preempted; 0: never."""
 
     def preemption(self) -> PreemptionConfig:
         return PreemptionConfig(
@@ -131,13 +131,13 @@ class PreemptionSettings(ClosedModel):
 
 
 class Window(ClosedModel):
-    """A time in which the machine, or some of its devices, is not the queue's."""
+    """A maintenance window of the machine or of some devices."""
 
     begin: Timestamp
     end: Timestamp
     reason: str = Field("maintenance", min_length=1, max_length=200)
     devices: tuple[Named, ...] = ()
-    """UUIDs or names such as GPU-3; none: all of the machine."""
+    """UUIDs or names such as GPU-3; none: the whole machine."""
 
     @model_validator(mode="after")
     def _lasts(self) -> Self:
@@ -164,34 +164,34 @@ def _classes() -> dict[str, ClassSettings]:
 
 
 class QueueSettings(ClosedModel):
-    """Who goes first, and who may have how much."""
+    """The order of the queue, and the limits of users and groups."""
 
     order: Literal["fair", "fifo", "priority", "sjf"] = "fair"
-    """Who goes first; all but ``fair`` are there to be compared with."""
+    """The scheduling order; all but ``fair`` exist for comparisons."""
 
     classes: dict[Named, ClassSettings] = Field(default_factory=_classes)
-    """All classes by name; one of them is ``normal``, the class of a job that names none."""
+    """All priority classes by name; ``normal`` is required and the default of jobs."""
 
     backfill: bool = True
-    """Whether a job may start before those in front of it where that delays none of them."""
+    """Whether a job may start before earlier jobs if it delays none of them."""
 
     half_life: Days = _of(_RULES.half_life_s)
-    """After which a device-second that was used counts half."""
+    """The time after which past usage counts half."""
 
     cpu_weight: float = Field(_RULES.cpu_weight, ge=0, le=1)
-    """Devices that a processor counts as."""
+    """How many devices a CPU counts as."""
 
     user_shares: dict[Named, Share] = {}
-    """Shares of users; 1 for everybody else, 0: last."""
+    """Shares of users; 1 for all others; 0: last."""
 
     group_shares: dict[Named, Share] = {}
-    """Shares of groups, by the primary group of whoever submits."""
+    """Shares of groups; the primary group of the owner counts."""
 
     user_quota: QuotaSettings = QuotaSettings()
-    """Of every user who has none of his own."""
+    """The quota of every user without an own quota."""
 
     group_quota: QuotaSettings = QuotaSettings()
-    """Of every group that has none of its own."""
+    """The quota of every group without an own quota."""
 
     user_quotas: dict[Named, QuotaSettings] = {}
     """Quotas by user."""
@@ -200,22 +200,22 @@ class QueueSettings(ClosedModel):
     """Quotas by group."""
 
     unknown: Days = _of(_RULES.default_duration_s)
-    """What a job is taken to need that has neither a time limit nor a past."""
+    """The assumed run time of a job without a time limit or earlier runs."""
 
     overdue_per_owner: int = Field(_RULES.overdue_per_owner, ge=1, le=1000)
-    """Jobs of one owner that may go before all others at a time, when their bound has passed."""
+    """The number of jobs per owner that can be overdue at once."""
 
     reservations: int = Field(_RULES.reservations, ge=1, le=1000)
-    """Kept at a time for jobs whose bound has passed."""
+    """The number of reservations for overdue jobs at once."""
 
     preemption: PreemptionSettings = PreemptionSettings()
-    """When it pays to stop one job for another."""
+    """When one job is preempted for another."""
 
     maintenance: tuple[Window, ...] = ()
-    """Times in which the machine or some devices are not the queue's."""
+    """Maintenance windows of the machine or of some devices."""
 
     timezone: str | None = None
-    """Whose clock the times in reasons are told by; null: that of this machine."""
+    """The time zone of times in pending reasons; null: that of this machine."""
 
     @field_validator("classes")
     @classmethod
@@ -242,7 +242,7 @@ class QueueSettings(ClosedModel):
             ) from error
 
     def rules(self) -> SchedulerConfig:
-        """Return what the queue is told."""
+        """Return the configuration of the scheduler."""
         return SchedulerConfig(
             order=SchedulingOrder(self.order),
             classes=tuple(each.named(name) for name, each in self.classes.items()),
@@ -267,7 +267,7 @@ class QueueSettings(ClosedModel):
         return tuple(window.maintenance() for window in self.maintenance)
 
     def strangers(self) -> Iterator[str]:
-        """Yield the users and groups in quotas and shares whom this machine does not know."""
+        """Yield a warning for each user and group in quotas and shares that does not exist here."""
         for key, noun, known, names in (
             ("user_quotas", "user", _is_user, list(self.user_quotas)),
             ("user_shares", "user", _is_user, list(self.user_shares)),
@@ -279,7 +279,7 @@ class QueueSettings(ClosedModel):
                     yield f"queue.{key}: this machine has no {noun} {quoted(name)}; the entry has no effect"
 
     def utc_offset_s(self, now: datetime) -> float:
-        """Return how far the site's clock is ahead of UTC."""
+        """Return the UTC offset of the time zone in seconds."""
         zone = None if self.timezone is None else ZoneInfo(self.timezone)
         offset = now.astimezone(zone).utcoffset()
         return 0.0 if offset is None else offset.total_seconds()
@@ -287,7 +287,7 @@ class QueueSettings(ClosedModel):
 
 def _is_user(name: str) -> bool:
     try:
-        return name.isdecimal() or bool(pwd.getpwnam(name))  # who has no name here goes by the number
+        return name.isdecimal() or bool(pwd.getpwnam(name))  # an owner without a name is known by the number
     except KeyError:
         return False
 

@@ -62,7 +62,7 @@ class ScheduleService:
         """Return the schedule that a job file would make.
 
         Raises:
-            SpecError: the job file is wrong, or its schedule never comes.
+            FileError: the job file is wrong, or its schedule never comes.
             UsageError: it asks for more than there is.
             Refused: the caller may not.
         """

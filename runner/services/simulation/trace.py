@@ -61,7 +61,7 @@ def read(path: Path) -> tuple[Arrival, ...]:
     """Return the jobs of a trace file by time of submission.
 
     Raises:
-        SpecError: with every problem at once.
+        FileError: with every problem at once.
     """
     rows = list(_rows(path))
     if rows and all(_foreign(row) for _, row in rows):

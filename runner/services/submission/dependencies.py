@@ -40,7 +40,7 @@ def refuse_hopeless(
     """Return if the jobs that new ones wait for can still end as they must.
 
     Raises:
-        SpecError: one has ended otherwise, so what waits for it would never start.
+        FileError: one has ended otherwise, so what waits for it would never start.
     """
     jobs = {revision.job.queue.after: revision.job for revision in revisions}  # of a matrix mostly one
     problems = [problem for job in jobs.values() for problem in _hopeless(submission, job, owner, store)]

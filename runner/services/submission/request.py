@@ -62,7 +62,7 @@ class Submission:
         """Return the jobs that are asked for; ``besides`` looks at what they name.
 
         Raises:
-            SpecError: the file is wrong; all its errors at once.
+            FileError: the file is wrong; all its errors at once.
             UsageError: what was given besides it is.
         """
         if self.name is not None:

@@ -50,7 +50,7 @@ class RevisionResolver:
         """Return the revisions that a submission stands for; the id of a matrix is not known yet.
 
         Raises:
-            SpecError: the job file is wrong; all its errors at once.
+            FileError: the job file is wrong; all its errors at once.
             UsageError: what was given besides it is.
             Refused: the owner has too much already.
         """
@@ -112,7 +112,7 @@ class _Reading:
         """Return the revision of one job.
 
         Raises:
-            SpecError: with everything that is wrong with it.
+            FileError: with everything that is wrong with it.
         """
         accelerator = accelerator_of(job, self.resolver.daemon.context.capacity.devices)
         data, unprepared = self._data(job)
@@ -181,7 +181,7 @@ def _read_policy(users: Users, who: User, path: Path) -> bytes:
     """Return the text of a policy file, read as the person who submits.
 
     Raises:
-        SpecError: it cannot be read.
+        FileError: it cannot be read.
     """
     try:
         return users.read_as_user(who, path)

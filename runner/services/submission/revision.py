@@ -62,7 +62,7 @@ def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck)
     ``check`` returns why a path cannot be used, or None.
 
     Raises:
-        SpecError: they are a set that has not been prepared.
+        FileError: they are a set that has not been prepared.
     """
     name = paths.prepared_dataset(job.workload)
     if name is not None and not is_prepared(state_dir, name):

@@ -278,7 +278,7 @@ def test_what_only_the_daemon_knows_is_said_to_be_open(text: str, told: str) -> 
 def test_a_retry_that_its_policy_does_not_allow_is_warned_about() -> None:
     Path("job.yaml").write_text("workload: {kind: program, command: [train]}\nretry: {no_progress: 9}\n")
     assert call("validate", "job.yaml").stderr == (
-        "warning: job.yaml: retry.no_progress: has no effect: its policy allows 3, and no job file more\n"
+        "warning: job.yaml: retry.no_progress: has no effect, because the policy allows only 3\n"
     )
 
 

@@ -96,7 +96,7 @@ def test_what_stands_elsewhere_in_the_file_is_told_there() -> None:
 
 def test_a_matrix_has_no_schedule_beside_it() -> None:
     assert complaints("    seed: [1, 2]\n", "schedule: {cron: '@daily'}\n") == [
-        "2:1: schedule: cannot be combined with a matrix, because a schedule submits one job at a time; remove one of them"
+        "2:1: schedule: cannot be combined with a matrix; remove one of them"
     ]
     assert len(jobs("    seed: [1, 2]\n", "schedule: null\n")) == 2
 
@@ -108,7 +108,7 @@ def test_a_matrix_has_no_schedule_beside_it() -> None:
         ("    accelerator.kind: [a]\n", 'cannot be varied: "accelerator" has no fields'),
         (
             "    name: [a]\n",
-            "cannot be varied; each job of a matrix is named after the file, with a number",
+            "cannot be varied; each job gets the file's name and a number",
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_fields_that_cannot_be_varied_are_told_at_their_names(matrix: str, fact:
 def test_values_are_looked_at_beside_fields_that_cannot_be_varied() -> None:
     varied = "    name: [a, b]\n    seed: [1, x, y]\n    resources.cpus: [2, many]\n"
     assert [each.rpartition(", not ")[2] for each in complaints(varied)] == [
-        "4:5: matrix.values.name: cannot be varied; each job of a matrix is named after the file, with a number",
+        "4:5: matrix.values.name: cannot be varied; each job gets the file's name and a number",
         '"x"',
         '"y"',
         '"many"',
@@ -130,7 +130,7 @@ def test_values_are_looked_at_beside_fields_that_cannot_be_varied() -> None:
 def test_what_is_left_out_with_a_field_that_cannot_be_varied_is_not_looked_at() -> None:
     varied, excluded = "    name: [a]\n    seed: [1, x]\n", "  exclude: [{name: a, seed: x}]\n"
     found = complaints(varied + excluded)
-    assert [each.endswith("with a number") for each in found] == [True]
+    assert [each.endswith("a number") for each in found] == [True]
 
 
 def test_the_rest_of_a_file_is_looked_at_where_no_field_of_the_matrix_can_be_varied() -> None:

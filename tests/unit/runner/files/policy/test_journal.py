@@ -94,7 +94,7 @@ def test_what_is_not_in_the_journal_cannot_be_explained() -> None:
     with pytest.raises(UsageError, match=r"it has decisions about no job$"):
         explain_attempt((), "8", None)
     many = [{**records[0], "job": str(number)} for number in range(6)]
-    with pytest.raises(UsageError, match=r"it has 0, 1, 2, 3, 4, \.\.\.$"):
+    with pytest.raises(UsageError, match=r"it has decisions about 0, 1, 2, 3, 4, \.\.\.$"):
         explain_attempt(many, "8", None)
     with pytest.raises(UsageError, match='job "7": no decision about attempt 2; there are 1'):
         explain_attempt(records, "7", 2)

@@ -64,7 +64,7 @@ def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
         ),
         (
             "metrics: {listen: '0.0.0.0:99999'}",
-            "1:19: metrics.listen: there is no port 99999; they go up to 65535",
+            "1:19: metrics.listen: there is no port 99999; the highest is 65535",
         ),
         ("notify: {on: failed}", "1:1: notify: must be a list, not a mapping"),
         ("ca_file: 7", "1:10: ca_file: must be text, or null, not 7"),
@@ -97,7 +97,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 
 def test_limits_for_profiles_that_do_not_exist_are_told_with_a_guess() -> None:
     alarm = Alarm(profiles={"compat": 1, "cuda+threads": 2, "baselin": 3, "own": 4})
-    only = "it is only for jobs that call their own profile so"
+    only = "the entry applies only to jobs whose own profile has this name"
     guess, list_ = Settings(alarm=alarm).strangers()
     assert guess == f'alarm.profiles: there is no profile "baselin"; did you mean "baseline"?; {only}'
     assert list_.startswith('alarm.profiles: there is no profile "own"; choose one of ')

@@ -257,8 +257,8 @@ def test_a_retry_that_its_policy_does_not_allow_is_warned_about(tmp_path: Path) 
         (
             Retry(max_attempts=21, no_progress=9),
             (
-                "retry.max_attempts: has no effect: its policy allows 20, and no job file more",
-                "retry.no_progress: has no effect: its policy allows 3, and no job file more",
+                "retry.max_attempts: has no effect, because the policy allows only 20",
+                "retry.no_progress: has no effect, because the policy allows only 3",
             ),
         ),
     ):

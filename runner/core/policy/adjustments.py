@@ -1,4 +1,4 @@
-"""What turning a knob comes to: whether it can still be turned, and the change in words."""
+"""Adjustments of settings: whether one is possible, its description, and the overrides that result."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ _END: Final[Mapping[Setting, FactValue]] = {
     Setting.COMPILE: False,
     Setting.DEVICE: 0,
 }
-"""Where each cannot be turned any further."""
+"""The value of each setting that cannot be adjusted any further."""
 
 _HALVED: Final = frozenset({Setting.MICRO_BATCH, Setting.EVAL_BATCH, Setting.WORKERS})
 
@@ -36,9 +36,9 @@ NO_SETTING: Final = "a plain program has no knob for it"
 
 
 def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
-    """Return whether a knob can still be turned; one whose position nobody knows can be tried.
+    """Return whether a setting can be adjusted; one whose value is unknown can be tried.
 
-    Not so of a plain program: half of a number that it never had would be the same again.
+    A setting that is halved cannot be tried on a program without such settings.
     """
     now = facts.get(_FACT[adjustment.knob])
     if now is None:
@@ -47,14 +47,14 @@ def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
 
 
 def describe_exhausted(adjustments: Iterable[Adjustment], facts: Facts) -> str:
-    """Return why none of the adjustments can be made any more: without the knobs, there never were any."""
+    """Return why none of the adjustments is possible."""
     turnable = facts.get("turnable") is not False
     knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or keeps_settings(each)]
     return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_SETTING
 
 
 def describe_change(adjustment: Adjustment, facts: Facts) -> str:
-    """Return what an adjustment does: ``micro-batch 256 → 128``, or without numbers nobody knows."""
+    """Return an adjustment as text: ``micro-batch 256 → 128``, without numbers that are unknown."""
     name = adjustment.knob.replace("_", "-")
     now = facts.get(_FACT[adjustment.knob])
     match adjustment.knob:
@@ -68,7 +68,7 @@ def describe_change(adjustment: Adjustment, facts: Facts) -> str:
 
 
 def keeps_settings(adjustment: Adjustment) -> bool:
-    """Return whether the effective spec is the same after an adjustment: only the place is another."""
+    """Return whether an adjustment keeps the effective spec: only another device is chosen."""
     return adjustment.knob is Setting.DEVICE
 
 
@@ -81,19 +81,19 @@ def _after(adjustment: Adjustment, now: FactValue | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Settings over those of the revision; None leaves the revision's own."""
+    """Settings that replace those of the revision; None keeps the setting of the revision."""
 
     micro_batch: int | None = None
     eval_batch: int | None = None
     loader_workers: int | None = None
     precision: str | None = None
     compile: str | None = None
-    profile: str | None = None  # the name of another profile to start from
-    avoid: tuple[str, ...] = ()  # devices that the next attempts do not get
+    profile: str | None = None  # name of another base profile
+    avoid: tuple[str, ...] = ()  # devices that the next attempts are not given
 
     @property
     def switches(self) -> Mapping[str, Any]:
-        """The switches of a profile that are to be different, by name."""
+        """The switches of the profile that are replaced, by name."""
         return {name: value for name in _SWITCHES if (value := getattr(self, name)) is not None}
 
 
@@ -103,9 +103,9 @@ _SWITCHES: Final = ("micro_batch", "eval_batch", "loader_workers", "precision", 
 def apply_adjustments(
     before: Overrides, adjust: tuple[Adjustment, ...], facts: Facts, devices: tuple[str, ...]
 ) -> Overrides:
-    """Return the settings after some adjustments; ``devices`` are those that the attempt had.
+    """Return the overrides after some adjustments; ``devices`` are those of the attempt.
 
-    A number that nobody knows cannot be halved: that knob stays where it is.
+    A number that is unknown is not halved: that setting stays as it is.
     """
     after = before
     for adjustment in adjust:
@@ -137,7 +137,7 @@ def _half(facts: Facts, name: str, least: int, before: int | None) -> int | None
 
 
 def _safer(facts: Facts) -> str:
-    """Return the next more careful arithmetic; the most careful one where nobody knows the present one."""
+    """Return the next more precise arithmetic; the most precise one if the present one is unknown."""
     now = facts.get("effective.precision")
     place = PRECISIONS.index(str(now)) if now in PRECISIONS else len(PRECISIONS)
     return PRECISIONS[min(place + 1, len(PRECISIONS) - 1)]

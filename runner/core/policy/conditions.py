@@ -1,8 +1,8 @@
-"""Conditions over facts, in three-valued logic, with the facts that decided.
+"""Conditions over facts in three-valued logic, with the facts that decided.
 
-The logic is Kleene's: a comparison with an unknown fact is unknown, ``all`` is false as soon as
-one part is, ``any`` is true as soon as one part is, ``not unknown`` is unknown.  So without any
-known fact nothing but the empty condition is true: what nobody knows cannot decide.
+The logic is Kleene's: a comparison with an unknown fact is unknown, ``all`` is false if one part is false,
+``any`` is true if one part is true, and ``not unknown`` is unknown.  So no condition but the empty one is
+true without a known fact.
 """
 
 import operator
@@ -18,7 +18,7 @@ Truth: TypeAlias = bool | None
 
 
 class Operator(StrEnum):
-    """How a fact is compared."""
+    """The comparison of a fact with a value."""
 
     IS = "is"
     IN = "in"
@@ -47,16 +47,17 @@ _ORDER: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One fact compared with one value, or for ``in`` with several.
+    """A comparison of one fact with one value, or with several for ``in``.
 
-    A list fact ``is`` a value when it holds it, and is ``in`` several when it holds one of them.
+    A list fact ``is`` a value if it contains the value, and is ``in`` several values if it contains one of
+    them.
     """
 
     fact: str
     operator: Operator
     operand: FactValue
     wanted: str = field(init=False, repr=False, compare=False)
-    """What would make it true, in words."""
+    """The required value as text."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "wanted", SIGNS[self.operator] + format_value(self.operand))
@@ -64,21 +65,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """True when every part is; without parts always."""
+    """True if every part is true; always true without parts."""
 
     parts: tuple["Condition", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """True when one part is; without parts never."""
+    """True if one part is true; never true without parts."""
 
     parts: tuple["Condition", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """True when its part is false."""
+    """True if its part is false."""
 
     part: "Condition"
 
@@ -89,7 +90,7 @@ ALWAYS: Final = AllOf()
 
 
 class FactUse(NamedTuple):
-    """A fact that decided: what was wanted, and what it was.  A tuple, for each decision makes dozens."""
+    """A fact that decided: the comparison and the value.  It is a tuple, because a decision makes dozens."""
 
     comparison: Comparison
     value: FactValue | None
@@ -97,21 +98,21 @@ class FactUse(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return ``phase = eval (wanted: train)``."""
+        """The fact as text: ``phase = eval (wanted: train)``."""
         found = "is unknown" if self.value is None else f"= {format_value(self.value)}"
         negation = "not " if self.negated else ""
         return f"{self.comparison.fact} {found} (wanted: {negation}{self.comparison.wanted})"
 
 
 class ConditionResult(NamedTuple):
-    """Whether a condition is true, and the facts that made it so."""
+    """The truth of a condition and the facts that decided it."""
 
     truth: Truth
     fact_uses: tuple[FactUse, ...] = ()
 
 
 def evaluate(condition: Condition, facts: Facts) -> ConditionResult:
-    """Return whether a condition is true of some facts, and which of them decided."""
+    """Return the truth of a condition for some facts, and the facts that decided it."""
     match condition:
         case Comparison():
             value = facts.get(condition.fact)
@@ -127,7 +128,7 @@ def evaluate(condition: Condition, facts: Facts) -> ConditionResult:
 
 
 def _join(parts: tuple[Condition, ...], facts: Facts, *, decisive: bool) -> ConditionResult:
-    """Return the truth of several parts, of which one that is ``decisive`` settles the matter."""
+    """Return the truth of several parts; a part with the ``decisive`` truth decides alone."""
     settled: list[FactUse] = []
     unknown: ConditionResult | None = None
     for part in parts:
@@ -167,14 +168,14 @@ def comparisons(condition: Condition) -> Iterator[Comparison]:
 
 
 def split_conjuncts(condition: Condition) -> frozenset[Condition]:
-    """Return what must all be true for a condition to be; nested ``all`` taken apart."""
+    """Return the parts that must all be true for a condition to be true; nested ``all`` is flattened."""
     if not isinstance(condition, AllOf):
         return frozenset({condition})
     return frozenset().union(*map(split_conjuncts, condition.parts))
 
 
 def format_value(value: FactValue) -> str:
-    """Return a value as a policy file would write it."""
+    """Return a value as a policy file writes it."""
     if isinstance(value, tuple):
         return ", ".join(map(_word, value)) or "nothing"
     return _word(value)

@@ -1,4 +1,4 @@
-"""What a policy answers: a verdict, why, and what every rule said."""
+"""The decision of a policy: the action with its reason, and the result of every rule."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,14 +12,14 @@ from runner.core.policy.model import Adjustment, StartPoint, Verb
 
 
 class Guard(StrEnum):
-    """What may stand against the answer of a rule, whatever the file says."""
+    """The ceilings and guards that can change the action of a rule."""
 
     # Ceilings
     ATTEMPTS = "attempts"
     WALL = "wall"
     STORM = "storm"
     NO_PROGRESS = "no_progress"
-    # Clamps
+    # Guards
     OPERATOR = "operator"
     NOT_DONE = "not_done"
     NO_CHECKPOINT = "no_checkpoint"
@@ -33,7 +33,7 @@ class Guard(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What follows.  ``rule`` is empty when none was true; ``limit`` says what changed that rule's answer."""
+    """An action.  ``rule`` is empty if no rule was true; ``limit`` is the guard that changed the action."""
 
     verb: Verb
     rule: str
@@ -46,7 +46,7 @@ class Action:
 
 
 class RuleResult(NamedTuple):
-    """One rule, whether it was true, and the facts that decided."""
+    """A rule, its truth, and the facts that decided."""
 
     rule: str
     do: Verb
@@ -57,7 +57,7 @@ class RuleResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a rule said that only speaks."""
+    """The text of a rule that only advises."""
 
     rule: str
     text: str
@@ -65,10 +65,10 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known when a policy is asked.
+    """The input of a decision.
 
-    ``effective`` is a digest of the spec as it really ran, ``seed`` spreads the backoff of jobs (their
-    id will do), ``started`` is None when the attempt never started.
+    ``effective`` is the digest of the spec that took effect.  ``seed`` spreads the backoff of jobs, for
+    example the job id.  ``started`` is None if the attempt never started.
     """
 
     facts: Facts
@@ -79,13 +79,13 @@ class Situation:
 
     @property
     def uptime(self) -> timedelta:
-        """How long the attempt has run; a clock that was set back makes it zero, not negative."""
+        """The running time of the attempt; zero if the clock was set back."""
         return max(self.now - self.started, timedelta()) if self.started else timedelta()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """A verdict with everything that led to it.  ``history`` is the job's from now on."""
+    """An action with everything that led to it.  ``history`` is the history of the job from now on."""
 
     moment: DecisionPoint
     action: Action

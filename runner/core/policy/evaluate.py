@@ -1,9 +1,8 @@
-"""A policy's answer, as a pure function: the same facts and history always give the same verdict.
+"""The decision of a policy as a pure function of facts, history and situation.
 
-The first rule that is true and acts answers.  A rule whose tries are used up, or whose remedy
-cannot go any further, still answers (``spent``): it does not hand over to the next one unless its
-author said so.  Then the clamps, then the ceilings.  Every rule is weighed, the later ones too, so
-that a person can see what each would have said.
+The first rule that is true and acts decides.  A rule whose tries are used up, or whose adjustments are
+exhausted, decides too (``spent``), unless it says ``next``.  The guards and ceilings are applied
+afterwards.  All rules are evaluated, later ones too, so that a user can see the result of each.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ ASKED_FIRST: Final = "would answer; what was asked for comes first"
 
 
 def decide(policy: Policy, moment: DecisionPoint, history: History, situation: Situation) -> PolicyDecision:
-    """Return what a policy says at one moment of a job's life."""
+    """Return the decision of a policy at one decision point."""
     facts = {**situation.facts, **derive_facts(policy, moment, history, situation)}
     situation = replace(situation, facts=facts)
     match moment:
@@ -46,7 +45,7 @@ def decide(policy: Policy, moment: DecisionPoint, history: History, situation: S
 def derive_facts(
     policy: Policy, moment: DecisionPoint, history: History, situation: Situation
 ) -> dict[str, FactValue]:
-    """Return the facts that nobody has to gather: they follow from the history and the policy."""
+    """Return the facts that follow from the history and the policy."""
     facts: dict[str, FactValue] = {
         "attempt.n": history.attempts + 1,
         "attempt.charged": history.charged,
@@ -67,7 +66,7 @@ def derive_facts(
 
 
 def failure_fingerprint(facts: Facts) -> str:
-    """Return what attempts that ended alike have in common."""
+    """Return the fingerprint of a failure; attempts that failed alike have the same."""
     return str(facts.get("root") or facts.get("cause") or facts.get("exit.class") or "unknown")
 
 
@@ -76,7 +75,7 @@ def failure_fingerprint(facts: Facts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The rule that answers, what is left of its adjustments, and whether it is spent."""
+    """The rule that decides, the adjustments that are still possible, and why it is exhausted, if it is."""
 
     rule: Rule
     adjust: tuple[Adjustment, ...]
@@ -84,14 +83,16 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Evaluation:
     weighed: tuple[RuleResult, ...]
     advice: tuple[Advice, ...]
     answer: _Answer | None
 
 
-def _ask(policy: Policy, moment: DecisionPoint, history: History, situation: Situation) -> _Asked:
-    """Weigh every rule; the first that is true, acts, and does not hand over is the answer."""
+def _evaluate_rules(
+    policy: Policy, moment: DecisionPoint, history: History, situation: Situation
+) -> _Evaluation:
+    """Evaluate every rule; the first that is true, acts and does not pass on decides."""
     weighed: list[RuleResult] = []
     advice: list[Advice] = []
     answer: _Answer | None = None
@@ -106,13 +107,13 @@ def _ask(policy: Policy, moment: DecisionPoint, history: History, situation: Sit
         elif finding.truth:
             note = "an earlier rule has answered"
         weighed.append(RuleResult(rule.name, rule.do, finding.truth, finding.fact_uses, note))
-    return _Asked(tuple(weighed), tuple(advice), answer)
+    return _Evaluation(tuple(weighed), tuple(advice), answer)
 
 
 def _try(
     rule: Rule, finding: ConditionResult, moment: DecisionPoint, history: History, situation: Situation
 ) -> tuple[_Answer | None, str]:
-    """Return the answer of a rule that is true, None if it has none; and a note about it."""
+    """Return the answer of a rule that is true, or None if it passes on, and a note about it."""
     if moment is not DecisionPoint.EXIT and rule.do in DISTURBS and not finding.fact_uses:
         return None, "no fact speaks for it: a running attempt is not disturbed"
     left = tuple(adjustment for adjustment in rule.adjust if can_adjust(adjustment, situation.facts))
@@ -123,7 +124,7 @@ def _try(
 
 
 def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
-    """Return why a rule has no remedy left; empty when it has one."""
+    """Return why a rule is exhausted; empty if it is not."""
     if rule.adjust and not left:
         return remedies.describe_exhausted(rule.adjust, situation.facts)
     tried = history.times_tried(rule, failure_fingerprint(situation.facts), situation.effective)
@@ -144,9 +145,9 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Polic
         before.add_attempt(situation.started or situation.now, situation.uptime),
         had_checkpoint=history.had_checkpoint or seen,
     )
-    asked = _ask(policy, DecisionPoint.EXIT, before, situation)
+    asked = _evaluate_rules(policy, DecisionPoint.EXIT, before, situation)
     wish = limits.decide_operator_request(facts)
-    verdict = wish or _judged(asked.answer, history, facts)
+    verdict = wish or _decide_exit(asked.answer, history, facts)
     if asked.answer and verdict.rule:
         verdict = limits.guard_charge(verdict, asked.answer.rule, facts)
     after = ended.charge(root, situation.effective, advanced=_truth(advanced)) if verdict.charged else ended
@@ -161,15 +162,15 @@ def _after_exit(policy: Policy, history: History, situation: Situation) -> Polic
 
 
 def mark_overruled(decision: PolicyDecision) -> PolicyDecision:
-    """Return a decision whose rules say that what was asked for came first."""
+    """Return a decision whose results say that a request of a user came first."""
     weighed = (
         each._replace(note=ASKED_FIRST) if each.note == ANSWERS else each for each in decision.rule_results
     )
     return replace(decision, rule_results=tuple(weighed))
 
 
-def _judged(answer: _Answer | None, history: History, facts: Facts) -> Action:
-    """Return what a rule says about an end, as far as the checkpoints allow."""
+def _decide_exit(answer: _Answer | None, history: History, facts: Facts) -> Action:
+    """Return the action of a rule for an end, as far as the checkpoints allow it."""
     if answer is None:
         return Action(Verb.HOLD, "", f"no rule answers: {describe_exit(facts)}")
     rule = answer.rule
@@ -196,7 +197,7 @@ def _truth(value: FactValue | None) -> bool | None:
 
 
 def _while_running(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
-    asked = _ask(policy, DecisionPoint.WATCH, history, situation)
+    asked = _evaluate_rules(policy, DecisionPoint.WATCH, history, situation)
     verdict = Action(Verb.KEEP, "", "nothing speaks against it", charged=False)
     wall = policy.ceilings.wall
     if wall is not None and history.ran + situation.uptime >= wall:
@@ -208,9 +209,9 @@ def _while_running(policy: Policy, history: History, situation: Situation) -> Po
 
 
 def _offered(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
-    """A new revision or profile; as long as nothing speaks for it, the attempt goes on."""
+    """Decide about a new revision or profile; without a rule for it the attempt goes on."""
     facts = situation.facts
-    asked = _ask(policy, DecisionPoint.CHANGE, history, situation)
+    asked = _evaluate_rules(policy, DecisionPoint.CHANGE, history, situation)
     verdict = Action(Verb.KEEP, "", "no rule speaks for the change", charged=False)
     if asked.answer:
         rule, adjust = asked.answer.rule, asked.answer.adjust
@@ -224,8 +225,8 @@ def _offered(policy: Policy, history: History, situation: Situation) -> PolicyDe
     return PolicyDecision(DecisionPoint.CHANGE, verdict, after, facts, asked.weighed, asked.advice)
 
 
-def _argument(asked: _Asked) -> str:
-    """Return the facts for which the answering rule was true."""
+def _argument(asked: _Evaluation) -> str:
+    """Return the facts that made the deciding rule true, as text."""
     said = next(each for each in asked.weighed if each.note == ANSWERS)
     return (
         ", ".join(f"{r.comparison.fact} {r.comparison.wanted}" for r in said.fact_uses)

@@ -1,7 +1,7 @@
-"""What a policy may ask about: the kinds of facts, and what happens to a fact that nobody knows.
+"""Facts: the values that the conditions of a policy test.
 
-A fact that is not in a mapping is unknown.  There is no value for that and no way to ask for
-it in a rule: a comparison with an unknown fact is unknown, and a rule acts only when it is true.
+A fact that is missing in a mapping is unknown.  There is no value for that, and a rule cannot test for it:
+a comparison with an unknown fact is unknown, and a rule acts only when its condition is true.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _VALUES: Final = (bool, int, float, str)
 _NUMBERS: Final = (int, float)
 
 MAX_TEXT: Final = 200
-"""Characters of a free text that are kept: a container may have written them."""
+"""Characters of a free text that are kept; a container may have written it."""
 
 MAX_ENTRIES: Final = 100
 """Entries of a list fact that are kept."""
 
 
 class DecisionPoint(StrEnum):
-    """When a policy is asked."""
+    """The points in the life of a job at which a policy decides."""
 
     EXIT = "exit"  # once, when an attempt has ended
     WATCH = "watch"  # every few seconds, about an attempt that runs
@@ -33,13 +33,13 @@ class DecisionPoint(StrEnum):
 
 
 class FactKind(StrEnum):
-    """What the values of a fact are."""
+    """The type of the values of a fact."""
 
     TRUTH = "true or false"
     WHOLE = "whole number"
     NUMBER = "number"
-    WORD = "word"  # of a closed vocabulary
-    TEXT = "text"  # of an open one
+    WORD = "word"  # of a closed set
+    TEXT = "text"  # any text
     WORDS = "list of words"
     WHOLES = "list of whole numbers"
 
@@ -50,10 +50,10 @@ LISTS: Final = frozenset({FactKind.WORDS, FactKind.WHOLES})
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that a rule may ask about.
+    """The definition of one fact.
 
-    ``hint``: the container says so.  A hint may decide about its own job, but it makes no attempt free of
-    charge.  ``derived``: comes from the history or the policy, and is not gathered by anybody.
+    ``hint``: the value comes from the container.  It may decide about its own job, but it makes no attempt
+    free of charge.  ``derived``: it is computed from the history or the policy, and not read anywhere.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Fact:
     derived: bool = False
 
     def allows(self, value: object) -> bool:
-        """Return whether this can be one value of the fact: of a list, whether it can be an entry."""
+        """Return whether a value is possible for this fact, or for an entry of a list fact."""
         match self.kind:
             case FactKind.TRUTH:
                 return isinstance(value, bool)
@@ -83,7 +83,7 @@ class Fact:
                 return isinstance(value, _NUMBERS) and self._in_range(value)
 
     def has_word(self, word: str) -> bool:
-        """Return whether a word is in the vocabulary; ``watch/...`` stands for any rule of ``on_watch``."""
+        """Return whether a word is a possible value; ``watch/...`` stands for any rule of ``on_watch``."""
         return word in self.values or ("watch/..." in self.values and word.startswith("watch/"))
 
     def _in_range(self, value: float) -> bool:
@@ -92,7 +92,7 @@ class Fact:
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def read(self, value: object) -> FactValue | None:
-        """Return a value as it is kept, None if it cannot be one of this fact."""
+        """Return a value as it is stored; None if it is not possible for this fact."""
         if self.kind not in LISTS:
             return self._single(value)
         entries = value if isinstance(value, tuple | list) else (None,)

@@ -1,6 +1,6 @@
-"""What no rule can override: the ceilings, and clamps that keep checkpoints and running attempts safe.
+"""Guards: ceilings that no rule can exceed, and checks that protect checkpoints and running attempts.
 
-Each looks at a verdict and returns it, or another one that says which limit changed it.
+Each function returns the action that it was given, or another one with the guard that changed it.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from runner.core.policy.model import STARTS, Ceilings, Policy, Rule, Source, Ver
 
 
 def decide_operator_request(facts: Facts) -> Action | None:
-    """Return what a person has asked for, which comes before any rule; work that is done stays done."""
+    """Return the action that a user requested, which precedes all rules; None after a success."""
     if facts.get("exit.class") == "success":
         return None
     match facts.get("operator.request"):
@@ -35,48 +35,48 @@ def decide_operator_request(facts: Facts) -> Action | None:
 def apply_ceilings(
     verdict: Action, policy: Policy, after: History, situation: Situation, root: str
 ) -> Action:
-    """Return a verdict that starts no attempt which a ceiling forbids.
+    """Return an action that starts no attempt beyond a ceiling.
 
-    ``after`` is the history with the attempt that has ended, charged or not, as the verdict says.
+    ``after`` is the history with the ended attempt, charged or not as the action says.
     """
     if verdict.verb not in STARTS:
         return verdict
     last = describe_exit(situation.facts)
     if after.charged >= (most := policy.ceilings.attempts):
         used = f"all {most} attempts are used" if most > 1 else "its one attempt is used"
-        return _ended(verdict, Verb.GIVE_UP, f"{used}; the last: {last}", Guard.ATTEMPTS)
+        return _replace_action(verdict, Verb.GIVE_UP, f"{used}; the last: {last}", Guard.ATTEMPTS)
     if (wall := policy.ceilings.wall) is not None and after.ran >= wall:
         why = f"{format_span(after.ran)} of running time are used, of {format_span(wall)}; the last: {last}"
-        return _ended(verdict, Verb.GIVE_UP, why, Guard.WALL)
+        return _replace_action(verdict, Verb.GIVE_UP, why, Guard.WALL)
     stuck = after.times_stuck(root, situation.effective)
     if stuck >= policy.ceilings.no_progress and all(map(keeps_settings, verdict.adjust)):
         why = f"no progress: {stuck} attempts ended alike without a newer checkpoint; the last: {last}"
-        return _ended(verdict, Verb.GIVE_UP, why, Guard.NO_PROGRESS)
+        return _replace_action(verdict, Verb.GIVE_UP, why, Guard.NO_PROGRESS)
     if exceeds_restart_rate(policy.ceilings, after, situation, verdict.delay):
         storm = policy.ceilings.storm
         why = f"{storm.attempts} attempts started within {format_span(storm.within)}; the last: {last}"
-        return _ended(verdict, Verb.HOLD, why, Guard.STORM)
+        return _replace_action(verdict, Verb.HOLD, why, Guard.STORM)
     return verdict
 
 
 def exceeds_restart_rate(ceilings: Ceilings, after: History, situation: Situation, delay: timedelta) -> bool:
-    """Return whether one more start after ``delay`` would be one too many in its window."""
+    """Return whether another start after ``delay`` would exceed the restart rate."""
     opens = situation.now + delay - ceilings.storm.within
     return sum(start > opens for start in after.starts) >= ceilings.storm.attempts
 
 
-def _ended(verdict: Action, verb: Verb, why: str, limit: Guard) -> Action:
+def _replace_action(verdict: Action, verb: Verb, why: str, limit: Guard) -> Action:
     return Action(verb, verdict.rule, why, charged=verdict.charged, limit=limit)
 
 
-# --- Clamps at the end of an attempt ------------------------------------------------------------------
+# --- Guards at the end of an attempt ------------------------------------------------------------------
 
 
 def guard_exit(verdict: Action, history: History, facts: Facts) -> Action:
-    """Return a verdict that neither calls a failure a success nor begins afresh where checkpoints were."""
+    """Return an action that finishes no failed job, and restarts none that has lost its checkpoints."""
     if verdict.verb is Verb.FINISH and facts.get("exit.class") != "success":
         why = f"{verdict.reason}; but nothing says that the work is done"
-        return _ended(verdict, Verb.HOLD, why, Guard.NOT_DONE)
+        return _replace_action(verdict, Verb.HOLD, why, Guard.NOT_DONE)
     return _with_checkpoint(verdict, history, facts) if verdict.verb is Verb.RESUME else verdict
 
 
@@ -85,24 +85,26 @@ def _with_checkpoint(verdict: Action, history: History, facts: Facts) -> Action:
     if facts.get("checkpoint.present") is False:
         if history.had_checkpoint:
             why = f"the checkpoints that were there are gone; {said}"
-            return _ended(verdict, Verb.HOLD, why, Guard.LOST_CHECKPOINTS)
+            return _replace_action(verdict, Verb.HOLD, why, Guard.LOST_CHECKPOINTS)
         restart = describe_action(Verb.RESTART, verdict.start, verdict.adjust, facts)
         why = f"no checkpoint yet: {restart}: {said}"
         return replace(verdict, verb=Verb.RESTART, reason=why, limit=Guard.NO_CHECKPOINT)
     if facts.get("checkpoint.valid") is False or facts.get("checkpoint.compatible") is False:
         fault = "is valid" if facts.get("checkpoint.valid") is False else "fits what would run next"
         why = f"checkpoints exist and none {fault}; {said}"
-        return _ended(verdict, Verb.HOLD, why, Guard.UNUSABLE_CHECKPOINTS)
+        return _replace_action(verdict, Verb.HOLD, why, Guard.UNUSABLE_CHECKPOINTS)
     if verdict.start.source is Source.PREVIOUS and facts.get("checkpoint.count") in (0, 1):
-        return _ended(verdict, Verb.HOLD, f"there is no earlier checkpoint; {said}", Guard.NO_PREVIOUS)
+        return _replace_action(
+            verdict, Verb.HOLD, f"there is no earlier checkpoint; {said}", Guard.NO_PREVIOUS
+        )
     return verdict
 
 
 def guard_charge(verdict: Action, rule: Rule, facts: Facts) -> Action:
-    """Return a verdict that charges, unless the runner itself knows why it need not.
+    """Return an action that charges the attempt, unless the runner itself knows why it is free.
 
-    What a container says about itself makes nothing free: the rule must be true without it, or the
-    attempt must have saved a newer checkpoint.
+    An attempt is free only if the rule is true without hints of the container, or if the attempt has saved
+    a newer checkpoint.
     """
     if verdict.charged or facts.get("progress.advanced") is True:
         return verdict
@@ -112,23 +114,23 @@ def guard_charge(verdict: Action, rule: Rule, facts: Facts) -> Action:
     return replace(verdict, charged=True, limit=verdict.limit or Guard.NOT_FREE)
 
 
-# --- Clamps while it runs -----------------------------------------------------------------------------
+# --- Guards while it runs -----------------------------------------------------------------------------
 
 
 def guard_change(verdict: Action, policy: Policy, history: History, facts: Facts) -> Action:
-    """Return a verdict that takes no running attempt's work away for nothing."""
+    """Return an action that loses no work of a running attempt."""
     if verdict.verb not in STARTS:
         return verdict
     approved = facts.get("operator.approved") is True
     if not approved and history.swaps >= policy.economics.max_swaps:
         why = f"it was changed {history.swaps} times while it ran; another change needs approval"
-        return _ended(verdict, Verb.KEEP, why, Guard.MAX_SWAPS)
+        return _replace_action(verdict, Verb.KEEP, why, Guard.MAX_SWAPS)
     unfit = _unfit(facts, approved=approved) if verdict.verb is Verb.RESUME else None
-    return _ended(verdict, Verb.KEEP, unfit[1], unfit[0]) if unfit else verdict
+    return _replace_action(verdict, Verb.KEEP, unfit[1], unfit[0]) if unfit else verdict
 
 
 def _unfit(facts: Facts, *, approved: bool) -> tuple[Guard, str] | None:
-    """Return why a running attempt cannot be resumed with a change."""
+    """Return the guard and the reason against resuming a running attempt with a change; None: it can."""
     saves = facts.get("checkpoint.on_demand") is True
     kind = facts.get("diff.class")
     if kind is None or kind == "E" or facts.get("checkpoint.compatible") is False:

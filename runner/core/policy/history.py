@@ -1,9 +1,8 @@
-"""What earlier attempts of a job have used up.  The job keeps it; a decision returns the next one.
+"""The history of a job: what its earlier attempts have used up.  A decision returns the next history.
 
-Two ledgers are cleared by progress, which the runner sees for itself: a newer valid checkpoint.
-How often a rule has answered is counted by root cause, and by effective spec unless the rule itself
-changes that; attempts without progress are counted by both.  Whose progress nobody knows about
-neither pays nor clears.
+Two tallies are reset by progress, which is a newer valid checkpoint that the runner has verified.  The
+decisions of a rule are counted by failure, and by effective spec unless the rule changes the spec.
+Attempts without progress are counted by both.  If progress is unknown, nothing is counted or reset.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Final
 from runner.core.policy.model import Rule
 
 KEPT_STARTS: Final = 100
-"""Starts that are remembered; the ceiling of a storm cannot be higher."""
+"""Starts that are remembered; the restart rate cannot be higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +28,30 @@ class RuleTally:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The attempts of a job that have ended."""
+    """The ended attempts of a job."""
 
     attempts: int = 0
     charged: int = 0
-    setbacks: int = 0  # charged ones since the last progress
-    swaps: int = 0  # changes while it ran that nobody had approved
+    setbacks: int = 0  # charged attempts since the last progress
+    swaps: int = 0  # changes of a running attempt without approval
     ran: timedelta = field(default_factory=timedelta)
-    starts: tuple[datetime, ...] = ()  # that nobody had asked for
+    starts: tuple[datetime, ...] = ()  # automatic ones only
     tried: tuple[RuleTally, ...] = ()
     stuck: tuple[RuleTally, ...] = ()
     had_checkpoint: bool = False
-    wanted: bool = False  # a person has asked for the attempt that comes next: its start is part of no storm
+    wanted: bool = False  # a user requested the next attempt: its start does not count
 
     def reset_counters(self) -> "History":
-        """Return the history after a person has said: once more.  Only what was seen is kept."""
+        """Return the history after a user has let a job go on: the counters begin anew."""
         seen = History(attempts=self.attempts, starts=self.starts, had_checkpoint=self.had_checkpoint)
         return seen.request_next()
 
     def request_next(self) -> "History":
-        """Return the history of a job whose next attempt begins because a person wants it."""
+        """Return the history of a job whose next attempt a user has requested."""
         return replace(self, wanted=True)
 
     def reset_tallies(self) -> "History":
-        """Return the history after the job's file has changed: another experiment, the same ceilings."""
+        """Return the history after progress or a new revision: tallies begin anew, ceilings stay."""
         return replace(self, setbacks=0, tried=(), stuck=())
 
     def times_tried(self, rule: Rule, root: str, effective: str) -> int:
@@ -66,19 +65,19 @@ class History:
         return replace(self, tried=counted)
 
     def add_attempt(self, started: datetime, uptime: timedelta) -> "History":
-        """Return the history with one more attempt in it, before anybody has judged it."""
+        """Return the history with one more ended attempt, not charged yet."""
         starts = self.starts if self.wanted else (*self.starts, started)[-KEPT_STARTS:]
         return replace(self, attempts=self.attempts + 1, ran=self.ran + uptime, starts=starts, wanted=False)
 
     def charge(self, root: str, effective: str, *, advanced: bool | None) -> "History":
-        """Return the history with the attempt that has just ended charged for."""
+        """Return the history with the last attempt charged."""
         stuck = _counted(self.stuck, RuleTally(root, effective, 0)) if advanced is False else self.stuck
         setbacks = 0 if advanced else self.setbacks + 1
         return replace(self, charged=self.charged + 1, setbacks=setbacks, stuck=stuck)
 
 
 def _keyed(rule: Rule, effective: str) -> str:
-    """Return what tries are counted by: a rule that changes the spec would never run out of new ones."""
+    """Return the spec that tries are counted by; a rule that changes the spec is counted over all specs."""
     return "" if rule.adjust else effective
 
 
@@ -96,7 +95,7 @@ def _same(one: RuleTally, other: RuleTally) -> bool:
 
 
 _SPOKEN: Final = frozenset({"exception", "no_result", "launch_failed"})
-"""Causes that mean many things; of the others the word says it all."""
+"""Causes whose message tells failures apart."""
 
 
 _PATH: Final = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])*([^\s/\\:'\"]*)")
@@ -109,7 +108,7 @@ _LONGEST: Final = 120
 
 
 def fingerprint(cause: str, message: str = "") -> str:
-    """Return what to count by: the cause, and where that says little its message without what varies."""
+    """Return the fingerprint of a failure: the cause, and for some causes the message without numbers."""
     if cause not in _SPOKEN or not message.strip():
         return cause
     first = message.strip().splitlines()[0]

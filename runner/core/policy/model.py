@@ -1,7 +1,7 @@
-"""What a policy says: ceilings, backoff, economics, and rules in the order in which they are asked.
+"""The model of a policy: ceilings, backoff, economics, and rules in the order of evaluation.
 
-Frozen values without any decision in them: ``runner.files.policy.load`` makes them from a file,
-``runner.core.policy.evaluate`` answers with them.
+These are values without decisions.  ``runner.files.policy.load`` reads them from a file, and
+``runner.core.policy.evaluate`` decides with them.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from runner.core.policy.facts import DecisionPoint
 
 
 class Verb(StrEnum):
-    """What a rule may say."""
+    """The actions of rules."""
 
     FINISH = "finish"
     RESUME = "resume"
@@ -38,18 +38,18 @@ STARTS: Final = frozenset({Verb.RESUME, Verb.RESTART})
 """Verbs after which another attempt starts."""
 
 DISTURBS: Final = frozenset({Verb.STOP, Verb.RESUME, Verb.RESTART})
-"""Verbs that end an attempt that runs, where one does."""
+"""Verbs that end a running attempt."""
 
 
 class Mode(StrEnum):
-    """Whether a rule acts, or only says what it would do."""
+    """Whether a rule acts, or only logs what it would do."""
 
     ACT = "act"
     LOG = "log"
 
 
 class OnExhausted(StrEnum):
-    """What follows when the tries of a rule are used up, or its remedy cannot go any further."""
+    """The outcome when the tries of a rule are used up, or its adjustments are exhausted."""
 
     GIVE_UP = "give_up"
     HOLD = "hold"
@@ -57,7 +57,7 @@ class OnExhausted(StrEnum):
 
 
 class Source(StrEnum):
-    """Which checkpoint the next attempt begins with."""
+    """The checkpoint that the next attempt begins from."""
 
     NEWEST = "newest"
     PREVIOUS = "previous"
@@ -67,14 +67,14 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where a resumed attempt begins; ``step`` belongs to ``Source.STEP`` alone."""
+    """The start of a resumed attempt; ``step`` is set for ``Source.STEP`` only."""
 
     source: Source = Source.NEWEST
     step: int | None = None
 
 
 class Setting(StrEnum):
-    """What a rule may turn."""
+    """The settings that a rule can adjust."""
 
     MICRO_BATCH = "micro_batch"
     EVAL_BATCH = "eval_batch"
@@ -93,12 +93,12 @@ SETTING_CHANGES: Final[Mapping[Setting, str]] = {
     Setting.COMPILE: "off",
     Setting.DEVICE: "other",
 }
-"""The one thing that each can be told; a profile is chosen by its name."""
+"""The change that each setting allows; a profile is chosen by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """One knob, and what it is told."""
+    """A setting and its change."""
 
     knob: Setting
     turn: str
@@ -106,9 +106,9 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """If this is true, then that.
+    """A condition and an action.
 
-    ``tries``: how often it may answer until there is progress; None leaves it to the ceilings.
+    ``tries``: how often the rule may decide until there is progress; None: only the ceilings limit it.
     """
 
     name: str
@@ -124,13 +124,13 @@ class Rule:
 
     @property
     def only_advises(self) -> bool:
-        """Whether it changes nothing, so that the search goes on after it."""
+        """Whether the rule changes nothing, so that the evaluation goes on after it."""
         return self.mode is Mode.LOG or self.do is Verb.ADVISE
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRate:
-    """At most so many attempts that nobody asked for start in any such time, charged or not."""
+    """The most automatic starts of attempts in any such time, charged or not."""
 
     attempts: int = 6
     within: timedelta = timedelta(minutes=30)
@@ -138,12 +138,12 @@ class RestartRate:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What no rule gets past; None: no such ceiling."""
+    """The limits that no rule can exceed; None: no such limit."""
 
-    attempts: int = 20  # charged ones, the first included
+    attempts: int = 20  # charged attempts, with the first
     wall: timedelta | None = None  # running time of all attempts together
     storm: RestartRate = field(default_factory=RestartRate)
-    no_progress: int = 3  # charged attempts with the same root and effective spec, since the last progress
+    no_progress: int = 3  # charged attempts with the same failure and effective spec since the last progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Backoff:
     jitter: float = 0.2
 
     def wait(self, setbacks: int, seed: str) -> timedelta:
-        """Return the wait after so many setbacks; the same seed always gives the same."""
+        """Return the wait after a number of setbacks; it depends on nothing but that and the seed."""
         growth = min(self.factor ** min(max(setbacks - 1, 0), 64), 1e9)
         seconds = min(self.first.total_seconds() * growth, self.max.total_seconds())
         digest = hashlib.sha256(seed.encode()).digest()
@@ -169,16 +169,16 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Economics:
-    """When a change that is only about speed is worth its cost."""
+    """When a change for more speed is worth its cost."""
 
-    hurdle: float = 1.15  # the gain that it must promise
+    hurdle: float = 1.15  # the least expected gain
     max_swaps: int = 2  # changes of a running job that nobody approved
     rate_window: timedelta = timedelta(minutes=5)  # over which the recent rate is taken
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything that one file, with those that it extends, comes to."""
+    """A policy file, merged with the policies that it extends."""
 
     name: str
     ceilings: Ceilings = field(default_factory=Ceilings)
@@ -189,10 +189,10 @@ class Policy:
     on_change: tuple[Rule, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.name)  # to hash all of its rules takes longer than what a cache of policies saves
+        return hash(self.name)  # hashing all rules takes longer than a cache of policies saves
 
     def rules(self, moment: DecisionPoint) -> tuple[Rule, ...]:
-        """Return the rules of one moment, in order."""
+        """Return the rules of one decision point, in order."""
         return {
             DecisionPoint.EXIT: self.on_exit,
             DecisionPoint.WATCH: self.on_watch,
@@ -201,10 +201,9 @@ class Policy:
 
 
 def tightest(first: Ceilings, second: Ceilings) -> Ceilings:
-    """Return the ceilings that let nothing through which either of both would stop.
+    """Return ceilings that are at least as strict as both.
 
-    The storm with fewer attempts in the longer time is not always one of both, so each half is
-    taken from the stricter side.
+    Of the restart rate, the number of attempts and the time are each taken from the stricter side.
     """
     walls = [wall for wall in (first.wall, second.wall) if wall is not None]
     return Ceilings(

@@ -1,7 +1,7 @@
-"""Three ways to tell somebody: a POST, a mail through the system's sendmail, a command.
+"""Delivers notifications by webhook, by mail through the system's sendmail, or by a command.
 
-Each either returns, and the notice is delivered, or raises ``Undelivered``, which knows whether it is
-worth trying again.  All have limits of time; what they print is thrown away.
+Each way returns when the notification is delivered, or raises ``Undelivered``, which tells whether another
+try may succeed.  Each has a time limit; the output of programs is discarded.
 """
 
 import os
@@ -23,11 +23,11 @@ LIMIT_S: Final = 10.0
 """How long a webhook may be silent."""
 
 PROGRAM_LIMIT_S: Final = 30.0
-"""How long sendmail or a command may run; then it is killed with all that it has started."""
+"""How long sendmail or a command may run; then it is killed with its process group."""
 
 
 def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMAIL) -> Send:
-    """Return what delivers the notices of a rule."""
+    """Return the function that delivers the notifications of a rule."""
     if rule.webhook is not None:
         url = rule.webhook
         return lambda notification: post_webhook(
@@ -36,30 +36,30 @@ def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMA
     if rule.mail is not None:
         argv = (sendmail, "-i", "--", rule.mail)
         to = rule.mail
-        return lambda notification: run_command(argv, send_mail(to, notification, origin))
+        return lambda notification: run_command(argv, format_mail(to, notification, origin))
     command = rule.command or ()
     return lambda notification: run_command(
         command, f"{notification.to_json(origin.instance, origin.host)}\n".encode()
     )
 
 
-# --- A POST
+# --- webhook
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A webhook that sends elsewhere is refused: urllib would follow with an empty GET."""
+    """Follows no redirect: urllib would follow with a GET without a body."""
 
     def redirect_request(  # noqa: PLR0913, PLR0917  urllib's signature
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> None:
-        """Follow nothing."""
+        """Refuse the redirect."""
 
 
 def post_webhook(url: str, body: bytes, limit_s: float = LIMIT_S) -> None:
-    """Send a body to a webhook, which must answer 2xx.
+    """Post a body to a webhook.
 
     Raises:
-        Undelivered: it did not.
+        Undelivered: it did not answer with 2xx.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "runner"}
     request = Request(url, body, headers, method="POST")  # noqa: S310  (the settings admit http and https)
@@ -68,22 +68,22 @@ def post_webhook(url: str, body: bytes, limit_s: float = LIMIT_S) -> None:
             pass
     except HTTPError as error:
         with error:
-            raise Undelivered(f"answers {error.code} {error.reason}", _after(error.code)) from error
+            raise Undelivered(f"answers {error.code} {error.reason}", _retry_after(error.code)) from error
     except (URLError, TimeoutError, OSError, HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise Undelivered(f"{type(reason).__name__}: {reason}", RetryLater.LONG) from error
 
 
-def _after(code: int) -> RetryLater:
+def _retry_after(code: int) -> RetryLater:
     later = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
     return RetryLater.SOME if code in later or code >= HTTPStatus.INTERNAL_SERVER_ERROR else RetryLater.NEVER
 
 
-# --- A mail
+# --- mail
 
 
-def send_mail(to: str, notification: Notification, origin: Origin) -> bytes:
-    """Return a notice as a mail; the sender is what the system's sendmail makes of the daemon's user."""
+def format_mail(to: str, notification: Notification, origin: Origin) -> bytes:
+    """Return a notification as a mail; the system's sendmail adds the sender."""
     message = EmailMessage()
     message["To"] = to
     message["Subject"] = notification.subject
@@ -103,14 +103,14 @@ def send_mail(to: str, notification: Notification, origin: Origin) -> bytes:
     return message.as_bytes()
 
 
-# --- A command
+# --- command
 
 
 def run_command(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT_S) -> None:
-    """Hand a text to a program, which must leave with 0 in time.
+    """Run a program with a text as its input.
 
     Raises:
-        Undelivered: it did not.
+        Undelivered: it did not end with exit code 0 in time.
     """
     name = argv[0]
     try:
@@ -134,6 +134,6 @@ def run_command(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill a program that is still there, with what it has started."""
+    """Kill a program that still runs, with its process group."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""From the files of a package to the portable form of a data set: pure, standard library only.
+"""Converts the files of a package to the portable form of a data set, with the standard library alone.
 
 Each conversion takes the verified content of the package's files, by path, and returns
 the files of the prepared directory.  The same input gives the same bytes everywhere.
@@ -21,7 +21,7 @@ _SDF_TAG: Final = re.compile(r"^>\s+<([^>]+)>.*$")
 
 
 def watch(members: Files) -> Files:
-    """Return one array per recording and ``index.csv``; the package holds them as one pickle."""
+    """Return one array per recording and ``index.csv``; the package has them in one pickle."""
     (raw,) = members.values()
     found: dict[str, Any] = read_object(raw)
     names = [str(name) for name in found["y_labels"]]
@@ -37,7 +37,7 @@ def watch(members: Files) -> Files:
 
 
 def sp500_stocks(members: Files) -> Files:
-    """Return ``prices.csv``: the package's table, unpacked, its first column called ``date``."""
+    """Return ``prices.csv``: the package's table, unpacked, with ``date`` as the name of its first column."""
     (packed,) = members.values()
     (_, *tickers), *rows = _rows(packed)
     return {"prices.csv": _csv(("date", *tickers), rows)}
@@ -49,7 +49,7 @@ def index_ohlcv(members: Files) -> Files:
 
 
 def solubility(members: Files) -> Files:
-    """Return ``molecules.csv``; the SMILES stand in the tags, so the drawings are not needed."""
+    """Return ``molecules.csv``; the SMILES are in the tags, so the structures are not needed."""
     rows = [
         (tags["smiles"], tags["sol"], tags["sol_classification"].partition(") ")[2], split)
         for path, raw in members.items()
@@ -70,7 +70,7 @@ def _iso(american: str) -> str:
 
 
 def _molecules(text: str) -> Iterable[dict[str, str]]:
-    """Yield the tags of every molecule; the two files do not agree on their case."""
+    """Yield the tags of every molecule; the two files write them in different case."""
     for record in text.split("$$$$")[:-1]:
         lines = record.splitlines()
         yield {
@@ -92,7 +92,7 @@ def _csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     return text.getvalue().encode()
 
 
-FORMS: Final[Mapping[str, Callable[[Files], Files]]] = MappingProxyType(
+CONVERSIONS: Final[Mapping[str, Callable[[Files], Files]]] = MappingProxyType(
     {
         "watch": watch,
         "sp500-stocks": sp500_stocks,

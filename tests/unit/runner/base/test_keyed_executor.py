@@ -3,11 +3,11 @@ from threading import Barrier, Event, Lock
 
 import pytest
 
-from runner.base import keyed_executor as lanes_module
+from runner.base import keyed_executor
 from runner.base.keyed_executor import IN_A_ROW, KeyedExecutor
 
 
-def test_one_lane_keeps_its_order_while_others_go_on() -> None:
+def test_work_of_one_key_is_done_in_order() -> None:
     order: list[int] = []
     work_queue, done = KeyedExecutor(4), Event()
     for number in range(50):
@@ -17,14 +17,14 @@ def test_one_lane_keeps_its_order_while_others_go_on() -> None:
     assert order == list(range(50))
 
 
-def test_two_lanes_work_side_by_side() -> None:
+def test_two_keys_work_concurrently() -> None:
     work_queue, meeting, met = KeyedExecutor(2), Barrier(2, timeout=10), [Event(), Event()]
     for name, event in zip("ab", met, strict=True):
         work_queue.put(name, partial(meet, meeting, event))
     assert all(event.wait(10) for event in met)
 
 
-def test_a_lane_that_has_nothing_to_do_is_not_busy() -> None:
+def test_a_key_without_work_is_not_busy() -> None:
     work_queue, begun, go, over = KeyedExecutor(1), Event(), Event(), Event()
 
     def work() -> None:
@@ -45,7 +45,7 @@ def meet(meeting: Barrier, event: Event) -> None:
     event.set()
 
 
-def test_a_lane_with_much_to_do_does_not_keep_a_thread_for_itself() -> None:
+def test_a_key_with_much_work_does_not_keep_a_thread_for_itself() -> None:
     work_queue, filled, over = KeyedExecutor(1), Event(), Event()
     done: list[str] = []
     work_queue.put("a", partial(wait, filled))
@@ -60,8 +60,8 @@ def test_a_lane_with_much_to_do_does_not_keep_a_thread_for_itself() -> None:
     work_queue.close()
 
 
-def test_quick_pieces_are_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes_module, "SPILL_S", 60.0)
+def test_quick_work_is_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
     work_queue, alone, over, crowds = KeyedExecutor(3), Lock(), Event(), []
 
     def work() -> None:
@@ -78,11 +78,13 @@ def test_quick_pieces_are_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) ->
     work_queue.close()
 
 
-def test_what_is_put_while_a_thread_only_stands_by_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_begins_at_once_while_a_thread_only_stands_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     work_queue, go, first, over = KeyedExecutor(2), Event(), Event(), Event()
     work_queue.put("a", partial(hold, first, go))
     assert first.wait(10)
-    monkeypatch.setattr(lanes_module, "SPILL_S", 60.0)
+    monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
     work_queue.put("b", first.clear)  # a thread stands by for it
     go.set()
     while work_queue.busy("a") or work_queue.busy("b"):
@@ -92,8 +94,8 @@ def test_what_is_put_while_a_thread_only_stands_by_begins_at_once(monkeypatch: p
     work_queue.close()
 
 
-def test_a_thread_that_stands_by_leaves_when_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes_module, "SPILL_S", 60.0)
+def test_a_thread_that_stands_by_ends_when_the_executor_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
     work_queue, go, begun, other = KeyedExecutor(2), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
     assert begun.wait(10)
@@ -103,7 +105,7 @@ def test_a_thread_that_stands_by_leaves_when_they_are_closed(monkeypatch: pytest
     assert not other.wait(0.05)
 
 
-def test_others_join_in_where_a_thread_waits() -> None:
+def test_more_threads_join_in_where_one_waits() -> None:
     work_queue, go = KeyedExecutor(3), Event()
     begun = [Event() for _ in range(3)]
     for number, event in enumerate(begun):
@@ -118,7 +120,7 @@ def hold(begun: Event, go: Event) -> None:
     assert go.wait(10)
 
 
-def test_nothing_begins_before_the_end_of_what_belongs_together() -> None:
+def test_the_work_of_a_batch_begins_at_its_end() -> None:
     work_queue, done = KeyedExecutor(2), Event()
     with work_queue.batch():
         work_queue.put("a", done.set)
@@ -138,7 +140,7 @@ def fail_after(work_queue: KeyedExecutor, done: Event) -> None:
         raise ValueError("a mistake")
 
 
-def test_what_was_there_before_does_not_wait_for_what_belongs_together() -> None:
+def test_earlier_work_does_not_wait_for_a_batch() -> None:
     work_queue, begun, go, other = KeyedExecutor(1), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
     work_queue.put("b", other.set)
@@ -149,7 +151,7 @@ def test_what_was_there_before_does_not_wait_for_what_belongs_together() -> None
     work_queue.close()
 
 
-def test_nothing_new_begins_once_they_are_closed() -> None:
+def test_no_work_begins_once_the_executor_is_closed() -> None:
     work_queue, begun, go, other = KeyedExecutor(2), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
     assert begun.wait(10)
@@ -160,7 +162,7 @@ def test_nothing_new_begins_once_they_are_closed() -> None:
     assert not other.wait(0.05)
 
 
-def test_work_that_does_not_look_after_its_mistakes_costs_no_thread() -> None:
+def test_work_that_raises_costs_no_thread() -> None:
     work_queue, over = KeyedExecutor(1), Event()
 
     def fail() -> None:

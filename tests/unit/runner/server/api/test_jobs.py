@@ -67,7 +67,7 @@ class Site:
             past=SqliteAccounting(store),
             inventory=self.fake_inventory,
         )
-        daemon = Controller(parts, changed=broadcast.beat)
+        daemon = Controller(parts, changed=broadcast.announce)
         settings = Settings(allowed_images={"ours": "site/ours:1"})
         self.service = job_service(daemon, store, attempt_service, settings, clock, broadcast, self.directory)
         self.app = application(self.service, lambda: self.left.append("left"))

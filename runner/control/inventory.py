@@ -1,9 +1,8 @@
-"""The devices of this machine as the scheduler and people see them: live, and never waited for.
+"""The live inventory of devices: their status for the scheduler and for people; nothing here blocks the loop.
 
-Drivers are asked on threads of their own (``adapters.device_health``), and whose processes are is
-found out on another one here, for that may ask the engine.  The loop reads what those have left
-behind, and is woken when something has changed.  What must outlive the daemon is written by the
-loop alone, in ``tick``.
+Drivers are asked on threads of their own (``adapters.gpu.health``).  The owners of processes are found out on
+one more thread here, because that may ask the engine.  The loop reads the latest results, and is woken when a
+status has changed.  What must outlive the daemon is written by the loop alone, in ``tick``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,7 @@ from runner.control.inventory_types import (
     InventoryRules,
     LoadSample,
     ProcessOwners,
-    count_states,
+    device_labels,
     device_views,
     holders_of,
 )
@@ -46,78 +45,78 @@ from runner.core.scheduler import snapshot
 from runner.core.scheduler.snapshot import DeviceState
 
 ALARM: Final = "alarm"
-"""What the store calls a line about an intruder."""
+"""The kind of event that tells of a foreign process."""
 
 DAEMON: Final = "runner"
-"""Who says what the daemon says about a device by itself."""
+"""The author of the marks that the daemon sets by itself."""
 
-TURN_S: Final = 0.2
-"""For how long a picture holds if nobody has looked and nothing was lent or given back."""
+MAX_AGE_S: Final = 0.2
+"""How long the statuses hold if there is no new reading and no allocation has changed."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class Inventory:
-    """Satisfies ``runner.core.ports.devices.Vitals``, and makes the scheduler's picture of the devices."""
+    """The devices of this host; satisfies ``runner.control.context.InventoryView``."""
 
-    watch: HealthMonitor
-    whose: ProcessOwners
-    words: AdminMarks
+    monitor: HealthMonitor
+    process_owners: ProcessOwners
+    marks: AdminMarks
     clock: Clock
     rules: InventoryRules = field(default_factory=InventoryRules)
-    watched: bool = True  # False: nobody looks, and every device is as good as clean
-    changed: Callable[[], None] = lambda: None  # called from another thread: let the loop look again
+    watched: bool = True  # False: there are no readings, and every device counts as clean
+    changed: Callable[[], None] = lambda: None  # called from another thread: wakes the loop
     _lock: Lock = field(default_factory=Lock)
-    _said: dict[str, AdminMark] = field(default_factory=dict)
-    _unsaid: dict[str, AdminMark] = field(
+    _device_marks: dict[str, AdminMark] = field(default_factory=dict)
+    _unrecorded_marks: dict[str, AdminMark] = field(
         default_factory=dict
-    )  # said by the daemon, and not in the store yet
-    _kept: dict[str, Remembered] = field(default_factory=dict)  # what of the standings is in the store
+    )  # set by the daemon, and not in the store yet
+    _recorded: dict[str, Remembered] = field(default_factory=dict)  # what the store remembers of the statuses
     _alarms: list[tuple[str, str]] = field(default_factory=list)  # job and text, not in the store yet
-    _alarmed: set[tuple[str, str, int]] = field(default_factory=set)  # job, device, pid
-    _lent: dict[str, frozenset[str]] = field(default_factory=dict)
-    _ticked: dict[str, frozenset[str]] = field(default_factory=dict)  # the same, from the jobs themselves
-    _looks: dict[str, Reading] = field(default_factory=dict)
-    _standings: dict[str, DeviceStatus] = field(default_factory=dict)
+    _alarms_raised: set[tuple[str, str, int]] = field(default_factory=set)  # job, device, pid
+    _holders: dict[str, frozenset[str]] = field(default_factory=dict)
+    _job_holders: dict[str, frozenset[str]] = field(default_factory=dict)  # the same, by the jobs
+    _readings: dict[str, Reading] = field(default_factory=dict)
+    _statuses: dict[str, DeviceStatus] = field(default_factory=dict)
     _devices: dict[str, Device] = field(default_factory=dict)
     _labels: dict[str, str] = field(default_factory=dict)
-    _intruded: dict[str, tuple[ProcessOnDevice, ...]] = field(default_factory=dict)
-    _pictures: tuple[snapshot.SchedulableDevice, ...] = ()
-    _stepped: float = float("-inf")
+    _foreign: dict[str, tuple[ProcessOnDevice, ...]] = field(default_factory=dict)
+    _schedulable: tuple[snapshot.SchedulableDevice, ...] = ()
+    _updated_s: float = float("-inf")
     thread: PeriodicThread = field(init=False)
 
     def __post_init__(self) -> None:
-        self.thread = PeriodicThread("inventory", self.rules.care.max_reading_age_s, self.take_in)
-        self._said, self._kept = dict(self.words.all()), dict(self.words.kept())
-        self._step()
+        self.thread = PeriodicThread("inventory", self.rules.care.max_reading_age_s, self.update)
+        self._device_marks, self._recorded = dict(self.marks.all()), dict(self.marks.kept())
+        self._refresh()
 
-    # --- on a thread of its own
+    # --- on the thread of the inventory
 
-    def take_in(self) -> None:
-        """Take in the last looks, and wake the loop if something is otherwise than before."""
-        samples = self.watch.last()
-        whose = self._whose(sample.health for sample in samples.values())
-        looks = {uuid: self._look(sample, whose) for uuid, sample in samples.items()}
+    def update(self) -> None:
+        """Update the statuses by the latest readings, and wake the loop if one has changed."""
+        samples = self.monitor.last()
+        process_owners = self._owners_of(sample.health for sample in samples.values())
+        readings = {uuid: self._reading(sample, process_owners) for uuid, sample in samples.items()}
         with self._lock:
-            self._looks |= {uuid: look for uuid, look in looks.items() if look is not None}
-            before = self._gist()
-            self._step()
-            news = before != self._gist() or self._alarms or self._unsaid
-        if news:
+            self._readings |= {uuid: reading for uuid, reading in readings.items() if reading is not None}
+            before = self._summary()
+            self._refresh()
+            changes = before != self._summary() or self._alarms or self._unrecorded_marks
+        if changes:
             self.changed()
 
-    def _whose(self, healths: Iterable[Health]) -> Mapping[int, ProcessOnDevice]:
-        """Return whose all processes are; asked for together, for what is not asked for is forgotten."""
+    def _owners_of(self, healths: Iterable[Health]) -> Mapping[int, ProcessOnDevice]:
+        """Return the owners of all processes; of all at once, because the others are forgotten."""
         processes = [process for health in healths for process in health.processes or ()]
-        return self.whose.of(processes) if processes else {}
+        return self.process_owners.of(processes) if processes else {}
 
-    def _look(self, sample: LoadSample, whose: Mapping[int, ProcessOnDevice]) -> Reading | None:
+    def _reading(self, sample: LoadSample, process_owners: Mapping[int, ProcessOnDevice]) -> Reading | None:
         """Return what a look found, with whose the processes are; None if the driver said nothing at all."""
         health = sample.health
         if health.lost is None:
             return None
-        occupants, used = self._occupants(health, whose), health.used_bytes
+        occupants, used = self._processes_of(health, process_owners), health.used_bytes
         if occupants is not None and used is not None:
             known = {each.pid: each.used_bytes or 0 for each in health.processes or ()}
             used = max(used - sum(known.values()) + sum(known[each.pid] for each in occupants), 0)
@@ -130,174 +129,178 @@ class Inventory:
             processes=occupants,
         )
 
-    def _occupants(
-        self, health: Health, whose: Mapping[int, ProcessOnDevice]
+    def _processes_of(
+        self, health: Health, process_owners: Mapping[int, ProcessOnDevice]
     ) -> tuple[ProcessOnDevice, ...] | None:
         if health.processes is None:
             return None
-        found = ((replace(whose[p.pid], used_bytes=p.used_bytes), p.draws) for p in health.processes)
+        found = ((replace(process_owners[p.pid], used_bytes=p.used_bytes), p.draws) for p in health.processes)
         hosts = self.rules.host_programs
         return tuple(each for each, draws in found if each.job or not (draws or each.program in hosts))
 
-    def _gist(self) -> dict[str, tuple[DeviceState, str]]:
-        return {uuid: (each.state, each.reason) for uuid, each in self._standings.items()}
+    def _summary(self) -> dict[str, tuple[DeviceState, str]]:
+        return {uuid: (each.state, each.reason) for uuid, each in self._statuses.items()}
 
     # --- with the lock
 
-    def _step(self) -> None:
-        """Bring every device up to this moment."""
-        present = {device.uuid: device for device in self.watch.devices}
-        missed = {uuid: d for uuid, d in self._devices.items() if uuid not in present and uuid in self._lent}
-        self._labels = core.assign_labels(self._labels, count_states(present.values()))
+    def _refresh(self) -> None:
+        """Work out the status of every device anew."""
+        present = {device.uuid: device for device in self.monitor.devices}
+        missed = {
+            uuid: d for uuid, d in self._devices.items() if uuid not in present and uuid in self._holders
+        }
+        self._labels = core.assign_labels(self._labels, device_labels(present.values()))
         self._devices = {
-            uuid: self.rules.lent_as(replace(device, label=self._labels[uuid]))
+            uuid: self.rules.as_allocated(replace(device, label=self._labels[uuid]))
             for uuid, device in (present | missed).items()
         }
         now = DeviceNow(self.clock.now(), self.clock.monotonic())
-        self._standings = {uuid: self._stand(uuid, now, missed=uuid in missed) for uuid in self._devices}
-        self._intruded = {
-            uuid: core.foreign_processes(standing, self._fresh(uuid, now.monotonic))
-            for uuid, standing in self._standings.items()
+        self._statuses = {uuid: self._next_status(uuid, now, missed=uuid in missed) for uuid in self._devices}
+        self._foreign = {
+            uuid: core.foreign_processes(standing, self._fresh_reading(uuid, now.monotonic))
+            for uuid, standing in self._statuses.items()
         }
         self._raise_alarms()
-        self._pictures = tuple(device_views(d, self._standings[uuid]) for uuid, d in self._devices.items())
-        self._stepped = now.monotonic
+        self._schedulable = tuple(device_views(d, self._statuses[uuid]) for uuid, d in self._devices.items())
+        self._updated_s = now.monotonic
 
-    def _fresh(self, uuid: str, monotonic: float) -> Reading | None:
-        look = self._looks.get(uuid)
-        return look if look and monotonic - look.at <= self.rules.care.max_reading_age_s else None
+    def _fresh_reading(self, uuid: str, monotonic: float) -> Reading | None:
+        reading = self._readings.get(uuid)
+        return reading if reading and monotonic - reading.at <= self.rules.care.max_reading_age_s else None
 
-    def _stand(self, uuid: str, now: DeviceNow, *, missed: bool) -> DeviceStatus:
-        device, look = self._devices[uuid], self._looks.get(uuid)
+    def _next_status(self, uuid: str, now: DeviceNow, *, missed: bool) -> DeviceStatus:
+        device, reading = self._devices[uuid], self._readings.get(uuid)
         if missed:
-            look = Reading(now.monotonic, lost=True)
-        elif look is not None:
-            used = None if device.unified else look.used_bytes  # the host's own memory proves nothing
-            look = replace(look, used_bytes=used, total_bytes=device.memory_bytes)
-        holders = self._lent.get(uuid, frozenset())
-        word = self._said.get(uuid)
-        care, before = self.rules.care, self._standings.get(uuid)
-        if before is None and uuid in self._kept:
-            before = core.restore_status(self._kept[uuid], now, care)
-        standing = next_status(StatusInput(before, look, holders, word, now, care, self.watched))
-        if standing.state is DeviceState.QUARANTINED and word is None:
-            self._said[uuid] = self._unsaid[uuid] = AdminMark(
+            reading = Reading(now.monotonic, lost=True)
+        elif reading is not None:
+            used = None if device.unified else reading.used_bytes  # the host's own memory proves nothing
+            reading = replace(reading, used_bytes=used, total_bytes=device.memory_bytes)
+        holders = self._holders.get(uuid, frozenset())
+        mark = self._device_marks.get(uuid)
+        care, before = self.rules.care, self._statuses.get(uuid)
+        if before is None and uuid in self._recorded:
+            before = core.restore_status(self._recorded[uuid], now, care)
+        standing = next_status(StatusInput(before, reading, holders, mark, now, care, self.watched))
+        if standing.state is DeviceState.QUARANTINED and mark is None:
+            self._device_marks[uuid] = self._unrecorded_marks[uuid] = AdminMark(
                 standing.state, standing.reason, DAEMON, standing.since
             )
             log.warning("devices.quarantined", device=uuid, why=standing.reason)
         return standing
 
     def _raise_alarms(self) -> None:
-        """Say once of every process that is on a device and not its holder's."""
+        """Raise one alarm for each process on a device that is not its holder's."""
         current = set()
-        for uuid, found in self._intruded.items():
-            for job in self._standings[uuid].holders if found else ():
+        for uuid, found in self._foreign.items():
+            for job in self._statuses[uuid].holders if found else ():
                 for each in found:
                     current.add((job, uuid, each.pid))
-                    if (job, uuid, each.pid) not in self._alarmed:
+                    if (job, uuid, each.pid) not in self._alarms_raised:
                         text = f"{self._labels[uuid]} is also used by {each}"
                         self._alarms.append((job, text))
-                        log.warning("devices.intruder", device=uuid, job_id=job, pid=each.pid)
-        self._alarmed = current
+                        log.warning("devices.foreign_process", device=uuid, job_id=job, pid=each.pid)
+        self._alarms_raised = current
 
-    # --- with the turn
+    # --- in the exclusive section
 
-    def schedulable(self, lent: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
-        """Return the devices as the scheduler sees them, given who holds what.
+    def schedulable(self, holders_by_device: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
+        """Return the devices as the scheduler sees them, given which jobs hold them.
 
         ``lent`` is job ids by UUID; of a shared device one may do, for ``tick`` knows the others.
         """
-        held = {uuid: frozenset(jobs.split(",")) for uuid, jobs in lent.items()}
+        held = {uuid: frozenset(jobs.split(",")) for uuid, jobs in holders_by_device.items()}
         with self._lock:
             shared = {uuid for uuid in held if uuid in self._devices and self._devices[uuid].kind == "shared"}
-            held |= {uuid: held[uuid] | self._ticked.get(uuid, frozenset()) for uuid in shared}
-            given_back = any(self._lent[uuid] - held.get(uuid, frozenset()) for uuid in self._lent)
-            if held != self._lent or self.clock.monotonic() - self._stepped > TURN_S:
-                self._lent = held
-                self._step()
-            pictures = self._pictures
+            held |= {uuid: held[uuid] | self._job_holders.get(uuid, frozenset()) for uuid in shared}
+            given_back = any(self._holders[uuid] - held.get(uuid, frozenset()) for uuid in self._holders)
+            if held != self._holders or self.clock.monotonic() - self._updated_s > MAX_AGE_S:
+                self._holders = held
+                self._refresh()
+            schedulable = self._schedulable
         if given_back:
-            self.watch.hint()  # so that it is clean again, or not, at once
-        return pictures
+            self.monitor.hint()  # so that it is clean again, or not, at once
+        return schedulable
 
     def tick(self, now: Instant, rows: Iterable[JobRow]) -> None:
-        """Take in who holds what, write down what must outlive the daemon, and what jobs must hear of.
+        """Update who holds what, and write the marks, statuses and alarms that must outlive the daemon.
 
-        What cannot be written, because the disk is full, is written the next time.
+        What cannot be written, because the disk is full, is written at the next call.
         """
-        lent = holders_of(rows) if self._devices else {}  # no host without devices pays for its queue
-        self._ticked = {uuid: frozenset(jobs.split(",")) for uuid, jobs in lent.items()}
-        self.schedulable(lent)
+        holders_by_device = holders_of(rows) if self._devices else {}  # saves work without devices
+        self._job_holders = {uuid: frozenset(jobs.split(",")) for uuid, jobs in holders_by_device.items()}
+        self.schedulable(holders_by_device)
         try:
-            for uuid, word in list(self._unsaid.items()):
-                self.words.say(uuid, word)
+            for uuid, mark in list(self._unrecorded_marks.items()):
+                self.marks.say(uuid, mark)
                 with self._lock:
-                    self._unsaid.pop(uuid, None)
-            self._keep(now.monotonic)
+                    self._unrecorded_marks.pop(uuid, None)
+            self._record_statuses(now.monotonic)
             while self._alarms:
-                self._note(now.at)
+                self._record_alarm(now.at)
         except Unavailable as error:
-            log.warning("inventory.cannot_record", problem=str(error))
+            log.warning("inventory.not_recorded", problem=str(error))
 
-    def _keep(self, monotonic: float) -> None:
-        """Write down what has been found out about devices and is not in the store yet."""
+    def _record_statuses(self, monotonic: float) -> None:
+        """Write what is remembered of devices and is not in the store yet."""
         with self._lock:
-            all_ = {uuid: core.remember_status(each, monotonic) for uuid, each in self._standings.items()}
-        news = {uuid: each for uuid, each in all_.items() if each != self._kept.get(uuid, Remembered())}
-        if news:
-            self.words.keep(news)
+            all_ = {uuid: core.remember_status(each, monotonic) for uuid, each in self._statuses.items()}
+        changes = {
+            uuid: each for uuid, each in all_.items() if each != self._recorded.get(uuid, Remembered())
+        }
+        if changes:
+            self.marks.keep(changes)
             with self._lock:
-                self._kept |= news
+                self._recorded |= changes
 
-    def _note(self, at: datetime) -> None:
-        """Write the oldest alarm down; one that cannot be written for any other reason than room is lost."""
+    def _record_alarm(self, at: datetime) -> None:
+        """Write the oldest alarm; one that cannot be written for another reason than a full disk is lost."""
         with self._lock:
             job, text = self._alarms.pop(0)
         try:
-            self.words.note(job, at, ALARM, text)
+            self.marks.note(job, at, ALARM, text)
         except Unavailable:
             with self._lock:
                 self._alarms.insert(0, (job, text))
             raise
 
     def drain(self, reference: str, reason: str, by: str) -> DeviceView:
-        """Lend a device no more; who has it keeps it.
+        """Allocate a device no more; the jobs that hold it keep it.
 
         Raises:
             UsageError: there is none of that name.
         """
         uuid = self.find(reference)
-        word = AdminMark(DeviceState.DRAINED, reason, by, self.clock.now())
-        self.words.say(uuid, word)
-        return self._after(uuid, word)
+        mark = AdminMark(DeviceState.DRAINED, reason, by, self.clock.now())
+        self.marks.say(uuid, mark)
+        return self._view_after_mark(uuid, mark)
 
     def resume(self, reference: str, by: str) -> DeviceView:
-        """Take back what was said about a device: a person has looked, and what is on it now is normal.
+        """Clear the mark of a device: a person has checked it, and what is on it now is normal.
 
         Raises:
             UsageError: there is none of that name.
             Refused: it is in service.
         """
         uuid = self.find(reference)
-        state = self._standings[uuid].state
-        if uuid not in self._said and state is not DeviceState.DIRTY:
+        state = self._statuses[uuid].state
+        if uuid not in self._device_marks and state is not DeviceState.DIRTY:
             raise Refused(f"{reference}: is {state}; there is nothing to resume it from")
-        self.words.take_back(uuid)
+        self.marks.take_back(uuid)
         log.info("devices.resumed", device=uuid, by=by)
-        return self._after(uuid, None)
+        return self._view_after_mark(uuid, None)
 
-    def _after(self, uuid: str, word: AdminMark | None) -> DeviceView:
-        """Return a device after something was said about it or taken back."""
+    def _view_after_mark(self, uuid: str, mark: AdminMark | None) -> DeviceView:
+        """Return a device after its mark was set or cleared."""
         with self._lock:
-            self._unsaid.pop(uuid, None)
-            if word is not None:
-                self._said[uuid] = word
+            self._unrecorded_marks.pop(uuid, None)
+            if mark is not None:
+                self._device_marks[uuid] = mark
             else:
-                self._said.pop(uuid, None)
-                standing, look = self._standings[uuid], self._looks.get(uuid)
-                self._standings[uuid] = core.clear_status(standing, look, self.clock.monotonic())
-            self._step()
-        return next(each for each in self.shown() if each.device.uuid == uuid)
+                self._device_marks.pop(uuid, None)
+                standing, reading = self._statuses[uuid], self._readings.get(uuid)
+                self._statuses[uuid] = core.clear_status(standing, reading, self.clock.monotonic())
+            self._refresh()
+        return next(each for each in self.views() if each.device.uuid == uuid)
 
     # --- from any thread
 
@@ -320,36 +323,36 @@ class Inventory:
         """Return the devices there are now."""
         return tuple(self._devices.values())
 
-    def shown(self) -> tuple[DeviceView, ...]:
-        """Return all that is known of every device."""
-        samples = self.watch.last()
+    def views(self) -> tuple[DeviceView, ...]:
+        """Return a view of every device with all that is known of it."""
+        samples = self.monitor.last()
         with self._lock:
             return tuple(
                 DeviceView(
                     device,
-                    self._standings[uuid],
+                    self._statuses[uuid],
                     samples[uuid].health if uuid in samples else Health(),
-                    look.processes if (look := self._looks.get(uuid)) else None,
+                    reading.processes if (reading := self._readings.get(uuid)) else None,
                 )
                 for uuid, device in self._devices.items()
             )
 
     def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
         """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
-        known = dict(self.watch.facts(devices, since))
+        known = dict(self.monitor.facts(devices, since))
         with self._lock:
-            looks = [self._fresh(uuid, self.clock.monotonic()) for uuid in devices]
-            others = any(self._intruded.get(uuid) for uuid in devices)
-        if others or (devices and all(look and look.owners_known for look in looks)):
+            readings = [self._fresh_reading(uuid, self.clock.monotonic()) for uuid in devices]
+            others = any(self._foreign.get(uuid) for uuid in devices)
+        if others or (devices and all(reading and reading.owners_known for reading in readings)):
             known["device.intruder"] = others
         return known
 
     def unfit(self) -> Mapping[str, str]:
-        """Return the devices that must not be lent, each with the reason."""
+        """Return the devices that must not be allocated, each with the reason."""
         fine = {DeviceState.FREE, DeviceState.ALLOCATED}
         with self._lock:
             return {
                 uuid: each.reason or str(each.state)
-                for uuid, each in self._standings.items()
+                for uuid, each in self._statuses.items()
                 if each.state not in fine
             }

@@ -1,6 +1,6 @@
-"""What the live inventory is made of: who looks, who knows, what is kept, and what others are shown.
+"""What the live inventory is made with, and the views that it gives: protocols and values alone.
 
-Protocols and values alone, so that the inventory can be read, and tested, without any driver.
+So the inventory can be read and tested without a driver.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from runner.core.scheduler import snapshot
 
 
 class LoadSample(Protocol):
-    """One look at one device, and when."""
+    """One reading of one device, and when it was taken."""
 
     @property
     def at(self) -> float: ...
@@ -26,7 +26,7 @@ class LoadSample(Protocol):
 
 
 class HealthMonitor(Protocol):
-    """Who looks at the devices; see ``adapters.device_health``."""
+    """Reads the state of devices from their drivers; see ``adapters.gpu.health``."""
 
     @property
     def devices(self) -> tuple[Device, ...]: ...
@@ -39,7 +39,7 @@ class HealthMonitor(Protocol):
 
 
 class AdminMarks(Protocol):
-    """What was said and found out about devices and outlives the daemon; called with the turn."""
+    """Marks and memories of devices that outlive the daemon; called in the exclusive section."""
 
     def all(self) -> Mapping[str, AdminMark]: ...
 
@@ -55,21 +55,21 @@ class AdminMarks(Protocol):
 
 
 class ProcessOwners(Protocol):
-    """Finds out whose processes are; may block."""
+    """Finds out the owners of processes; it may block."""
 
     def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryRules:
-    """What an operator says about devices."""
+    """The settings of an operator about devices."""
 
     care: CleanupRules = field(default_factory=CleanupRules)
     shared: tuple[str, ...] = ()  # UUIDs, names, or parts of models
-    host_programs: tuple[str, ...] = ()  # may be on a device that is lent
+    host_programs: tuple[str, ...] = ()  # allowed on a device that is allocated
 
-    def lent_as(self, device: Device) -> Device:
-        """Return a device as what it is lent."""
+    def as_allocated(self, device: Device) -> Device:
+        """Return a device as the kind that it is allocated as."""
         named = {device.uuid, device.label} & set(self.shared)
         shared = named or any(each in device.name for each in self.shared)
         return replace(device, kind="shared") if shared else device
@@ -86,7 +86,7 @@ class DeviceView:
 
 
 class PresentDevices(Sequence[Device]):
-    """The devices there are, whenever somebody looks: they come and go."""
+    """The devices present at the moment of each access: they come and go."""
 
     def __init__(self, now: Callable[[], tuple[Device, ...]]) -> None:
         self._now = now
@@ -104,8 +104,8 @@ class PresentDevices(Sequence[Device]):
         return len(self._now())
 
 
-def count_states(devices: Collection[Device]) -> Iterator[tuple[str, str]]:
-    """Yield what each device is called; where there are two vendors, each counts for itself."""
+def device_labels(devices: Collection[Device]) -> Iterator[tuple[str, str]]:
+    """Yield UUID and label of each device; where there are two vendors, each has its own numbers."""
     several = len({device.vendor for device in devices}) > 1
     for device in devices:
         label = device.label or "GPU-0"

@@ -241,7 +241,7 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
         watch, DeviceProcesses(executor.observe), SqliteDeviceMarks(store, boot_id()), clock, rules
     )
     watch.after_poll = inventory.thread.wake
-    inventory.take_in()
+    inventory.update()
     inventory.thread.start()
     return inventory
 

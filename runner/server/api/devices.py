@@ -67,7 +67,7 @@ async def resume(reference: str, body: ResumeBody, service: ServiceDep, caller: 
 def _list(service: JobService) -> dict[str, Any]:
     rows, capacity = _rows(service), service.daemon.context.capacity
     return {
-        "devices": [device_json(shown, rows) for shown in inventory_of(service).shown()],
+        "devices": [device_json(shown, rows) for shown in inventory_of(service).views()],
         "cpus": capacity.cpus,
         "memory_bytes": capacity.memory_bytes,
     }
@@ -76,7 +76,7 @@ def _list(service: JobService) -> dict[str, Any]:
 def by_uuid(service: JobService) -> Mapping[str, Mapping[str, Any]]:
     """Return every device as JSON, by UUID."""
     rows = _rows(service)
-    return {shown.device.uuid: device_json(shown, rows) for shown in inventory_of(service).shown()}
+    return {shown.device.uuid: device_json(shown, rows) for shown in inventory_of(service).views()}
 
 
 def _change_state(

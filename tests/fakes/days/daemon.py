@@ -165,7 +165,7 @@ class Day:
             if isinstance(entry.row.job.state, Allocated):
                 for uuid in entry.row.job.state.allocation.devices:
                     held.setdefault(uuid, set()).add(entry.row.job.id)
-        standings = {each.device.uuid: each.standing for each in self.inventory.shown()}
+        standings = {each.device.uuid: each.standing for each in self.inventory.views()}
         assert held.keys() <= standings.keys(), f"{held.keys() - standings.keys()}: lent and not there"
         self.counts.update(seen(standing.state) for standing in standings.values())
         leaks = (uuid for uuid, each in standings.items() if "in use by no process" in each.reason)
@@ -221,7 +221,7 @@ class Day:
                 self.broken(f"{deed.name}: does not start: {self.service.daemon.why(row.job.id)}")
                 return
             self.wait(self.clock.since_morning() + 60)
-        silent = [each for each in self.inventory.shown() if "has not answered" in each.standing.reason]
+        silent = [each for each in self.inventory.views() if "has not answered" in each.standing.reason]
         self.counts[f"begun {'without' if silent else 'with'} a driver"] += 1
 
     def wait(self, until_s: float) -> None:
@@ -282,7 +282,7 @@ class Day:
         return self.inventory.present()[int(number) % len(self.inventory.present())].uuid
 
     def _out_of_service(self, state: str) -> Iterator[str]:
-        for each in self.inventory.shown():
+        for each in self.inventory.views():
             if each.standing.state == state:
                 yield each.device.uuid
 
@@ -307,7 +307,7 @@ class Day:
         self.hold(self._everything_is_back)
 
     def _unclean(self) -> list[str]:
-        shown = self.inventory.shown()
+        shown = self.inventory.views()
         return [each.device.uuid for each in shown if each.standing.state is not DeviceState.FREE]
 
     def _everything_is_back(self) -> None:
@@ -317,7 +317,7 @@ class Day:
         assert not daemon.scheduler.jobs.running, (
             f"somebody is thought to run: {daemon.scheduler.jobs.running}"
         )
-        out = [each for each in self.inventory.shown() if each.standing.state is not DeviceState.FREE]
+        out = [each for each in self.inventory.views() if each.standing.state is not DeviceState.FREE]
         told = [f"{each.device.uuid} is {each.standing.state}: {each.standing.reason}" for each in out]
         assert not told, f"devices are left: {told}"
         rows = self.service.store.recent(self.service.clock.now().replace(year=2000), None, 10_000)
@@ -369,7 +369,7 @@ def main(place: Path) -> None:
 def _hurry(day: Day, over: Flag) -> None:
     """Wake whoever waits in real time for something that comes sooner here."""
     while not over.wait(TURN_S):
-        day.inventory.watch.hint()
+        day.inventory.monitor.hint()
         day.service.daemon.wake()
 
 

@@ -147,7 +147,7 @@ class Host(RuleBasedStateMachine):
         if not self.truths:
             return
         held = {uuid for devices in self.jobs.values() for uuid in devices}
-        states = {each.device.uuid: each.standing for each in self.site.inventory.shown()}
+        states = {each.device.uuid: each.standing for each in self.site.inventory.views()}
         assert set(states) == set(self.truths)
         for uuid, standing in states.items():
             if standing.state is DeviceState.FREE:

@@ -111,7 +111,7 @@ class Site:
     def look(self, seconds: float = 2.0) -> None:
         self.clock.forward(seconds)
         self.watch.look()
-        self.inventory.take_in()
+        self.inventory.update()
 
     def use(self, uuid: str, *pids: int, used: int = GIB // 2, **more: object) -> None:
         processes = tuple(DeviceProcess(pid, GIB) for pid in pids)
@@ -324,7 +324,7 @@ def test_programs_of_the_host_may_be_there_and_their_memory_is_not_counted(site:
     site.use("GPU-aa", used=GIB // 2)
     site.look()
     assert site.states()["GPU-0"] == "free"
-    [shown, _] = site.inventory.shown()
+    [shown, _] = site.inventory.views()
     assert (shown.standing.baseline_bytes, shown.occupants) == (GIB // 2, ())
 
 
@@ -333,7 +333,7 @@ def test_windows_of_a_desktop_may_be_there_too_unless_they_are_a_jobs(site: Site
     site.watch.healths["GPU-aa"] = replace(IDLE, used_bytes=GIB // 2 + GIB, processes=(window,))
     site.look()
     assert site.states()["GPU-0"] == "free"
-    assert site.inventory.shown()[0].standing.baseline_bytes == GIB // 2
+    assert site.inventory.views()[0].standing.baseline_bytes == GIB // 2
     site.whose.jobs[7] = "3"
     site.look()
     assert site.states()["GPU-0"] == "dirty"
@@ -343,7 +343,7 @@ def test_where_the_driver_lists_no_processes_their_number_is_unknown(site: Site)
     site.use("GPU-aa", processes=None)
     site.look()
     assert site.states()["GPU-0"] == "free"
-    [shown, _] = site.inventory.shown()
+    [shown, _] = site.inventory.views()
     assert shown.occupants is None
 
 
@@ -449,7 +449,7 @@ def test_a_word_keeps_its_time(site: Site) -> None:
     site.clock.forward(3600)
     site.restart()
     site.look()
-    [shown, _] = site.inventory.shown()
+    [shown, _] = site.inventory.views()
     assert shown.standing.since == before
     assert site.clock.now() - before > timedelta(hours=1)
 
@@ -466,10 +466,10 @@ def test_a_shared_device_has_all_its_jobs_also_when_the_scheduler_names_one(site
     site.look()
     site.tick(running(job, "GPU-aa"), running("99", "GPU-aa"))
     assert site.store.noted(job, "alarm") == ()
-    assert site.inventory.shown()[0].standing.holders == {job, "99"}
+    assert site.inventory.views()[0].standing.holders == {job, "99"}
     site.tick(running("99", "GPU-aa"))
     assert site.states(aa="99")["GPU-0"] == "lent"
-    assert site.inventory.shown()[0].standing.uncleaned_jobs == {job}
+    assert site.inventory.views()[0].standing.uncleaned_jobs == {job}
 
 
 def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) -> None:

@@ -25,11 +25,11 @@ def test_the_time_that_a_device_has_to_be_clean_goes_on_over_a_restart(site: Sit
         site.look()
         site.tick()
     assert site.states()["GPU-0"] == "dirty"
-    began = site.inventory.shown()[0].standing.since
+    began = site.inventory.views()[0].standing.since
     site.restart()
     site.look()
     site.tick()
-    [standing, _] = (each.standing for each in site.inventory.shown())
+    [standing, _] = (each.standing for each in site.inventory.views())
     assert (standing.state, standing.since) == (DeviceState.DIRTY, began)
     assert standing.reason.startswith("after job 7: 30 GiB in use by no process")
     site.look(6)
@@ -61,7 +61,7 @@ def test_what_is_normal_on_a_clean_device_is_not_learned_anew_from_one_that_leak
     site.restart()
     site.look()
     assert site.states() == {"GPU-0": "dirty", "GPU-1": "free"}
-    shown = site.inventory.shown()[0].standing
+    shown = site.inventory.views()[0].standing
     assert shown.reason == "1.5 GiB in use by no process that can be seen, where 0.5 GiB is normal"
     site.inventory.resume("GPU-0", "root")
     site.tick()

@@ -41,7 +41,7 @@ for life in json.load(sys.stdin):
         clock.forward(seconds)
         Path(os.environ["FAKE_NVML"]).write_text(text)
         watch.look("nvidia")
-        inventory.take_in()
+        inventory.update()
         inventory.tick(Instant(clock.now(), clock.monotonic()), ())
         shown = inventory.schedulable(lent)
         print(json.dumps([[each.state.value, each.reason] for each in shown]))

@@ -34,7 +34,7 @@ class Site(Routes):
 
     def look(self) -> None:
         self.watch.look()
-        self.inventory.take_in()
+        self.inventory.update()
 
     def listed(self) -> dict[str, dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("GET", "/devices").json()["devices"]

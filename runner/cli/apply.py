@@ -59,9 +59,9 @@ def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> s
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option(
     "--job", metavar="JOB", callback=check_optional_ref, shell_complete=complete_names,
-    help="The job to change; the newest of the file's name by default.",
+    help="The job to change; by default the newest with the name in the file.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--approve", is_flag=True, help="Agree that the change may cost work.")
 @click.option(
     "--canary", "steps", type=click.IntRange(25, 1_000_000), metavar="N",
@@ -71,7 +71,7 @@ def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> s
     "--measured",
     metavar="ID",
     callback=_check_canary,
-    help="Decide with what an earlier canary of this change has shown.",
+    help="Decide with the results of an earlier canary of this change.",
 )
 @as_json
 def apply(  # noqa: PLR0913  one per option
@@ -84,11 +84,11 @@ def apply(  # noqa: PLR0913  one per option
     measured: str | None,
     as_json: bool,
 ) -> None:
-    """Change a job while it runs: FILE is the new version of its job file.
+    """Change a job while it runs; FILE is the new version of its job file.
 
-    Shows every field that differs with its class, what has been measured, and what the policy
-    of the job says: what runs goes on (keep), is resumed, or begins again (restart).  Kept
-    changes take effect with the next attempt.  The exit code is 3 if the policy declines.
+    The command shows each field that differs with its class, the measurements, and the decision of the
+    job's policy: the running attempt continues (keep), is resumed, or starts again (restart). Kept
+    changes take effect with the next attempt. The exit code is 3 if the policy declines.
     """
     client = find_or_start(complain)
     body = {**_body(file, job), "canary": measured}
@@ -215,10 +215,10 @@ def _format_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
 @click.argument("revision", metavar="[REVISION]", callback=count_from(1), required=False)
 @as_json
 def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
-    """Return a job to an earlier revision of its file, and to the lineage that it had then.
+    """Return a job to an earlier revision of its file, and to the lineage of that revision.
 
-    Without REVISION it is the one before the present one.  What runs is stopped, and goes on
-    from the newest checkpoint of that lineage, unless nothing that it uses differs.  Nothing is deleted.
+    The default REVISION is the one before the present one. A running attempt is stopped and continues
+    from the newest checkpoint of that lineage, unless nothing that it uses differs. Nothing is deleted.
     """
     answer = find_or_start(complain).act(job, "rollback", {"revision": revision})
     if as_json:
@@ -233,7 +233,7 @@ def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
 @the_job
 @as_json
 def revisions(job: str, *, as_json: bool) -> None:
-    """List the revisions of a job's file, the first one first."""
+    """List the revisions of a job's file, the oldest first."""
     found = find_or_start(complain).get(f"/v1/jobs/{quote_path(job)}/revisions")["revisions"]
     if as_json:
         for each in found:

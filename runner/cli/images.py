@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
-from runner.cli.parameters import as_json
+from runner.cli.parameters import CommandGroup, as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,24 +24,24 @@ COLUMNS: Final = ("IMAGE", "KIND", "FOR", "SIZE", "MADE", "CURRENT", "TAG")
 GIB: Final = 1024**3
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def images() -> None:
-    """Build and look after the images that jobs run in.
+    """Build and maintain the images that jobs run in.
 
-    None of this is needed: a job whose image is not there waits until the daemon has built
-    it.  These commands do it beforehand, and need the engine's socket.
+    These commands are optional: the daemon builds a missing image before it starts the job. They need
+    access to the engine's socket.
     """
 
 
 @images.command()
-@click.option("--tag", default="runner-base:bookworm", show_default=True, help="Name of the result.")
-@click.option("--suite", default="bookworm", show_default=True, help="Debian release.")
-@click.option("--mirror", metavar="URL", help="Debian archive; by default the one this host uses.")
+@click.option("--tag", default="runner-base:bookworm", show_default=True, help="The tag of the image.")
+@click.option("--suite", default="bookworm", show_default=True, help="The Debian release.")
+@click.option("--mirror", metavar="URL", help="The Debian archive; by default the one that this host uses.")
 @as_json
 def bootstrap(*, tag: str, suite: str, mirror: str | None, as_json: bool) -> None:
-    """Make a base image from Debian's archive, without any registry.
+    """Make a base image from Debian's archive, without a registry.
 
-    Needs debootstrap and root, or mmdebstrap.  The default tag is where builds look first.
+    Needs debootstrap and root, or mmdebstrap. Builds look for the default tag first.
     """
     from images.bootstrap import Bootstrap  # noqa: PLC0415  only this command pays for it
     from images.bootstrap import bootstrap as make  # noqa: PLC0415
@@ -57,7 +57,10 @@ def bootstrap(*, tag: str, suite: str, mirror: str | None, as_json: bool) -> Non
 @click.argument("accelerator", type=click.Choice(ACCELERATORS), default="cpu")
 @as_json
 def build(*, accelerator: str, as_json: bool) -> None:
-    """Build the image for an accelerator, unless it is there; the build's output goes to stderr."""
+    """Build the image for an accelerator, unless it exists.
+
+    The output of the build goes to standard error.
+    """
     from images.store import ImageStore  # noqa: PLC0415  only this command pays for it
 
     settings = _settings()
@@ -73,9 +76,10 @@ def build(*, accelerator: str, as_json: bool) -> None:
 @images.command("list")
 @as_json
 def list_images(*, as_json: bool) -> None:
-    """Print the images made here, the newest first; "current" is what new jobs get.
+    """List the images made here, the newest first.
 
-    In a pipe, between tabs: id, kind, accelerator, bytes, made (UTC), current or -, tags.
+    New jobs get the images marked "current". In a pipe, tabs separate id, kind, accelerator, bytes,
+    made (UTC), "current" or "-", and tags.
     """
     from images.prune import list_images  # noqa: PLC0415  only this command pays for it
 
@@ -90,9 +94,9 @@ def list_images(*, as_json: bool) -> None:
 @images.command()
 @as_json
 def prune(*, as_json: bool) -> None:
-    """Remove the images that no new job gets and no container uses; print them.
+    """Remove and print the images that no new job gets and no container uses.
 
-    Base images stay; so do wheels and logs, in a directory that may be deleted at any time.
+    Base images stay. Wheels and logs stay too, in a directory that you can delete at any time.
     """
     from images.prune import prune as remove_unneeded  # noqa: PLC0415  only this command pays for it
 

@@ -36,11 +36,12 @@ def starting_point(ctx: click.Context, param: click.Parameter, given: str) -> st
 @perhaps_a_sweep
 @as_json
 def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
-    """Stop jobs for good: they may save, then they end as cancelled.
+    """Cancel jobs: their programs may save a checkpoint, then they end.
 
-    Cancelling what has ended changes nothing and is no error.  Every JOB is tried; the
-    exit code is the first that is not 0.  With --sweep those of a matrix that have not ended.  All are
-    cancelled at one moment, if they can be: nothing that waits takes the place of what runs.
+    To cancel a job that has ended changes nothing and is no error. Every JOB is tried; the exit code is
+    the first one that is not 0. With --sweep, all jobs of a matrix that have not ended are cancelled.
+    All jobs are cancelled at the same moment if possible, so that no waiting job of the list starts in
+    place of a running one.
     """
     if bool(jobs) == bool(sweep):
         raise click.UsageError("give JOBs or --sweep, one of them")
@@ -85,14 +86,14 @@ def _tell_cancelled(answer: dict[str, Any], *, as_json: bool) -> None:
     required=True,
     metavar="SIG",
     callback=signal_name,
-    help="USR1 saves and goes on.",
+    help="The signal; USR1 saves a checkpoint without stopping.",
 )
 @as_json
 def kill(job: str, *, name: str, as_json: bool) -> None:
     """Send a signal to the program of a job.
 
-    What follows from it is the same as if the program had received it from elsewhere: a
-    program that dies of it is resumed.  "runner cancel" stops a job for good.
+    The effect is the same as if the signal came from elsewhere: a program that dies of it is resumed.
+    Use "runner cancel" to end a job.
     """
     answer = find_or_start(complain).act(job, "signal", {"signal": name})
     _tell(answer, f"{answer['job']['name']}: SIG{name} sent", as_json=as_json)
@@ -111,7 +112,7 @@ def kill(job: str, *, name: str, as_json: bool) -> None:
 )
 @as_json
 def restart(job: str, *, start: str | int, as_json: bool) -> None:
-    """Begin another attempt: of a running job, of a held one, or of one that has ended."""
+    """Start another attempt of a running, held or ended job."""
     answer = find_or_start(complain).act(job, "restart", {"from": start})
     _tell(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
 
@@ -120,7 +121,7 @@ def restart(job: str, *, start: str | int, as_json: bool) -> None:
 @the_job
 @as_json
 def hold(job: str, *, as_json: bool) -> None:
-    """Stop a job without ending it: it may save, then it waits for "runner release"."""
+    """Stop a job until "runner release"; its program may save a checkpoint."""
     answer = find_or_start(complain).act(job, "hold", {})
     _tell(answer, formatting.state_line(answer["job"]), as_json=as_json)
 
@@ -129,11 +130,11 @@ def hold(job: str, *, as_json: bool) -> None:
 @the_job
 @as_json
 def release(job: str, *, as_json: bool) -> None:
-    """Let a held job go on from its newest checkpoint.
+    """Release a held job, which continues from its newest checkpoint.
 
-    If its policy has held it, what earlier attempts used up is forgiven; the settings that
-    remedies have changed stay.
-    "runner restart" begins elsewhere; "runner policy explain" says why it was held.
+    If the policy held the job, its attempts are counted from zero again; settings that adjustments
+    changed stay changed. "runner restart" starts from another checkpoint; "runner policy explain" tells
+    why the job was held.
     """
     answer = find_or_start(complain).act(job, "release", {})
     _tell(answer, f"{answer['job']['name']}: released", as_json=as_json)

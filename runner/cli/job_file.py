@@ -23,11 +23,11 @@ TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yam
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @as_json
 def validate(files: tuple[str, ...], *, as_json: bool) -> None:
-    """Check job files, and as the current user the paths in them; submit nothing.
+    """Check job files and the paths in them; submit nothing.
 
-    A FILE that is - is read from standard input; its paths are relative to where you are.
-    Every problem of every FILE is a line FILE:LINE:COLUMN: FIELD: FACT.  The exit code is 2
-    if there is one.
+    Paths are checked as the current user. A FILE of "-" is read from standard input; its paths are
+    relative to the current directory. Each problem is a line FILE:LINE:COLUMN: FIELD: FACT. The exit
+    code is 2 if there is a problem.
     """
     codes = [_validate(file, as_json=as_json) for file in files]
     click.get_current_context().exit(max(codes))
@@ -47,9 +47,9 @@ def schema() -> None:
 @click.argument("file", type=click.Path(path_type=Path), default=Path("job.yaml"))
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: Path, *, force: bool) -> None:
-    """Write a commented job file that runs as it stands.
+    """Write a commented job file that runs without changes.
 
-    FILE is job.yaml by default; an existing one is left alone.
+    The default FILE is job.yaml. An existing file is not overwritten.
     """
     text = TEMPLATE.read_text(encoding="utf-8")
     name = one_line(str(file))

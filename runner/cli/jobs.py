@@ -21,23 +21,23 @@ def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) 
 
 
 @click.command("list")
-@click.option("-a", "--all", "everything", is_flag=True, help="Also what ended more than a day ago.")
-@click.option("--mine", is_flag=True, help="Only your own jobs.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also list jobs that ended earlier.")
+@click.option("--mine", is_flag=True, help="List only your own jobs.")
 @click.option(
-    "--label", metavar="KEY[=VALUE]", multiple=True, callback=a_label, help="Only jobs with this label."
+    "--label", metavar="KEY[=VALUE]", multiple=True, callback=a_label, help="List only jobs with this label."
 )
 @perhaps_a_sweep
-@click.option("--limit", callback=count_from(1), metavar="N", help="At most this many, the newest first.")
+@click.option("--limit", callback=count_from(1), metavar="N", help="List at most N jobs, the newest first.")
 @as_json
 def list_jobs(  # noqa: PLR0913  one per option
     *, everything: bool, mine: bool, label: str | None, sweep: str | None, limit: int | None, as_json: bool
 ) -> None:
-    """Print the jobs that have not ended, and those that ended in the last 24 hours.
+    """List the jobs that have not ended, and those that ended in the last 24 hours.
 
-    In a pipe: one job per line, no header, between tabs: id, name, owner, state,
-    attempts made, priority, step/total, since (UTC), why.  Where no program says how far it
-    is, the step is the one that is saved.  How many attempts count towards the policy's
-    ceiling, "runner policy explain" says.  With --sweep, all jobs of a matrix, in order.
+    In a pipe, each job is one line without a header; tabs separate id, name, owner, state, attempts
+    made, priority, step/total, since (UTC) and reason. If the program does not report a step, the step
+    of the newest checkpoint is shown. "runner policy explain" tells how many attempts count towards the
+    limit of the policy. With --sweep, all jobs of a matrix are listed in order.
     """
     if sweep is not None and (mine or label is not None or limit is not None):
         raise click.UsageError("--sweep prints all jobs of a matrix; leave out --mine, --label and --limit")
@@ -62,9 +62,10 @@ def list_jobs(  # noqa: PLR0913  one per option
 @the_job
 @as_json
 def show(job: str, *, as_json: bool) -> None:
-    """Print everything about a job: where it stands, its attempts, its run directory.
+    """Show the state, the attempts and the run directory of a job.
 
-    In a pipe: "name<TAB>value" lines, then one line per attempt that begins with "attempt".
+    In a pipe, each fact is a line "name<TAB>value"; then follows one line for each attempt, which
+    begins with "attempt".
     """
     detail = find_or_start(complain).job(job)
     if as_json:

@@ -28,18 +28,24 @@ _NUMBERS: Final = re.compile("[0-9]+")
 @click.command()
 @the_job
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on until the job ends or is held, across its attempts."
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Print new output, of all attempts, until the job ends or is held.",
 )
 @click.option(
-    "--attempt", callback=count_from(1), metavar="N", help="The log of this attempt instead of the newest."
+    "--attempt",
+    callback=count_from(1),
+    metavar="N",
+    help="Print the log of attempt N instead of the newest.",
 )
-@click.option("--build", is_flag=True, help="The log of the image build instead.")
+@click.option("--build", is_flag=True, help="Print the log of the image build instead.")
 @as_json
 def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: bool) -> None:
-    """Print what a job wrote to its standard output and error.
+    """Print what a job wrote to standard output and standard error.
 
-    The bytes are printed as they are, escape sequences included.  Notes, such as where
-    the log quota cut a part out, go to stderr.
+    The bytes are printed unchanged, escape sequences included. Notes, for example where the log quota
+    removed a part, go to standard error.
     """
     if build and attempt:
         raise click.UsageError("--build and --attempt exclude each other")

@@ -14,6 +14,7 @@ import click
 
 from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.cli.console import INTERRUPTED, READER_GONE, complain, complain_of, discard
+from runner.cli.parameters import command_summaries
 
 COMMANDS: Final = {
     "submit": "runner.cli.submit:submit",
@@ -50,18 +51,29 @@ COMMANDS: Final = {
     "completion": "runner.cli.completion:completion",
 }
 
+GROUPS: Final = {
+    "Jobs": ("submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill", "restart",
+             "hold", "release"),
+    "Changes": ("apply", "rollback", "revisions"),
+    "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
+    "Machine": ("gpus", "usage", "images", "data"),
+    "Measurements": ("bench", "simulate"),
+    "Daemon": ("serve", "stop", "version", "completion"),
+}  # fmt: skip
+"""The commands below the headings of ``runner --help``."""
+
 EXIT_CODES: Final = {
-    0: "fine; the job that was waited for succeeded",
+    0: "success; a job that was waited for succeeded",
     1: "a bug in runner",
-    2: "usage: the command, the job file or the settings must change",
-    3: "refused: a rule or a permission stands against it",
+    2: "usage error: change the command, the job file or the settings",
+    3: "refused by a policy or a permission",
     4: "unavailable: the daemon, the engine or the disk",
-    10: "the job that was waited for failed",
-    11: "the job that was waited for was cancelled",
-    12: "the job that was waited for is held: it needs a person",
-    124: "wait --timeout has passed",
-    130: "interrupted; the jobs go on",
-    141: "the reader of the output has gone",
+    10: "a job that was waited for failed",
+    11: "a job that was waited for was cancelled",
+    12: "a job that was waited for is held until somebody releases it",
+    124: "the time of wait --timeout has passed",
+    130: "interrupted; jobs continue",
+    141: "the reader of the output has closed it",
 }
 
 ALIKE: Final = 0.7
@@ -86,6 +98,12 @@ class LazyGroup(click.Group):
         module, _, name = COMMANDS[cmd_name].partition(":")
         found: click.Command | tuple[click.Command, ...] = getattr(import_module(module), name)
         return next(c for c in found if c.name == cmd_name) if isinstance(found, tuple) else found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in groups, each with its whole first sentence."""
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl(command_summaries(self, ctx, names))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the words before the command; one that is wrong becomes a line."""
@@ -202,14 +220,14 @@ def _exit_codes() -> str:
 @click.group(cls=LazyGroup, epilog=_exit_codes(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
-    help="Print the version of this command and leave.",
+    help="Print the version of this command and exit.",
 )  # fmt: skip
 def cli() -> None:
     """Containerised batch jobs for a shared GPU server.
 
-    A job file says what to train; the runner builds its image, lends it devices, and
-    resumes it from its newest checkpoint when it dies.  JOB is an id or a name: your own newest job of
-    that name; of others it must be the name of one person's jobs alone.
+    A job file says what to train. The runner builds the image, allocates devices, and resumes the job
+    from its newest checkpoint when its program dies. JOB is an id or a name. A name means your own
+    newest job of that name; if you have none, only one other user may have jobs of that name.
 
     \b
     runner init job.yaml            write a commented job file that works

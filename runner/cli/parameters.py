@@ -1,7 +1,7 @@
-"""What several commands take: a JOB, a duration, ``--json``."""
+"""Arguments, options and groups that several commands share: a JOB, a duration, ``--json``."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import click
@@ -11,7 +11,22 @@ UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _ONE_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)")
 COMPLETION_LIMIT_S: Final = 0.5
 LONGEST_SHOWN: Final = 60  # characters of what was typed wrong
+WHOLE: Final = 1000  # characters of a summary: more than any has
 LARGEST: Final = 2**63 - 1  # what the store counts with
+
+
+class CommandGroup(click.Group):
+    """A group whose help shows the whole first sentence of each command."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(command_summaries(self, ctx, self.list_commands(ctx)))
+
+
+def command_summaries(group: click.Group, ctx: click.Context, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the commands of a group that are not hidden, each with its first sentence."""
+    found = ((name, group.get_command(ctx, name)) for name in names)
+    return [(name, each.get_short_help_str(WHOLE)) for name, each in found if each and not each.hidden]
 
 
 def count_from(least: int) -> Callable[[click.Context, click.Parameter, object], int | None]:
@@ -95,6 +110,6 @@ perhaps_a_sweep = click.option(
     metavar="JOB",
     callback=check_optional_ref,
     shell_complete=complete_names,
-    help="All jobs of a matrix, by any one of them.",
+    help="All jobs of the matrix that JOB belongs to.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")

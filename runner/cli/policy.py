@@ -10,7 +10,7 @@ import click
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, one_line
 from runner.cli.console import complain, complain_of, say, say_json, say_row
-from runner.cli.parameters import as_json, check_ref, check_refs, count_from
+from runner.cli.parameters import CommandGroup, as_json, check_ref, check_refs, count_from
 from runner.client.client import find_or_start
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def policy() -> None:
-    """Look at, check, test and try out policy files.
+    """Check, show, test and simulate policies.
 
-    A policy decides what follows when an attempt ends, hangs or is to be changed.  POLICY is
-    the name of one that comes with the runner, or a file.
+    A policy decides what happens when an attempt ends, hangs or is to be changed. POLICY is a file, or
+    the name of a policy that comes with the runner.
     """
 
 
@@ -35,9 +35,9 @@ def policy() -> None:
 @click.argument("policies", nargs=-1, required=True, metavar="POLICY...")
 @as_json
 def check(policies: tuple[str, ...], *, as_json: bool) -> None:
-    """Check policies; every problem is a line FILE:LINE:COLUMN: FIELD: FACT.
+    """Check policies; each problem is a line FILE:LINE:COLUMN: FIELD: FACT.
 
-    The exit code is 2 if there is one.
+    The exit code is 2 if there is a problem.
     """
     codes = [_check(given, as_json=as_json) for given in policies]
     click.get_current_context().exit(max(codes))
@@ -47,7 +47,7 @@ def check(policies: tuple[str, ...], *, as_json: bool) -> None:
 @click.argument("policy_", default="default", metavar="[POLICY]")
 @click.option("--merged", is_flag=True, help="Write out what it extends, in the order in which it is asked.")
 def show(policy_: str, *, merged: bool) -> None:
-    """Print a policy with its comments, "default" by default: what one's own can begin with."""
+    """Print a policy with its comments, to start your own from; the default is "default"."""
     from runner.files.policy.dump import dump_policy  # noqa: PLC0415  pydantic: only this command pays for it
     from runner.files.policy.load import read_policy_source  # noqa: PLC0415  as above
 
@@ -63,9 +63,9 @@ def show(policy_: str, *, merged: bool) -> None:
 @click.argument("cases", nargs=-1, required=True, type=FILE, metavar="CASES...")
 @as_json
 def test(policy_: str, cases: tuple[Path, ...], *, as_json: bool) -> None:
-    """Ask a policy about cases, and compare its verdicts with those that are expected.
+    """Run cases against a policy and compare its decisions with the expected ones.
 
-    Every difference is a line FILE:LINE:COLUMN: CASE: FACT.  The exit code is 2 if there is one.
+    Each difference is a line FILE:LINE:COLUMN: CASE: FACT. The exit code is 2 if there is a difference.
     """
     found = _policy(policy_)
     codes = [_test(found, path, as_json=as_json) for path in cases]
@@ -75,10 +75,10 @@ def test(policy_: str, cases: tuple[Path, ...], *, as_json: bool) -> None:
 @policy.command()
 @as_json
 def facts(*, as_json: bool) -> None:
-    """Print the facts that a rule can ask about.
+    """Print the facts that a rule can test.
 
-    In a pipe and on a terminal, between tabs: name, values, when it is known (E at the end of
-    an attempt, W while it runs, C when a change is offered), meaning, source.
+    Tabs separate name, values, when the fact is known (E at the end of an attempt, W while it runs, C
+    when a change is offered), meaning and source.
     """
     from runner.files.policy.fact_table import rows  # noqa: PLC0415  only this command pays for it
 
@@ -108,9 +108,9 @@ def schema() -> None:
               "default: ask the daemon.")  # fmt: skip
 @as_json
 def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_json: bool) -> None:
-    """Print why it was decided as it was about an ATTEMPT of a JOB, the last one by default.
+    """Explain the decision about an ATTEMPT of a JOB, by default the last one.
 
-    Every rule is there: true, false or unknown, with the fact that decided.
+    Each rule is listed as true, false or unknown, with the fact that made it so.
     """
     from runner.files.policy.journal import (  # noqa: PLC0415  only this command pays for it
         explain_attempt,
@@ -130,9 +130,9 @@ def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_jso
 @policy.command()
 @click.argument("jobs", nargs=-1, callback=check_refs, metavar="[JOB...]")
 def journal(jobs: tuple[str, ...]) -> None:
-    """Print every decision about JOBs as a journal: one JSON object per line, the oldest first.
+    """Print all decisions about jobs as a journal, one JSON object per line, the oldest first.
 
-    Without a JOB, about all of your own.  "runner policy simulate" reads what this prints.
+    Without a JOB, the journal covers all of your jobs. "runner policy simulate" reads it.
     """
     client = find_or_start(complain)
     chosen = jobs or tuple(job["id"] for job in client.jobs(everything=True, mine=True))
@@ -167,11 +167,12 @@ def _undecided(job: JobDetail) -> str:
               help="Records of decisions, one JSON object per line; - is standard input.")  # fmt: skip
 @as_json
 def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None:
-    """Ask another policy about the attempts in journals: what it would have done, beside what was done.
+    """Replay journals with another policy, and compare its decisions with the recorded ones.
 
-    Between tabs, a line per attempt: job, attempt, recorded verdict, verdict of POLICY, rule,
-    seconds lost, reason.  "-" is an attempt that it would not have made.  Then a line per job on
-    stderr.  After a first different verdict that starts an attempt, the rest is marked "?".
+    Each attempt is a line; tabs separate job, attempt, recorded decision, decision of POLICY, rule,
+    seconds lost and reason. "-" marks an attempt that POLICY would not have made. A summary line for
+    each job goes to standard error. After the first different decision that starts an attempt, the rest
+    is marked "?".
     """
     from runner.files.policy.journal import (  # noqa: PLC0415  only this command pays for it
         read_journals,

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from runner.cli.console import on_terminal, say, say_json, say_row
-from runner.cli.parameters import as_json
+from runner.cli.parameters import CommandGroup, as_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,21 +25,21 @@ def _complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[
     return [CompletionItem(name) for name in profile_names(_directory()) if name.startswith(begun)]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def profiles() -> None:
-    """Look at the named sets of optimisation settings that a job file can choose from.
+    """List, show and compare profiles: named sets of optimisation settings for job files.
 
-    "profile: NAME" in a job file takes one as it is; a mapping extends one and changes
-    switches of it.  "auto", the default, is the one that is called like the accelerator.
+    "profile: NAME" in a job file selects a profile; a mapping extends one and changes some of its
+    switches. The default "auto" is the profile named after the accelerator.
     """
 
 
 @profiles.command("list")
 @as_json
 def list_profiles(*, as_json: bool) -> None:
-    """Print the profiles there are.
+    """List the profiles.
 
-    In a pipe, between tabs: name, the profiles that it extends or -, what it is for.
+    In a pipe, tabs separate name, the profiles that it extends or "-", and its purpose.
     """
     from runner.files.profiles.load import first_comment, profile_chain, profile_names  # noqa: PLC0415  as above
 
@@ -62,12 +62,12 @@ def list_profiles(*, as_json: bool) -> None:
 
 @profiles.command()
 @click.argument("name", shell_complete=_complete)
-@click.option("--explain", is_flag=True, help="Say where each value comes from, and the reason beside it.")
+@click.option("--explain", is_flag=True, help="Also print where each value comes from and why.")
 @as_json
 def show(*, name: str, explain: bool, as_json: bool) -> None:
-    """Print every switch of a profile.
+    """Show all switches of a profile.
 
-    In a pipe, between tabs: switch, value; with --explain the place and the reason as well.
+    In a pipe, tabs separate switch and value; with --explain also the file position and the reason.
     """
     said = _named(name)
     if as_json:
@@ -89,9 +89,9 @@ def show(*, name: str, explain: bool, as_json: bool) -> None:
 @click.argument("other", metavar="B", shell_complete=_complete)
 @as_json
 def diff(*, one: str, other: str, as_json: bool) -> None:
-    """Print the switches in which two profiles differ.
+    """Show the switches in which two profiles differ.
 
-    In a pipe, between tabs: switch, its value in A, its value in B.
+    In a pipe, tabs separate the switch, its value in A and its value in B.
     """
     left, right = _named(one), _named(other)
     differing = [switch for switch in left if left[switch].value != right[switch].value]

@@ -6,7 +6,7 @@ import click
 
 from runner.base.errors import RunnerError
 from runner.cli.console import complain, complain_of, on_terminal, say, say_json, say_row
-from runner.cli.parameters import as_json
+from runner.cli.parameters import CommandGroup, as_json
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
 
@@ -28,20 +28,20 @@ the_schedules = click.argument(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def schedule() -> None:
-    """See and steer job files that are submitted again and again.
+    """List and control schedules, which submit a job file again and again.
 
-    A job file with the section "schedule", handed to runner submit, makes a schedule.  SCHEDULE
-    is its id or its name.  Only whoever made it, and root, see and steer it.
+    "runner submit" of a job file with the section "schedule" creates a schedule. SCHEDULE is its id or
+    its name. Only its owner and root can see and control it.
     """
 
 
 @schedule.command("list")
-@click.option("--all", "every", is_flag=True, help="Also those that were removed.")
+@click.option("--all", "every", is_flag=True, help="Also list removed schedules.")
 @as_json
 def list_schedules(*, every: bool, as_json: bool) -> None:
-    """List your schedules, with their next time and what became of the last one."""
+    """List your schedules with their next time and their last run."""
     found = find_or_start(complain).get(PATH, {"all": int(every)})["schedules"]
     if as_json:
         for each in found:
@@ -63,7 +63,7 @@ def list_schedules(*, every: bool, as_json: bool) -> None:
 @the_schedule
 @as_json
 def show(reference: str, *, as_json: bool) -> None:
-    """Show one schedule: its terms, its next times, and what became of the last ones."""
+    """Show one schedule: its settings, its next times and its last runs."""
     found = find_or_start(complain).get(f"{PATH}/{quote_path(reference)}")
     if as_json:
         say_json(found)
@@ -80,10 +80,10 @@ def show(reference: str, *, as_json: bool) -> None:
 
 @schedule.command("next")
 @the_schedule
-@click.option("-n", "count", type=click.IntRange(1, 1000), default=5, help="How many; 5 if not given.")
+@click.option("-n", "count", type=click.IntRange(1, 1000), default=5, help="The number of times; default 5.")
 @as_json
 def coming(reference: str, count: int, *, as_json: bool) -> None:
-    """Print the next times of a schedule, on its own clock, one on each line."""
+    """Print the next times of a schedule in its own time zone, one on each line."""
     found = find_or_start(complain).get(f"{PATH}/{quote_path(reference)}/next", {"n": count})
     if as_json:
         say_json(found)
@@ -118,7 +118,7 @@ def _until(found: dict[str, Any]) -> str:
 @the_schedules
 @as_json
 def pause(references: tuple[str, ...], *, as_json: bool) -> None:
-    """Submit nothing until resumed; jobs that were submitted go on."""
+    """Pause schedules; jobs that were submitted continue."""
     _steer("pause", references, "paused", as_json=as_json)
 
 
@@ -126,7 +126,7 @@ def pause(references: tuple[str, ...], *, as_json: bool) -> None:
 @the_schedules
 @as_json
 def resume(references: tuple[str, ...], *, as_json: bool) -> None:
-    """Go on with the next time; what passed meanwhile is left out."""
+    """Resume schedules with the next time; missed times are left out."""
     _steer("resume", references, "goes on", as_json=as_json)
 
 
@@ -134,7 +134,7 @@ def resume(references: tuple[str, ...], *, as_json: bool) -> None:
 @the_schedules
 @as_json
 def remove(references: tuple[str, ...], *, as_json: bool) -> None:
-    """Submit nothing any more; jobs that were submitted go on, and what became of them stays known."""
+    """Remove schedules; jobs that were submitted continue, and the history stays."""
     _steer("remove", references, "removed", as_json=as_json)
 
 

@@ -30,20 +30,20 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 @click.option(
     "--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/explanation/scheduling.md."
 )
-@click.option("--synthetic", "seed", type=int, metavar="SEED", help="Make a trace up: 20 users, two weeks.")
+@click.option("--synthetic", "seed", type=int, metavar="SEED", help="Generate a trace: 20 users, two weeks.")
 @click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True,
-              help="Jobs of a made-up trace.")  # fmt: skip
+              help="The number of jobs in a generated trace.")  # fmt: skip
 @click.option("--load", type=click.FloatRange(0.01, 10), default=0.85, show_default=True,
-              help="Work in a made-up trace, by what the devices can do.")  # fmt: skip
-@click.option("--save", type=FILE, metavar="FILE", help="Write the trace that is played as CSV.")
+              help="The work in a generated trace, relative to the capacity of the devices.")  # fmt: skip
+@click.option("--save", type=FILE, metavar="FILE", help="Write the trace to FILE as CSV.")
 @click.option("--hosts", "written", default="1x8", show_default=True, metavar="NxGPUS",
-              help="Hosts, and devices of each.")  # fmt: skip
+              help="The number of hosts and of devices in each.")  # fmt: skip
 @click.option("--order", "orders", multiple=True, type=click.Choice(ORDERS),
-              help="Only this order; may be repeated. All of them by default.")  # fmt: skip
-@click.option("--no-backfill", is_flag=True, help="Nobody overtakes.")
+              help="Simulate only this order; may be repeated. By default all.")  # fmt: skip
+@click.option("--no-backfill", is_flag=True, help="Switch backfill off.")
 @click.option("--tick", "tick_s", type=click.FloatRange(0, 3600), default=30.0, show_default=True,
-              help="Least seconds between two plans.")  # fmt: skip
-@click.option("--users", "by_user", is_flag=True, help="A line for each user.")
+              help="The least number of seconds between two plans.")  # fmt: skip
+@click.option("--users", "by_user", is_flag=True, help="Print a line for each user.")
 @as_json
 def simulate(  # noqa: PLR0913  one for each option
     *,
@@ -59,10 +59,10 @@ def simulate(  # noqa: PLR0913  one for each option
     by_user: bool,
     as_json: bool,
 ) -> None:
-    """Play a trace of jobs on hosts that need not exist, under one order or all, and compare.
+    """Simulate scheduling orders with a trace of jobs, on hosts that need not exist.
 
-    Between tabs, a line per order: mean wait and its percentiles in hours, bounded slowdown,
-    preemptions, and two indices of fairness between users, 1 being the best.
+    Each order is a line; tabs separate the mean wait and its percentiles in hours, the bounded
+    slowdown, the preemptions, and two indices of fairness between users (1 is the best).
     """
     from runner.core.scheduler.simulator import Site  # noqa: PLC0415  as above
     from runner.services.simulation import run as simulation  # noqa: PLC0415  only this command pays for it

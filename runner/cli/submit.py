@@ -41,26 +41,32 @@ def dependencies(
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
-@click.option("--name", callback=check_text, help="Call the job this instead of what its file says.")
+@click.option("--name", callback=check_text, help="The name of the job, instead of the one in its file.")
 @click.option("-f", "--follow", is_flag=True, help="Show the job's progress until it ends.")
 @click.option(
     "--wait",
     is_flag=True,
-    help="Say no more until the job ends, unless it never starts; exit with its outcome.",
+    help="Wait without output until the job ends; exit with its outcome.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
 )
-@click.option("--class", "priority_class", metavar="NAME", help="The class of the site that it goes in.")
+@click.option("--class", "priority_class", metavar="NAME", help="The priority class of the job.")
 @click.option(
     "--after",
     metavar="JOB[:ok|any|failed]",
     multiple=True,
     callback=dependencies,
-    help="Start when JOB has ended so; again for more jobs.",
+    help="Start when JOB has ended this way; may be repeated.",
 )
-@click.option("--not-before", metavar="TIME", help="Earliest start, such as 2030-01-31T18:00:00+01:00.")
-@click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Among your jobs, 0 to 100.")
+@click.option("--not-before", metavar="TIME", help="Earliest start, for example 2030-01-31T18:00:00+01:00.")
+@click.option(
+    "-p",
+    "--priority",
+    type=click.IntRange(0, 100),
+    metavar="N",
+    help="Priority among your jobs, 0 to 100.",
+)
 @as_json
 def submit(  # noqa: PLR0913  one per option
     files: tuple[str, ...],
@@ -72,14 +78,14 @@ def submit(  # noqa: PLR0913  one per option
     as_json: bool,
     **instead: object,
 ) -> None:
-    """Submit job files, and print the id and the name of each job.
+    """Submit job files and print the id and name of each job.
 
-    A FILE that is - is read from standard input; its paths are relative to where you are.
-    Starts your own daemon if none answers.  Every FILE is tried; the exit code is the
-    first that is not 0.  With --follow or --wait it tells how the job ended.  A FILE with a
-    matrix makes many jobs, all or none of them.  A FILE with a schedule makes no job
-    yet: its id, its name and its next times are printed.  --class, --after,
-    --not-before and --priority take the place of what the FILE says.
+    A FILE of "-" is read from standard input; its paths are relative to the current directory. If no
+    daemon answers, the command starts your own. Every FILE is tried; the exit code is the first one
+    that is not 0. With --follow or --wait, the command reports how the job ended. A FILE with a matrix
+    creates all of its jobs or none. A FILE with a schedule creates no job yet: the command prints the
+    id, the name and the next times of the schedule. --class, --after, --not-before and --priority
+    override the FILE.
     """
     instead = {option: value for option, value in instead.items() if value not in (None, ())}
     if len(files) > 1 and (follow or name):

@@ -46,14 +46,14 @@ LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one screen and leave; what a pipe gets anyway.")
+@click.option("--once", is_flag=True, help="Print one screen and exit; the default in a pipe.")
 @as_json
 def top(*, once: bool, as_json: bool) -> None:
-    """Show devices, jobs and the queue, again and again.
+    """Show devices, jobs and the queue on a screen that is kept up to date.
 
-    Drawn anew every second and whenever a job changes.  UTILISATION and MEMORY are those of the last ten
-    seconds; ITEMS/S and DATA WAIT (the share of a step spent waiting for the next batch) are what a job
-    says of itself.  LEFT is known once a job has been watched for a few steps.  q or Ctrl-C leaves.
+    The screen is drawn every second and whenever a job changes. UTILISATION and MEMORY are averages of
+    the last ten seconds. ITEMS/S and DATA WAIT (the share of a step spent waiting for the next batch)
+    are reported by the job. LEFT appears after a few steps. Press q or Ctrl-C to leave.
     """
     client = find_or_start(complain)
     if as_json:

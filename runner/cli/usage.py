@@ -25,21 +25,22 @@ COLUMNS: Final = ("DEVICE HOURS", "CPU HOURS", "SHARE", "EFFICIENCY", "UTILISATI
     default="7d",
     metavar="DURATION",
     callback=seconds_of_unit,
-    help="How far back: 90m, 2h30m, 7d.  [7d]",
+    help="The length of the period until now: 90m, 2h30m, 7d.  [7d]",
 )
 @click.option(
-    "--by", type=click.Choice(["user", "team", "job"]), default="user", help="Put together by.  [user]"
+    "--by", type=click.Choice(["user", "team", "job"]), default="user", help="What to group by.  [user]"
 )
 @as_json
 def usage(*, since: float, by: str, as_json: bool) -> None:
-    """Print device-hours and cpu-hours by user, team or job, the most first.
+    """Report device hours and CPU hours by user, team or job, the largest first.
 
-    SHARE is of the device time that was lent to all (of the cpu time where no device was).  EFFICIENCY is
-    the part of the lent time of which something is left: not starting, and not what came after the newest
-    checkpoint of an attempt that died.  UTILISATION is the mean of the devices while they were lent.
+    SHARE is the part of all allocated device time (of CPU time where no device was allocated).
+    EFFICIENCY is the part of the allocated time that produced lasting results: it leaves out start-up,
+    and work after the newest checkpoint of a failed attempt. UTILISATION is the mean over the allocated
+    devices.
 
-    In a pipe: one line each between tabs: name, device hours, cpu hours, share, efficiency, utilisation,
-    attempts; shares from 0 to 1, no header and no total.
+    In a pipe, tabs separate name, device hours, CPU hours, share, efficiency, utilisation and attempts;
+    shares range from 0 to 1, and there is no header and no total.
     """
     if not since:
         raise click.BadParameter("must be more than 0", param_hint="--since")

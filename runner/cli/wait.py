@@ -26,14 +26,14 @@ TIMED_OUT: Final = 124
     "--timeout",
     callback=seconds,
     metavar="DURATION",
-    help="Give up after this long (90m, 2h30m; 90 is seconds) and exit 124.",
+    help="Exit with 124 after this time (90m, 2h30m; 90 is seconds).",
 )
 @as_json
 def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None:
-    """Stay until every JOB is finished or held, and exit with how they ended.
+    """Wait until each JOB is finished or held, and exit with its outcome.
 
-    With several, the exit code is the first that is not 0.  A job that never starts, as things
-    stand, is waited for all the same; why it does not is said on stderr.
+    With several jobs, the exit code is the first one that is not 0. The command also waits for a job
+    that cannot start at present, and prints the reason to standard error.
     """
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout

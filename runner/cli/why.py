@@ -11,10 +11,10 @@ from runner.client.client import find_or_start
 @the_job
 @as_json
 def why(job: str, *, as_json: bool) -> None:
-    """Print why a job waits and when it will start, or what it does and until when.
+    """Show why a job waits, and when it will start or end.
 
-    Estimates are as good as the time limits of the jobs before it.  In a pipe: job id, state, estimated
-    start or end (UTC), reason between tabs.
+    Estimates are as good as the time limits of the jobs ahead. In a pipe, tabs separate job id, state,
+    estimated start or end (UTC) and reason.
     """
     answer = find_or_start(complain).why(job)
     if as_json:

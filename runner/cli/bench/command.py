@@ -30,14 +30,21 @@ CHART_MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-
 
 @click.command()
 @click.argument("what", metavar="WORKLOAD|FILE")
-@click.option("--profiles", default="baseline,auto", show_default=True, help="Two or more, between commas.")
+@click.option(
+    "--profiles",
+    default="baseline,auto",
+    show_default=True,
+    help="Profiles, separated by commas.",
+)
 @click.option(
     "--ablate",
     is_flag=True,
-    help="Of two profiles: also the second with one switch at a time put back to the first's value.",
+    help="With two profiles: also measure the second with one switch at a time set to the first's value.",
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="Jobs per arm.")
-@click.option("--steps", type=click.IntRange(2), help="Steps of each job instead of those of the file.")
+@click.option(
+    "--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="Jobs of each profile."
+)
+@click.option("--steps", type=click.IntRange(2), help="Steps of each job, instead of those in the file.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -48,11 +55,11 @@ CHART_MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-
 def bench(  # noqa: PLR0913  one per option
     what: str, *, profiles: str, ablate: bool, rounds: int, steps: int | None, output: Path
 ) -> None:
-    """Measure a job under several profiles: the same work in every arm.
+    """Compare the speed of a job under several profiles.
 
-    WORKLOAD is a built-in one, with small settings; a FILE is a job file, whose own profile
-    is put aside.  The jobs go through the daemon one after the other, arm by arm and round
-    by round.  Ratios are against the first profile; the table says where metrics differ.
+    WORKLOAD is a built-in workload with small settings. FILE is a job file, whose own profile is
+    ignored. The daemon runs the jobs one after the other, in rounds of one job for each profile. Ratios
+    are relative to the first profile; the table reports where metrics differ.
     """
     from runner.cli.bench import comparison, machine, variants  # noqa: PLC0415  pydantic: only this command pays
 

@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from runner.cli.main import COMMANDS, EXIT_CODES, cli
+from runner.cli.main import COMMANDS, EXIT_CODES, GROUPS, cli
 from tests.unit.runner.cli.conftest import Invoke
 
 
@@ -54,3 +54,12 @@ def test_what_no_daemon_could_read_is_told_of_its_option(
     assert (result.exit_code, result.stdout) == (2, "")
     assert fact in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_every_command_stands_in_one_group_of_the_help() -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("group", [(), ("policy",), ("schedule",), ("images",)])
+def test_no_sentence_of_the_help_is_cut(invoke: Invoke, group: tuple[str, ...]) -> None:
+    assert "..." not in invoke(*group, "--help").stdout.partition("Options:")[2]

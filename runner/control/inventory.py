@@ -112,7 +112,7 @@ class Inventory:
         return self.process_owners.of(processes) if processes else {}
 
     def _reading(self, sample: LoadSample, process_owners: Mapping[int, ProcessOnDevice]) -> Reading | None:
-        """Return what a look found, with whose the processes are; None if the driver said nothing at all."""
+        """Return a reading with the owners of the processes, None if the driver gave no answer at all."""
         health = sample.health
         if health.lost is None:
             return None

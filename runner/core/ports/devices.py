@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU or slice of one, as something that can be lent."""
+    """One GPU or slice of one, as something that can be allocated."""
 
     uuid: str
     vendor: str  # "nvidia" or "amd"
@@ -40,7 +40,7 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What one look at a device found; None: nobody knows."""
+    """One reading of a device; None: not known."""
 
     lost: bool | None = None  # it no longer answers, and only a person or a reset brings it back
     unusable: str | None = None  # why nothing can compute on it, though it answers
@@ -48,7 +48,7 @@ class Health:
     util: float | None = None  # percent of the last moment in which some kernel was running
     memory: float | None = None  # share of its memory that is in use
     bus: str | None = None  # where the kernel's log says it is, as domain:bus:device
-    xids: tuple[int, ...] | None = None  # error codes since the look before
+    xids: tuple[int, ...] | None = None  # error codes since the previous reading
     used_bytes: int | None = None
     processes: tuple[DeviceProcess, ...] | None = None  # (): none, which is not the same as not known
     power_w: float | None = None
@@ -75,4 +75,4 @@ class Vitals(Protocol):
         """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
 
     def unfit(self) -> Mapping[str, str]:
-        """Return the devices that must not be lent, each with the reason."""
+        """Return the devices that must not be allocated, each with the reason."""

@@ -16,7 +16,7 @@ from runner.core.ports.users import Owner
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Names one attempt in all the world: the executor derives every name from it."""
+    """The name of an attempt, unique among all daemons: the executor derives every name from it."""
 
     instance: str  # of the store, so that two daemons never touch each other's containers
     job_id: str
@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """Everything an executor may know about an attempt."""
+    """All that an executor is told about an attempt."""
 
     key: Key
     job_name: str
@@ -80,7 +80,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The attempt has ended; what the executor knows about how."""
+    """The attempt has ended, with what the executor knows about its exit."""
 
     key: Key
     exit_code: int | None  # None: unknown, for instance after a power cut
@@ -97,7 +97,7 @@ class ImageGone(Exception):
 
 
 class LaunchRefused(Exception):
-    """The engine answered a launch with no; trying again unchanged would not help.  One line."""
+    """The engine refused a launch; the same launch would be refused again.  One line."""
 
 
 class Executor(Protocol):
@@ -121,7 +121,7 @@ class Executor(Protocol):
         """Send a signal to the attempt's program; no error if it is gone.  SIGKILL reaches all processes."""
 
     def observe(self) -> tuple[Observation, ...]:
-        """Return every attempt of this instance that the executor knows, ended ones too."""
+        """Return every attempt of this instance that the executor knows, with those that have ended."""
 
     def remove(self, key: Key) -> None:
         """Forget an attempt that has ended; no error if it is forgotten already."""
@@ -130,7 +130,7 @@ class Executor(Protocol):
         """Return the exact arguments that ``launch`` would give to the engine, as JSON values."""
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` from another thread whenever something may have changed; return how to stop that.
+        """Call ``wake`` from another thread when an attempt may have changed; return a function that ends that.
 
-        Only a hint, to observe sooner: the truth is ``observe``.
+        It is only a hint to observe sooner: ``observe`` tells what is so.
         """

@@ -3,15 +3,11 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 from images import wheels
-from images.log import BuildLog
 from images.recipe import Base
 from images.settings import ImageSettings
 
 BASE = Base("sha256:1", "base:1", "3.11", "x86_64", (2, 36))
-NO_INDEX = ("--no-index", "--isolated")
 
 
 def test_every_platform_that_the_base_can_load_is_asked_for() -> None:
@@ -27,17 +23,3 @@ def test_pip_is_this_pythons_and_may_not_execute_a_package(tmp_path: Path) -> No
     assert argv[:5] == [sys.executable, "-I", "-m", "pip", "download"]
     assert {"--only-binary=:all:", "--python-version=3.11", "--cert=/ca.pem"} <= set(argv)
     assert argv[-1] == "--pre"
-
-
-def test_a_file_in_the_working_directory_is_not_run_in_place_of_pip(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Root builds images in a directory that somebody else may write to."""
-    for name in ("pip.py", "sitecustomize.py", "usercustomize.py"):
-        (tmp_path / name).write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    settings = ImageSettings(cache_dir=tmp_path / "cache", pip_options=NO_INDEX)
-    with BuildLog(tmp_path / "log.txt") as log:
-        wheels.wheelhouse(b"# nothing\n", BASE, settings, log)
-    assert not (tmp_path / "ran").exists()

@@ -29,3 +29,17 @@ def test_what_pip_says_is_in_the_log_and_nothing_half_done_stays(tmp_path: Path)
         wheels.wheelhouse(b"no-such-thing==1\n", BASE, settings, log)
     assert "No matching distribution found for no-such-thing==1" in (tmp_path / "log.txt").read_text()
     assert list((tmp_path / "wheelhouse").iterdir()) == []
+
+
+def test_a_file_in_the_working_directory_is_not_run_in_place_of_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root builds images in a directory that somebody else may write to."""
+    for name in ("pip.py", "sitecustomize.py", "usercustomize.py"):
+        (tmp_path / name).write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    settings = ImageSettings(cache_dir=tmp_path / "cache", pip_options=NO_INDEX)
+    with BuildLog(tmp_path / "log.txt") as log:
+        wheels.wheelhouse(b"# nothing\n", BASE, settings, log)
+    assert not (tmp_path / "ran").exists()

@@ -130,7 +130,7 @@ class Executor(Protocol):
         """Return the exact arguments that ``launch`` would give to the engine, as JSON values."""
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` from another thread when an attempt may have changed; return a function that ends that.
+        """Call ``wake`` from another thread when an attempt may have changed; return how to end that.
 
         It is only a hint to observe sooner: ``observe`` tells what is so.
         """

@@ -31,7 +31,7 @@ def work_of_the_loop(box: Inbox) -> None:
         message.work()
 
 
-def test_while_the_loop_waits_a_question_is_answered_by_whoever_asks_and_the_loop_looks_later(
+def test_while_the_loop_waits_a_call_runs_on_the_callers_thread_and_wakes_the_loop(
     box: Inbox, exclusive: ExclusiveSection
 ) -> None:
     assert exclusive.run(current_thread) is current_thread()
@@ -40,7 +40,9 @@ def test_while_the_loop_waits_a_question_is_answered_by_whoever_asks_and_the_loo
     assert box.empty()
 
 
-def test_while_the_loop_works_a_question_is_left_to_it(box: Inbox, exclusive: ExclusiveSection) -> None:
+def test_while_the_loop_works_a_call_runs_on_the_loops_thread(
+    box: Inbox, exclusive: ExclusiveSection
+) -> None:
     with ThreadPoolExecutor(1) as others, exclusive.hold():
         answer = others.submit(lambda: exclusive.run(current_thread))
         work_of_the_loop(box)

@@ -133,7 +133,7 @@ def test_a_look_waits_no_longer_than_news_do(monkeypatch: pytest.MonkeyPatch) ->
     assert not box._idle.is_set()
 
 
-def test_whoever_asked_gets_the_answer_before_the_loop_follows_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_is_answered_before_the_loop_follows_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "YIELD_S", LONG_S)
     box, asked = Inbox(), Call(nothing)
     box.yield_once()

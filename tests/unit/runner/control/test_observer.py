@@ -1,4 +1,4 @@
-"""What one look after the other means; what follows from it is the daemon's business."""
+"""What observations of the executor mean, one after the other."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,19 +48,19 @@ def site() -> Iterator[Site]:
         yield Site(host)
 
 
-def test_an_end_is_found_at_the_first_look(site: Site) -> None:
+def test_an_exit_is_found_by_the_first_observation(site: Site) -> None:
     site.run()
     gone = Gone(site.key, 0)
     assert site.look(gone) == [AttemptEnded(site.entries["1"], Attempt(1, 1), gone)]
 
 
-def test_a_look_that_began_before_the_attempt_ran_proves_nothing(site: Site) -> None:
+def test_an_observation_that_began_before_the_attempt_ran_proves_nothing(site: Site) -> None:
     site.run()
     assert [site.look() for _ in range(3)] == [[], [], []]
 
 
 @pytest.mark.parametrize("seen", [None, "created"])
-def test_only_two_misses_in_a_row_are_an_end_without_a_trace(site: Site, seen: str | None) -> None:
+def test_only_two_misses_in_a_row_mean_that_an_attempt_vanished(site: Site, seen: str | None) -> None:
     site.run()
     site.host.clock.forward(1)
     missed = () if seen is None else (Created(site.key),)
@@ -70,13 +70,13 @@ def test_only_two_misses_in_a_row_are_an_end_without_a_trace(site: Site, seen: s
     assert site.look(*missed) == [AttemptEnded(site.entries["1"], Attempt(1, 1), Gone(site.key, None))]
 
 
-def test_a_job_whose_lane_is_at_work_is_not_judged(site: Site) -> None:
+def test_a_job_with_unfinished_work_is_not_compared(site: Site) -> None:
     site.run()
     site.host.work_queue.put("1", lambda: None)
     assert site.look(Gone(site.key, 0)) == []
 
 
-def test_what_no_job_expects_is_cleared_away_only_when_it_has_ended(site: Site) -> None:
+def test_an_unexpected_attempt_is_removed_only_when_it_has_ended(site: Site) -> None:
     site.add(Preparing(site.host.clock.now()))
     assert site.look(Alive(site.key)) == []
     assert site.look(Gone(site.key, 0)) == [Orphan(site.key)]
@@ -95,14 +95,14 @@ def test_the_executor_is_observed_again_after_an_unexpected_error(site: Site) ->
     assert len(site.seen) == 2
 
 
-def test_an_engine_that_does_not_answer_is_looked_at_again_without_any_job(site: Site) -> None:
+def test_an_executor_that_does_not_answer_is_observed_again_without_any_job(site: Site) -> None:
     site.observer.stop()
     site.host.context.down = True
     site.observer._round()
     assert (site.observer._requested, site.seen) == (True, [])
 
 
-def test_before_a_look_lanes_may_finish(site: Site) -> None:
+def test_workers_may_finish_before_an_observation(site: Site) -> None:
     order: list[str] = []
 
     done = Event()

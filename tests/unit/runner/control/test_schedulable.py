@@ -86,7 +86,7 @@ def test_a_job_waits_for_a_device_that_is_fit_again(host: Host) -> None:
     assert host.state(job) == "running"
 
 
-def test_what_is_lacking_is_said_as_it_would_be_to_a_job(host: Host) -> None:
+def test_the_unmet_reason_is_worded_as_for_a_pending_job(host: Host) -> None:
     _with(host, GPU_a="lost")
     row = host.row(host.submit())
     lacks = host.daemon.scheduler.unmet
@@ -96,7 +96,7 @@ def test_what_is_lacking_is_said_as_it_would_be_to_a_job(host: Host) -> None:
     )
 
 
-def test_what_runs_is_known_by_the_revision_that_it_began_with(host: Host) -> None:
+def test_a_running_job_is_seen_in_the_revision_that_its_attempt_began_with(host: Host) -> None:
     job = host.submit()
     host.settle()
     before, now = host.row(job), host.clock.now()

@@ -511,14 +511,14 @@ def test_no_plan_is_made_while_nothing_happens(site: Host, monkeypatch: pytest.M
     assert 0 < site.daemon.scheduler.next_plan_in_s(site.clock.monotonic()) <= REPLAN_S
 
 
-def test_nobody_thinks_about_a_queue_that_is_empty(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_queue_is_not_planned(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     hand_in(site, Wish(gpus=2))
     made = plans(monkeypatch)
     site.wait(100 * REPLAN_S)
     assert made == []
 
 
-def test_a_device_that_changes_is_noticed_at_the_next_turn(site: Host) -> None:
+def test_a_device_that_changes_is_noticed_at_the_next_iteration(site: Host) -> None:
     site.inventory.bad = {"GPU-a": "lost", "GPU-b": "lost"}
     job_id = hand_in(site, Wish())
     assert site.state(job_id) == "queued"
@@ -527,7 +527,9 @@ def test_a_device_that_changes_is_noticed_at_the_next_turn(site: Host) -> None:
     assert devices_of(site, job_id) == ("GPU-b",)
 
 
-def test_what_cannot_be_recorded_is_said_and_tried_again(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_cannot_be_recorded_is_named_and_tried_again(
+    site: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record_all = site.store.record_all
 
     def full(changes: Sequence[RecordedTransition]) -> None:

@@ -282,7 +282,7 @@ def test_what_cannot_be_recorded_is_found_again_at_the_next_look(
     assert len(site.events("advised")) == 1
 
 
-def test_what_was_learnt_about_an_attempt_goes_with_it(site: Site) -> None:
+def test_the_heartbeat_of_an_attempt_is_forgotten_with_it(site: Site) -> None:
     site.works()
     assert site.host.daemon.loop.watchdog._heartbeats
     site.host.context.end(site.host.key(site.job), 0)

@@ -1,6 +1,6 @@
-"""What has happened to a job, as it is told: which words it answers to, and how it reads.
+"""Notifications: one event of a job with the topics that select it and its JSON.
 
-Pure: no store, no network.  A notice is made of one event of the store, and numbered as that is.
+A notification is made from one event of the store and has the number of that event.
 """
 
 import json
@@ -15,18 +15,18 @@ from runner.core.job.events import Event
 from runner.core.job.states import State
 
 VERSION: Final = 1
-"""Of the shape of a notice's JSON; new fields do not change it."""
+"""Version of the JSON of a notification; new fields do not change it."""
 
 OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 
 DECISIONS: Final = frozenset({"exited", "launch_failed", "condemned"})
-"""Events that a policy was asked about."""
+"""Events that a policy has decided about."""
 
 ALARMS: Final = frozenset({"alarm", ADVISED})
-"""Events that say that something about a running job is not as it should be."""
+"""Events about a problem of a running job."""
 
 NOTED: Final = frozenset({"submitted", SIGNALLED, "change_delivered", *ALARMS})
-"""Events that change no state."""
+"""Events that do not change the state."""
 
 
 def _kinds(union: object) -> frozenset[str]:
@@ -37,7 +37,7 @@ def _kinds(union: object) -> frozenset[str]:
 EVENTS: Final = _kinds(Event) | NOTED
 STATES: Final = _kinds(State)
 TOPICS: Final = EVENTS | STATES | {*OUTCOMES, "decision", "alarm"}
-"""Everything that can be asked for."""
+"""All topics that a notification rule can name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Notification:
     at: datetime
     kind: str
     text: str
-    state: str | None = None  # that it has led to; None: it is the same as before
+    state: str | None = None  # after the event; None: unchanged
     outcome: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def topics(self) -> frozenset[str]:
-        """Everything that it answers to."""
+        """The topics that select this notification."""
         said = {self.kind, self.state, self.outcome}
         said |= {"decision"} if self.kind in DECISIONS else set()
         said |= {"alarm"} if self.kind in ALARMS else set()
@@ -65,12 +65,12 @@ class Notification:
 
     @property
     def subject(self) -> str:
-        """What it says in one short line."""
+        """The subject: one short line."""
         what = self.outcome or self.state or self.kind.replace("_", " ")
         return one_line(f"[runner] {self.name} ({self.job_id}) {what}")[:200]
 
     def to_json(self, instance: str, host: str) -> str:
-        """Return it as one line of JSON; ``instance`` names the state directory."""
+        """Return the notification as one line of JSON; ``instance`` names the state directory."""
         told: dict[str, Any] = {
             "version": VERSION,
             "host": host,
@@ -90,4 +90,4 @@ class Notification:
 
 
 FIELDS: Final = tuple(json.loads(Notification(0, "", "", "", datetime.min, "", "").to_json("", "")))  # noqa: DTZ901
-"""Names of the fields of a notice's JSON."""
+"""Names of the fields of the JSON."""

@@ -1,8 +1,7 @@
-"""When a schedule submits its job again, and when it leaves a time out: a pure function of times.
+"""Schedules: when a schedule submits its job again, and when it skips a time.
 
-Where the times come from is somebody else's business: a function that returns the next one after a
-moment is handed in.  Times are UTC.  What makes an occasion happen once at most is not here but in
-the store: an occasion is named by its schedule and its time.
+The caller passes a function that returns the next scheduled time.  Times are UTC.  The store ensures that a
+time fires at most once: a firing is identified by its schedule and its time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,20 +12,20 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 ON_TIME: Final = timedelta(minutes=1)
-"""An occasion that is noticed so much later still counts as on time: a daemon that was restarted over it."""
+"""A firing that is late by less than this is on time, for example after a restart of the daemon."""
 
 MAX_COUNTED: Final = 100
-"""Missed occasions are counted so far; a downtime of a year must not cost the loop a second."""
+"""The most missed times that are counted, so that a long downtime costs the control loop little."""
 
 _PRECISION: Final = timedelta(seconds=30)
-"""Half of what two times of a cron expression are apart at least."""
+"""Half of the least time between two firings of a cron expression."""
 
 NextTime: TypeAlias = Callable[[datetime], datetime | None]
-"""Returns the first time after a moment; None: there is none any more."""
+"""Returns the first scheduled time after a time; None: there is none."""
 
 
 class Overlap(StrEnum):
-    """What happens when the job of an earlier occasion is not finished."""
+    """What happens if the job of an earlier firing has not finished."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -34,7 +33,7 @@ class Overlap(StrEnum):
 
 
 class Missed(StrEnum):
-    """What happens about occasions at which nobody was there."""
+    """What happens about times at which the daemon was down."""
 
     RUN_ONCE = "run_once"
     SKIP = "skip"
@@ -42,7 +41,7 @@ class Missed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FiringTerms:
-    """What a schedule says besides its times."""
+    """The settings of a schedule besides its times."""
 
     overlap: Overlap = Overlap.SKIP
     missed: Missed = Missed.SKIP
@@ -51,7 +50,7 @@ class FiringTerms:
 
 @dataclass(frozen=True, slots=True)
 class SubmitFiring:
-    """An occasion at which a job is to be submitted."""
+    """Submit a job for a time."""
 
     at: datetime
     replaces: tuple[str, ...] = ()  # ids of jobs to cancel once the new one is accepted
@@ -60,7 +59,7 @@ class SubmitFiring:
 
 @dataclass(frozen=True, slots=True)
 class SkipFiring:
-    """An occasion at which nothing is submitted."""
+    """Submit nothing for a time."""
 
     at: datetime
     why: str
@@ -70,7 +69,7 @@ FiringDecision: TypeAlias = SubmitFiring | SkipFiring
 
 
 def upcoming(since: datetime, terms: FiringTerms, after: NextTime) -> Iterator[datetime]:
-    """Yield the times of a schedule after a moment, up to its end."""
+    """Yield the times of a schedule after ``since``, up to its end."""
     at = after(since)
     while at is not None and (terms.until is None or at <= terms.until):
         yield at
@@ -80,10 +79,10 @@ def upcoming(since: datetime, terms: FiringTerms, after: NextTime) -> Iterator[d
 def next_firing(
     since: datetime, now: datetime, terms: FiringTerms, after: NextTime, unfinished: Sequence[str]
 ) -> FiringDecision | None:
-    """Return what follows from the times in (``since``, ``now``]; None if there are none.
+    """Return the decision about the times in (``since``, ``now``]; None if there are none.
 
-    However many there are, one job at most follows: of the newest.  ``unfinished`` are the jobs of
-    earlier occasions that have not ended.
+    At most one job is submitted, for the newest time.  ``unfinished`` are the jobs of earlier firings that
+    have not ended.
     """
     end = now if terms.until is None else min(now, terms.until)
     newest = _newest(since, end, after)
@@ -99,7 +98,7 @@ def next_firing(
 
 
 def _newest(since: datetime, end: datetime, after: NextTime) -> datetime | None:
-    """Return the last time in (``since``, ``end``], found by halving and not by walking."""
+    """Return the last time in (``since``, ``end``] by bisection."""
     newest = after(since)
     if newest is None or newest > end:
         return None
@@ -115,7 +114,7 @@ def _newest(since: datetime, end: datetime, after: NextTime) -> datetime | None:
 
 
 def _missed(since: datetime, newest: datetime, after: NextTime) -> int:
-    """Return how many times there are in (``since``, ``newest``), ``MAX_COUNTED`` at most."""
+    """Return the number of times in (``since``, ``newest``), at most ``MAX_COUNTED``."""
     every = upcoming(since, FiringTerms(until=newest - _PRECISION), after)
     return sum(1 for _ in islice(every, MAX_COUNTED))
 

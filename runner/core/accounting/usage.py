@@ -1,8 +1,8 @@
-"""Who has used what: device-hours and cpu-hours of a span of time, and what came of them.
+"""Usage reports: device time and CPU time by user, team or job, and how much of it was useful.
 
-A lending counts from the moment a job is placed until its devices are back.  Useful is the part of it in
-which a program ran and of which something is left: not the start, and of an attempt that did not
-complete not what came after its newest checkpoint.  Times are seconds of one clock.
+An allocation counts from the placement of a job until its devices are released.  Useful is the time in which
+its program ran and whose work is kept: not the start, and not the time after the newest checkpoint of an
+attempt that did not complete.  Times are seconds of one clock.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from math import fsum
 
 
 class GroupBy(StrEnum):
-    """What lendings are put together by."""
+    """The key by which usage is grouped."""
 
     USER = "user"
     TEAM = "team"
@@ -34,17 +34,17 @@ class UsageSpan:
     gpus: int
     cpus: float
     placed_s: float
-    ended_s: float | None = None  # None: it still holds them
+    ended_s: float | None = None  # None: it holds them now
     started_s: float | None = None
     lost_s: float = 0.0
     util: float | None = None
 
     def allocated_s(self, since_s: float, until_s: float) -> float:
-        """Return for how long it was lent within a span of time."""
+        """Return the time of the allocation that lies between two times."""
         return _overlap(self.placed_s, self._end(until_s), since_s, until_s)
 
     def useful_s(self, since_s: float, until_s: float) -> float:
-        """Return how much of that came to something."""
+        """Return the useful part of that time."""
         if self.started_s is None:
             return 0.0
         return _overlap(self.started_s, self._end(until_s) - self.lost_s, since_s, until_s)
@@ -55,10 +55,10 @@ class UsageSpan:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What somebody has used.
+    """The usage of one user, team or job.
 
-    ``share``: of the device time that was lent to all, or of the cpu time where no device was.
-    ``efficiency``: useful time over lent time, of devices where there were any.  None: nothing to say.
+    ``share``: share of all allocated device time, or of CPU time where no device was allocated.
+    ``efficiency``: useful time by allocated time, of devices where there were any; None: unknown.
     """
 
     who: str
@@ -73,7 +73,7 @@ class UsageRow:
 def usage_by(
     usage_records: Iterable[UsageSpan], since_s: float, until_s: float, by: GroupBy
 ) -> tuple[UsageRow, ...]:
-    """Return the use of everybody who used something, most first."""
+    """Return the usage by key, the largest first."""
     found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
     groups: dict[str, list[UsageSpan]] = defaultdict(list)
     for each in found:
@@ -84,7 +84,7 @@ def usage_by(
 
 
 def total_usage(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
-    """Return the use of all together."""
+    """Return the usage of all together."""
     found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
     return _use("", found, _sums(found, since_s, until_s), since_s, until_s)
 
@@ -134,7 +134,7 @@ def _use(
 
 
 def _utilisation(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> float | None:
-    """Return the mean over the device time in which somebody looked."""
+    """Return the mean over the device time that was measured."""
     known = [
         (each.gpus * each.allocated_s(since_s, until_s), each.util)
         for each in usage_records

@@ -1,7 +1,7 @@
-"""Why a device idles: what a job says about its steps, as one line that names the bottleneck.
+"""Bottlenecks: why the devices of an attempt idle, as one line.
 
-A spell is what was seen of one attempt lately, evenly spaced.  Starting, reading the data set and
-compiling are not held against it: it begins anew after them.
+A window has the recent samples of one attempt at even intervals.  It begins anew after phases in which
+devices may idle: start, reading of the data set and compilation.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,44 +13,44 @@ from typing import Final
 from runner.core.policy.explain import format_span
 
 LONG_PHASES: Final = frozenset({"init", "data", "compile", "drain"})
-"""In these a device may idle for as long as they take."""
+"""Phases in which a device may idle."""
 
 IDLE_SHARE: Final = 0.01
-"""Below this the devices of an attempt that has never said anything are idle: of it nothing else is known."""
+"""Utilization below which the devices of an attempt without reports are idle."""
 
 BOTTLENECK_SHARE: Final = 0.3
-"""The share of step time from which a part of it is a bottleneck."""
+"""The share of step time from which a part of a step is the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class UtilizationSample:
-    """One look at an attempt: monotonic seconds, what it was doing, utilisation and waiting as shares."""
+    """One sample of an attempt: monotonic seconds, phase, and utilization and data wait as shares."""
 
     at: float
     phase: str | None = None
     util: float | None = None
     data_wait: float | None = None
-    silent: bool = False  # it has never said anything of itself
+    silent: bool = False  # it has never reported anything
 
 
 @dataclass(frozen=True, slots=True)
 class SampleWindow:
-    """What was seen of an attempt over a while."""
+    """The recent samples of an attempt."""
 
     samples: tuple[UtilizationSample, ...] = ()
 
-    def add(self, look: UtilizationSample, window_s: float) -> "SampleWindow":
-        """Return the spell after another look; of those before, as many as make up the window."""
-        if look.phase in LONG_PHASES or (look.phase is None and not look.silent):
+    def add(self, sample: UtilizationSample, window_s: float) -> "SampleWindow":
+        """Return the window with another sample, without those that are older than the window."""
+        if sample.phase in LONG_PHASES or (sample.phase is None and not sample.silent):
             return SampleWindow()
-        kept = (*(self.samples if self.silent == look.silent else ()), look)
-        while len(kept) > 1 and kept[1].at <= look.at - window_s:
+        kept = (*(self.samples if self.silent == sample.silent else ()), sample)
+        while len(kept) > 1 and kept[1].at <= sample.at - window_s:
             kept = kept[1:]
         return SampleWindow(kept)
 
     @property
     def silent(self) -> bool:
-        """Return whether it is of an attempt that has never said anything."""
+        """Whether the attempt has never reported anything."""
         return bool(self.samples) and self.samples[-1].silent
 
     def covers(self, window_s: float) -> bool:
@@ -58,17 +58,17 @@ class SampleWindow:
 
     @property
     def util(self) -> float | None:
-        """Return how busy its devices were, a share."""
+        """The mean utilization of its devices, a share."""
         return _mean(each.util for each in self.samples)
 
     @property
     def data_wait(self) -> float | None:
-        """Return the share of step time that it waited for batches."""
+        """The mean share of step time in which it waited for batches."""
         return _mean(each.data_wait for each in self.samples)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of what is known, None if that is less than half."""
+    """Return the mean of the known values; None if less than half of them are known."""
     each = list(values)
     known = [value for value in each if value is not None]
     return fmean(known) if known and len(known) * 2 >= len(each) else None
@@ -76,7 +76,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LoaderSetup:
-    """How an attempt is set up, as far as it has said so, and where the time of its steps goes."""
+    """The reported settings of an attempt, and the parts of its step time."""
 
     step_shares: Mapping[str, float] = field(default_factory=dict)  # shares of step time
     workers: int | None = None
@@ -86,28 +86,28 @@ class LoaderSetup:
 
 @dataclass(frozen=True, slots=True)
 class IdleAlarm:
-    """What is wrong, in one word and in one line."""
+    """The kind of a problem and a line about it."""
 
     kind: str
     text: str
 
 
 def idle_alarm(
-    spell: SampleWindow, setup: LoaderSetup, below: float, window_s: float, *, on_devices: bool
+    window: SampleWindow, setup: LoaderSetup, below: float, window_s: float, *, on_devices: bool
 ) -> IdleAlarm | None:
-    """Return what is wrong with an attempt that uses less than ``below`` (a share) of what it has.
+    """Return the alarm about an attempt whose utilization is below a share; None: there is none.
 
-    Of an attempt without devices the processor is taken to be busy whenever it does not wait for data.
+    The CPUs of an attempt without devices count as busy whenever it does not wait for data.
     """
-    wait = spell.data_wait
-    used = spell.util if on_devices else _not(wait)
-    if used is None or used >= below or not spell.covers(window_s):
+    wait = window.data_wait
+    used = window.util if on_devices else _not(wait)
+    if used is None or used >= below or not window.covers(window_s):
         return None
-    if spell.silent and (not on_devices or used >= IDLE_SHARE):
+    if window.silent and (not on_devices or used >= IDLE_SHARE):
         return None
     what, lately = "devices" if on_devices else "steps", format_span(timedelta(seconds=window_s))
-    kind, why = ("mute", _WORDS["mute"]) if spell.silent else _diagnosis(wait, setup, on_devices=on_devices)
-    below = min(below, IDLE_SHARE) if spell.silent else below
+    kind, why = ("mute", _WORDS["mute"]) if window.silent else _diagnosis(wait, setup, on_devices=on_devices)
+    below = min(below, IDLE_SHARE) if window.silent else below
     return IdleAlarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")
 
 
@@ -116,7 +116,7 @@ def _not(share: float | None) -> float | None:
 
 
 def alarm_kind(text: str) -> str | None:
-    """Return the kind of an alarm that was made earlier; None: it is about something else."""
+    """Return the kind of an earlier alarm from its text; None: the text is no such alarm."""
     return next((kind for kind, words in _WORDS.items() if words in text), None)
 
 

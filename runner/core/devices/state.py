@@ -1,9 +1,8 @@
-"""What a device is at this moment: who has it, whether it is clean, and whether it may be lent.
+"""The status of a device: allocated, free, dirty, used by foreign processes, drained or quarantined.
 
-A pure function of how it was before, the last look at it, who holds it and what a person or the
-daemon has said about it.  What nobody could find out accuses nobody: an unreadable process is
-neither a job's nor foreign.  But a device is lent only after a look that found it clean, so one
-that cannot be looked at is not lent either.
+It is a pure function of the status before, the last reading, the jobs that hold the device and the mark of an
+operator or the daemon.  A process whose owner cannot be read counts neither as a job's nor as foreign.  A
+device is allocated only after a reading that found it clean, so a device without readings is not allocated.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,27 +13,27 @@ from runner.core.scheduler.snapshot import GIB, DeviceState
 
 MIB = 1024**2
 SLOW_CLEANUP_S = 5.0
-"""A device that is not clean after so long may not become so: when it came back is worth keeping."""
+"""The time of release of a device that is not clean after this long is stored."""
 
 SUSPICIOUS_BYTES = 2 * GIB
 SUSPICIOUS_SHARE = 0.03
-"""More than both of these in use by nobody, at the first look, is not what a driver keeps for itself."""
+"""More memory than both of these in use by no process, at the first reading, is not the driver's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOnDevice:
-    """One process that uses a device, and whose it is as far as anybody could find out."""
+    """A process that uses a device, and its job or owner as far as known."""
 
     pid: int
     job: str | None = None
-    foreign: bool = False  # it could be read, and no attempt of ours has it
+    foreign: bool = False  # its owner is known, and it belongs to no attempt
     uid: int | None = None
     user: str = ""
     program: str = ""
     used_bytes: int | None = None
 
     def __str__(self) -> str:
-        """Say which process, and whose, in the words of a reason."""
+        """Return the process and its owner as text for a reason."""
         known = (f"uid {self.uid}" if self.uid is not None else "", self.user, self.program)
         whose = (
             f"job {self.job}" if self.job else "a foreign process" if self.foreign else "an unknown process"
@@ -44,7 +43,7 @@ class ProcessOnDevice:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look at a device found; None: the driver does not say."""
+    """One reading of a device; None: the driver does not report it."""
 
     at: float  # monotonic
     lost: bool | None = None
@@ -56,13 +55,13 @@ class Reading:
 
     @property
     def owners_known(self) -> bool:
-        """Whether it is known of every process on the device whose it is."""
+        """Whether the job or owner of every process on the device is known."""
         return self.processes is not None and all(each.job or each.foreign for each in self.processes)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminMark:
-    """What was said about a device and holds until a person takes it back."""
+    """A mark on a device that holds until an operator removes it."""
 
     state: DeviceState  # drained or quarantined
     reason: str
@@ -72,7 +71,7 @@ class AdminMark:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNow:
-    """One moment by both clocks."""
+    """One moment by the time of day and by the monotonic clock."""
 
     at: datetime
     monotonic: float
@@ -80,29 +79,29 @@ class DeviceNow:
 
 @dataclass(frozen=True, slots=True)
 class CleanupRules:
-    """How careful to be."""
+    """The settings for the check of released devices."""
 
-    clean_within_s: float = 60.0  # after this a device that is not clean again is quarantined
-    max_reading_age_s: float = 10.0  # a look that is older says nothing any more
-    spare_bytes: int = 256 * MIB  # above the least that was ever in use with nobody on it
+    clean_within_s: float = 60.0  # after this a device that is not clean is quarantined
+    max_reading_age_s: float = 10.0  # an older reading is ignored
+    spare_bytes: int = 256 * MIB  # above the least that was ever in use without a process
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """Where a device stands, with what must be remembered to say so the next time."""
+    """The status of a device, with what the next status depends on."""
 
     state: DeviceState
     since: datetime
     reason: str = ""
     holders: frozenset[str] = frozenset()
-    uncleaned_jobs: frozenset[str] = frozenset()  # jobs that gave it back and are not proven gone
-    returned_at: float | None = None  # monotonic: when the last of those did
-    baseline_bytes: int | None = None  # bytes in use with nobody on it
+    uncleaned_jobs: frozenset[str] = frozenset()  # jobs that released it and are not proven gone
+    returned_at: float | None = None  # monotonic: the last release
+    baseline_bytes: int | None = None  # least memory in use without a process
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What of a standing outlives the daemon, until the machine is booted anew."""
+    """The part of a status that is stored until the next boot of the host."""
 
     baseline_bytes: int | None = None
     uncleaned_jobs: frozenset[str] = frozenset()
@@ -111,7 +110,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class StatusInput:
-    """All that the next standing of a device follows from."""
+    """The input of ``next_status``."""
 
     before: DeviceStatus | None
     reading: Reading | None
@@ -119,85 +118,91 @@ class StatusInput:
     mark: AdminMark | None
     now: DeviceNow
     cleanup: CleanupRules = field(default_factory=CleanupRules)
-    watched: bool = True  # False: nobody looks at this kind of device
+    watched: bool = True  # False: there are no readings of this kind of device
 
     @property
     def fresh_reading(self) -> Reading | None:
-        """The last look, unless it is too old to be true."""
+        """The last reading, unless it is too old."""
         old = self.reading is None or self.now.monotonic - self.reading.at > self.cleanup.max_reading_age_s
         return None if old else self.reading
 
 
 def next_status(case: StatusInput) -> DeviceStatus:
-    """Return where a device stands now."""
+    """Return the status of a device now."""
     before, now = case.before, case.now
     gone = before.holders - case.holders if before else frozenset[str]()
-    left = ((before.uncleaned_jobs if before else frozenset[str]()) | gone) - case.holders
-    returned = now.monotonic if gone else before.returned_at if before and left else None
-    baseline = before.baseline_bytes if before else None
-    unclean = _unclean(case, left, returned, baseline) if left else None
-    if left and unclean is None:
-        left, returned = frozenset(), None
-    state, reason = _verdict(case, left, returned, unclean, baseline)
+    uncleaned_jobs = ((before.uncleaned_jobs if before else frozenset[str]()) | gone) - case.holders
+    returned_at = now.monotonic if gone else before.returned_at if before and uncleaned_jobs else None
+    baseline_bytes = before.baseline_bytes if before else None
+    unclean = _unclean(case, uncleaned_jobs, returned_at, baseline_bytes) if uncleaned_jobs else None
+    if uncleaned_jobs and unclean is None:
+        uncleaned_jobs, returned_at = frozenset(), None
+    state, reason = _verdict(case, uncleaned_jobs, returned_at, unclean, baseline_bytes)
     since = case.mark.since if case.mark else before.since if before and before.state is state else now.at
     if state is DeviceState.FREE:
-        baseline = _lower(baseline, case.fresh_reading)
-    return DeviceStatus(state, since, reason, case.holders, left, returned, baseline)
+        baseline_bytes = _lower(baseline_bytes, case.fresh_reading)
+    return DeviceStatus(state, since, reason, case.holders, uncleaned_jobs, returned_at, baseline_bytes)
 
 
 def _verdict(
-    case: StatusInput, left: frozenset[str], returned: float | None, unclean: str | None, baseline: int | None
+    case: StatusInput,
+    uncleaned_jobs: frozenset[str],
+    returned_at: float | None,
+    unclean: str | None,
+    baseline_bytes: int | None,
 ) -> tuple[DeviceState, str]:
-    """Return state and reason; what stands against lending comes before who has it."""
+    """Return state and reason; a reason not to allocate the device precedes its holders."""
     if case.mark is not None:
         return case.mark.state, case.mark.reason
     broken = driver_fault(case.fresh_reading)
     if broken:
         return DeviceState.QUARANTINED, broken
-    if unclean is not None and returned is not None:
-        waited_s, after = case.now.monotonic - returned, f"after {_jobs(left)}: {unclean}"
+    if unclean is not None and returned_at is not None:
+        waited_s, after = case.now.monotonic - returned_at, f"after {_jobs(uncleaned_jobs)}: {unclean}"
         if waited_s > case.cleanup.clean_within_s:
             return DeviceState.QUARANTINED, f"not clean {case.cleanup.clean_within_s:g} s {after}"
         if not case.holders:
             return DeviceState.DIRTY, after
     if case.holders:
         return DeviceState.ALLOCATED, _jobs(case.holders)
-    return _unheld(case, baseline)
+    return _unheld(case, baseline_bytes)
 
 
-def _unheld(case: StatusInput, baseline: int | None) -> tuple[DeviceState, str]:
-    """Return the state of a device that nobody has and that nothing was said about."""
-    look = case.fresh_reading
+def _unheld(case: StatusInput, baseline_bytes: int | None) -> tuple[DeviceState, str]:
+    """Return the state of a device without holders and without a mark."""
+    reading = case.fresh_reading
     if not case.watched:
         return DeviceState.FREE, ""
-    if look is None:
+    if reading is None:
         return DeviceState.DIRTY, _unseen(case)
-    foreign = [each for each in look.processes or () if each.foreign]
+    foreign = [each for each in reading.processes or () if each.foreign]
     if foreign:
         return DeviceState.FOREIGN, format_processes(foreign)
-    unclean = _occupied(look, baseline, case.cleanup)
+    unclean = _occupied(reading, baseline_bytes, case.cleanup)
     return (DeviceState.DIRTY, unclean) if unclean else (DeviceState.FREE, "")
 
 
-def driver_fault(look: Reading | None) -> str | None:
-    """Return what its driver says that keeps a device from being used at all."""
-    if look is None:
+def driver_fault(reading: Reading | None) -> str | None:
+    """Return the fault that the driver reports; None: there is none."""
+    if reading is None:
         return None
-    if look.lost:
+    if reading.lost:
         return "it no longer answers"
-    return f"its driver asks for {look.recovery}" if look.recovery not in {None, "none"} else None
+    return f"its driver asks for {reading.recovery}" if reading.recovery not in {None, "none"} else None
 
 
-def foreign_processes(standing: DeviceStatus, look: Reading | None) -> tuple[ProcessOnDevice, ...]:
-    """Return the processes on a lent device that are known not to be its holders'."""
-    if not standing.holders or look is None:
+def foreign_processes(status: DeviceStatus, reading: Reading | None) -> tuple[ProcessOnDevice, ...]:
+    """Return the processes on an allocated device that are known not to belong to its holders."""
+    if not status.holders or reading is None:
         return ()
-    fine = standing.holders | standing.uncleaned_jobs
-    return tuple(each for each in look.processes or () if each.foreign or (each.job and each.job not in fine))
+    fine = status.holders | status.uncleaned_jobs
+    return tuple(
+        each for each in reading.processes or () if each.foreign or (each.job and each.job not in fine)
+    )
 
 
 def format_processes(occupants: Iterable[ProcessOnDevice]) -> str:
-    """Return some processes in words: two by name, and how many more."""
+    """Return processes as text: the first two, and the number of others."""
     first, *others = list(occupants)
     shown = [str(first), *(str(each) for each in others[:1])]
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -205,48 +210,48 @@ def format_processes(occupants: Iterable[ProcessOnDevice]) -> str:
 
 
 def _unclean(
-    case: StatusInput, left: frozenset[str], returned: float | None, baseline: int | None
+    case: StatusInput, uncleaned_jobs: frozenset[str], returned_at: float | None, baseline_bytes: int | None
 ) -> str | None:
-    """Return why a device that was given back is not proven clean; None: it is."""
-    look = case.fresh_reading
+    """Return why a released device is not proven clean; None: it is clean."""
+    reading = case.fresh_reading
     if not case.watched:
         return None
-    if look is None:
+    if reading is None:
         return _unseen(case)
-    if returned is not None and look.at <= returned:
+    if returned_at is not None and reading.at <= returned_at:
         return "not looked at since"
-    if case.holders:  # others share it, so its memory proves nothing
-        theirs = [each for each in look.processes or () if each.job in left]
+    if case.holders:  # other jobs share it, so its memory proves nothing
+        theirs = [each for each in reading.processes or () if each.job in uncleaned_jobs]
         return f"still used by {format_processes(theirs)}" if theirs else None
-    return _occupied(look, baseline, case.cleanup)
+    return _occupied(reading, baseline_bytes, case.cleanup)
 
 
-def _occupied(look: Reading, baseline: int | None, care: CleanupRules) -> str | None:
-    """Return what keeps a device that nobody should be using from being lent; None: nothing."""
-    if look.unusable:
-        return look.unusable
-    if look.processes:
-        return f"used by {format_processes(look.processes)}"
-    normal = _normal(look, baseline, care)
-    if look.used_bytes is None or normal is None or look.used_bytes <= normal:
+def _occupied(reading: Reading, baseline_bytes: int | None, cleanup: CleanupRules) -> str | None:
+    """Return what a device without holders is used by; None: nothing."""
+    if reading.unusable:
+        return reading.unusable
+    if reading.processes:
+        return f"used by {format_processes(reading.processes)}"
+    normal = _normal(reading, baseline_bytes, cleanup)
+    if reading.used_bytes is None or normal is None or reading.used_bytes <= normal:
         return None
-    fact = f"{look.used_bytes / GIB:.3g} GiB in use by no process that can be seen"
-    return fact if baseline is None else f"{fact}, where {baseline / GIB:.3g} GiB is normal"
+    fact = f"{reading.used_bytes / GIB:.3g} GiB in use by no process that can be seen"
+    return fact if baseline_bytes is None else f"{fact}, where {baseline_bytes / GIB:.3g} GiB is normal"
 
 
-def _normal(look: Reading, baseline: int | None, care: CleanupRules) -> int | None:
-    """Return how many bytes may be in use with nobody on a device."""
-    if baseline is not None:
-        return baseline + care.spare_bytes
-    if look.total_bytes is None:
+def _normal(reading: Reading, baseline_bytes: int | None, cleanup: CleanupRules) -> int | None:
+    """Return how many bytes may be in use on a device without processes."""
+    if baseline_bytes is not None:
+        return baseline_bytes + cleanup.spare_bytes
+    if reading.total_bytes is None:
         return None
-    return max(SUSPICIOUS_BYTES, int(SUSPICIOUS_SHARE * look.total_bytes))
+    return max(SUSPICIOUS_BYTES, int(SUSPICIOUS_SHARE * reading.total_bytes))
 
 
-def _lower(baseline: int | None, look: Reading | None) -> int | None:
-    """Return the least that was ever in use with nobody on the device."""
-    used = look.used_bytes if look else None
-    return min((each for each in (baseline, used) if each is not None), default=None)
+def _lower(baseline_bytes: int | None, reading: Reading | None) -> int | None:
+    """Return the least memory that was ever in use without a process."""
+    used = reading.used_bytes if reading else None
+    return min((each for each in (baseline_bytes, used) if each is not None), default=None)
 
 
 def _unseen(case: StatusInput) -> str:
@@ -259,40 +264,40 @@ def _jobs(jobs: frozenset[str]) -> str:
     return ", ".join(f"job {job}" for job in sorted(jobs, key=lambda job: (len(job), job)))
 
 
-def clear_status(before: DeviceStatus, look: Reading | None, monotonic: float) -> DeviceStatus:
-    """Return a standing after a person has looked: what is in use now, by nobody, is normal from now on.
+def clear_status(before: DeviceStatus, reading: Reading | None, monotonic: float) -> DeviceStatus:
+    """Return the status after an operator has cleared a device: memory in use now is normal from now on.
 
-    One that no look of ours has seen since it was given back waits for that look anew.
+    A device without a reading since its release waits for one anew.
     """
-    if before.returned_at is not None and (look is None or look.at <= before.returned_at):
+    if before.returned_at is not None and (reading is None or reading.at <= before.returned_at):
         return replace(before, returned_at=monotonic)
-    idle = look is not None and not look.processes
-    baseline = look.used_bytes if look and idle else before.baseline_bytes
-    return replace(before, uncleaned_jobs=frozenset(), returned_at=None, baseline_bytes=baseline)
+    idle = reading is not None and not reading.processes
+    baseline_bytes = reading.used_bytes if reading and idle else before.baseline_bytes
+    return replace(before, uncleaned_jobs=frozenset(), returned_at=None, baseline_bytes=baseline_bytes)
 
 
-def remember_status(standing: DeviceStatus, monotonic: float) -> Remembered:
-    """Return what to keep of a standing; most devices are clean at the next look, and cost no writing."""
-    slow = standing.returned_at is not None and monotonic - standing.returned_at >= SLOW_CLEANUP_S
+def remember_status(status: DeviceStatus, monotonic: float) -> Remembered:
+    """Return what to store of a status; the release is stored only if the device does not get clean soon."""
+    slow = status.returned_at is not None and monotonic - status.returned_at >= SLOW_CLEANUP_S
     return (
-        Remembered(standing.baseline_bytes, standing.uncleaned_jobs, standing.returned_at)
+        Remembered(status.baseline_bytes, status.uncleaned_jobs, status.returned_at)
         if slow
-        else Remembered(standing.baseline_bytes)
+        else Remembered(status.baseline_bytes)
     )
 
 
-def restore_status(kept: Remembered, now: DeviceNow, care: CleanupRules) -> DeviceStatus:
-    """Return where a device stood for a daemon that begins.
+def restore_status(kept: Remembered, now: DeviceNow, cleanup: CleanupRules) -> DeviceStatus:
+    """Return the status of a device when the daemon starts.
 
-    While there was none, nobody looked: however long that was, there is time for a look.
+    There were no readings while it was down, so the device gets time for a new reading.
     """
     if kept.returned_at is None:
         return DeviceStatus(DeviceState.DIRTY, now.at, baseline_bytes=kept.baseline_bytes)
-    latest = now.monotonic - max(care.clean_within_s - care.max_reading_age_s, 0.0)
-    returned = max(kept.returned_at, latest)
+    latest = now.monotonic - max(cleanup.clean_within_s - cleanup.max_reading_age_s, 0.0)
+    returned_at = max(kept.returned_at, latest)
     since = now.at - timedelta(seconds=now.monotonic - kept.returned_at)
     return DeviceStatus(
-        DeviceState.DIRTY, since, "", frozenset(), kept.uncleaned_jobs, returned, kept.baseline_bytes
+        DeviceState.DIRTY, since, "", frozenset(), kept.uncleaned_jobs, returned_at, kept.baseline_bytes
     )
 
 
@@ -300,9 +305,9 @@ def restore_status(kept: Remembered, now: DeviceNow, care: CleanupRules) -> Devi
 
 
 def assign_labels(known: dict[str, str], found: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a name for every UUID: one that was given stays, and no two devices have the same.
+    """Return a label for every UUID: known labels stay, and all labels differ.
 
-    ``found`` is what the drivers count; they count anew when a card is gone.
+    ``found`` has the labels of the drivers, whose numbers change when a card is removed.
     """
     named = dict(known)
     for uuid, label in found:
@@ -313,7 +318,7 @@ def assign_labels(known: dict[str, str], found: Iterable[tuple[str, str]]) -> di
 
 
 def _candidates(label: str) -> Iterator[str]:
-    """Yield a name, then others like it."""
+    """Yield a label, then the same label with other numbers."""
     yield label
     stem = label.rstrip("0123456789")
     number = 0

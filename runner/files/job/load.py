@@ -98,15 +98,6 @@ def read_job(path: Path, profiles: Path | None = None) -> JobFile:
     return parse_job(read_source(path), path, profiles)
 
 
-def dump(job: JobFile) -> str:
-    """Return a job as JSON in which every default is written out; ``undump`` reads it back."""
-    return job.model_dump_json()
-
-
-def undump(text: str) -> JobFile:
-    return JobFile.model_validate_json(text)
-
-
 def _as_written(tree: yaml.MappingNode) -> dict[str, yaml.Plain]:
     """Return the file as values; in text fields, numbers stay as typed: ``1.10`` stays ``1.10``."""
     values = {key: yaml.to_plain(node) for key, node in tree.entries.items()}

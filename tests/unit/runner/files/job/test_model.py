@@ -6,7 +6,7 @@ import pytest
 from jobs.contract import CheckpointPlan
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.base.textfile import FileError
-from runner.files.job.load import dump, parse_job, parse_jobs, read_job, undump
+from runner.files.job.load import parse_job, parse_jobs, read_job
 from runner.files.job.model import WORKLOADS, JobFile, Retry, checkpoint_plan, resolve_profile
 
 REPOSITORY = Path(__file__).parents[5]
@@ -14,6 +14,11 @@ SHIPPED = sorted(
     (*(REPOSITORY / "examples").glob("*.yaml"), REPOSITORY / "runner" / "files" / "job" / "template.yaml")
 )
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
+
+
+def stored(job: JobFile) -> JobFile:
+    """Return a job after it was written as JSON and read again."""
+    return JobFile.model_validate_json(job.model_dump_json())
 
 
 def job(text: str = "", name: str = "job.yaml") -> JobFile:
@@ -108,10 +113,10 @@ def test_the_source_of_a_mount_may_have_any_name_that_a_file_can_have() -> None:
 
 def test_a_job_survives_writing_and_reading() -> None:
     before = read_job(REPOSITORY / "examples" / "with_everything.yaml")
-    after = undump(dump(before))
+    after = stored(before)
     assert after == before
     assert resolve_profile(after, "cpu") == resolve_profile(before, "cpu")
-    assert dump(after) == dump(before)
+    assert after.model_dump_json() == before.model_dump_json()
 
 
 def test_the_layout_of_a_file_does_not_make_another_job() -> None:
@@ -119,7 +124,7 @@ def test_the_layout_of_a_file_does_not_make_another_job() -> None:
 
 
 def test_a_job_without_a_file_complains_without_a_place() -> None:
-    problem = undump(dump(job())).origin.problem(("workload", "data"), "is gone")
+    problem = stored(job()).origin.problem(("workload", "data"), "is gone")
     assert problem.line(Path("job.yaml")) == "job.yaml: workload.data: is gone"
 
 
@@ -153,7 +158,7 @@ def test_an_automatic_interval_survives_being_kept() -> None:
         "checkpoint: {every: 90s}\n",
         "checkpoint: {every: null, every_steps: 5}\n",
     ):
-        assert undump(dump(job(text))).checkpoint == job(text).checkpoint
+        assert stored(job(text)).checkpoint == job(text).checkpoint
 
 
 def test_a_name_that_is_made_from_that_of_a_file_is_no_number() -> None:
@@ -165,7 +170,7 @@ def test_a_name_that_is_made_from_that_of_a_file_is_no_number() -> None:
 
 def test_a_job_that_was_called_by_a_number_earlier_can_still_be_read() -> None:
     job = parse_job(b"workload: {kind: causal_lm, data: stdlib}\n", Path("a.yaml"))
-    assert undump(dump(job.model_copy(update={"name": "12"}))).name == "12"
+    assert stored(job.model_copy(update={"name": "12"})).name == "12"
 
 
 def test_a_number_as_a_name_does_not_matter_where_another_one_is_given() -> None:

@@ -9,7 +9,7 @@ from runner.core.policy.history import History
 
 
 class StartFrom(StrEnum):
-    """Where the next attempt begins."""
+    """The start of the next attempt."""
 
     CHECKPOINT = "checkpoint"  # the newest valid one of the lineage, or step 0 when there is none
     SCRATCH = "scratch"  # step 0 in a new lineage; the old one is kept
@@ -18,7 +18,7 @@ class StartFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an attempt begins; ``step`` is set for ``StartFrom.STEP`` alone."""
+    """The start of an attempt; ``step`` is set for ``StartFrom.STEP`` only."""
 
     source: StartFrom = StartFrom.CHECKPOINT
     step: int | None = None
@@ -26,7 +26,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The devices lent to one attempt, by UUID: indices move between boots."""
+    """The devices of an attempt by UUID, because indices change between boots."""
 
     devices: tuple[str, ...] = ()
 
@@ -39,16 +39,16 @@ class Attempt:
     lineage: int
     start: Start = field(default_factory=Start)
     turned: Overrides = field(default_factory=Overrides)
-    began: int | None = None  # newest valid checkpoint then: whoever has a newer one has advanced
-    boot: str | None = None  # of the machine, when it started; None: nobody knows
+    began: int | None = None  # newest valid checkpoint at the start
+    boot: str | None = None  # of the host at the start; None: unknown
     revision: int = 1  # of the job file
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """The evidence about the end of one attempt, gathered by the daemon."""
+    """The evidence about the end of an attempt."""
 
-    exit_code: int | None  # None: nobody knows (the container vanished)
+    exit_code: int | None  # None: unknown, because the container has vanished
     cause: str  # one word, see docs/explanation/lifecycle.md
     message: str = ""  # one line for people
     oom_seen: bool = False  # the kernel killed a process of this attempt for memory
@@ -59,7 +59,7 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True)
 class ExitDecision:
-    """What the policy has said about an end, made concrete: nothing of it has to be looked up again."""
+    """The decision of the policy about an end, complete: applying it needs no policy."""
 
     verdict: Action
     history: History
@@ -69,7 +69,7 @@ class ExitDecision:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSpeedup:
-    """What a change was made for; one that does not keep it is taken back, once."""
+    """The expected speed-up of a change; a change that misses it is reverted once."""
 
     back_to: int  # the revision before
     rate: float  # steps per second before

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from runner.core.job.attempt import Allocation, Attempt
 
 
-@dataclass(frozen=True, slots=True)  # commands: what the daemon must do, each idempotent
+@dataclass(frozen=True, slots=True)
 class PrepareImage:
     pass
 
@@ -20,21 +20,21 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask politely: SIGTERM."""
+    """Send SIGTERM."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Do not ask: SIGKILL."""
+    """Send SIGKILL."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Take the ended container away; its evidence is recorded."""
+    """Remove the ended container; its evidence is recorded."""
 
     attempt: int
 

@@ -1,4 +1,4 @@
-"""What happened, in one line for people.  The store keeps these beside each event."""
+"""Descriptions of events: one line for people, which the store keeps with each event."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -30,7 +30,7 @@ from runner.core.policy.explain import format_span
 
 
 def describe_event(event: Event, after: Job) -> str:
-    """Return one line that says what ``event`` was and what followed from it."""
+    """Return one line about an event and what followed from it."""
     match event:
         case ImageReady(_, image):
             return f"image ready: {image[:19]}"
@@ -84,7 +84,7 @@ def describe_decision(after: Job) -> str:
 
 
 def describe_start(after: Job) -> str:
-    """Return where a job's next attempt begins, or the one that has just been placed."""
+    """Return the start of the next attempt of a job, or of the one that was just placed."""
     match after.next_start.source:
         case StartFrom.CHECKPOINT:
             return _newest(after)
@@ -95,7 +95,7 @@ def describe_start(after: Job) -> str:
 
 
 def _newest(after: Job) -> str:
-    """Return what the newest checkpoint comes to: there may be none, or one that is still to be saved."""
+    """Return the start from the newest checkpoint, which may not exist or not be saved yet."""
     if after.saved is not None:
         return "from the newest checkpoint"
     if isinstance(after.state, Stopping):
@@ -105,7 +105,7 @@ def _newest(after: Job) -> str:
 
 
 def describe_refusal(job: Job, event: Event) -> str:
-    """Return why something cannot be asked of a job as it stands, and what can."""
+    """Return why a job in its state does not accept an event, and which commands it accepts."""
     what = _WISHES.get(event.kind, f"take {event.kind.replace('_', ' ')}")
     match job.state:
         case Finished(outcome=outcome):
@@ -153,13 +153,13 @@ def _ended(ended: AttemptEnd) -> str:
 
 
 ADVISED: Final = "advised"
-"""A line of advice about a running attempt."""
+"""Kind of the event of an advice about a running attempt."""
 
 
 SIGNALLED: Final = "signal_requested"
-"""Somebody has sent a signal to the program of an attempt."""
+"""Kind of the event of a signal that a user has sent to an attempt."""
 
 
 def attempt_prefix(attempt: int) -> str:
-    """Return how a line begins that is about one attempt of a job."""
+    """Return the beginning of a line about one attempt of a job."""
     return f"attempt {attempt}: "

@@ -9,7 +9,7 @@ from runner.core.policy.history import History
 from runner.core.policy.model import Verb
 
 
-@dataclass(frozen=True, slots=True)  # events: what happened, in the past tense
+@dataclass(frozen=True, slots=True)
 class ImageReady:
     at: datetime
     image: str
@@ -48,7 +48,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
-    """The engine answered, and the answer was no; an engine that does not answer is no event."""
+    """The engine refused the launch.  An engine that does not answer is no event."""
 
     at: datetime
     why: str
@@ -87,7 +87,7 @@ class ReleaseRequested:
 
 @dataclass(frozen=True, slots=True)
 class RevisionApplied:
-    """The job has another revision; the policy was asked what that means for what runs."""
+    """The job has a new revision; ``verb`` is the decision of the policy about the running attempt."""
 
     at: datetime
     by: str
@@ -117,7 +117,7 @@ class PreemptRequested:
 
 @dataclass(frozen=True, slots=True)
 class LivenessFailed:
-    """A rule of ``on_watch`` has said: stop; without a rule it is the ceiling on running time."""
+    """A rule of ``on_watch`` stops the attempt; without a rule it is the ceiling on running time."""
 
     at: datetime
     attempt: int

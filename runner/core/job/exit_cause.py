@@ -1,7 +1,7 @@
-"""Why an attempt ended, from what is known about it: one word for programs, one line for people.
+"""The cause of the end of an attempt: one word for programs and one line for people.
 
-An exit code alone is ambiguous (137 is a kill by us, by the kernel, by somebody, or the
-program's own choice), so the kernel's counter and the program's own result come first.
+An exit code alone is ambiguous: 137 is a kill by the runner, by the kernel, by somebody else, or a choice of
+the program.  So the counter of the kernel and the result of the program come first.
 """
 
 import signal
@@ -13,17 +13,17 @@ from runner.core.policy.causes import ExitCause
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the executor and the run directory say about an ended attempt."""
+    """The evidence of the executor and of the run directory about an ended attempt."""
 
     exit_code: int | None
     oom_seen: bool
     engine_error: str
     result_cause: str | None  # from result.json, a hint by the program
     result_message: str
-    writes_result: bool  # the workload writes a result: exit 0 alone is not believed
+    writes_result: bool  # the workload writes a result: exit 0 alone does not mean success
     has_checkpoint: bool = False  # the attempt has left a valid checkpoint
-    memory_limit: str = ""  # how much it could have, as its job file would say it
-    stop_requested: bool = False  # it was told to stop: exit 0 alone may be no more than its answer to that
+    memory_limit: str = ""  # its memory limit as a job file writes it
+    stop_requested: bool = False  # it was told to stop: exit 0 alone does not mean success
 
 
 BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
@@ -51,7 +51,7 @@ BY_CODE: Final = {
 SENT_SIGNALS: Final = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 )
-"""Signals that somebody sends; no kernel that wants memory, and no program that lost a child to one."""
+"""Signals that somebody sends, unlike those of the kernel."""
 
 
 def explain_exit(evidence: Evidence) -> tuple[str, str]:
@@ -63,7 +63,7 @@ def explain_exit(evidence: Evidence) -> tuple[str, str]:
 
 
 def _speaks(code: int | None) -> bool:
-    """Return whether an exit code tells another story than a kill for memory, whatever the kernel did."""
+    """Return whether an exit code has another cause than a kill for memory."""
     return code is not None and (code in BY_CODE or code - 128 in SENT_SIGNALS)
 
 
@@ -94,14 +94,14 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
 
 
 def _starved(evidence: Evidence) -> str:
-    """Return what to do about a kill for memory: a plain program has no other knob than its limit."""
+    """Return the message about a kill for memory, with the limit that a program can raise."""
     if evidence.writes_result or not evidence.memory_limit:
         return "the kernel killed a process for memory (resources.memory)"
     return f"the kernel killed a process; raise resources.memory ({evidence.memory_limit})"
 
 
 def is_complete(evidence: Evidence) -> bool:
-    """Return whether the attempt really finished its work."""
+    """Return whether the attempt has completed its work."""
     alone = not evidence.writes_result and not evidence.stop_requested
     return evidence.exit_code == 0 and (alone or evidence.result_cause == ExitCause.COMPLETED)
 

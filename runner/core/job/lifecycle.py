@@ -1,7 +1,7 @@
-"""The life of one job, as a pure function.
+"""The life cycle of a job as a pure function.
 
-``advance`` takes a job and something that happened, and returns the job's next form
-together with the commands that the daemon must carry out.  Nothing here reads a clock,
+``advance`` takes a job and an event, and returns the next state of the job
+together with the commands that the control loop must execute.  Nothing here reads a clock,
 touches the engine or writes to the store, so every transition is tested in microseconds
 and replayed from the event log after a crash.
 
@@ -12,10 +12,10 @@ and replayed from the event log after a crash.
         v                      |                                          |          |
      finished <--- Exited -- stopping <-- cancel, hold, time limit, ... --+   restart, release
 
-An end arrives with its ruling: the policy has been asked before, with the facts as they were, and what it
-said is part of the event.  So the event log replays, whatever the policy says tomorrow.
+The decision of the policy is part of the event of an end.  So the event log can be replayed without the
+policy.
 
-Devices are lent from ``starting`` to the end of ``stopping``: the allocation is part of
+Devices are allocated from ``starting`` to the end of ``stopping``.  The allocation is part of
 those states and of no other, so it cannot leak.
 """
 
@@ -63,7 +63,7 @@ from runner.core.policy.explain import format_span
 from runner.core.policy.model import STARTS, Verb
 
 Step: TypeAlias = tuple[Job, tuple[Command, ...]]
-"""A job as it is now, and what to do about it."""
+"""The job after an event, and the commands to execute."""
 
 
 class IllegalTransition(Exception):
@@ -76,7 +76,7 @@ class IllegalTransition(Exception):
 
 
 def advance(job: Job, event: Event) -> Step:
-    """Return the job after ``event``, and what to do about it.
+    """Return the job after ``event`` and the commands to execute.
 
     Raises:
         IllegalTransition: the pair (state, event) is not in the diagram above.
@@ -135,7 +135,7 @@ def advance(job: Job, event: Event) -> Step:
 
 
 def implied_commands(job: Job) -> tuple[Command, ...]:
-    """Return the commands that the present state stands for, to be given again after a crash."""
+    """Return the commands that the state of a job implies; they are repeated after a crash."""
     match job.state:
         case Preparing():
             return (PrepareImage(),)
@@ -148,7 +148,7 @@ def implied_commands(job: Job) -> tuple[Command, ...]:
 
 
 def due_event(job: Job, now: datetime) -> Event | None:
-    """Return the event that time alone has brought about, if any."""
+    """Return the event that is due by time, if any."""
     match job.state:
         case Running(deadline=deadline) if deadline is not None and now >= deadline:
             return DeadlinePassed(now)
@@ -165,7 +165,7 @@ def _place(job: Job, state: Queued, event: Placed) -> Step:
     began = None if fresh else start.step if start.source is StartFrom.STEP else job.saved
     attempt = Attempt(job.attempts + 1, lineage, start, job.turned, began, event.boot, job.revision)
     made = max(job.lineages, lineage)
-    if fresh:  # what an older lineage has saved is nothing that this one could lose
+    if fresh:  # the new lineage cannot lose checkpoints of the old one
         job = replace(job, history=replace(job.history, had_checkpoint=False))
     job = replace(job, attempts=attempt.number, lineage=lineage, lineages=made, saved=began)
     starting = Starting(event.at, state.image, attempt, event.allocation)
@@ -173,7 +173,7 @@ def _place(job: Job, state: Queued, event: Placed) -> Step:
 
 
 def _running(job: Job, state: Starting, event: Launched) -> Running:
-    """Return the state of an attempt that has started; where that was between two boots, nobody knows."""
+    """Return the state of a started attempt; its boot is unknown if the host was rebooted meanwhile."""
     boot = state.attempt.boot if state.attempt.boot == event.boot else None
     attempt = replace(state.attempt, boot=boot)
     return Running(event.at, state.image, attempt, state.allocation, deadline_of(job, event.at))
@@ -191,14 +191,14 @@ def _stop(
 
 
 def _restarted(job: Job, start: Start) -> Job:
-    """Return a job that begins again where a person wants it; from scratch also with its own settings."""
+    """Return a job with the requested start; from scratch it loses the adjustments of its settings."""
     return replace(
         job, next_start=start, turned=Overrides() if start.source is StartFrom.SCRATCH else job.turned
     )
 
 
 def _changed(job: Job, event: RevisionApplied) -> Step:
-    """Take up a new revision; what runs is asked to stop only where the policy has said so."""
+    """Apply a new revision; a running attempt is stopped only if the policy has decided so."""
     job, stops = apply_revision(job, event)
     if stops and isinstance(job.state, Running):
         return _stop(job, job.state, StopReason.CHANGE, event.at, event.by)
@@ -206,12 +206,12 @@ def _changed(job: Job, event: RevisionApplied) -> Step:
 
 
 def _pardoned(job: Job, at: datetime) -> Step:
-    """Let a job go on that a person has looked at: only what was seen is kept."""
+    """Let a job go on after a user's decision, with new counters."""
     return _to(replace(job, history=job.history.reset_counters()), Preparing(at)), (PrepareImage(),)
 
 
 def _released(job: Job, at: datetime) -> Step:
-    """Let a job go on that somebody wanted to wait: nothing is forgiven."""
+    """Let a job go on that a user has held; its counters stay."""
     return _to(replace(job, history=job.history.request_next()), Preparing(at)), (PrepareImage(),)
 
 
@@ -219,7 +219,7 @@ def _released(job: Job, at: datetime) -> Step:
 
 
 def _after_exit(job: Job, state: Allocated, at: datetime, ended: AttemptEnd, ruling: ExitDecision) -> Step:
-    """Follow the policy's ruling."""
+    """Apply the decision of the policy."""
     job = replace(job, history=ruling.history, saved=_saved(job, state, ended))
     verdict = ruling.verdict
     if verdict.verb in STARTS:
@@ -240,14 +240,14 @@ def _after_exit(job: Job, state: Allocated, at: datetime, ended: AttemptEnd, rul
 def _after_asked_exit(
     job: Job, state: Stopping, at: datetime, ended: AttemptEnd, ruling: ExitDecision
 ) -> Step:
-    """Read an end in the light of what had been asked for; where that does not settle it, the policy does."""
+    """Apply the end of an attempt that was told to stop: the request decides, or else the policy."""
     if ended.completed or state.reason not in _SETTLED:
         return _after_exit(job, state, at, ended, ruling)
     return _as_asked(replace(job, history=ruling.history, saved=_saved(job, state, ended)), state, at)
 
 
 _SETTLED: Final = frozenset({StopReason.CANCELLED, StopReason.RESTART, StopReason.CHANGE})
-"""What somebody has asked for settles what follows."""
+"""Requests that decide what follows, without the policy."""
 
 
 def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:
@@ -259,30 +259,30 @@ def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:
 
 
 def _over(job: Job, state: Allocated) -> Step:
-    """Take an ended attempt away; what waits for the next one may need another image."""
+    """Remove an ended attempt; the next one may need another image."""
     job, more = continue_job(job)
     return job, (Remove(state.attempt.number), *more)
 
 
 def _saved(job: Job, state: Allocated, ended: AttemptEnd) -> int | None:
-    """Return what is saved in the lineage of the next attempt, which need not be that of the last one."""
+    """Return the newest checkpoint of the lineage of the next attempt."""
     return ended.checkpoint_step if state.attempt.lineage == job.lineage else job.saved
 
 
 def _never_started(job: Job, state: Stopping, at: datetime) -> Step:
-    """An attempt that was asked to stop before it could start: there is no end to judge."""
+    """Apply the stop of an attempt that never started; the policy is not asked."""
     if state.reason is StopReason.HOLD:
         return _to(job, Held(at, f"held by {state.by}", asked=True)), (Remove(state.attempt.number),)
     return _as_asked(job, state, at)
 
 
 def _unstarted(job: Job, why: str) -> AttemptEnd:
-    """Return a launch that was refused as the end of an attempt that saved nothing."""
+    """Return a refused launch as the end of an attempt that saved nothing."""
     return AttemptEnd(None, "launch_failed", why, checkpoint_step=job.saved)
 
 
 def _gave_way(job: Job, state: Allocated) -> int:
-    """Return how often a job has given way to another one by now."""
+    """Return how often a job has been preempted."""
     return job.preempted + (isinstance(state, Stopping) and state.reason is StopReason.PREEMPTION)
 
 
@@ -293,7 +293,7 @@ def _completed(state: Allocated, ended: AttemptEnd) -> str:
 
 
 def _refused(ended: AttemptEnd) -> str:
-    """Return why an attempt could not be started: the reason to wait for another one is in that alone."""
+    """Return the message of a refused launch for the reason of the next attempt."""
     return f": {ended.message}" if ended.cause == "launch_failed" and ended.message else ""
 
 
@@ -303,7 +303,7 @@ def _skipped(ended: AttemptEnd) -> str:
 
 
 def _why_not(job: Job, state: Allocated, reason: str, ended: AttemptEnd) -> str:
-    """Return why nothing follows by itself: the verdict, and what the program or the checkpoints say."""
+    """Return why no attempt follows: the decision, and the message of the program or of the checkpoints."""
     if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT and job.time_limit is not None:
         return f"time limit of {format_span(job.time_limit)} reached"
     if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
@@ -322,7 +322,7 @@ def _to(job: Job, state: State) -> Job:
 
 
 def apply_revision(job: Job, event: RevisionApplied) -> tuple[Job, bool]:
-    """Return the job under its new revision, and whether what runs is to be stopped for it."""
+    """Return the job with its new revision, and whether the running attempt must be stopped for it."""
     stops = event.verb in STARTS and isinstance(job.state, Running)
     after = replace(
         job,
@@ -346,7 +346,7 @@ def apply_revision(job: Job, event: RevisionApplied) -> tuple[Job, bool]:
 
 
 def deadline_of(job: Job, since: datetime) -> datetime | None:
-    """Return when an attempt that runs ``since`` then has used up the time limit of its job."""
+    """Return when an attempt that runs since a time has used up the time limit of its job."""
     if job.time_limit is None:
         return None
     return since + max(job.time_limit - job.history.ran, timedelta())
@@ -355,12 +355,12 @@ def deadline_of(job: Job, since: datetime) -> datetime | None:
 def await_revision(job: Job) -> Step:
     """Return a job that is not stopped for its new revision."""
     if isinstance(job.state, Held | Finished):
-        return replace(job, stale=False), ()  # it begins with an image that is found then
+        return replace(job, stale=False), ()  # its image is found when it begins
     return continue_job(job)
 
 
 def continue_job(job: Job) -> Step:
-    """Return a job as it goes on; one that waits gets another image where its revision wants one."""
+    """Return a job that goes on; a queued job gets another image if its revision needs one."""
     if isinstance(job.state, Queued) and job.stale:
         return replace(job, state=Preparing(job.state.since), stale=False), (PrepareImage(),)
     return job, ()

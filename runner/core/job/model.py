@@ -1,7 +1,4 @@
-"""What a job is, what can happen to it, and what there is to do about it: values and nothing else.
-
-What follows from what is said in ``lifecycle``; these are also what the store keeps, as JSON.
-"""
+"""The job: everything that ``lifecycle`` needs to decide about it.  The store keeps it as JSON."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,8 +7,6 @@ from runner.core.job.attempt import ExpectedSpeedup, Start
 from runner.core.job.states import State
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.history import History
-
-# States: each holds exactly the facts that are true in it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +17,15 @@ class Job:
     state: State
     grace: timedelta = timedelta(seconds=30)  # between SIGTERM and SIGKILL
     time_limit: timedelta | None = None  # running time of all attempts together
-    attempts_max: int = 20  # the policy's ceiling, for people
-    attempts: int = 0  # made so far, charged or not
+    attempts_max: int = 20  # ceiling of the policy, for display
+    attempts: int = 0  # so far, charged or not
     lineage: int = 1
-    lineages: int = 1  # made so far; a rollback leads back to an earlier one
-    saved: int | None = None  # newest valid checkpoint of the lineage, when an attempt ended last
+    lineages: int = 1  # so far; a rollback returns to an earlier one
+    saved: int | None = None  # newest valid checkpoint of the lineage at the last end of an attempt
     next_start: Start = field(default_factory=Start)
     turned: Overrides = field(default_factory=Overrides)
     history: History = field(default_factory=History)
-    preempted: int = 0  # times it gave way to another job
+    preempted: int = 0  # how often it was preempted
     revision: int = 1  # of the job file
     stale: bool = False  # its image was found for an earlier revision
-    promise: ExpectedSpeedup | None = None  # of the last change, until it has been kept or broken
+    promise: ExpectedSpeedup | None = None  # of the last change, until it is verified

@@ -9,15 +9,15 @@ from runner.core.job.attempt import Allocation, Attempt
 
 
 class StopReason(StrEnum):
-    """Why we asked an attempt to stop."""
+    """Why an attempt was told to stop."""
 
     CANCELLED = "cancelled"  # by its owner; final
-    TIME_LIMIT = "time_limit"  # its running time is used up
-    RESTART = "restart"  # somebody wants another attempt; costs none
-    CHANGE = "change"  # a new revision of its file; costs none
-    HOLD = "hold"  # somebody wants to look first
-    PREEMPTION = "preemption"  # its devices are needed elsewhere
-    WATCH = "watch"  # a rule of the policy; its name stands beside this
+    TIME_LIMIT = "time_limit"  # its time limit has passed
+    RESTART = "restart"  # a user wants another attempt; not charged
+    CHANGE = "change"  # a new revision of its file; not charged
+    HOLD = "hold"  # a user wants to inspect it first
+    PREEMPTION = "preemption"  # for another job
+    WATCH = "watch"  # by a rule of the policy; ``by`` is its name
 
 
 class Outcome(StrEnum):
@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Its image is being found or built."""
+    """The image is being found or built."""
 
     since: datetime
     kind: Literal["preparing"] = "preparing"
@@ -38,18 +38,18 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """It waits for devices, cpus and memory, or for its backoff to pass."""
+    """The job waits for resources or for its backoff."""
 
     since: datetime
     image: str
-    why: str = ""  # what brought it here, when an earlier attempt did
+    why: str = ""  # the decision after an earlier attempt
     not_before: datetime | None = None
     kind: Literal["queued"] = "queued"
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Devices are lent; the container is being made."""
+    """The devices are allocated; the container is being started."""
 
     since: datetime
     image: str
@@ -79,18 +79,18 @@ class Stopping:
     reason: StopReason
     kill_at: datetime
     killed: bool = False
-    by: str | None = None  # who asked for it; the rule, if that is the reason
-    started: datetime | None = None  # None: it was asked to stop before it had started
+    by: str | None = None  # who requested it, or the rule
+    started: datetime | None = None  # None: it had not started
     kind: Literal["stopping"] = "stopping"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """It waits for a person."""
+    """The job waits for a user."""
 
     since: datetime
     why: str
-    asked: bool = False  # somebody wanted that; else the policy did
+    asked: bool = False  # requested by a user; else by the policy
     kind: Literal["held"] = "held"
 
 

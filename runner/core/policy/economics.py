@@ -1,9 +1,9 @@
-"""Whether a change is worth its cost: the time to the end if nothing is done, if resumed, if restarted.
+"""Economics of a change: the expected time to the end without it, after a resume and after a restart.
 
 Work is counted in items (samples, tokens, rows), rates in items per second, all of them measured.
-A rate is a mean with an uncertainty; a gain is taken at the bounds that speak against the change,
-so that only what is certainly faster is called faster.  What has not been measured has no rate, and
-then there is no answer: None, which is an unknown fact.  docs/reference/policy.md derives the formulas.
+A rate is a mean with an uncertainty.  A gain is computed at the bounds that are unfavourable to the change,
+so that a change counts as faster only if it certainly is.  Without a measured rate the result is None, which
+is an unknown fact.  docs/reference/policy.md derives the formulas.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 from runner.core.policy.facts import FactValue
 
 MIN_MEASUREMENTS: Final = 20
-"""Steps, or groups of steps, below which a mean says nothing."""
+"""The least number of steps, or groups of steps, for a mean."""
 
 Choice: TypeAlias = Literal["keep", "resume", "restart"]
 
@@ -43,7 +43,7 @@ class Rate:
 
 
 def measure_rate(rates: Sequence[float]) -> Rate | None:
-    """Return the rate that measurements come to; None while there are too few of them.
+    """Return the rate of some measurements; None if there are too few of them.
 
     Measurements should be means over groups of steps: single steps follow each other too closely to
     count as independent, and would make the bounds too narrow.
@@ -80,12 +80,12 @@ class Overheads:
 
     @property
     def restart_s(self) -> float:
-        """Return what it costs to stop, and to begin at step 0."""
+        """The cost to stop and to begin at step 0."""
         return self.stop_s + self.start_s + self.data_s + self.warm_s
 
     @property
     def recovery_s(self) -> float:
-        """Return what it costs to come back after an interruption."""
+        """The cost to continue after an interruption."""
         return self.start_s + self.data_s + self.load_s + self.warm_s
 
 
@@ -127,20 +127,20 @@ class Alternatives:
 
     @property
     def best(self) -> Choice:
-        """Return what ends first; what is already going on wins a tie, and then what keeps the work."""
+        """The alternative that ends first; in a tie ``keep`` precedes ``resume``, and that ``restart``."""
         if self.keep_s <= self.soonest_change_s + self.trial_s:
             return "keep"
         return "restart" if self.soonest_change_s != self.resume_s else "resume"
 
     def facts(self) -> dict[str, FactValue]:
-        """Return what a policy may ask about."""
+        """Return the facts for the policy."""
         told: dict[str, FactValue] = {"econ.restart_gain": self.restart_gain, "econ.best": self.best}
         return told if self.resume_gain is None else {**told, "econ.resume_gain": self.resume_gain}
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCosts:
-    """Everything that a comparison needs, but the rates."""
+    """The input of a comparison without the rates."""
 
     work: Work
     costs: Overheads = field(default_factory=Overheads)
@@ -149,7 +149,7 @@ class ChangeCosts:
 
 
 def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) -> Alternatives | None:
-    """Return the three alternatives; None while a rate is unknown, may be nothing, or no work is left."""
+    """Return the three alternatives; None if a rate is unknown or may be zero, or no work is left."""
     work, costs = case.work, case.costs
     if now is None or new is None or new.low <= 0 or work.done >= work.total:
         return None
@@ -161,12 +161,12 @@ def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) 
 
 
 def misses_expectation(promised: float, delivered: float) -> bool:
-    """Return whether a change brought less than half of what its gain had promised: then go back, once."""
+    """Return whether a change brought less than half of its expected gain, so that it is reverted."""
     return delivered - 1 < (promised - 1) / 2
 
 
 def break_even_speedup(work: Work, rate: float, overhead_s: float = 0.0) -> float:
-    """Return how many times faster a restart from step 0 must be to end first; infinite if it never can.
+    """Return how many times faster a restart from step 0 must be to end first; infinite if it cannot.
 
     ``W / (W - D - rate * overhead)``; without overheads ``1 / (1 - share done)``.
     """
@@ -178,7 +178,7 @@ def break_even_speedup(work: Work, rate: float, overhead_s: float = 0.0) -> floa
 
 
 def _expected(case: ChangeCosts, compute_s: float) -> float:
-    """Return the expected time for so much computing that begins from something safe."""
+    """Return the expected time of a computation that begins from a checkpoint."""
     mean_s, interval_s = case.risk.mean_between_s, case.risk.interval_s
     if mean_s is None:
         return compute_s
@@ -212,27 +212,27 @@ def interruption_factor(interval_s: float, save_s: float, mean_s: float, recover
 
 
 def expected_unsaved_s(compute_s: float, mean_s: float, recovery_s: float) -> float:
-    """Return the expected time when every interruption throws back to where this began."""
+    """Return the expected time if every interruption returns to the beginning."""
     return (mean_s + recovery_s) * _expm1(compute_s / mean_s)
 
 
-_HOPELESS: Final = 200.0
-"""Exponent at which a time is given up on: greater ones would overflow."""
+_MAX_EXPONENT: Final = 200.0
+"""Larger exponents are cut off, because they would overflow."""
 
 
 def _exp(exponent: float) -> float:
-    return math.exp(min(exponent, _HOPELESS))
+    return math.exp(min(exponent, _MAX_EXPONENT))
 
 
 def _expm1(exponent: float) -> float:
-    return math.expm1(min(exponent, _HOPELESS))
+    return math.expm1(min(exponent, _MAX_EXPONENT))
 
 
 PRIOR_INTERRUPTIONS: Final = 1.0
 
 
 PRIOR_S: Final = 12 * 3600.0
-"""Before anything is known: one interruption in twelve hours."""
+"""The assumption before any observation: one interruption in twelve hours."""
 
 
 def estimate_mtbf_s(observed_s: float, interruptions: int) -> float:

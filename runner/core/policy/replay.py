@@ -1,7 +1,7 @@
-"""What another policy would have made of attempts that have been.
+"""Replay: what another policy would have decided about recorded attempts.
 
-Only as far as the evidence goes: after the first verdict that differs and still starts an attempt,
-the journal tells what happened under other settings, and that is said.
+After the first action that differs and starts an attempt, the journal describes attempts with other settings.
+The steps from there on are marked as uncertain.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from runner.core.policy.model import STARTS, Policy
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """One recorded attempt: what was decided then, and what the other policy says; None if it had stopped."""
+    """A recorded attempt, the recorded decision, and the action of the other policy; None after its end."""
 
     attempt: int
     recorded: str
@@ -29,31 +29,31 @@ class ReplayStep:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One job under another policy."""
+    """The replay of one job."""
 
     job: str
     steps: tuple[ReplayStep, ...]
 
     @property
     def attempts_made(self) -> int:
-        """How many of the recorded attempts the other policy would have made."""
+        """The number of recorded attempts that the other policy would have made."""
         return sum(turn.action is not None for turn in self.steps)
 
     @property
     def unsaved_s(self) -> tuple[float, float]:
-        """Seconds of work that were done and not saved: as recorded, and of the attempts still made."""
+        """Unsaved seconds of work: as recorded, and of the attempts that are still made."""
         still = sum(turn.unsaved_s for turn in self.steps if turn.action)
         return sum(turn.unsaved_s for turn in self.steps), still
 
     @property
     def continues(self) -> bool:
-        """Whether the other policy would go on where the journal ends."""
+        """Whether the other policy would start another attempt at the end of the journal."""
         last = self.steps[-1].action if self.steps else None
         return last is not None and last.verb in STARTS
 
 
 def replay(job: str, policy: Policy, journal: Sequence[Record]) -> Replay:
-    """Return what a policy makes of the ends that one job's journal holds, in their order.
+    """Return the decisions of a policy about the ends in the journal of one job.
 
     Raises:
         KeyError, TypeError, ValueError: something in it is no record.
@@ -78,14 +78,14 @@ def replay(job: str, policy: Policy, journal: Sequence[Record]) -> Replay:
 
 
 def _next(history: History, situation: Situation) -> History:
-    """Return a history that knows whether a person asked for the attempt that comes next."""
+    """Return the history for the next attempt, with the request of a user for it, if any."""
     facts = situation.facts
     asked = facts.get("operator.request") == "restart" or facts.get("killed_by") == "change"
     return history.request_next() if asked else history
 
 
 def unsaved_s(situation: Situation) -> float:
-    """Return the seconds of an attempt that no checkpoint keeps."""
+    """Return the seconds of an attempt that no checkpoint has saved."""
     facts, uptime = situation.facts, situation.uptime.total_seconds()
     if facts.get("exit.class") == "success":
         return 0.0

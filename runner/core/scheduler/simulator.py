@@ -1,8 +1,7 @@
-"""A site of the mind: jobs arrive, ``plan`` decides, time jumps from event to event.
+"""A discrete-event simulation of the queue: jobs arrive, ``plan`` decides, time jumps from event to event.
 
-What decides is the code that decides in the daemon, so that a site can see what an order, a
-quota or two more devices would have done to the jobs of last month.  Left out: the time that
-images and containers take, failures, and people who change their minds when they see the queue.
+The daemon uses the same ``plan``, so a site can see what an order, a quota or more devices would have done to
+the jobs of last month.  The time for images and containers, failures and changes by users are left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +32,7 @@ from runner.core.scheduler.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One job of a trace: what its owner asked for, and how long it really takes."""
+    """A job of a trace: its request and its real duration."""
 
     job_id: str
     owner: str
@@ -46,12 +45,12 @@ class Arrival:
     priority: int = 50
     dependencies: tuple[Dependency, ...] = ()
     array: JobArray | None = None
-    restart_s: float = RESTART_S  # what coming back costs after it gave way
+    restart_s: float = RESTART_S  # cost of a restart after a preemption
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a trace is played.  ``tick_s`` is the least time between two plans."""
+    """The hosts and the configuration of a simulation.  ``tick_s`` is the least time between two plans."""
 
     hosts: tuple[Host, ...]
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -61,15 +60,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """What became of a job."""
+    """A finished job of a simulation."""
 
     arrival: Arrival
-    spans: tuple[tuple[float, float], ...]  # in which it had its devices, one for each attempt
+    spans: tuple[tuple[float, float], ...]  # of its attempts, with their devices
     killed: bool  # at its limit
 
     @property
     def started_s(self) -> float:
-        """Return when it started for the first time."""
+        """The first start."""
         return self.spans[0][0]
 
     @property
@@ -82,7 +81,7 @@ class SimulatedJob:
 
     @property
     def waited_s(self) -> float:
-        """Return the time from submission to the first start."""
+        """The time from submission to the first start."""
         return self.started_s - self.arrival.submitted_s
 
 
@@ -112,8 +111,8 @@ class _Account:
 
 
 @dataclass(slots=True)
-class _Life:
-    """One job on its way."""
+class _JobProgress:
+    """A job that is not finished."""
 
     arrival: Arrival
     work_s: float
@@ -123,12 +122,12 @@ class _Life:
 
 
 @dataclass(slots=True)
-class _Play:
+class _Simulation:
     site: Site
     watch: PlanObserver
     now_s: float = 0.0
     events: list[tuple[float, int, _Kind, str, int]] = field(default_factory=list)
-    lives: dict[str, _Life] = field(default_factory=dict)
+    lives: dict[str, _JobProgress] = field(default_factory=dict)
     waiting: dict[str, PendingJob] = field(default_factory=dict)
     running: dict[str, RunningJob] = field(default_factory=dict)
     users: dict[str, _Account] = field(default_factory=dict)
@@ -140,7 +139,7 @@ class _Play:
 
     def all(self, trace: Iterable[Arrival]) -> None:
         for arrival in trace:
-            self.lives[arrival.job_id] = _Life(arrival, arrival.duration_s, arrival.time_limit_s)
+            self.lives[arrival.job_id] = _JobProgress(arrival, arrival.duration_s, arrival.time_limit_s)
             self.wanted.update(after.job_id for after in arrival.dependencies)
             self._later(arrival.submitted_s, _Kind.ARRIVED, arrival.job_id)
         for window in self.site.maintenance:
@@ -157,7 +156,7 @@ class _Play:
     def _later(self, at_s: float, kind: _Kind, job_id: str, attempt: int = 0) -> None:
         heappush(self.events, (at_s, next(self.numbers), kind, job_id, attempt))
 
-    # --- what happens
+    # --- events
 
     def _happen(self, at_s: float, _number: int, kind: _Kind, job_id: str, attempt: int) -> None:
         match kind:
@@ -169,15 +168,15 @@ class _Play:
             case _Kind.WAKE:  # exhaustive
                 pass
 
-    def _queue(self, life: _Life) -> None:
+    def _queue(self, life: _JobProgress) -> None:
         job = life.arrival
         self.waiting[job.job_id] = PendingJob(
             job.job_id, job.owner, job.request, job.submitted_s, job.group, job.priority_class, job.priority,
             dependencies=job.dependencies, time_limit_s=life.limit_s, array=job.array,
         )  # fmt: skip
 
-    def _leave(self, life: _Life, at_s: float) -> None:
-        """Let a job go, for good or because it gave way."""
+    def _leave(self, life: _JobProgress, at_s: float) -> None:
+        """End an attempt; a preempted job returns to the queue."""
         job = life.arrival
         gone = self.running.pop(job.job_id)
         self._charge(job, at_s, -1)
@@ -193,7 +192,7 @@ class _Play:
         if job.job_id in self.wanted:
             self.ended[job.job_id] = EndedJob(Outcome.FAILED if killed else Outcome.SUCCEEDED, at_s)
 
-    def _overhead(self, life: _Life) -> float:
+    def _overhead(self, life: _JobProgress) -> float:
         return life.arrival.restart_s if life.attempt > 1 else 0.0
 
     def _charge(self, job: Arrival, at_s: float, sign: int) -> None:
@@ -201,7 +200,7 @@ class _Play:
         for accounts, name in ((self.users, job.owner), (self.groups, job.group)):
             accounts.setdefault(name, _Account(at_s=at_s)).change(at_s, rate, half_life_s)
 
-    # --- what is decided
+    # --- decisions
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -247,10 +246,10 @@ class _Play:
 def simulate(
     site: Site, trace: Iterable[Arrival], watch: PlanObserver = lambda _snapshot, _plan: None
 ) -> list[SimulatedJob]:
-    """Return what becomes of the jobs of a trace, in the order of their ends; some may never start.
+    """Return the finished jobs of a trace in the order of their ends; some jobs may never start.
 
     ``watch`` sees every snapshot with its plan.
     """
-    stage = _Play(site, watch)
+    stage = _Simulation(site, watch)
     stage.all(trace)
     return stage.played

@@ -1,4 +1,4 @@
-"""What a simulation comes to: how busy, how long people waited, and how evenly."""
+"""The report of a simulation: utilization, waiting times and fairness."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ PERCENTILES = (50, 90, 95, 99, 100)
 
 @dataclass(frozen=True, slots=True)
 class UserReport:
-    """What one user got."""
+    """The result for one user."""
 
     jobs: int
     device_hours: float
@@ -28,7 +28,7 @@ class UserReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What all of them got."""
+    """The result for all users."""
 
     jobs: int
     never_started: int
@@ -74,7 +74,7 @@ def make_report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
 
 
 SAMPLES = 4000
-"""Moments at which it is looked at who has what and who is due what."""
+"""Number of times at which allocations and fair shares are compared."""
 
 
 def fair_share_received(played: Sequence[SimulatedJob], devices: int) -> dict[str, float]:
@@ -109,7 +109,7 @@ def _mark(
 
 
 def max_min(wanted: Mapping[str, int], devices: int) -> dict[str, float]:
-    """Return what everybody is due of some devices: nobody more than is wanted, the rest in equal parts."""
+    """Return the max-min fair share of each user: at most what the user wants, the rest in equal parts."""
     due: dict[str, float] = {}
     left = float(devices)
     for done, (user, count) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):

@@ -1,0 +1,1 @@
+"""``python -m bench``: measurements of the runner beside other programs; not part of the wheel."""

@@ -1,0 +1,1 @@
+"""What the measurements share: a daemon, statistics, tables, and results on the disk."""

@@ -166,7 +166,7 @@ def await_first_answer(directory: Path, process: subprocess.Popen[bytes]) -> flo
         CannotMeasure: it left instead, or said nothing for too long.
     """
     client = Client(Endpoint(str(socket_path(directory)), None))
-    socket = client.place.socket
+    socket = client.endpoint.socket
 
     def answers() -> bool:
         if process.poll() is not None:

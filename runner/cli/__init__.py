@@ -1,0 +1,1 @@
+"""The commands of ``runner``: one module a command, and what they share. Nothing imports this package."""

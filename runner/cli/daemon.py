@@ -9,7 +9,7 @@ import click
 
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json
-from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, NoDaemon, wait_until_gone
+from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, NoDaemon, wait_for_exit
 from runner.client.client import find
 
 UNIT: Final = """\
@@ -86,7 +86,7 @@ def stop(*, as_json: bool) -> None:
     daemon = client.version()
     pid = daemon["pid"]
     client.stop()
-    wait_until_gone(daemon["state_dir"], pid)
+    wait_for_exit(daemon["state_dir"], pid)
     if as_json:
         say_json({"stopped": pid})
     else:

@@ -69,9 +69,9 @@ def check_refs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 
 def complete_names(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the names of jobs that a running daemon knows; none is started for this."""
-    from runner.client.client import names  # noqa: PLC0415  options are made without a client too
+    from runner.client.client import job_names  # noqa: PLC0415  options are made without a client too
 
-    return [CompletionItem(name) for name in names(COMPLETION_LIMIT_S) if name.startswith(begun)]
+    return [CompletionItem(name) for name in job_names(COMPLETION_LIMIT_S) if name.startswith(begun)]
 
 
 def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:

@@ -1,8 +1,7 @@
-"""Which daemon is meant, and how the user's own is brought up.
+"""Find the daemon, and start the user's own daemon if none answers.
 
-Tools that start their server by themselves need no installation by anybody, so this is
-what a first ``runner submit`` does.  Whoever set up a daemon for all users, or named a
-socket, meant that one: those are never started from here.
+The first ``runner submit`` starts a daemon, so nobody has to install one. A daemon for all users, and a
+daemon at a socket that the user named, are never started from here.
 """
 
 # pathlib takes 5 ms to import, a tenth of a whole submission:
@@ -29,15 +28,15 @@ CONNECT_LIMIT_S: Final = 10
 START_LIMIT_S: Final = 30.0  # for one start; whoever waits for somebody else's gives each start as long
 SLOW_START_S: Final = 1.5  # from here on the user is told what takes so long
 START_POLL_S: Final = 0.02
-TURN_POLL_S: Final = 0.05
+LOCK_POLL_S: Final = 0.05
 LOCKED: Final = 3  # exit code of a daemon that found its state locked by another one
 LOCKED_TRIES: Final = 4  # the other one may be about to leave
 LOCKED_PAUSE_S: Final = 0.5
 LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-TURN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-LEAVE_LIMIT_S: Final = 20.0  # for a daemon to leave that was asked to
-ROOM_BYTES: Final = 256 * 1024  # what a new store and its log take on disk, about
-MAX_LAST_WORDS: Final = 8192  # bytes of a failed start's log that are looked at
+LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+EXIT_LIMIT_S: Final = 20.0  # for a daemon to leave that was asked to
+NEEDED_BYTES: Final = 256 * 1024  # what a new store and its log take on disk, about
+MAX_ERROR_BYTES: Final = 8192  # bytes of a failed start's log that are looked at
 
 Tell = Callable[[str], None]
 
@@ -49,7 +48,7 @@ class NoDaemon(Unavailable):
 
 
 class Endpoint(NamedTuple):
-    """Where a daemon listens."""
+    """The socket of a daemon."""
 
     socket: str
     state_dir: str | None  # of a daemon that the user may start here; None: it is somebody else's
@@ -90,7 +89,7 @@ def connect(path: str) -> socket.socket:
     """Return a connection to the socket at ``path``, however long that path is.
 
     Raises:
-        Absent: nobody listens there.
+        NoDaemon: nobody listens there.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # Where many wait to be let in, the kernel has a socket without Python's own time limit wait, too.
@@ -116,46 +115,45 @@ def _connect(connection: socket.socket, path: str) -> None:
         os.close(descriptor)
 
 
-def start(place: Endpoint, tell: Tell) -> None:
+def start(endpoint: Endpoint, tell: Tell) -> None:
     """Start the daemon of a place and return when it answers, or one that somebody else started meanwhile.
 
-    Of many clients one starts it, and the others wait for what comes of that: a daemon each would
-    keep the one that is to be from its processor.
+    One of several clients starts the daemon; the others wait for the result.
 
     Raises:
-        Absent: the place is not ours to start a daemon at.
+        NoDaemon: the daemon belongs to somebody else.
         Unavailable: it did not come up; with the last line of its log.
     """
-    if place.state_dir is None:
-        raise NoDaemon(f"{place.socket}: no daemon answers; whoever set it up must start it")
-    with _open_log(place.state_dir) as log, _turn(place, tell) as turn:
-        if turn is None:
+    if endpoint.state_dir is None:
+        raise NoDaemon(f"{endpoint.socket}: no daemon answers; whoever set it up must start it")
+    with _open_log(endpoint.state_dir) as log, _start_lock(endpoint, tell) as start_lock:
+        if start_lock is None:
             return
         try:
-            _start(place, place.state_dir, log, tell)
+            _start(endpoint, endpoint.state_dir, log, tell)
         except Unavailable as error:
-            _write(turn, f"{os.getpid()}\n{error}")
+            _write(start_lock, f"{os.getpid()}\n{error}")
             raise
 
 
-def _start(place: Endpoint, directory: str, log: IO[bytes], tell: Tell) -> None:
+def _start(endpoint: Endpoint, directory: str, log: IO[bytes], tell: Tell) -> None:
     before = log.seek(0, os.SEEK_END)
     deadline, code = time.monotonic() + START_LIMIT_S, None
     for _ in range(LOCKED_TRIES):
         was_locked = is_locked(directory)  # whoever had the lock may have let go of it since
         child = _spawn(directory, log)
-        if _comes_up(place, child, deadline, tell):
+        if _await_answer(endpoint, child, deadline, tell):
             return
         code = child.returncode
         killed = code is not None and code < 0  # by somebody, before it had a say
         if not killed and (code != LOCKED or not (was_locked or is_locked(directory))):
             break
-    words = _no_room(directory) or _last_words(directory, before, code)
+    words = _describe_full_disk(directory) or _read_last_error(directory, before, code)
     raise Unavailable(f"the daemon did not start: {words}")
 
 
 @contextmanager
-def _turn(place: Endpoint, tell: Tell) -> Iterator[int | None]:
+def _start_lock(endpoint: Endpoint, tell: Tell) -> Iterator[int | None]:
     """Give the turn to start a daemon, as the file that is locked for it; None when one answers already.
 
     The lock goes with the process that has it.  In the file are its id, and below what went wrong.
@@ -163,25 +161,25 @@ def _turn(place: Endpoint, tell: Tell) -> Iterator[int | None]:
     Raises:
         Unavailable: whoever had the turn before us did not succeed, or does not end.
     """
-    descriptor = _open(os.path.join(place.state_dir or "", "starting"), TURN_FLAGS)
+    descriptor = _open(os.path.join(endpoint.state_dir or "", "starting"), LOCK_FLAGS)
     try:
-        if not _await_turn(place, descriptor, tell):
+        if not _await_start_lock(endpoint, descriptor, tell):
             yield None
             return
         _write(descriptor, str(os.getpid()))
-        yield None if answers(place.socket) else descriptor
+        yield None if answers(endpoint.socket) else descriptor
     finally:
         os.close(descriptor)
 
 
-def _await_turn(place: Endpoint, descriptor: int, tell: Tell) -> bool:
+def _await_start_lock(endpoint: Endpoint, descriptor: int, tell: Tell) -> bool:
     """Return True when the lock is ours, False when a daemon answers; each new starter has its full time."""
     from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
     from threading import Event  # noqa: PLC0415
 
     from runner.base.locks import try_lock  # noqa: PLC0415
 
-    path = Path(place.state_dir or "", "starting")
+    path = Path(endpoint.state_dir or "", "starting")
     if try_lock(descriptor, path):
         return True
     never, slow_at = Event(), time.monotonic() + SLOW_START_S
@@ -190,30 +188,30 @@ def _await_turn(place: Endpoint, descriptor: int, tell: Tell) -> bool:
         now, holder = time.monotonic(), _read(descriptor)
         if holder != starter or not deadline:
             starter, deadline = holder, now + START_LIMIT_S + LOCKED_PAUSE_S
-        if answers(place.socket):
+        if answers(endpoint.socket):
             return False
         if now >= deadline:
             pid = starter.partition(b"\n")[0].decode(errors="replace")
             raise Unavailable(
-                f"{place.state_dir}: process {pid} is starting the daemon, and does not end; stop it"
+                f"{endpoint.state_dir}: process {pid} is starting the daemon, and does not end; stop it"
             )
         if now > slow_at:
-            tell(f"waiting for the daemon of {place.state_dir}, which another command starts ...")
+            tell(f"waiting for the daemon of {endpoint.state_dir}, which another command starts ...")
             slow_at = float("inf")
-        never.wait(TURN_POLL_S)
+        never.wait(LOCK_POLL_S)
     if failure := _read(descriptor).decode(errors="replace").partition("\n")[2]:
         raise Unavailable(failure)
     return True
 
 
 def _read(descriptor: int) -> bytes:
-    return os.pread(descriptor, MAX_LAST_WORDS, 0)
+    return os.pread(descriptor, MAX_ERROR_BYTES, 0)
 
 
 def _write(descriptor: int, text: str) -> None:
     with suppress(OSError):  # a full disk: those who wait find out for themselves
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text.encode(errors="replace")[:MAX_LAST_WORDS], 0)
+        os.pwrite(descriptor, text.encode(errors="replace")[:MAX_ERROR_BYTES], 0)
 
 
 def is_locked(directory: str) -> bool:
@@ -225,7 +223,7 @@ def is_locked(directory: str) -> bool:
     return locks.is_locked(Path(directory, "lock"))
 
 
-def wait_until_gone(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:
+def wait_for_exit(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:
     """Return when a daemon that was asked to leave has let go of its state, as far as it can be seen.
 
     Raises:
@@ -234,41 +232,41 @@ def wait_until_gone(directory: str, pid: int, pause: Callable[[float], object] |
     from threading import Event  # noqa: PLC0415  only a stop pays for this import
 
     pause = pause or Event().wait
-    for _ in range(round(LEAVE_LIMIT_S / TURN_POLL_S)):
-        if _holder(directory) != str(pid) or not is_locked(directory):
+    for _ in range(round(EXIT_LIMIT_S / LOCK_POLL_S)):
+        if _daemon_pid(directory) != str(pid) or not is_locked(directory):
             return
-        pause(TURN_POLL_S)
+        pause(LOCK_POLL_S)
     raise Unavailable(f"{directory}: the daemon (pid {pid}) still leaves; see its log, or kill it")
 
 
-def _holder(directory: str) -> str:
+def _daemon_pid(directory: str) -> str:
     """Return the id of the daemon that took the state directory last; empty if that cannot be seen."""
     try:
         with open(os.path.join(directory, "lock"), encoding="utf-8", errors="replace") as lock:
-            return lock.read(MAX_LAST_WORDS).partition(" ")[0]
+            return lock.read(MAX_ERROR_BYTES).partition(" ")[0]
     except OSError:
         return ""
 
 
 def reap_children() -> None:
-    """Let go of daemons that were started from here and have ended."""
+    """Forget the daemons that were started from here and have ended."""
     _started[:] = [child for child in _started if child.poll() is None]
 
 
-def _comes_up(place: Endpoint, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
+def _await_answer(endpoint: Endpoint, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
     """Return True as soon as a daemon answers; False when the child has left, or time is up."""
     from threading import Event  # noqa: PLC0415  only a start pays for this import
 
     never, slow_at = Event(), time.monotonic() + SLOW_START_S
     while time.monotonic() < deadline:
         never.wait(START_POLL_S)
-        if answers(place.socket):
+        if answers(endpoint.socket):
             return True
         if child.poll() is not None:  # whoever holds the lock may need a moment to listen, or to leave
             patience = LOCKED_PAUSE_S if child.returncode == LOCKED else 0.0
             deadline = min(deadline, time.monotonic() + patience)
         if time.monotonic() > slow_at:
-            tell(f"starting the daemon of {place.state_dir} ...")
+            tell(f"starting the daemon of {endpoint.state_dir} ...")
             slow_at = float("inf")
     return False
 
@@ -309,20 +307,20 @@ def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
     return child
 
 
-def _no_room(directory: str) -> str:
+def _describe_full_disk(directory: str) -> str:
     """Return that the disk is full, which a daemon cannot write into its log; empty when it is not."""
     from errno import EDQUOT, ENOSPC  # noqa: PLC0415  only a failed start pays for these imports
     from tempfile import TemporaryFile  # noqa: PLC0415
 
     try:
         with TemporaryFile(dir=directory) as probe:
-            os.posix_fallocate(probe.fileno(), 0, ROOM_BYTES)
+            os.posix_fallocate(probe.fileno(), 0, NEEDED_BYTES)
     except OSError as error:
         return f"{directory}: {str(error.strerror).lower()}" if error.errno in {ENOSPC, EDQUOT} else ""
     return ""
 
 
-def _last_words(directory: str, before: int, code: int | None) -> str:
+def _read_last_error(directory: str, before: int, code: int | None) -> str:
     """Return the last line that a daemon wrote since ``before``, and where there is more.
 
     Of a file with several mistakes it is a line for each of them.
@@ -330,14 +328,14 @@ def _last_words(directory: str, before: int, code: int | None) -> str:
     path = os.path.join(directory, "daemon.log")
     with open(path, "rb") as log:
         size = log.seek(0, os.SEEK_END)
-        log.seek(max(before, size - MAX_LAST_WORDS))
+        log.seek(max(before, size - MAX_ERROR_BYTES))
         lines = log.read().decode(errors="replace").split("\n")
     spoken = [line.strip() for line in lines if line.strip()]
     silent = f"it was killed by signal {-code}" if code is not None and code < 0 else "it said nothing"
-    return f"{_conclusion(spoken) if spoken else silent} (log: {path})"
+    return f"{_last_message(spoken) if spoken else silent} (log: {path})"
 
 
-def _conclusion(spoken: Sequence[str]) -> str:
+def _last_message(spoken: Sequence[str]) -> str:
     """Return the last line, with those before it that are about the same file."""
     file = spoken[-1].partition(":")[0] + ":"
     first = len(spoken) - 1

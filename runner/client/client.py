@@ -56,8 +56,8 @@ class ConnectionLost(Unavailable):
 class Client:
     """Questions to the daemon at one place; methods raise ``RunnerError`` kinds only."""
 
-    def __init__(self, place: Endpoint, tell: Tell = _silent) -> None:
-        self.place = place
+    def __init__(self, endpoint: Endpoint, tell: Tell = _silent) -> None:
+        self.endpoint = endpoint
         self.tell = tell
 
     def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
@@ -179,7 +179,7 @@ class Client:
     ) -> LogChunk:
         """Return the bytes of one log from ``offset`` on, after ``wait_s`` at most if there are none yet."""
         query: Query = {"attempt": attempt, "offset": offset, "wait": wait_s, "part": part}
-        return log_piece(self._get(f"/v1/jobs/{quote_path(ref)}/log", query, wait_s), offset)
+        return parse_log_chunk(self._get(f"/v1/jobs/{quote_path(ref)}/log", query, wait_s), offset)
 
     def events(
         self, ref: str | None, after: int, *, wait_s: float = 0.0, limit: int = 1000
@@ -206,37 +206,39 @@ class Client:
     def _await_return(self) -> None:
         """Wait until the same daemon answers again; start it if that is ours to do."""
         reap_children()
-        if self.place.state_dir is None:
-            _await_others(self.place.socket)
-        elif not answers(self.place.socket):
-            start(self.place, self.tell)
+        if self.endpoint.state_dir is None:
+            _await_daemon(self.endpoint.socket)
+        elif not answers(self.endpoint.socket):
+            start(self.endpoint, self.tell)
 
     def ask(self, method: str, target: str, body: bytes | None, limit_s: float) -> Response:
         """Return the answer to one request, sent once.
 
         Raises:
-            ErrorAnswer: the daemon said no.
-            Absent: nobody listens.
-            CutOff: the daemon left before it answered.
+            ErrorResponse: the daemon refused the request.
+            NoDaemon: nobody listens.
+            ConnectionLost: the daemon left before it answered.
             Unavailable: it took too long.
         """
-        with connect(self.place.socket) as connection:
+        with connect(self.endpoint.socket) as connection:
             connection.settimeout(limit_s)
             try:
                 answer = exchange(connection, method, target, body)
             except TimeoutError as error:
                 done = "" if method == "GET" else "; it may have been done: see runner list"
-                raise Unavailable(f"{self.place.socket}: no answer within {limit_s:.0f} s{done}") from error
+                raise Unavailable(
+                    f"{self.endpoint.socket}: no answer within {limit_s:.0f} s{done}"
+                ) from error
             except OSError as error:
                 raise ConnectionLost(
-                    f"{self.place.socket}: the daemon left before it answered ({error}); see runner list"
+                    f"{self.endpoint.socket}: the daemon left before it answered ({error}); see runner list"
                 ) from error
         if answer.status >= 300:
             raise_for_error(answer)
         return answer
 
 
-def log_piece(answer: Response, offset: int) -> LogChunk:
+def parse_log_chunk(answer: Response, offset: int) -> LogChunk:
     """Return what the headers of a log answer say about its bytes."""
     headers = answer.headers
     start, _, end = headers.get("x-runner-cut", "").partition("-")
@@ -260,13 +262,13 @@ def find(tell: Tell = _silent) -> Client:
     """Return a client of the first daemon that answers.
 
     Raises:
-        Absent: none does; the message is about the last place.
+        NoDaemon: none does; the message is about the last place.
     """
     *others, last = endpoints(os.environ, os.geteuid())
-    for place in others:
+    for endpoint in others:
         try:
-            connect(place.socket).close()
-            return Client(place, tell)
+            connect(endpoint.socket).close()
+            return Client(endpoint, tell)
         except NoDaemon:
             continue
     connect(last.socket).close()
@@ -284,13 +286,13 @@ def find_or_start(tell: Tell = _silent) -> Client:
         last = endpoints(os.environ, os.geteuid())[-1]
         if last.socket == SYSTEM_SOCKET:
             tell(f"{absent}; waiting for the daemon of all users")
-            _await_others(last.socket)
+            _await_daemon(last.socket)
         else:
             start(last, tell)
         return Client(last, tell)
 
 
-def names(limit_s: float) -> list[str]:
+def job_names(limit_s: float) -> list[str]:
     """Return the names of jobs for completion: quickly, or none; no daemon is started for it."""
     try:
         client = find()
@@ -299,11 +301,11 @@ def names(limit_s: float) -> list[str]:
         return []
 
 
-def _await_others(path: str) -> None:
+def _await_daemon(path: str) -> None:
     """Return when a daemon answers that somebody else will bring back.
 
     Raises:
-        Absent: nobody did within a minute.
+        NoDaemon: nobody did within a minute.
     """
     from threading import Event  # noqa: PLC0415  only an absence pays for this import
 

@@ -26,7 +26,7 @@ class Response(NamedTuple):
 
 
 class ErrorResponse(RunnerError):
-    """The daemon's own no: the lines for the user and the exit code that goes with them."""
+    """An error response of the daemon, with the lines for the user and the exit code."""
 
     def __init__(self, kind: str, lines: list[str], code: int) -> None:
         super().__init__("\n".join(lines))
@@ -51,11 +51,11 @@ def exchange(connection: socket.socket, method: str, target: str, body: bytes | 
 
 
 def _read_head(stream: IO[bytes]) -> tuple[int, dict[str, str]]:
-    words = _line(stream).split(maxsplit=2)
+    words = _read_line(stream).split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
         raise OSError("not an HTTP response")
     headers = {}
-    while line := _line(stream):
+    while line := _read_line(stream):
         name, _, text = line.partition(":")
         headers[name.strip().lower()] = text.strip()
     return int(words[1]), headers
@@ -65,37 +65,37 @@ def _read_body(stream: IO[bytes], headers: Mapping[str, str]) -> bytes:
     if "chunked" in headers.get("transfer-encoding", "").lower():
         return b"".join(iter(lambda: _read_chunk(stream), b""))
     if "content-length" in headers:
-        return _exactly(stream, _number(headers["content-length"], 10))
+        return _read_exactly(stream, _parse_number(headers["content-length"], 10))
     return stream.read()
 
 
 def _read_chunk(stream: IO[bytes]) -> bytes:
     """Return the next chunk; the last one is empty and takes the trailers with it."""
-    size = _number(_line(stream).partition(";")[0], 16)
+    size = _parse_number(_read_line(stream).partition(";")[0], 16)
     if size:
-        chunk = _exactly(stream, size)
-        _line(stream)
+        chunk = _read_exactly(stream, size)
+        _read_line(stream)
         return chunk
-    while _line(stream):
+    while _read_line(stream):
         continue
     return b""
 
 
-def _number(text: str, base: int) -> int:
+def _parse_number(text: str, base: int) -> int:
     try:
         return int(text, base)
     except ValueError as error:
         raise OSError("not an HTTP response") from error
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytes:
+def _read_exactly(stream: IO[bytes], size: int) -> bytes:
     body = stream.read(size)
     if len(body) != size:
         raise OSError("the answer is cut short")
     return body
 
 
-def _line(stream: IO[bytes]) -> str:
+def _read_line(stream: IO[bytes]) -> str:
     line = stream.readline(MAX_HEAD_BYTES)
     if not line.endswith(b"\n"):
         raise OSError("the answer is cut short")
@@ -103,7 +103,7 @@ def _line(stream: IO[bytes]) -> str:
 
 
 def raise_for_error(answer: Response) -> NoReturn:
-    """Raise what an answer other than 2xx says, even if it is not in the agreed form."""
+    """Raise the error in a response other than 2xx, even if the response has another form."""
     try:
         error = json.loads(answer.body)["error"]
         lines = [str(line) for line in error.get("lines") or [error["message"]]]

@@ -12,7 +12,7 @@ from typing import Final
 
 from runner.base.errors import Refused, Unavailable
 from runner.base.locks import open_lock, try_lock
-from runner.client.autostart import LEAVE_LIMIT_S
+from runner.client.autostart import EXIT_LIMIT_S
 
 PROBE_S: Final = 0.2
 """Clients take the lock for a moment to see whether it is free."""
@@ -68,7 +68,7 @@ def _take(descriptor: int, path: Path, pause: Pause) -> None:
     waited_s = 0.0
     while not try_lock(descriptor, path):
         pid, *leaves = os.pread(descriptor, 64, 0).decode(errors="replace").split() or ["unknown"]
-        if waited_s >= (LEAVE_LIMIT_S if leaves else PROBE_S):
+        if waited_s >= (EXIT_LIMIT_S if leaves else PROBE_S):
             facts = f"the daemon that leaves (pid {pid}) still has this state; see its log, or kill it"
             stays = f"another daemon (pid {pid}) has this state; runner stop ends it"
             raise Refused(f"{path.parent}: {facts if leaves else stays}")

@@ -10,7 +10,7 @@ from typing import IO
 import pytest
 
 from runner.base.errors import Unavailable, UsageError
-from runner.client import autostart as places
+from runner.client import autostart
 from runner.client.autostart import (
     CONNECT_LIMIT_S,
     SYSTEM_SOCKET,
@@ -54,10 +54,10 @@ class Stand:
         return [int(line) for line in self.count.read_text().split()]
 
     def kill_all(self) -> None:
-        for child in places._started:
+        for child in autostart._started:
             child.kill()
             child.wait()
-        places.reap_children()
+        autostart.reap_children()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 
 def found(uid: int, **environ: str) -> list[str]:
-    return [place.socket for place in places.endpoints(environ, uid)]
+    return [place.socket for place in autostart.endpoints(environ, uid)]
 
 
 def test_the_system_daemon_comes_first_and_then_the_users_own() -> None:
@@ -89,17 +89,17 @@ def test_the_state_home_of_the_user_is_honoured_unless_it_is_relative() -> None:
 
 
 def test_a_chosen_state_directory_is_the_only_place_and_may_be_started() -> None:
-    (place,) = places.endpoints({"RUNNER_STATE_DIR": "/s/../t"}, 1000)
+    (place,) = autostart.endpoints({"RUNNER_STATE_DIR": "/s/../t"}, 1000)
     assert place == Endpoint("/t/runner.sock", "/t")
 
 
 def test_a_chosen_socket_is_the_only_place_and_is_never_started() -> None:
-    (place,) = places.endpoints({"RUNNER_SOCKET": "/x/y.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
+    (place,) = autostart.endpoints({"RUNNER_SOCKET": "/x/y.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
     assert place == Endpoint("/x/y.sock", None)
 
 
 def test_a_chosen_socket_that_is_the_users_own_may_be_started() -> None:
-    (place,) = places.endpoints({"RUNNER_SOCKET": "/s/runner.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
+    (place,) = autostart.endpoints({"RUNNER_SOCKET": "/s/runner.sock", "RUNNER_STATE_DIR": "/s"}, 1000)
     assert place == Endpoint("/s/runner.sock", "/s")
 
 
@@ -146,7 +146,7 @@ def test_the_winner_of_a_race_between_two_starts_serves_both(stand: Stand) -> No
     stand.daemon_is("exit 3")
     with FakeApi(Path(stand.place.socket)):
         start(stand.place, quiet)
-        assert places.answers(stand.place.socket)
+        assert autostart.answers(stand.place.socket)
 
 
 # --- leaving
@@ -169,26 +169,26 @@ def test_a_daemon_has_left_when_its_lock_is_free(stand: Stand) -> None:
         waits.append(seconds)
         file.close()
 
-    places.wait_until_gone(stand.place.state_dir or "", 7, leaves)
+    autostart.wait_for_exit(stand.place.state_dir or "", 7, leaves)
     assert len(waits) == 1
 
 
 def test_a_daemon_has_left_when_another_one_has_its_state(stand: Stand) -> None:
     waits: list[float] = []
     with holds(stand, "8"):
-        places.wait_until_gone(str(stand.directory), 7, waits.append)
+        autostart.wait_for_exit(str(stand.directory), 7, waits.append)
     assert not waits
 
 
 def test_a_daemon_whose_state_cannot_be_seen_is_not_waited_for(stand: Stand) -> None:
     waits: list[float] = []
-    places.wait_until_gone(f"{stand.directory}/elsewhere", 7, waits.append)
+    autostart.wait_for_exit(f"{stand.directory}/elsewhere", 7, waits.append)
     assert not waits
 
 
 def test_a_daemon_that_does_not_leave_is_named(stand: Stand) -> None:
     with holds(stand, "7 leaving"), pytest.raises(Unavailable, match=r"the daemon \(pid 7\) still leaves"):
-        places.wait_until_gone(str(stand.directory), 7, lambda _: None)
+        autostart.wait_for_exit(str(stand.directory), 7, lambda _: None)
 
 
 def starting(stand: Stand) -> IO[str]:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import Unavailable
-from runner.client import autostart as places
+from runner.client import autostart
 from runner.client import client as client_module
 from runner.client.autostart import Endpoint, NoDaemon
-from runner.client.client import Client, ConnectionLost, find, log_piece, names
+from runner.client.client import Client, ConnectionLost, find, job_names, parse_log_chunk
 from runner.client.http import ErrorResponse, Response
 from tests.fakes.daemon.api import FakeApi, Problem, Vanish, ended
 
@@ -207,16 +207,16 @@ def test_where_no_daemon_of_all_users_ever_was_the_users_own_is_tried(
     own = Endpoint(str(tmp_path / "own.sock"), str(tmp_path))
     monkeypatch.setattr(client_module, "endpoints", lambda *_: (Endpoint(str(of_all), None), own))
     with FakeApi(Path(own.socket)):
-        assert find().place == own
+        assert find().endpoint == own
 
 
 def test_names_for_completion_come_quickly_or_not_at_all(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.add("train")
-    assert names(1.0) == ["train"]
+    assert job_names(1.0) == ["train"]
     monkeypatch.setenv("RUNNER_SOCKET", "/nowhere/s")
-    assert names(1.0) == []
+    assert job_names(1.0) == []
 
 
 def test_the_headers_of_a_log_piece_become_values() -> None:
@@ -224,19 +224,19 @@ def test_the_headers_of_a_log_piece_become_values() -> None:
         "x-runner-attempt": "2", "x-runner-next-offset": "900", "x-runner-cut": "100-900",
         "x-runner-attempt-ended": "1", "x-runner-next-attempt": "3", "x-runner-job-ended": "0",
     }  # fmt: skip
-    piece = log_piece(Response(200, headers, b""), 100)
+    piece = parse_log_chunk(Response(200, headers, b""), 100)
     assert (piece.attempt, piece.next_offset, piece.cut) == (2, 900, (100, 900))
     assert (piece.attempt_ended, piece.next_attempt, piece.job_ended) == (True, 3, False)
 
 
 def test_a_log_before_any_attempt_has_no_attempt() -> None:
-    piece = log_piece(Response(200, {"x-runner-attempt": "0"}, b"x"), 5)
+    piece = parse_log_chunk(Response(200, {"x-runner-attempt": "0"}, b"x"), 5)
     assert (piece.attempt, piece.next_offset, piece.cut) == (None, 6, None)
 
 
 def test_the_start_of_a_daemon_is_the_last_resort(api: FakeApi) -> None:
-    assert client_module.find_or_start().place.socket == str(api.socket_path)
-    assert places._started == []
+    assert client_module.find_or_start().endpoint.socket == str(api.socket_path)
+    assert autostart._started == []
 
 
 def test_a_daemon_that_was_long_in_coming_back_is_asked_once_more(

@@ -10,7 +10,7 @@ from typing import IO, Any
 import pytest
 
 from runner.base.errors import Refused
-from runner.client.autostart import LEAVE_LIMIT_S
+from runner.client.autostart import EXIT_LIMIT_S
 from runner.server.state_lock import hold_state
 
 Receive = Callable[[], Awaitable[Any]]
@@ -60,7 +60,7 @@ def test_a_daemon_that_leaves_without_end_is_named_at_last(tmp_path: Path) -> No
         hold_state(tmp_path, waits.append),
     ):
         raise AssertionError
-    assert sum(waits) == pytest.approx(LEAVE_LIMIT_S, abs=1)
+    assert sum(waits) == pytest.approx(EXIT_LIMIT_S, abs=1)
 
 
 def test_somebody_who_only_looks_whether_the_state_is_taken_does_not_turn_a_daemon_away(

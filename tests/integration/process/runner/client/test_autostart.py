@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from runner.base.errors import Unavailable
-from runner.client import autostart as places
+from runner.client import autostart
 from runner.client.autostart import (
     Endpoint,
     start,
@@ -55,10 +55,10 @@ class Stand:
         return [int(line) for line in self.count.read_text().split()]
 
     def kill_all(self) -> None:
-        for child in places._started:
+        for child in autostart._started:
             child.kill()
             child.wait()
-        places.reap_children()
+        autostart.reap_children()
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_daemon_that_is_killed_again_and_again_is_given_up_and_the_signal_name
     stand.daemon_is("kill -9 $$")
     with pytest.raises(Unavailable, match=r"the daemon did not start: it was killed by signal 9 \(log: /"):
         start(stand.place, quiet)
-    assert len(stand.pids) == places.LOCKED_TRIES
+    assert len(stand.pids) == autostart.LOCKED_TRIES
 
 
 def test_a_lock_that_is_about_to_be_released_is_waited_for(stand: Stand) -> None:
@@ -148,7 +148,7 @@ def test_a_lock_released_after_the_refusal_is_tried_once_more(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand.daemon_works(first=f"[ $(wc -l < '{stand.count}') -ge 2 ] || exit 3")
-    spawn = places._spawn
+    spawn = autostart._spawn
     with (stand.directory / "lock").open("w") as lock:
         flock(lock, LOCK_EX)
 
@@ -166,7 +166,7 @@ def test_a_lock_that_stays_is_reported_in_the_daemons_words(stand: Stand) -> Non
     stand.daemon_is("echo 'another daemon (pid 7) has this state' >&2; exit 3")
     with held(stand), pytest.raises(Unavailable, match=r"another daemon \(pid 7\) has this state"):
         start(stand.place, quiet)
-    assert len(stand.pids) == places.LOCKED_TRIES
+    assert len(stand.pids) == autostart.LOCKED_TRIES
 
 
 def test_a_refusal_that_is_not_the_lock_is_reported_at_once(stand: Stand) -> None:

@@ -64,7 +64,7 @@ class Stand:
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     stand = Stand(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setattr(places, "LOCKED_PAUSE_S", 0.01)
+    monkeypatch.setattr(autostart, "LOCKED_PAUSE_S", 0.01)
     monkeypatch.setenv("RUNNER_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("RUNNER_SOCKET", raising=False)
     yield stand
@@ -203,7 +203,7 @@ def starting(stand: Stand) -> IO[str]:
 def test_what_went_wrong_for_one_command_is_told_by_those_that_waited_for_it(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "SLOW_START_S", 0.0)
+    monkeypatch.setattr(autostart, "SLOW_START_S", 0.0)
     stand.daemon_works()
     starter = starting(stand)
 
@@ -219,14 +219,14 @@ def test_what_went_wrong_for_one_command_is_told_by_those_that_waited_for_it(
 def test_a_daemon_that_answers_before_its_starter_is_done_is_enough(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "START_LIMIT_S", 0.0)
+    monkeypatch.setattr(autostart, "START_LIMIT_S", 0.0)
     with starting(stand), FakeApi(Path(stand.place.socket)):
         start(stand.place, quiet)
     assert not stand.count.exists()
 
 
 def test_a_starter_that_does_not_end_is_named(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "START_LIMIT_S", 0.0)
+    monkeypatch.setattr(autostart, "START_LIMIT_S", 0.0)
     with (
         starting(stand),
         pytest.raises(Unavailable, match="process 123 is starting the daemon, and does not"),

@@ -165,7 +165,7 @@ def of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in ("RUNNER_SOCKET", "RUNNER_STATE_DIR"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for module in (client_module, places):
+    for module in (client_module, autostart):
         monkeypatch.setattr(module, "SYSTEM_SOCKET", str(tmp_path / "all.sock"))
     monkeypatch.setattr(client_module, "ABSENCE_POLL_S", 0.01)
     monkeypatch.setattr(client_module, "start", lambda *_: pytest.fail("a daemon was started"))

@@ -65,7 +65,7 @@ class Stand:
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     stand = Stand(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setattr(places, "LOCKED_PAUSE_S", 0.01)
+    monkeypatch.setattr(autostart, "LOCKED_PAUSE_S", 0.01)
     monkeypatch.setenv("RUNNER_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("RUNNER_SOCKET", raising=False)
     yield stand
@@ -157,7 +157,7 @@ def test_a_lock_released_after_the_refusal_is_tried_once_more(
             lock.close()
             return child
 
-        monkeypatch.setattr(places, "_spawn", then_release)
+        monkeypatch.setattr(autostart, "_spawn", then_release)
         start(stand.place, quiet)
     assert len(stand.pids) == 2
 
@@ -204,7 +204,7 @@ def test_of_many_commands_one_starts_the_daemon_and_all_find_it(stand: Stand) ->
 def test_a_command_that_dies_while_it_starts_the_daemon_leaves_its_turn_to_another(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "SLOW_START_S", 0.0)
+    monkeypatch.setattr(autostart, "SLOW_START_S", 0.0)
     stand.daemon_works()
     starter = starting(stand)
     told: list[str] = []
@@ -244,8 +244,8 @@ def test_a_full_disk_is_told_for_the_daemon_that_could_not_write_it_down(
 def test_a_slow_start_is_told_and_one_without_end_is_given_up(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "SLOW_START_S", 0.0)
-    monkeypatch.setattr(places, "START_LIMIT_S", 0.1)
+    monkeypatch.setattr(autostart, "SLOW_START_S", 0.0)
+    monkeypatch.setattr(autostart, "START_LIMIT_S", 0.1)
     stand.daemon_is("exec tail -f /dev/null")
     told: list[str] = []
     with pytest.raises(Unavailable, match="did not start"):

@@ -55,7 +55,7 @@ from runner.server.state_lock import hold_state
 from runner.services.attempts.prepare import AttemptConfig
 from runner.services.attempts.service import AttemptService
 from runner.services.jobs import JobService
-from runner.services.notifications import notifier
+from runner.services.notifications import make_notifications
 
 if TYPE_CHECKING:
     from runner.core.ports.devices import DeviceHealth, DeviceProbe
@@ -257,7 +257,7 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
     app = application(service, leave=ask_to_stop)
     verifier = rollouts.attach(app, service)
     trigger = schedules.attach(app)
-    notifications = notifier(service, notify.sender_for)
+    notifications = make_notifications(service, notify.sender_for)
     status_threads = status.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )

@@ -1,8 +1,8 @@
-"""Tells people what happens to jobs: each rule of the settings on a thread of its own, never on the loop.
+"""Sending notifications about jobs: each rule of the settings has a thread of its own.
 
-The queue of what is to be told is the store itself: a rule remembers the last event that it is done
-with, so a restart loses nothing, and what is told twice after a kill is one notice at most.  A rule
-whose receiver is gone waits; what is older than a day by then is dropped, counted and logged.
+The store is the queue: a rule records the last event that it is done with.  So a restart loses nothing, and
+after a kill at most one notification is sent twice.  A rule whose receiver is gone waits; notifications that
+are older than a day by then are dropped, counted and logged.
 """
 
 import hashlib
@@ -27,106 +27,106 @@ from runner.services.jobs import JobService
 
 log = structlog.get_logger()
 
-LOOK_S: Final = 1.0
-"""Between two looks at the store; each costs a fraction of a millisecond."""
+PERIOD_S: Final = 1.0
+"""Seconds between two reads of the store; each takes a fraction of a millisecond."""
 
 BATCH: Final = 100
-"""Events that are in memory at a time."""
+"""Events that are read at a time."""
 
-TRIES: Final = 8
-"""Of a notice that the receiver answers, and does not take: about two minutes."""
+MAX_TRIES: Final = 8
+"""Tries of a notification that the receiver answers but does not accept: about two minutes."""
 
-WAIT_MAX_S: Final = 60.0
-"""Longest wait between two tries; they begin at 1 s and double."""
+MAX_WAIT_S: Final = 60.0
+"""Longest wait between two tries; the first waits 1 s, and each further wait doubles."""
 
-KEEP: Final = timedelta(days=1)
-"""What happened longer ago is not told any more."""
+MAX_AGE: Final = timedelta(days=1)
+"""Older events are not sent any more."""
 
-UNWRITTEN: Final = 500
-"""Events that nobody wants may be looked at again after a kill; so many of them."""
+MAX_UNRECORDED: Final = 500
+"""Events that match no rule may be read again after a kill: at most so many."""
 
 
 @dataclass(slots=True)
 class Sender:
-    """Takes what a rule is about to its receiver, in order, one at a time."""
+    """Sends the notifications of one rule, in order, one at a time."""
 
     rule: NotificationRule
     send: Send
     feed: NotificationFeed
     clock: Clock
-    write: Callable[[str, int], None]  # how far it has got, durably
-    pause: Callable[[float], bool]  # wait; true when it is time to leave
+    write: Callable[[str, int], None]  # records the last event that is done
+    pause: Callable[[float], bool]  # waits; returns True if the daemon stops
     delivered: int = 0
     dropped: int = 0
-    _seq: int | None = None
-    _written: int = 0
+    _done: int | None = None
+    _recorded: int = 0
     _more: bool = False
 
     @property
     def key(self) -> str:
-        """Name of the rule in the store: one that says something else is another."""
+        """The key of the rule in the store; a rule that is edited gets another key."""
         return "notified:" + hashlib.sha256(self.rule.model_dump_json().encode()).hexdigest()[:16]
 
-    def next_look_s(self) -> float:
-        """Return the wait before the next look: none while there may be more at once."""
-        return 0.0 if self._more else LOOK_S
+    def next_round_s(self) -> float:
+        """Return the wait before the next round: none while there may be more events."""
+        return 0.0 if self._more else PERIOD_S
 
-    def look_once(self) -> None:
-        """Take what is there."""
+    def run_round(self) -> None:
+        """Do one round."""
         self._more = False
-        self._more = self.look()
+        self._more = self.send_next()
 
-    def look(self) -> bool:
-        """Take what is there; return whether there may be more at once."""
-        if self._seq is None:
-            self._begin()
-        notifications = self.feed.after(self._seq or 0, BATCH)
+    def send_next(self) -> bool:
+        """Send the next notifications; return whether there may be more."""
+        if self._done is None:
+            self._load_position()
+        notifications = self.feed.after(self._done or 0, BATCH)
         for notification in notifications:
-            wanted = self.wants(notification)
+            wanted = self.matches(notification)
             if wanted and not self._deliver(notification):
-                return False  # the daemon leaves; the next one goes on from here
-            self._seq = notification.seq
-            if wanted or notification.seq - self._written >= UNWRITTEN:
-                self._write(notification.seq)
+                return False  # the daemon stops; the next one goes on from here
+            self._done = notification.seq
+            if wanted or notification.seq - self._recorded >= MAX_UNRECORDED:
+                self._record(notification.seq)
         return len(notifications) == BATCH
 
-    def wants(self, notification: Notification) -> bool:
-        """Return whether the rule is about something that has happened."""
+    def matches(self, notification: Notification) -> bool:
+        """Return whether a notification matches the rule."""
         whose = self.rule.who == "all" or notification.owner in self.rule.who
         return whose and not notification.topics.isdisjoint(self.rule.on)
 
-    def _begin(self) -> None:
-        """Go on where the daemon before has left off; a new rule begins with what comes next."""
+    def _load_position(self) -> None:
+        """Go on where the last daemon stopped; a new rule starts with the next event."""
         told = self.feed.told(self.key)
-        self._seq = self._written = self.feed.newest() if told is None else told
+        self._done = self._recorded = self.feed.newest() if told is None else told
         if told is None:
-            self._write(self._seq)
+            self._record(self._done)
 
-    def _write(self, seq: int) -> None:
+    def _record(self, seq: int) -> None:
         try:
             self.write(self.key, seq)
-        except (RunnerError, Late) as error:  # at worst something is told twice
+        except (RunnerError, Late) as error:  # at worst a notification is sent twice
             log.warning("notify.cannot_record", way=self.rule.way, problem=str(error))
         else:
-            self._written = seq
+            self._recorded = seq
 
     def _deliver(self, notification: Notification) -> bool:
-        """Deliver or drop a notice; return false when there was no time for either."""
+        """Deliver or drop a notification; return False if the daemon stops before."""
         tries = 0
-        while self.clock.now() - notification.at <= KEEP:
+        while self.clock.now() - notification.at <= MAX_AGE:
             try:
                 self.send(notification)
             except Undelivered as error:
                 tries += 1
                 log.info("notify.undelivered", way=self.rule.way, seq=notification.seq, problem=str(error))
-                if error.again is RetryLater.NEVER or (error.again is RetryLater.SOME and tries >= TRIES):
+                if error.again is RetryLater.NEVER or (error.again is RetryLater.SOME and tries >= MAX_TRIES):
                     return self._drop(notification, str(error))
             else:
                 self.delivered += 1
                 return True
-            if self.pause(min(2.0 ** min(tries - 1, 10), WAIT_MAX_S)):
+            if self.pause(min(2.0 ** min(tries - 1, 10), MAX_WAIT_S)):
                 return False
-        return self._drop(notification, f"older than {KEEP.days} day")
+        return self._drop(notification, f"older than {MAX_AGE.days} day")
 
     def _drop(self, notification: Notification, why: str) -> bool:
         self.dropped += 1
@@ -139,9 +139,9 @@ class Sender:
 
 @dataclass(slots=True)
 class Notifications:
-    """All the rules of the settings."""
+    """The senders of all rules, with their threads."""
 
-    couriers: tuple[Sender, ...]
+    senders: tuple[Sender, ...]
     _stop: Flag = field(default_factory=Flag)
     _threads: tuple[PeriodicThread, ...] = field(init=False)
 
@@ -149,39 +149,42 @@ class Notifications:
         self._threads = tuple(
             PeriodicThread(
                 f"notify-{number}",
-                courier.next_look_s,
-                courier.look_once,
+                sender.next_round_s,
+                sender.run_round,
                 begin_at_once=True,
-                retry_s=lambda _failures: WAIT_MAX_S,
+                retry_s=lambda _failures: MAX_WAIT_S,
             )
-            for number, courier in enumerate(self.couriers)
+            for number, sender in enumerate(self.senders)
         )
 
     def start(self) -> None:
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Leave; what is not told yet is told by the next daemon."""
+        """Stop the threads; the next daemon sends the rest."""
         self._stop.set()
         for thread in self._threads:
             thread.stop()
 
     def counts(self) -> tuple[tuple[str, int, int], ...]:
-        """Return (way, delivered, dropped) of each rule since the daemon began."""
-        return tuple((each.rule.way, each.delivered, each.dropped) for each in self.couriers)
+        """Return (way, delivered, dropped) of each rule since the daemon started."""
+        return tuple((each.rule.way, each.delivered, each.dropped) for each in self.senders)
 
 
-def notifier(service: JobService, sender_for: Callable[[NotificationRule, Origin], Send]) -> Notifications:
-    """Return what tells people about the jobs of a service; it has not begun yet."""
+def make_notifications(
+    service: JobService, sender_for: Callable[[NotificationRule, Origin], Send]
+) -> Notifications:
+    """Return the senders of the rules in the settings; they are not started."""
     feed, stop = service.notification_feed, Flag()
     origin = Origin(service.store.instance, os.uname().nodename)
 
     def write(key: str, seq: int) -> None:
         service.daemon.run_exclusively(partial(feed.remember, key, seq))
 
-    couriers = (
+    senders = (
         Sender(rule, sender_for(rule, origin), feed, service.clock, write, stop.wait)
         for rule in service.settings.notify
     )
-    return Notifications(tuple(couriers), stop)
+    return Notifications(tuple(senders), stop)

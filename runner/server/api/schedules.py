@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.server.api.deps import CallerDep, SchedulesDep
 from runner.server.api.views import Json, moment
-from runner.services.schedules.service import MOST, ScheduleService
+from runner.services.schedules.service import MAX_NEXT_TIMES, ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger
 
 router: Final = APIRouter(prefix="/v1")
@@ -31,7 +31,10 @@ def get_schedule(reference: str, schedules: SchedulesDep, caller: CallerDep) -> 
 
 @router.get("/schedules/{reference}/next")
 def list_next_times(
-    reference: str, schedules: SchedulesDep, caller: CallerDep, n: Annotated[int, Field(ge=1, le=MOST)] = 5
+    reference: str,
+    schedules: SchedulesDep,
+    caller: CallerDep,
+    n: Annotated[int, Field(ge=1, le=MAX_NEXT_TIMES)] = 5,
 ) -> Any:  # noqa: ANN401
     """Answer with the next times of a schedule."""
     row = schedules.find(caller, reference)

@@ -166,7 +166,7 @@ def _mounts(
     """Return the mounts of a job; ``pin`` returns what to mount for each source that is not trusted."""
     mounts = [
         Mount(each.source if each.trusted else pin(i, each.source), Path(each.target), each.read_only)
-        for i, each in enumerate(revision.shown())
+        for i, each in enumerate(revision.resolved_mounts())
     ]
     return (*mounts, *(Mount(secret(name), SECRETS_DIR / name) for name in revision.job.secrets))
 

@@ -1,7 +1,7 @@
-"""What a change would bring: everything that is known about it, and what the policy of the job says.
+"""Evaluating a change: its facts, its cost and benefit, and the decision of the job's policy.
 
-Nothing is done here.  What runs, what is saved and how fast it is are looked up, the arithmetic is made,
-and the policy is asked; ``runner.services.rollout.service`` does what comes of it.
+Nothing is changed here.  Progress, checkpoints and throughput are read, cost and benefit are computed, and
+the policy decides; ``runner.services.rollout.service`` applies the decision.
 """
 
 import json
@@ -41,24 +41,24 @@ from runner.services.submission.revision import Revision
 Outcome: TypeAlias = Literal["keep", "resume", "restart", "decline"]
 
 FREE: Final = records.UNBOUNDED_GAIN
-"""The gain of a change that costs nothing, because the next attempt begins anyway."""
+"""The gain of a change that costs nothing, because the next attempt starts anyway."""
 
-_FREELY: Final[Mapping[str, FactValue]] = {
+_NO_COST: Final[Mapping[str, FactValue]] = {
     "econ.resume_gain": FREE,
     "econ.restart_gain": FREE,
     "checkpoint.on_demand": True,
 }
-"""What is so when an attempt has ended anyway: nothing is lost, and nothing has to pay."""
+"""The facts when no attempt runs: nothing is lost, and nothing has to pay off."""
 
 ALLOWED: Final = "changed_training"
 
 SOON_S: Final = 5.0
-"""How long an attempt goes on training at least, from its last heartbeat to its answer to SIGTERM."""
+"""How long an attempt trains on at least, from its last heartbeat to its reaction to SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A change with everything that is known about it."""
+    """A change with its facts, its cost and benefit, and the decision about it."""
 
     row: JobRow
     before: Revision
@@ -72,7 +72,7 @@ class Evaluation:
     trial: Trial | None = None
 
     def json(self, number: int | None, *, approved: bool) -> dict[str, Any]:
-        """Return it for programs and for ``runner apply``; ``number`` is that of the revision it became."""
+        """Return the evaluation as JSON values; ``number`` is the number of the new revision."""
         verdict = self.decision.action
         columns = ("field", "before", "after", "class", "why")
         return {
@@ -104,7 +104,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEvaluator:
-    """One change, looked at from all sides."""
+    """Evaluates one change."""
 
     service: JobService
     row: JobRow
@@ -114,14 +114,15 @@ class RolloutEvaluator:
     trial: Trial | None
     approved: bool
 
-    def offer(self) -> Evaluation:
+    def evaluate(self) -> Evaluation:
+        """Return the evaluation of the change."""
         now = self.service.clock.now()
         attempt = _attempt(self.row.job)
-        worth = self._worth(now)
-        beyond = self._beyond(worth)
+        worth = self._cost_benefit(now)
+        beyond = self._excess_steps(worth)
         facts = self._facts(now, attempt, worth, beyond=bool(beyond))
         if not self._runs:  # nothing is interrupted, so nothing has to pay
-            facts |= _FREELY
+            facts |= _NO_COST
         pinned = self.service.attempt_service.policy(self.row)
         started = self.row.job.state.since if isinstance(self.row.job.state, Running) else None
         situation = Situation(validate_facts(facts, DecisionPoint.CHANGE), now, started, "", self.row.job.id)
@@ -132,16 +133,16 @@ class RolloutEvaluator:
             self.row, self.before, self.after, self.found, worth, decision, outcome, why, record, self.trial
         )
 
-    def hopeless(self) -> str:
-        """Return why the change is declined whatever its canary shows; empty where that may decide."""
-        offer = self.offer()
-        if offer.outcome != "decline":
+    def unconditional_decline(self) -> str:
+        """Return why the change is declined whatever a canary shows; empty if a canary could decide."""
+        evaluation = self.evaluate()
+        if evaluation.outcome != "decline":
             return ""
-        facts = offer.decision.facts
+        facts = evaluation.decision.facts
         situation = Situation(facts, self.service.clock.now(), seed=self.row.job.id)
-        may_pay = any(self._welcome(situation, **{"econ.best": str(verb)}) for verb in STARTS)
-        measurable = not self._other() and not self._beyond(offer.worth)
-        return "" if may_pay and measurable else offer.why
+        may_pay = any(self._would_accept(situation, **{"econ.best": str(verb)}) for verb in STARTS)
+        measurable = not self._incomparable() and not self._excess_steps(evaluation.worth)
+        return "" if may_pay and measurable else evaluation.why
 
     @property
     def _runs(self) -> bool:
@@ -150,7 +151,7 @@ class RolloutEvaluator:
         )
 
     def _outcome(self, decision: PolicyDecision, situation: Situation, beyond: str) -> tuple[Outcome, str]:
-        """Return what follows: what the policy says, or the next attempt, or nothing."""
+        """Return the outcome: what the policy decides, or ``keep`` for the next attempt, or ``decline``."""
         if not self.found.changes:
             return "keep", "nothing differs"
         verdict = decision.action
@@ -158,20 +159,20 @@ class RolloutEvaluator:
             return ("restart" if verdict.verb is Verb.RESTART else "resume"), verdict.reason
         if beyond:
             return "decline", f"{verdict.reason}; {beyond}"
-        if self.found.kind is ChangeClass.A or verdict.verb is Verb.RESUME or self._welcome(situation):
+        if self.found.kind is ChangeClass.A or verdict.verb is Verb.RESUME or self._would_accept(situation):
             return self._kept(verdict.reason)
-        return "decline", f"{verdict.reason}; {self._how(decision, situation)}"
+        return "decline", f"{verdict.reason}; {self._hint(decision, situation)}"
 
     def _kept(self, reason: str) -> tuple[Outcome, str]:
-        """Return what follows where the next attempt is to take the change up."""
+        """Return the outcome of a change that the next attempt uses."""
         before, after = steps(self.before), steps(self.after)
         if self._runs and before and after and after < before:
             goes_on = f"what runs goes on to step {before}, beyond workload.steps: {after}"
             return "decline", f"{reason}; {goes_on}"
         return "keep", f"{reason}; the change takes effect with the next attempt"
 
-    def _beyond(self, worth: CostBenefit) -> str:
-        """Return why what is saved, or will be, is beyond the steps of the change; empty where it is not."""
+    def _excess_steps(self, worth: CostBenefit) -> str:
+        """Return why the job has done more steps than the change has; empty if it has not."""
         wanted, had, work = steps(self.after), steps(self.before), worth.case.work
         if wanted is None or wanted == had or self.found.kind in {ChangeClass.D, ChangeClass.E}:
             return ""
@@ -186,20 +187,20 @@ class RolloutEvaluator:
             return f"{said}: give it more, {own}"
         return ""
 
-    def _welcome(self, situation: Situation, **more: FactValue) -> bool:
-        """Return whether the policy would take the change up if it cost nothing, and ``more`` were so."""
-        free = {**situation.facts, **_FREELY, **more}
+    def _would_accept(self, situation: Situation, **more: FactValue) -> bool:
+        """Return whether the policy would accept the change at no cost, and with the facts ``more``."""
+        free = {**situation.facts, **_NO_COST, **more}
         policy = self.service.attempt_service.policy(self.row).policy
         history = replace(self.row.job.history, swaps=0)
         decided = decide(policy, DecisionPoint.CHANGE, history, replace(situation, facts=free))
         return decided.action.verb in STARTS
 
-    def _how(self, decision: PolicyDecision, situation: Situation) -> str:
-        """Return what would have to be different."""
-        if self.found.kind is ChangeClass.C and self._welcome(situation, **{"diff.allowed": True}):
+    def _hint(self, decision: PolicyDecision, situation: Situation) -> str:
+        """Return what the user can do about a change that is declined."""
+        if self.found.kind is ChangeClass.C and self._would_accept(situation, **{"diff.allowed": True}):
             return f"the job file allows such a change with allow: [{ALLOWED}]"
         approved = {"operator.approved": True}
-        if self.found.kind in {ChangeClass.D, ChangeClass.E} and self._welcome(situation, **approved):
+        if self.found.kind in {ChangeClass.D, ChangeClass.E} and self._would_accept(situation, **approved):
             return "--approve begins again at step 0, in a new lineage; the old one is kept"
         name = self.service.attempt_service.policy(self.row).policy.name
         if not decision.action.rule:
@@ -212,7 +213,7 @@ class RolloutEvaluator:
     def _facts(
         self, now: datetime, attempt: Attempt, worth: CostBenefit, *, beyond: bool
     ) -> dict[str, object]:
-        """Return what is known when a change is offered."""
+        """Return the facts of the decision point ``change``."""
         directory = self.service.attempt_service.directory(self.row)
         paths = directory.paths(attempt.number, attempt.lineage)
         reports = exit_facts.AttemptReports(
@@ -249,24 +250,24 @@ class RolloutEvaluator:
 
     # --- the arithmetic
 
-    def _worth(self, now: datetime) -> CostBenefit:
+    def _cost_benefit(self, now: datetime) -> CostBenefit:
         measured = self.trial.found if self.trial else None
-        now_pace = self._pace_now(now)
+        now_pace = self._present_throughput(now)
         new_pace = measured.pace if measured else None
         rate = self._rate(now_pace, self.before)
         case = ChangeCosts(self._work(), _costs(measured), self._risk(rate), self._trial_s(now, measured))
         new = self._rate(new_pace, self.after, now_pace)
-        return CostBenefit(case, rate, new, self._slowed(now_pace), self._runs, self._other())
+        return CostBenefit(case, rate, new, self._slowed(now_pace), self._runs, self._incomparable())
 
     def _slowed(self, alone: Throughput | None) -> float:
-        """Return how much the job itself felt of its canary."""
+        """Return how many times slower the job was while its canary ran beside it."""
         if alone is None or self.trial is None or self.trial.over is None or self.trial.parked is not None:
             return 1.0
         beside = (self.trial.began.timestamp(), self.trial.over.timestamp())
         return slowdown(self._written(), beside, alone.steps)
 
     def _risk(self, rate: Rate | None) -> Risk:
-        """Return how often this host interrupts jobs, and how often this one saves."""
+        """Return how often this host interrupts jobs, and how often this job saves."""
         status, wanted = self.service.queries.progress(self.row), self.before.job.checkpoint
         every = status.save_every_s if status is not None else None
         if every is None and isinstance(wanted.every, timedelta):
@@ -280,8 +281,8 @@ class RolloutEvaluator:
         service = self.service.attempt_service
         return parse_metrics(service.metrics(self.row, attempt.number, attempt.lineage, METRICS_BYTES))
 
-    def _pace_now(self, now: datetime) -> Throughput | None:
-        """Return how fast it is as it is: lately, and while no canary runs beside it."""
+    def _present_throughput(self, now: datetime) -> Throughput | None:
+        """Return the recent throughput of the job without the time of its canary."""
         if not self._runs:
             return None
         window = self.service.attempt_service.policy(self.row).policy.economics.rate_window
@@ -292,7 +293,7 @@ class RolloutEvaluator:
         return recent or measure_throughput(written, without=without)
 
     def _work(self) -> Work:
-        """Return the work in steps, as it is now."""
+        """Return the work in steps: in total, done, and saved."""
         attempt = _attempt(self.row.job)
         directory = self.service.attempt_service.directory(self.row)
         saved = directory.saved(directory.paths(attempt.number, attempt.lineage)).newest or 0
@@ -300,15 +301,15 @@ class RolloutEvaluator:
         on_demand = saves_on_stop(self.before) is True
         return Work(float(steps(self.before) or 0), done, float(saved), on_demand)
 
-    def _other(self) -> str:
-        """Return why a step of the change is not one of before; empty where it is."""
+    def _incomparable(self) -> str:
+        """Return why a step of the change is other work than a step now; empty if it is the same."""
         names = {change.name for change in self.found.changes}
         if "workload.steps" in names:
             return f"with the change there are {steps(self.after) or 'other'} steps, which is other work"
         return "a batch of another size is other work" if "workload.batch_size" in names else ""
 
     def _trial_s(self, now: datetime, measured: TrialMeasurement | None) -> float:
-        """Return for how long the job has stood still for its canary, and what coming back costs."""
+        """Return for how long the job was held for its canary, with the cost of its new start."""
         if self.trial is None or self.trial.parked is None:
             return 0.0
         back = measured.start_s if measured else 0.0
@@ -323,24 +324,24 @@ class RolloutEvaluator:
 
 
 def steps(revision: Revision) -> int | None:
-    """Return how many steps a revision asks for, None where only its program knows."""
+    """Return the steps of a revision; None if only its program knows."""
     found: int | None = getattr(revision.job.workload, "steps", None)
     return found
 
 
 def finished_by(service: JobService, row: JobRow) -> int:
-    """Return the step that a running attempt is at; 0 until it has loaded what it goes on from."""
+    """Return the step of a running attempt; 0 until it has loaded its checkpoint."""
     status = service.queries.progress(row)
     return status.step if status is not None else 0
 
 
 def _costs(measured: TrialMeasurement | None) -> Overheads:
-    """Return what a change of attempts costs, as the canary has shown it: loading is part of its start."""
+    """Return the overheads of a restart as the canary has shown them; loading is part of its start."""
     return Overheads() if measured is None else Overheads(stop_s=measured.stop_s, start_s=measured.start_s)
 
 
 def _attempt(job: Job) -> Attempt:
-    """Return the attempt that a change is about: the one that runs, or the one that ran last."""
+    """Return the attempt that runs, or the one that ran last."""
     if isinstance(job.state, Allocated):
         return job.state.attempt
     return Attempt(max(job.attempts, 1), job.lineage)

@@ -1,9 +1,9 @@
-"""``runner apply`` and ``runner rollback``, the daemon's side: what a change would bring, and doing it.
+"""Rollouts: the daemon's side of ``runner apply`` and ``runner rollback``.
 
-A change is weighed with what has been measured, the job's own policy answers, and one event carries the
-answer: the new revision with what follows for the attempt that runs.  ``keep`` means that what runs goes
-on; the new revision is taken up by the next attempt, provided that the policy would take it up if that
-cost nothing.  If it would not, nothing changes at all.
+A change is evaluated with what has been measured, and the policy of the job decides.  One event carries the
+decision: the new revision, and what follows for the running attempt.  ``keep`` means that the running attempt
+goes on, and that the next attempt uses the new revision, provided that the policy would accept the change if
+it cost nothing.  Otherwise nothing changes.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ from runner.services.submission.revision import Revision, parse_revision
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """A change as it was asked for."""
+    """A change that a caller requests."""
 
-    reference: str | None  # None: the job of that name
+    reference: str | None  # None: the job with the name of the file
     submission: Submission
     approved: bool = False
     canary: str | None = None
@@ -49,74 +49,73 @@ class RolloutService:
     service: JobService
     canaries: CanaryService
 
-    # --- what callers may ask for
-
     def start_canary(self, caller: Caller, request: RolloutRequest) -> Trial:
-        """Begin to measure a change, and return the trial.
+        """Start to measure a change, and return the trial.
 
         Raises:
-            Refused: the policy declines it whatever would be measured, or the job cannot be compared.
+            Refused: the policy declines the change whatever a canary shows, or the job cannot be compared.
         """
-        row, before, after = self._sides(caller, request)
+        row, before, after = self._load_revisions(caller, request)
         found = compare_revisions(before, after)
         self.canaries.check(row, request.steps)
-        weighing = RolloutEvaluator(self.service, row, before, after, found, None, request.approved)
-        if why := weighing.hopeless():
+        evaluator = RolloutEvaluator(self.service, row, before, after, found, None, request.approved)
+        if why := evaluator.unconditional_decline():
             raise Refused(f"job {row.job.id}: this change is declined, whatever a canary shows: {why}")
         self.canaries.check_comparable(row)
         return self.canaries.start(caller, row, after, request.steps, found.kind)
 
     def evaluate(self, caller: Caller, request: RolloutRequest) -> Evaluation:
-        """Return what a change is and what would follow from it; nothing is done."""
-        row, before, after = self._sides(caller, request)
+        """Return what a change differs in, and what the policy decides about it; nothing is done."""
+        row, before, after = self._load_revisions(caller, request)
         found = compare_revisions(before, after)
-        trial = self._measured(row, request.canary) if request.canary else None
-        return RolloutEvaluator(self.service, row, before, after, found, trial, request.approved).offer()
+        trial = self._find_trial(row, request.canary) if request.canary else None
+        return RolloutEvaluator(self.service, row, before, after, found, trial, request.approved).evaluate()
 
     def apply(self, caller: Caller, request: RolloutRequest) -> tuple[Evaluation, int | None]:
-        """Do what the policy says about a change; return it and the number of the new revision.
+        """Apply a change as the policy decides; return its evaluation and the number of the new revision.
 
-        A change that changes nothing, or that the policy declines, becomes no revision: there is no number.
+        The number is None if nothing differs or if the policy declines: then there is no new revision.
         """
-        offer = self.evaluate(caller, request)
+        evaluation = self.evaluate(caller, request)
         number = None
-        if offer.found.changes and offer.outcome != "decline":
-            event = self._event(offer, self.name(caller), approved=request.approved)
-            number = self._do(offer.row, event, offer.record)
-        elif offer.found.changes:
-            self.service.daemon.run_exclusively(lambda: self.service.store.decided(offer.record))
-        if offer.trial is not None:
-            offer.trial.decided.set()
-            self.canaries.release_parent(offer.trial)
-        return offer, number
+        if evaluation.found.changes and evaluation.outcome != "decline":
+            event = self._make_event(evaluation, self.owner_name(caller), approved=request.approved)
+            number = self._apply_event(evaluation.row, event, evaluation.record)
+        elif evaluation.found.changes:
+            self.service.daemon.run_exclusively(lambda: self.service.store.decided(evaluation.record))
+        if evaluation.trial is not None:
+            evaluation.trial.decided.set()
+            self.canaries.release_parent(evaluation.trial)
+        return evaluation, number
 
     def rollback(self, caller: Caller, reference: str, number: int | None) -> tuple[int, int | None, str]:
-        """Go back to an earlier revision and its lineage; return (that one, what it is now, what follows).
+        """Roll a job back to an earlier revision and its lineage.
 
-        Where that is what the job is already, there is no new revision: None.
+        Returns the number of that revision, the number of the new revision that equals it (None if nothing
+        differs), and the consequence as text.
 
         Raises:
             Refused: there is no such revision, it is the present one, or its lineage is beyond its steps.
         """
         row = self.service.queries.readable(caller, reference)
-        return self.back(row, number, self.name(caller), "rolled back")
+        return self.roll_back_to(row, number, self.owner_name(caller), "rolled back")
 
-    def back(self, row: JobRow, number: int | None, by: str, why: str) -> tuple[int, int | None, str]:
-        """Go back to a revision of a job, whoever asks for it."""
-        known_ = self.service.store.revisions(row.job.id)
-        found = _wanted(row.job, known_, number)
+    def roll_back_to(self, row: JobRow, number: int | None, by: str, why: str) -> tuple[int, int | None, str]:
+        """Roll a job back to a revision, on behalf of ``by``."""
+        revisions = self.service.store.revisions(row.job.id)
+        found = _find_revision(row.job, revisions, number)
         wanted, there = found.number, parse_revision(found.text)
         lineage = found.lineage if found.lineage is not None else row.job.lineage
         if lineage == row.job.lineage and not compare_revisions(parse_revision(row.revision), there).changes:
             return wanted, None, "nothing differs"
         saved = self.saved(row, lineage)
-        self._within(row, found, there, saved)
+        self._check_steps(row, found, there, saved)
         runs = isinstance(row.job.state, Allocated)
-        stays = runs and lineage == row.job.lineage and _runs_so(row.job, known_, there)
+        stays = runs and lineage == row.job.lineage and _runs_revision(row.job, revisions, there)
         event = RevisionApplied(
             at=self.service.clock.now(),
             by=by,
-            number=len(known_) + 1,
+            number=len(revisions) + 1,
             text=found.text,
             verb=Verb.KEEP if stays else Verb.RESUME,
             why=f"{why}: revision {wanted}, lineage {lineage}",
@@ -127,17 +126,17 @@ class RolloutService:
             other_image=_other_image(parse_revision(row.revision), there),
             **self._settings(there),
         )
-        made = self._do(row, event, None)
+        made = self._apply_event(row, event, None)
         where = "step 0" if saved.newest is None else f"the checkpoint of step {saved.newest}"
         follows = f"begins again from {where} of lineage {lineage}" if runs else "with the next attempt"
         follows = "what runs goes on: nothing that it uses differs" if stays else follows
         return wanted, made, follows
 
-    def _within(self, row: JobRow, found: RevisionRow, there: Revision, saved: SavedCheckpoints) -> None:
-        """Refuse a way back to fewer steps than what it would go on from.
+    def _check_steps(self, row: JobRow, found: RevisionRow, there: Revision, saved: SavedCheckpoints) -> None:
+        """Check that the revision has at least the steps that its lineage has done.
 
         Raises:
-            Refused: the lineage has gone further than the revision wants to.
+            Refused: the lineage has done more steps than the revision has.
         """
         stays = found.lineage in {None, row.job.lineage}
         present = (
@@ -165,13 +164,12 @@ class RolloutService:
             for each in self.service.store.revisions(row.job.id)
         ]
 
-    def name(self, caller: Caller) -> str:
+    def owner_name(self, caller: Caller) -> str:
+        """Return the name of the user whose jobs a caller steers."""
         return self.service.submission.owner(caller).name
 
-    # --- the pieces
-
-    def _measured(self, row: JobRow, canary: str) -> Trial:
-        """Return the trial that a change is to be decided with.
+    def _find_trial(self, row: JobRow, canary: str) -> Trial:
+        """Return the trial whose result the decision uses.
 
         Raises:
             UsageError: there is none.
@@ -184,8 +182,8 @@ class RolloutService:
             )
         return trial
 
-    def _sides(self, caller: Caller, request: RolloutRequest) -> tuple[JobRow, Revision, Revision]:
-        """Return the job, its revision, and the one that is offered."""
+    def _load_revisions(self, caller: Caller, request: RolloutRequest) -> tuple[JobRow, Revision, Revision]:
+        """Return the job, its present revision, and the revision of the request."""
         after = self.service.submission.resolve(caller, request.submission)
         if after.job.schedule is not None:
             fact = "belongs to no change of one job; leave it out here, or make it with runner submit"
@@ -202,24 +200,24 @@ class RolloutService:
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after
 
-    def _event(self, offer: Evaluation, by: str, *, approved: bool) -> RevisionApplied:
-        verb = Verb.KEEP if offer.outcome == "keep" else Verb(offer.outcome)
+    def _make_event(self, evaluation: Evaluation, by: str, *, approved: bool) -> RevisionApplied:
+        verb = Verb.KEEP if evaluation.outcome == "keep" else Verb(evaluation.outcome)
         start = Start(StartFrom.SCRATCH) if verb is Verb.RESTART else Start()
         return RevisionApplied(
             at=self.service.clock.now(),
             by=by,
-            number=len(self.service.store.revisions(offer.row.job.id)) + 1,
-            text=offer.after.model_dump_json(),
+            number=len(self.service.store.revisions(evaluation.row.job.id)) + 1,
+            text=evaluation.after.model_dump_json(),
             verb=verb,
-            why=offer.why,
-            history=offer.decision.history.reset_tallies(),
+            why=evaluation.why,
+            history=evaluation.decision.history.reset_tallies(),
             start=start,
-            other_image=_other_image(offer.before, offer.after),
-            promise=None if approved else _promise(offer, verb),
-            **self._settings(offer.after),
+            other_image=_other_image(evaluation.before, evaluation.after),
+            promise=None if approved else _expected_speedup(evaluation, verb),
+            **self._settings(evaluation.after),
         )
 
-    def _do(self, row: JobRow, event: RevisionApplied, record: DecisionRow | None) -> int:
+    def _apply_event(self, row: JobRow, event: RevisionApplied, record: DecisionRow | None) -> int:
         daemon, service = self.service.daemon, self.service
         if isinstance(row.job.state, Starting | Stopping):
             raise Refused(f"job {row.job.id}: is {row.job.state.kind}; try again in a moment")
@@ -236,7 +234,7 @@ class RolloutService:
 
     @staticmethod
     def _settings(revision: Revision) -> dict[str, Any]:
-        """Return what the life of a job depends on, of all that its file says."""
+        """Return the settings of a job that its life cycle depends on."""
         return {
             "grace": revision.job.stop_grace,
             "time_limit": revision.job.resources.time_limit,
@@ -249,15 +247,15 @@ class RolloutService:
         return directory.saved(directory.paths(max(row.job.attempts, 1), lineage))
 
 
-def _runs_so(job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:
-    """Return whether what runs would begin again as what it is: as good as begun with what is wanted."""
+def _runs_revision(job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:
+    """Return whether the running attempt was started with what the wanted revision says."""
     begun = job.state.attempt.revision if isinstance(job.state, Allocated) else job.revision
     texts = [each.text for each in known if each.number == begun]
     return any(compare_revisions(parse_revision(text), wanted).kind is ChangeClass.A for text in texts)
 
 
-def _wanted(job: Job, known: Sequence[RevisionRow], number: int | None) -> RevisionRow:
-    """Return the revision to go back to; without a number the one before.
+def _find_revision(job: Job, known: Sequence[RevisionRow], number: int | None) -> RevisionRow:
+    """Return the revision to roll back to; without a number the one before the present one.
 
     Raises:
         Refused: there is no such revision, or it is the present one.
@@ -278,9 +276,9 @@ def _other_image(before: Revision, after: Revision) -> bool:
     return (before.accelerator, before.job.image) != (after.accelerator, after.job.image)
 
 
-def _promise(offer: Evaluation, verb: Verb) -> ExpectedSpeedup | None:
-    """Return what is expected of a change that was made for its speed."""
-    now, new = offer.worth.now, offer.worth.new
+def _expected_speedup(evaluation: Evaluation, verb: Verb) -> ExpectedSpeedup | None:
+    """Return the expected speed-up of a change that restarts the job for its speed."""
+    now, new = evaluation.worth.now, evaluation.worth.new
     if verb not in STARTS or now is None or new is None:
         return None
-    return ExpectedSpeedup(offer.row.job.revision, now.mean, new.low / now.high)
+    return ExpectedSpeedup(evaluation.row.job.revision, now.mean, new.low / now.high)

@@ -1,8 +1,8 @@
-"""Holding changes to what they were made for: one that does not deliver is taken back, once.
+"""Verifying rollouts: a change that was made for its speed and does not deliver it is rolled back, once.
 
-After a change that was made for its speed the new rate is measured like the old one.  If it brings less
-than half of what was promised, and going back would end sooner than going on, the job goes back to the
-revision before.  The promise goes with the change, so nothing swings to and fro.
+After such a change the new rate is measured like the old one.  If it brings less than half of the expected
+speed-up, and a rollback would end sooner than going on, the job is rolled back to the revision before.  The
+expectation belongs to the change and goes with it, so the job cannot oscillate between two revisions.
 """
 
 from dataclasses import dataclass, field
@@ -22,59 +22,61 @@ from runner.services.submission.revision import parse_revision
 
 log = structlog.get_logger()
 
-LOOK_S: Final = 2.0
+PERIOD_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeedup:
-    """What became of a promise."""
+    """The result of a verification."""
 
     text: str
-    back: bool
+    roll_back: bool
 
 
 def verify(promise: ExpectedSpeedup, rate: Rate, work: Work) -> MeasuredSpeedup:
-    """Return what a change has brought; ``work.saved`` is what going back would begin with."""
+    """Return the measured speed-up of a change; a rollback would start from the step ``work.saved``."""
     faster = rate.mean / promise.rate
     said = f"{faster:.2f} times as fast, of {promise.faster:.2f} that were measured before"
     if not misses_expectation(promise.faster, faster):
-        return MeasuredSpeedup(f"the change keeps what it promised: {said}", back=False)
+        return MeasuredSpeedup(f"the change keeps what it promised: {said}", roll_back=False)
     on_s, back_s = (work.total - work.done) / rate.mean, (work.total - work.saved) / promise.rate
     if back_s < on_s:
-        return MeasuredSpeedup(f"the change brings too little: {said}", back=True)
+        return MeasuredSpeedup(f"the change brings too little: {said}", roll_back=True)
     return MeasuredSpeedup(
         f"the change brings less than half: {said}; "
         f"but going back would take {back_s:.0f} s, and going on {on_s:.0f} s",
-        back=False,
+        roll_back=False,
     )
 
 
 @dataclass(slots=True)
 class RolloutVerifier:
-    """Looks at jobs that were changed, on a thread of its own, until it knows what became of the change."""
+    """Measures, on a thread of its own, the jobs that were changed for their speed."""
 
     rollouts: RolloutService
     _settled: set[tuple[str, int]] = field(default_factory=set)
     _thread: PeriodicThread = field(init=False)
 
     def __post_init__(self) -> None:
-        self._thread = PeriodicThread("rollout-verifier", LOOK_S, self.look)
+        self._thread = PeriodicThread("rollout-verifier", PERIOD_S, self.verify_all)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Stop the thread, and wait for no canary any more."""
         self._thread.stop()
         self.rollouts.canaries.stop()
 
-    def look(self) -> None:
-        """Look once at every job that has a promise to keep."""
+    def verify_all(self) -> None:
+        """Do one round: verify each job with an expected speed-up."""
         for entry in list(self.rollouts.service.daemon.tracked_jobs.values()):
             row = entry.row
             if row.job.promise is not None and (row.job.id, row.job.revision) not in self._settled:
-                self._look_at(row, row.job.promise)
+                self._verify_job(row, row.job.promise)
 
-    def _look_at(self, row: JobRow, promise: ExpectedSpeedup) -> None:
+    def _verify_job(self, row: JobRow, promise: ExpectedSpeedup) -> None:
         state, service = row.job.state, self.rollouts.service
         if not isinstance(state, Running) or state.attempt.revision != row.job.revision:
             return
@@ -95,17 +97,17 @@ class RolloutVerifier:
         service.daemon.run_exclusively(
             lambda: service.store.note(row.job.id, now, "change_delivered", found.text)
         )
-        if found.back:
-            self._back(row, promise, found.text)
+        if found.roll_back:
+            self._roll_back(row, promise, found.text)
 
-    def _back(self, row: JobRow, promise: ExpectedSpeedup, why: str) -> None:
+    def _roll_back(self, row: JobRow, promise: ExpectedSpeedup, why: str) -> None:
         try:
-            self.rollouts.back(row, promise.back_to, "the runner", why)
+            self.rollouts.roll_back_to(row, promise.back_to, "the runner", why)
         except RunnerError as error:
-            log.info("keeper.not_taken_back", job_id=row.job.id, problem=str(error))
+            log.info("rollout.rollback_refused", job_id=row.job.id, problem=str(error))
 
     def _saved(self, row: JobRow, promise: ExpectedSpeedup) -> float:
-        """Return the step that the revision before would go on from."""
+        """Return the step that a rollback would start from."""
         before = self.rollouts.service.store.revisions(row.job.id)
         lineage = next((each.lineage for each in before if each.number == promise.back_to), None)
         saved = self.rollouts.saved(row, row.job.lineage if lineage is None else lineage)

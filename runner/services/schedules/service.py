@@ -1,4 +1,4 @@
-"""What callers may ask about schedules: a job file with the section ``schedule`` makes one."""
+"""Schedules for callers: make, pause, resume, remove, list.  A job file with ``schedule`` makes one."""
 
 import os
 from collections.abc import Iterator
@@ -22,49 +22,47 @@ from runner.services.jobs import JobService
 from runner.services.schedules.trigger import ScheduleTrigger, rules
 from runner.services.submission.request import Submission
 
-LANES: Final = 2
-"""Job files that are resolved side by side; one that waits for a dead file server must not hold all."""
+WORKERS: Final = 2
+"""Job files that are resolved in parallel: one that waits for a dead file server does not block all."""
 
-EACH: Final = 200
-"""Schedules that one person may have."""
+MAX_PER_USER: Final = 200
+"""Schedules that one user may have."""
 
-SHOWN: Final = 3
-"""Coming times that are told with a schedule."""
+NEXT_TIMES: Final = 3
+"""Next times that are shown with a schedule."""
 
-MOST: Final = 1000
-"""Coming times that can be asked for."""
+MAX_NEXT_TIMES: Final = 1000
+"""Next times that can be requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleService:
-    """The schedules of a daemon, for those who may ask."""
+    """The schedules of one daemon."""
 
     service: JobService
-    books: Schedules
+    schedules: Schedules
     trigger: ScheduleTrigger
 
     @classmethod
     def of(cls, service: JobService) -> "ScheduleService":
-        """Return the schedules of a service; their trigger has not begun yet."""
-        trigger = ScheduleTrigger(service, service.schedules, KeyedExecutor(LANES))
+        """Return the schedules of a job service; their trigger is not started."""
+        trigger = ScheduleTrigger(service, service.schedules, KeyedExecutor(WORKERS))
         return cls(service, service.schedules, trigger)
 
-    # --- making one
-
     def has_schedule(self, submission: Submission) -> bool:
-        """Return whether a job file has a schedule; of one that is wrong, somebody else tells so."""
+        """Return whether a job file has a schedule; False if the file is wrong."""
         try:
             return parse_job(submission.text, Path(submission.path)).schedule is not None
         except UsageError:
             return False
 
     def draft(self, caller: Caller, submission: Submission) -> ScheduleRow:
-        """Return the schedule that a job file would make.
+        """Return the schedule that a job file would make; nothing is written.
 
         Raises:
-            FileError: the job file is wrong, or its schedule never comes.
-            UsageError: it asks for more than there is.
-            Refused: the caller may not.
+            FileError: the job file is wrong, or its schedule has no next time.
+            UsageError: it requests more than there is.
+            Refused: the caller may not submit it.
         """
         revision = self.service.submission.resolve(caller, submission)
         job, now = revision.job, self.service.clock.now()
@@ -79,7 +77,7 @@ class ScheduleService:
         return ScheduleRow(0, job.name, who.uid, who.gid, who.name, submission.path, text, terms, now, now)
 
     def make(self, caller: Caller, submission: Submission) -> ScheduleRow:
-        """Return the schedule that a job file has made: its jobs come even if this process dies now.
+        """Make the schedule of a job file and return it; it is in the store, even if the daemon dies now.
 
         Raises as ``draft`` does, and Refused where the caller has one of that name.
         """
@@ -88,73 +86,74 @@ class ScheduleService:
         return self.service.daemon.run_exclusively(lambda: self._accept(row, token))
 
     def _accept(self, row: ScheduleRow, token: str | None) -> ScheduleRow:
-        known = None if token is None else self.books.made_with(token)
+        known = None if token is None else self.schedules.made_with(token)
         if known is not None:
             return known
-        for other in self.books.named(row.name, row.uid):
+        for other in self.schedules.named(row.name, row.uid):
             raise Refused(
                 f"{row.name}: schedule {other.id} of yours has this name; "
                 f"runner schedule remove {other.id} takes it away, --name gives this one another"
             )
-        alive = [each for each in self.books.listed(row.uid, every=False) if each.state != "over"]
-        if len(alive) >= EACH:
+        alive = [each for each in self.schedules.listed(row.uid, every=False) if each.state != "over"]
+        if len(alive) >= MAX_PER_USER:
             raise Refused(
-                f"{row.name}: you have {EACH} schedules already; runner schedule remove takes one away"
+                f"{row.name}: you have {MAX_PER_USER} schedules already; "
+                "runner schedule remove takes one away"
             )
-        made = self.books.add(row, token)
+        made = self.schedules.add(row, token)
         self.trigger.changed()
         return made
 
     # --- steering
 
     def pause(self, caller: Caller, reference: str) -> ScheduleRow:
-        """Let no job be submitted until ``resume``; pausing twice is no error."""
-        return self._move(caller, reference, "paused", f"paused by {self.service.user(caller).name}")
+        """Pause a schedule: no job is submitted until ``resume``; to pause twice is no error."""
+        return self._set_state(caller, reference, "paused", f"paused by {self.service.user(caller).name}")
 
     def resume(self, caller: Caller, reference: str) -> ScheduleRow:
-        """Go on with the next time; what passed meanwhile is left out."""
-        return self._move(caller, reference, "active", "")
+        """Resume a schedule with its next time; the times that have passed meanwhile are left out."""
+        return self._set_state(caller, reference, "active", "")
 
     def remove(self, caller: Caller, reference: str) -> ScheduleRow:
-        """Let nothing be submitted any more; jobs that were go on, and the list of them stays."""
-        return self._move(caller, reference, "removed", f"removed by {self.service.user(caller).name}")
+        """Remove a schedule: no job is submitted any more; jobs that were submitted go on."""
+        return self._set_state(caller, reference, "removed", f"removed by {self.service.user(caller).name}")
 
-    def _move(self, caller: Caller, reference: str, state: ScheduleState, note: str) -> ScheduleRow:
+    def _set_state(self, caller: Caller, reference: str, state: ScheduleState, note: str) -> ScheduleRow:
         number = self.find(caller, reference).id
-        return self.service.daemon.run_exclusively(lambda: self._moved(number, state, note))
+        return self.service.daemon.run_exclusively(lambda: self._write_state(number, state, note))
 
-    def _moved(self, number: int, state: ScheduleState, note: str) -> ScheduleRow:
-        row, now = self.books.known(number), self.service.clock.now()
+    def _write_state(self, number: int, state: ScheduleState, note: str) -> ScheduleRow:
+        row, now = self.schedules.known(number), self.service.clock.now()
         if row.state == state:
             return row
         if row.state == "removed" or (row.state == "over" and state != "removed"):
             raise Refused(f"schedule {number}: is {row.state}; submit its job file again to make another")
-        # Resumed, it goes on from now: what passed in a pause was not missed.
-        self.books.move(row, state, note, now if state == "active" else row.looked_at)
+        # A resumed schedule goes on from now: times during a pause are not missed.
+        self.schedules.move(row, state, note, now if state == "active" else row.looked_at)
         self.trigger.changed()
-        return self.books.known(number)
+        return self.schedules.known(number)
 
     # --- looking
 
     def find(self, caller: Caller, reference: str) -> ScheduleRow:
-        """Return a schedule that the caller may look at and steer: its owner, root, or the daemon's own user.
+        """Return a schedule that the caller may read and steer: its owner, root, or the daemon's own user.
 
         Raises:
-            NotFound: there is none of that id or name, or only other people's, which are not told of.
+            NotFound: there is none of that id or name, or only other users' schedules, which are not shown.
         """
-        row = self.books.find(reference, caller.uid)
-        if row is None or not _may(caller, row):
+        row = self.schedules.find(reference, caller.uid)
+        if row is None or not _has_permission(caller, row):
             raise NotFound(
                 f"{one_line(reference)}: there is no schedule of that id or name; runner schedule list"
             )
         return row
 
     def listed(self, caller: Caller, *, every: bool) -> tuple[ScheduleRow, ...]:
-        """Return the schedules that the caller may steer; removed ones only if ``every``."""
-        return self.books.listed(None if caller.uid in {0, os.geteuid()} else caller.uid, every=every)
+        """Return the schedules that the caller may steer, with ``every`` also those that were removed."""
+        return self.schedules.listed(None if caller.uid in {0, os.geteuid()} else caller.uid, every=every)
 
-    def next_times(self, row: ScheduleRow, count: int = SHOWN) -> tuple[datetime, ...]:
-        """Return when a schedule is due next, on its own clock; nothing of one that is over."""
+    def next_times(self, row: ScheduleRow, count: int = NEXT_TIMES) -> tuple[datetime, ...]:
+        """Return the next times of a schedule in its own time zone; none if it is over."""
         if row.state in {"over", "removed"}:
             return ()
         try:
@@ -162,43 +161,43 @@ class ScheduleService:
         except ValueError:
             return ()
         every = upcoming(self.service.clock.now(), terms, times.after)
-        return tuple(times.local(at) for at in islice(every, min(max(count, 0), MOST)))
+        return tuple(times.local(at) for at in islice(every, min(max(count, 0), MAX_NEXT_TIMES)))
 
     def firings(self, row: ScheduleRow) -> tuple[FiringRow, ...]:
-        """Return what became of the last times of a schedule, the newest first."""
+        """Return the last firings of a schedule in its own time zone, the newest first."""
         zone = _zone(row)
-        return tuple(replace(each, at=each.at.astimezone(zone)) for each in self.books.firings(row.id))
+        return tuple(replace(each, at=each.at.astimezone(zone)) for each in self.schedules.firings(row.id))
 
 
 def _problems(job: JobFile, schedule: Schedule, now: datetime) -> Iterator[Problem]:
-    say = job.origin.problem
+    problem = job.origin.problem
     try:
         find_timezone(schedule.timezone)
     except ValueError as error:
-        yield say(("schedule", "timezone"), str(error))
+        yield problem(("schedule", "timezone"), str(error))
         return
     try:
         times = parse_cron(schedule.cron, schedule.timezone)
     except ValueError as error:
-        yield say(("schedule", "cron"), str(error))
+        yield problem(("schedule", "cron"), str(error))
         return
     first = times.after(now)
     if first is None:
-        yield say(("schedule", "cron"), f"{quoted(schedule.cron)} never happens")
+        yield problem(("schedule", "cron"), f"{quoted(schedule.cron)} never happens")
     elif schedule.until is not None and first > schedule.until:
         fact = f"is over before the first time, {times.local(first).isoformat(timespec='minutes')}"
-        yield say(("schedule", "until"), fact)
+        yield problem(("schedule", "until"), fact)
     if job.matrix is not None:
-        yield say(("matrix",), "cannot be together with schedule: each time submits one job")
+        yield problem(("matrix",), "cannot be together with schedule: each time submits one job")
 
 
 def _zone(row: ScheduleRow) -> tzinfo:
-    """Return the zone of a schedule, UTC where it is not known any more."""
+    """Return the time zone of a schedule, UTC if the host does not know it any more."""
     try:
         return find_timezone(row.terms["timezone"])
     except ValueError:
         return UTC
 
 
-def _may(caller: Caller, row: ScheduleRow) -> bool:
+def _has_permission(caller: Caller, row: ScheduleRow) -> bool:
     return caller.uid in {0, os.geteuid(), row.uid}

@@ -1,7 +1,7 @@
-"""What stands against a job when it is submitted, each with its place in the job file.
+"""Admission: what keeps a job from being accepted, with its place in the job file.
 
-What can never be had is refused at once, with what there is: waiting for it would be for ever.
-What is merely in use now is nobody's mistake, and waits.
+A request that can never be met is refused at once, with the resources that there are.  A request for
+resources that are in use now is accepted, and waits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,19 +28,19 @@ PLACES: Final[Mapping[RefusalReason, tuple[PathPart, ...]]] = {
     RefusalReason.CAPABILITY: ("devices", "capability"),
     RefusalReason.HOST: ("resources",),
 }
-"""The field that a refusal is about; a turn is about none."""
+"""The field of the job file that a refusal is about; a full queue has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """What stands against one job: mistakes of its file, and what its owner has too much of already."""
+    """The problems of one job file, and the quotas that its owner has used up."""
 
     problems: tuple[Problem, ...]
     refused: tuple[str, ...]
 
 
 def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[PathPart, ...], str]]:
-    """Yield which of the resources of a job this machine has less of, field by field."""
+    """Yield the fields of a resource request that exceed this machine, each with the fact."""
     wants = job.resources
     if wants.cpus > capacity.cpus:
         yield ("resources", "cpus"), f"asks for {wants.cpus:g}; there are {capacity.cpus:g}"
@@ -55,7 +55,7 @@ def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What is known at the moment of a submission."""
+    """Checks the jobs of one submission."""
 
     submission: Submission
     capacity: Capacity
@@ -63,7 +63,7 @@ class Admission:
     _asked: Callable[[ResourceRequest, str, str], tuple[Refusal, ...]]
 
     def found(self, revision: Revision) -> AdmissionResult:
-        """Return what stands against one of the jobs."""
+        """Return what keeps one of the jobs from being accepted."""
         job = revision.job
         lacks = tuple(missing_resources(job, self.capacity))
         problems = [job.origin.problem(path, fact) for path, fact in lacks]
@@ -79,7 +79,7 @@ class Admission:
 def admission(
     submission: Submission, capacity: Capacity, snapshot: Snapshot, owner: str, jobs: int
 ) -> Admission:
-    """Return what answers for each of ``jobs`` that somebody submits together; alike ones are asked once."""
+    """Return the check of ``jobs`` that are submitted together; equal requests are checked once."""
 
     @cache
     def asked(needs: ResourceRequest, priority_class: str, team: str) -> tuple[Refusal, ...]:
@@ -93,7 +93,7 @@ def admission(
 
 
 def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[str, ...]:
-    """Return whose queue is too long for so many more jobs, in words."""
+    """Return the queue quotas that so many further jobs exceed, as text."""
     asked = check_admission(
         PendingJob("", owner, ResourceRequest(0, 0), snapshot.now_s, group=team), snapshot, jobs
     )
@@ -101,7 +101,7 @@ def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[st
 
 
 def refusal(submission: Submission, facts: Iterable[str]) -> str:
-    """Return in one line whose file is refused, why, and who can do something about it."""
+    """Return the message of a refusal: the file, the facts, and the next step."""
     said = "; ".join(facts)
     waiting = "runner list --mine has them" if "waiting" in said else "ask whoever runs this machine"
     return f"{one_line(submission.shown or submission.path)}: {said}; {waiting}"

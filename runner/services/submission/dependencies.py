@@ -1,7 +1,7 @@
-"""The jobs that a job waits for: names become ids when it is submitted, and circles are refused.
+"""Dependencies of jobs: names become ids on submission, and circular dependencies are refused.
 
-A name is the newest of the owner's jobs with it, or all jobs of the newest matrix of that name.
-An id may be anybody's: to wait for a job tells nothing that a list does not.
+A name means the newest of the owner's jobs with it, or all jobs of the newest matrix of that name.  An id may
+belong to any user: a dependency reveals nothing that a list does not.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ After = tuple[tuple[str, DependencyCondition], ...]
 def resolved(
     submission: Submission, job: JobFile, owner: str, store: JobStore
 ) -> tuple[After, tuple[Problem, ...]]:
-    """Return the ids of the jobs that a job waits for, with how they must have ended; and who is missing."""
+    """Return the dependencies of a job by id, and a problem for each name that matches no job."""
     problems, found = [], []
     for number, after in enumerate(job.queue.after):
         ids = tuple(jobs_named(after.job, owner, store))
@@ -37,10 +37,10 @@ def resolved(
 def refuse_hopeless(
     submission: Submission, revisions: Iterable[Revision], owner: str, store: JobStore
 ) -> None:
-    """Return if the jobs that new ones wait for can still end as they must.
+    """Check that the dependencies of new jobs can still be met.
 
     Raises:
-        FileError: one has ended otherwise, so what waits for it would never start.
+        FileError: one can not be met any more, so the job would never start.
     """
     jobs = {revision.job.queue.after: revision.job for revision in revisions}  # of a matrix mostly one
     problems = [problem for job in jobs.values() for problem in _hopeless(submission, job, owner, store)]
@@ -64,7 +64,7 @@ def _hopeless(submission: Submission, job: JobFile, owner: str, store: JobStore)
 
 
 def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:
-    """Yield the ids that a reference means: one, of a matrix all, or none."""
+    """Yield the ids of a reference: of one job, of all jobs of a matrix, or none."""
     row = store.get(reference) or store.newest_of(owner, reference)
     first = None if row else store.newest_of(owner, f"{reference}-1")
     if row is not None:
@@ -76,7 +76,7 @@ def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:
 def describe_namesake(
     reference: str, owner: str, uid: int, store: JobStore, schedules: Schedules
 ) -> str | None:
-    """Return what somebody has of a name that none of their jobs has, and where it is shown."""
+    """Return which schedule or matrix of a user has a name that none of their jobs has; None if none has."""
     name = one_line(reference)
     if schedules.named(reference, uid):
         return f"is a schedule, and no job has that name; runner schedule show {name}"
@@ -87,7 +87,7 @@ def describe_namesake(
 
 
 def members(row: JobRow, store: JobStore) -> tuple[JobRow, ...]:
-    """Return all jobs of the matrix that a job is of, in order; none if it is of none."""
+    """Return all jobs of a job's matrix, in order; none if it belongs to no matrix."""
     sweep = parse_revision(row.revision).sweep
     return () if sweep is None else store.following(sweep.id, sweep.count)
 

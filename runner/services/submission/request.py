@@ -1,7 +1,6 @@
-"""A job file as it was handed in, and what the person who did so wanted otherwise.
+"""A submission: a job file, and the options of ``runner submit`` that override its fields.
 
-What ``runner submit`` was given besides the file takes the place of what the file says, and is
-complained about under the name of its option.
+A problem with a field that an option overrides is reported under the name of the option.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,31 +26,33 @@ OPTIONS: Final[Mapping[str, str]] = {
     "not_before": "--not-before",
     "priority": "--priority",
 }
-"""What may take the place of a field of ``queue``, or of the job's own priority."""
+"""The options that override a field of ``queue`` or the priority of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job file as it was handed in."""
+    """A job file with the options of its submission."""
 
     path: str
     text: bytes
     name: str | None = None
-    shown: str | None = None  # the path as it was typed, for messages
-    token: str | None = None  # made up by the client: the same submission sent twice makes one job
-    instead: Mapping[str, Any] = field(default_factory=dict)  # by the names of OPTIONS; None: not given
+    shown: str | None = None  # the path as the user typed it, for messages
+    token: str | None = None  # from the client: a submission that is sent twice makes one job
+    instead: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # values of options by the names of OPTIONS; None is not given
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What was given besides the file."""
+        """The options that are given."""
         return {name: value for name, value in self.instead.items() if value is not None}
 
     @property
     def place(self) -> Path:
-        """Where the file is.
+        """The path of the file.
 
         Raises:
-            UsageError: that depends on where one stands.
+            UsageError: it is not absolute.
         """
         path = Path(self.path)
         if not path.is_absolute():
@@ -59,22 +60,22 @@ class Submission:
         return path
 
     def read(self, besides: Checks) -> LoadedFile:
-        """Return the jobs that are asked for; ``besides`` looks at what they name.
+        """Return the jobs of the file; ``besides`` checks the paths and policies that they name.
 
         Raises:
             FileError: the file is wrong; all its errors at once.
-            UsageError: what was given besides it is.
+            UsageError: an option is wrong.
         """
         if self.name is not None:
             _checked("--name", lambda: check_new_name(str(self.name)))
         written = parse_jobs(self.text, Path(self.shown or self.place), name=self.name, besides=besides)
-        jobs = tuple(self._instead(job) for job in written.jobs)
+        jobs = tuple(self._override(job) for job in written.jobs)
         if self.name is not None and written.matrix is None:
             jobs = tuple(job.model_copy(update={"name": self.name}) for job in jobs)
         return replace(written, jobs=jobs)
 
-    def _instead(self, job: JobFile) -> JobFile:
-        """Return a job with what was given besides its file."""
+    def _override(self, job: JobFile) -> JobFile:
+        """Return a job whose fields the options have overridden."""
         changes: dict[str, object] = {}
         said = dict(self.options)
         if said and job.schedule is not None:
@@ -83,11 +84,11 @@ class Submission:
         if (priority := said.pop("priority", None)) is not None:
             changes["priority"] = _priority(priority)
         if said:
-            changes["queue"] = job.queue.model_copy(update=_queueing(said))
+            changes["queue"] = job.queue.model_copy(update=_queue_fields(said))
         return job.model_copy(update=changes) if changes else job
 
     def problem(self, job: JobFile, path: tuple[PathPart, ...], fact: str) -> Problem:
-        """Return something that is wrong with a field of a job, wherever it was said."""
+        """Return a problem of a field, at its place in the file or at its option."""
         name = str(path[1]) if path[0] == "queue" else ""
         if name in self.options:
             return Problem(None, OPTIONS[name], fact)
@@ -100,8 +101,8 @@ def _priority(value: object) -> int:
     return value
 
 
-def _queueing(said: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return fields of the section ``queue``, checked as the file's own are."""
+def _queue_fields(said: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return fields of the section ``queue``, validated like those of the file."""
     try:
         queueing = QueueFields.model_validate(said)
     except ValidationError as error:

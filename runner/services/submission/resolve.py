@@ -1,7 +1,7 @@
-"""A job file as it was handed in, made into revisions: one, or one for each job of its matrix.
+"""Resolving a submission into revisions: one, or one for each job of its matrix.
 
-Everything that can be wrong is found here, before anything is accepted: paths and policies are
-looked at as the person who submits, devices and quotas in the daemon's own picture of the queue.
+Every problem is found here, before anything is accepted.  Paths and policies are checked with the rights of
+the submitter, devices and quotas against the present snapshot of the queue.
 """
 
 import grp
@@ -30,7 +30,7 @@ from runner.services.submission.revision import ArrayMembership, DataReference, 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The revisions that a submission stands for."""
+    """The revisions of a submission."""
 
     revisions: tuple[Revision, ...]
     limits_queue: bool  # the site limits how many jobs may wait: quotas are checked again on acceptance
@@ -38,7 +38,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class RevisionResolver:
-    """What is looked at to find out what a job file stands for."""
+    """Resolves job files."""
 
     daemon: Controller
     store: JobStore
@@ -47,37 +47,37 @@ class RevisionResolver:
     state_dir: Path
 
     def resolve(self, who: User, owner: Owner, submission: Submission) -> Resolution:
-        """Return the revisions that a submission stands for; the id of a matrix is not known yet.
+        """Return the revisions of a submission; the id of a matrix is not known yet.
 
         Raises:
             FileError: the job file is wrong; all its errors at once.
-            UsageError: what was given besides it is.
-            Refused: the owner has too much already.
+            UsageError: an option of the submission is wrong.
+            Refused: a quota of the owner is used up.
         """
         look, reader = partial(self.users.path_problem, who), partial(_read_policy, self.users, who)
         named = of_job.JobReferences(submission.place.parent, look, reader)
         written = submission.read(named.problems)
         snapshot = self.daemon.exclusive.read(self.daemon.snapshot)
         gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
-        reading = _Reading(self, who, owner, submission, gate, named)
+        resolver = _JobResolver(self, who, owner, submission, gate, named)
         found: list[Revision] = []
         problems: list[Problem] = []
         for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
             try:
-                found.append(reading.revision(job, sweep))
+                found.append(resolver.revision(job, sweep))
             except FileError as error:
                 if error.path != job.origin.path:  # of a file that the job file names
                     raise
                 problems += error.problems
         if problems:
             raise FileError(written.jobs[0].origin.path, problems)
-        if reading.refused:
-            raise Refused(refusal(submission, reading.refused))
+        if resolver.refused:
+            raise Refused(refusal(submission, resolver.refused))
         return Resolution(tuple(found), gate.limits_queue)
 
 
 def _sweeps(written: LoadedFile) -> Iterator[ArrayMembership | None]:
-    """Yield for each job what it knows of its matrix; the id comes with the ids of the jobs."""
+    """Yield the matrix membership of each job; the id of the matrix follows with the ids of the jobs."""
     for number, values in enumerate(written.values, start=1):
         yield (
             None
@@ -93,8 +93,8 @@ def _sweeps(written: LoadedFile) -> Iterator[ArrayMembership | None]:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """The jobs of one submission, looked at one after the other; what they share is looked at once."""
+class _JobResolver:
+    """Resolves the jobs of one submission; what they share is checked once."""
 
     resolver: RevisionResolver
     who: User
@@ -112,7 +112,7 @@ class _Reading:
         """Return the revision of one job.
 
         Raises:
-            FileError: with everything that is wrong with it.
+            FileError: with all its problems.
         """
         accelerator = accelerator_of(job, self.resolver.daemon.context.capacity.devices)
         data, unprepared = self._data(job)
@@ -133,32 +133,32 @@ class _Reading:
         self.refused.update(dict.fromkeys(found.refused))
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
         problems = [*unprepared, *found.problems, *missing]
-        problems += (*self._unoffered(job), *self._clashes(job, accelerator))
+        problems += (*self._image_problems(job), *self._conflicts(job, accelerator))
         if problems:
             raise FileError(job.origin.path, problems)
         return made.model_copy(update={"after": after, "settings": resolve_profile(job, accelerator)})
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
-        """Return where the data of a job lie, and what stands against it, told with the rest."""
+        """Return the path of a job's data, and the problems with it."""
         try:
             return find_data(job, self.named.base, self.resolver.state_dir, self.named.check), ()
         except FileError as error:
             return None, error.problems
 
     @staticmethod
-    def _clashes(job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> Iterable[Problem]:
-        """Return what is wrong on the accelerator chosen from several; an only one is looked at before."""
+    def _conflicts(job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> Iterable[Problem]:
+        """Return the conflicts on an accelerator that was chosen for the job; loading checks the others."""
         chosen = job.accelerator == "auto" and job.resources.gpus
         return find_profile_conflicts(job, accelerator) if chosen else ()
 
-    def _unoffered(self, job: JobFile) -> Iterator[Problem]:
+    def _image_problems(self, job: JobFile) -> Iterator[Problem]:
         if job.image.name not in {"auto", *self.resolver.settings.allowed_images}:
             fact = f"{job.image.name!r} is not offered here; ask the operator (allowed_images)"
             yield job.origin.problem(("image", "name"), fact)
 
 
 def accelerator_of(job: JobFile, devices: Sequence[Device]) -> Literal["cuda", "rocm", "cpu"]:
-    """Return on what a job runs: on GPUs of the models that it asks for, where there are any."""
+    """Return the accelerator of a job: of the requested GPU models, if there are such GPUs."""
     if job.accelerator != "auto":
         return job.accelerator
     if not job.resources.gpus:
@@ -170,7 +170,7 @@ def accelerator_of(job: JobFile, devices: Sequence[Device]) -> Literal["cuda", "
 
 
 def team(gid: int) -> str:
-    """Return a group by name; one that has none is a number."""
+    """Return the name of a group, or its number if it has none."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -178,7 +178,7 @@ def team(gid: int) -> str:
 
 
 def _read_policy(users: Users, who: User, path: Path) -> bytes:
-    """Return the text of a policy file, read as the person who submits.
+    """Return the text of a policy file, read with the rights of the submitter.
 
     Raises:
         FileError: it cannot be read.

@@ -1,7 +1,7 @@
-"""A revision: a job file made independent of where and when it was written.
+"""A revision: a job file made independent of the place and time of its submission.
 
-Paths are absolute, ``auto`` is decided, and who asked is part of it; the store keeps the
-JSON of this, and every attempt is derived from it and from nothing else.
+Paths are absolute, ``auto`` is decided, and the submitter is part of it.  The store keeps it as JSON, and
+every attempt is derived from it alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,17 +43,17 @@ class DataReference(BaseModel):
     path: str
     is_file: bool = False
     prepared: bool = False
-    """A set of the daemon's own, in its state directory: nobody else can have swapped it."""
+    """A prepared data set in the state directory of the daemon; no user can have swapped it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMount:
-    """Something of the host that a job is shown."""
+    """A host path that is mounted into a job."""
 
     source: Path
     target: PurePosixPath
     read_only: bool = True
-    trusted: bool = False  # the daemon's own; everything else is looked at as the job's owner
+    trusted: bool = False  # belongs to the daemon; other paths are opened with the rights of the owner
 
 
 def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck) -> DataReference | None:
@@ -78,7 +78,7 @@ def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck)
 
 
 class ArrayMembership(BaseModel):
-    """A matrix as one of its jobs knows it."""
+    """The place of a job in its matrix."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,7 +92,7 @@ class ArrayMembership(BaseModel):
 
 
 class Revision(BaseModel):
-    """One version of what a user asked for, ready to be run at any time."""
+    """One version of a job, ready to run at any time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -124,7 +124,7 @@ class Revision(BaseModel):
         return User(self.uid, self.gid, self.groups, self.user)
 
     def needs(self) -> ResourceRequest:
-        """Return what an attempt takes, and on which devices alone it can run."""
+        """Return the resource request of an attempt, with the properties of its devices."""
         resources, devices = self.job.resources, self.job.devices
         return ResourceRequest(
             cpus=resources.cpus,
@@ -143,7 +143,7 @@ class Revision(BaseModel):
         return of_job.apply_job_limits(self.job, of_job.deserialize_policy(self.policy))
 
     def profile(self, turned: Overrides | None = None) -> Profile:
-        """Return the settings that the job's profile comes to, with what remedies have turned over it."""
+        """Return the resolved profile of the job with the overrides of policy adjustments."""
         turned = turned or Overrides()
         settings, changes = self._settings(turned), turned.switches
         if not changes:
@@ -152,7 +152,7 @@ class Revision(BaseModel):
         return Profile.model_validate({**settings.model_dump(), **changes, "name": name[:200]})
 
     def _settings(self, turned: Overrides) -> Profile:
-        """Return what the profile came to when the job was submitted: no upgrade changes what runs."""
+        """Return the profile as it was resolved on submission: an upgrade of the runner changes no job."""
         job = self.job
         if turned.profile is None:
             return self.settings or resolve_profile(job, self.accelerator)
@@ -166,7 +166,7 @@ class Revision(BaseModel):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the job file asks for and nothing will come of, one line each."""
+        """The settings of the job file that have no effect, one line each."""
         idle = find_unused_switches(self.profile(), self.job.workload.kind, self.accelerator)
         asked = self.job.profile.changes
         vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
@@ -177,7 +177,7 @@ class Revision(BaseModel):
     def environment(
         self, root: PurePath, scratch: PurePath, turned: Overrides | None = None
     ) -> Mapping[str, str]:
-        """Return the job's own variables, and those that follow from its profile.
+        """Return the environment of the job: its own variables, and those of its profile.
 
         ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
         """
@@ -186,7 +186,7 @@ class Revision(BaseModel):
         return {**self.job.environment, **ours}
 
     def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:
-        """Return what one attempt is told; for how long a host leaves attempts alone is not known here."""
+        """Return the spec of one attempt, without the mean time between interruptions of the host."""
         return AttemptSpec(
             job_id=job_id,
             attempt=attempt.number,
@@ -199,16 +199,16 @@ class Revision(BaseModel):
             resume_step=attempt.start.step if attempt.start.source is StartFrom.STEP else None,
             accelerator=self.accelerator,
             cpus=self.job.resources.cpus,
-            device_bytes=self._part(),
+            device_bytes=self._shared_memory(),
         )
 
-    def _part(self) -> int | None:
-        """Return the part of each device's memory that the job takes; None: it has the devices to itself."""
+    def _shared_memory(self) -> int | None:
+        """Return the memory that the job takes of each shared device; None if its devices are not shared."""
         devices = self.job.devices
         return devices.memory if devices.lent_as is DeviceKind.SHARED else None
 
-    def shown(self) -> Iterator[ResolvedMount]:
-        """Yield what the job sees of the host, its secrets apart."""
+    def resolved_mounts(self) -> Iterator[ResolvedMount]:
+        """Yield the mounts of the job, without its secrets."""
         for mount in self.job.mounts:
             yield ResolvedMount(self.base / mount.source, PurePosixPath(mount.target), mount.read_only)
         if self.data is not None:
@@ -224,11 +224,11 @@ class Revision(BaseModel):
 
     @staticmethod
     def _data_target(data: DataReference) -> PurePosixPath:
-        """Return where the data appear; a file keeps its name, because its ending says what it holds."""
+        """Return the mount target of the data; a file keeps its name, whose suffix tells its format."""
         return WORKLOAD_TARGET / Path(data.path).name if data.is_file else WORKLOAD_TARGET
 
     def _workload(self, *, in_container: bool) -> Plan:
-        """Return the plan with the paths that the attempt sees."""
+        """Return the plan with paths as the attempt sees them."""
         changes = {}
         if self.data is not None:
             changes["data"] = str(self._data_target(self.data)) if in_container else self.data.path

@@ -11,9 +11,9 @@ from runner.core.notification import ALARMS, DECISIONS, FIELDS, TOPICS
 from runner.core.schedule import ON_TIME
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import SENDMAIL, NotificationRule
-from runner.services.notifications import KEEP, LOOK_S, TRIES, WAIT_MAX_S
-from runner.services.schedules.service import EACH
-from runner.services.schedules.trigger import AGAIN_S, LABEL
+from runner.services.notifications import MAX_AGE, MAX_TRIES, MAX_WAIT_S, PERIOD_S
+from runner.services.schedules.service import MAX_PER_USER
+from runner.services.schedules.trigger import LABEL, RETRY_FIRING_S
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "operate/notifications.md").read_text(encoding="utf-8")
@@ -54,9 +54,9 @@ def test_the_example_is_right(tmp_path: Path) -> None:
 
 
 def test_the_numbers_are_the_real_ones() -> None:
-    assert (timedelta(days=1), 1, 60) == (KEEP, LOOK_S, WAIT_MAX_S)
+    assert (timedelta(days=1), 1, 60) == (MAX_AGE, PERIOD_S, MAX_WAIT_S)
     assert f"answer in {LIMIT_S:g} s" in PAGE
-    assert f"not done after {PROGRAM_LIMIT_S:g} s), {TRIES} times" in PAGE
+    assert f"not done after {PROGRAM_LIMIT_S:g} s), {MAX_TRIES} times" in PAGE
     assert f"`{SENDMAIL}`" in PAGE
     limit = Settings.model_fields["notify"].metadata[0].max_length
     assert f"at most {limit} rules" in PAGE
@@ -65,7 +65,7 @@ def test_the_numbers_are_the_real_ones() -> None:
 def test_the_numbers_of_schedules_are_the_real_ones() -> None:
     assert timedelta(minutes=1) == ON_TIME
     assert "Up to a minute late is on time" in HOWTO
-    assert f"tried again every {AGAIN_S:g} s" in HOWTO
+    assert f"tried again every {RETRY_FIRING_S:g} s" in HOWTO
     assert f"the last {SHOWN} times" in HOWTO
-    assert f"can have {EACH} schedules" in HOWTO
+    assert f"can have {MAX_PER_USER} schedules" in HOWTO
     assert f"`{LABEL}: 1`" in HOWTO

@@ -15,7 +15,7 @@ from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, T
 from runner.core.ports.notifications import RetryLater, Undelivered
 from runner.files.settings.notify import NotificationRule
 from runner.services.context import Caller
-from runner.services.notifications import BATCH, KEEP, TRIES, UNWRITTEN, Sender
+from runner.services.notifications import BATCH, MAX_AGE, MAX_TRIES, MAX_UNRECORDED, Sender
 from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 
@@ -52,7 +52,7 @@ class Post:
         rule = NotificationRule.model_validate({"on": on, "who": who, "mail": "root"})
         feed = SqliteNotificationFeed(self.site.store)
         courier = Sender(rule, self.receiver.send, feed, self.site.clock, feed.remember, self.pause)
-        courier.look()  # it begins with what comes next
+        courier.send_next()  # it begins with what comes next
         return courier
 
     def pause(self, seconds: float) -> bool:
@@ -85,8 +85,8 @@ def test_a_rule_gets_what_it_asks_for_in_order_and_once(post: Post) -> None:
     first, second = post.submit(), post.submit()
     post.hold(first)
     post.cancel(second)
-    courier.look()
-    courier.look()
+    courier.send_next()
+    courier.send_next()
     assert [(n.job_id, n.state, n.outcome) for n in post.receiver.got] == [
         (first, "held", None),
         (second, "finished", "cancelled"),
@@ -100,16 +100,16 @@ def test_what_has_moved_on_meanwhile_is_told_as_it_was(post: Post) -> None:
     post.hold(job_id)
     row, now = post.site.service.queries.current(job_id), post.site.clock.now()
     post.site.service.daemon.apply_event(row, ReleaseRequested(now, "ann"))
-    courier.look()
+    courier.send_next()
     assert [n.state for n in post.receiver.got] == ["held"]
 
 
 def test_a_rule_is_about_the_jobs_of_those_that_it_names(post: Post) -> None:
     others, mine = post.courier("submitted", ("nobody-here",)), post.courier("submitted", (me(post),))
     post.submit()
-    others.look()
+    others.send_next()
     assert post.receiver.got == []
-    mine.look()
+    mine.send_next()
     assert post.receiver.kinds == ["submitted"]
 
 
@@ -145,7 +145,7 @@ def test_the_words_are_those_of_events_and_states() -> None:
 def test_a_notice_as_json_is_one_line_with_everything(post: Post) -> None:
     courier = post.courier("cancelled")
     post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     [notification] = post.receiver.got
     line = notification.to_json("abcd", "gpu1")
     said = json.loads(line)
@@ -169,17 +169,17 @@ def test_a_subject_is_one_short_line_whatever_the_job_is_called(post: Post) -> N
 
 def test_a_new_rule_begins_with_what_comes_next(post: Post) -> None:
     post.cancel(post.submit())
-    post.courier().look()
+    post.courier().send_next()
     assert post.receiver.got == []
 
 
 def test_a_restart_loses_nothing_and_tells_nothing_twice(post: Post) -> None:
     courier = post.courier()
     post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     post.cancel(post.submit())  # nobody looks before the end
     post.site.boot()
-    post.courier().look()
+    post.courier().send_next()
     assert [n.job_id for n in post.receiver.got] == ["1", "2"]
 
 
@@ -192,9 +192,9 @@ def test_a_kill_between_telling_and_writing_so_tells_one_notice_twice(post: Post
 
     courier.write = killed
     with pytest.raises(KeyboardInterrupt):
-        courier.look()
+        courier.send_next()
     post.site.boot()
-    post.courier().look()
+    post.courier().send_next()
     assert [n.seq for n in post.receiver.got] == [post.receiver.got[0].seq] * 2
 
 
@@ -207,19 +207,19 @@ def test_a_store_that_cannot_be_written_is_no_reason_to_tell_nothing(post: Post)
     courier.write = stuck
     for _ in range(2):
         post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     assert len(post.receiver.got) == 2
 
 
 def test_how_far_it_has_got_is_written_now_and_then_even_when_nobody_wants_it(post: Post) -> None:
     courier = post.courier("alarm")
     job_id = post.submit()
-    for number in range(UNWRITTEN):
+    for number in range(MAX_UNRECORDED):
         post.site.store.note(job_id, post.site.clock.now(), "signal_requested", str(number))
-    while courier.look():
+    while courier.send_next():
         pass
-    assert courier.feed.told(courier.key) == UNWRITTEN
-    assert courier.feed.newest() == UNWRITTEN + 1
+    assert courier.feed.told(courier.key) == MAX_UNRECORDED
+    assert courier.feed.newest() == MAX_UNRECORDED + 1
 
 
 def test_many_events_are_taken_in_pieces(post: Post) -> None:
@@ -227,8 +227,8 @@ def test_many_events_are_taken_in_pieces(post: Post) -> None:
     job_id = post.submit()
     for number in range(BATCH + 1):
         post.site.store.note(job_id, post.site.clock.now(), "signal_requested", str(number))
-    assert courier.look() is True
-    assert courier.look() is False
+    assert courier.send_next() is True
+    assert courier.send_next() is False
     assert [n.text for n in post.receiver.got] == [str(number) for number in range(BATCH + 1)]
 
 
@@ -244,26 +244,26 @@ def test_it_is_tried_again_with_longer_and_longer_waits(post: Post) -> None:
     courier = post.courier()
     post.receiver.failures = [Undelivered("answers 503", RetryLater.SOME)] * 3
     post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     assert post.waited == [1, 2, 4]
     assert (courier.delivered, courier.dropped) == (1, 0)
 
 
 def test_what_a_receiver_does_not_take_is_dropped_and_the_next_is_told(post: Post) -> None:
     courier = post.courier()
-    post.receiver.failures = [Undelivered("answers 503", RetryLater.SOME)] * TRIES
+    post.receiver.failures = [Undelivered("answers 503", RetryLater.SOME)] * MAX_TRIES
     for _ in range(2):
         post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     assert (courier.delivered, courier.dropped) == (1, 1)
-    assert len(post.waited) == TRIES - 1
+    assert len(post.waited) == MAX_TRIES - 1
 
 
 def test_what_a_receiver_refuses_is_not_tried_again(post: Post) -> None:
     courier = post.courier()
     post.receiver.failures = [Undelivered("answers 404", RetryLater.NEVER)]
     post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     assert (courier.dropped, post.waited) == (1, [])
 
 
@@ -272,21 +272,21 @@ def test_a_receiver_that_is_gone_is_waited_for_up_to_a_day(post: Post) -> None:
     gone = Undelivered("ConnectionRefusedError", RetryLater.LONG)
     post.receiver.failures = [gone] * 100
     post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     assert (courier.delivered, courier.dropped) == (1, 0)
     assert max(post.waited) == 60
     post.receiver.failures = [gone] * 10_000
     post.cancel(post.submit())
-    courier.look()
+    courier.send_next()
     assert courier.dropped == 1
-    assert sum(post.waited) > KEEP / timedelta(seconds=1)
+    assert sum(post.waited) > MAX_AGE / timedelta(seconds=1)
 
 
 def test_what_is_older_than_a_day_is_dropped_untried(post: Post) -> None:
     courier = post.courier()
     post.cancel(post.submit())
-    post.site.clock.forward(KEEP.total_seconds() + 1)
-    courier.look()
+    post.site.clock.forward(MAX_AGE.total_seconds() + 1)
+    courier.send_next()
     assert (post.receiver.got, courier.dropped) == ([], 1)
 
 
@@ -295,11 +295,11 @@ def test_a_daemon_that_leaves_while_it_waits_leaves_the_notice_to_the_next_one(p
     post.receiver.failures = [Undelivered("gone", RetryLater.LONG)]
     post.cancel(post.submit())
     post.leaves = True
-    courier.look()
+    courier.send_next()
     assert post.receiver.got == []
     post.leaves = False
     post.site.boot()
-    post.courier().look()
+    post.courier().send_next()
     assert post.receiver.kinds == ["cancel_requested"]
 
 
@@ -316,6 +316,6 @@ def test_what_could_not_be_told_for_an_unexpected_error_is_told_at_the_next_look
 
     courier.send = wrong
     with pytest.raises(ZeroDivisionError):
-        courier.look_once()
-    courier.look_once()
+        courier.run_round()
+    courier.run_round()
     assert post.receiver.kinds == ["cancel_requested"]

@@ -15,7 +15,7 @@ from runner.core.ports.notifications import Undelivered
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import NotificationRule
 from runner.services.context import Caller
-from runner.services.notifications import Sender, notifier
+from runner.services.notifications import Sender, make_notifications
 from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
@@ -53,7 +53,7 @@ class Post:
         rule = NotificationRule.model_validate({"on": on, "who": who, "mail": "root"})
         feed = SqliteNotificationFeed(self.site.store)
         courier = Sender(rule, self.receiver.send, feed, self.site.clock, feed.remember, self.pause)
-        courier.look()  # it begins with what comes next
+        courier.send_next()  # it begins with what comes next
         return courier
 
     def pause(self, seconds: float) -> bool:
@@ -90,9 +90,9 @@ def configured(post: Post, **rule: object) -> None:
 def test_each_rule_has_a_thread_that_ends(post: Post) -> None:
     told = post.site.directory / "told"
     configured(post, on="cancelled", command=["/usr/bin/tee", "-a", str(told)])
-    found = notifier(post.site.service, sender_for)
-    [courier] = found.couriers
-    courier.look()
+    found = make_notifications(post.site.service, sender_for)
+    [courier] = found.senders
+    courier.send_next()
     post.cancel(post.submit())
     found.start()
     line = wait_until(lambda: told.read_text() or None if told.exists() else None)

@@ -35,7 +35,7 @@ class Place(Site):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.keeper: RolloutVerifier = changes.attach(self.app, self.service)
+        self.verifier: RolloutVerifier = changes.attach(self.app, self.service)
 
     def change(self, text: str, uid: int = ME, path: str = "/apply", **more: Any) -> httpx.Response:  # noqa: ANN401
         encoded = base64.b64encode(text.encode()).decode()
@@ -135,7 +135,7 @@ class Place(Site):
 def site(tmp_path: Path) -> Iterator[Place]:
     site = Place(tmp_path)
     yield site
-    site.keeper.stop()
+    site.verifier.stop()
     site.service.daemon.stop()
 
 
@@ -398,7 +398,7 @@ def test_what_an_earlier_daemon_has_begun_to_try_is_cancelled(site: Place) -> No
     site.runs()
     site.canary(CACHED)
     site.until("running", "2")
-    site.keeper.rollouts.canaries.cancel_orphans()
+    site.verifier.rollouts.canaries.cancel_orphans()
     assert site.until("finished", "2")["outcome"] == "cancelled"
     assert site.job()["state"] == "running"
 
@@ -449,7 +449,7 @@ def test_a_change_is_taken_back_only_if_it_disappoints_and_going_back_ends_soone
     words: str,
 ) -> None:
     found = verify(PROMISE, Rate(rate, 0.0, 30), Work(400, 200, saved))
-    assert found.back is back
+    assert found.roll_back is back
     assert words in found.text
 
 
@@ -459,13 +459,13 @@ def test_a_change_that_does_not_deliver_is_taken_back_once(site: Place, per_s: f
     site.saves(40)
     site.writes(1.0)
     site.apply(CACHED, canary=site.measured(CACHED, 10.0))
-    site.keeper.look()  # nothing is measured yet
+    site.verifier.verify_all()  # nothing is measured yet
     site.attempt(2)
-    site.keeper.look()
+    site.verifier.verify_all()
     assert site.service.queries.find("1").job.revision == 2
     site.writes(per_s, first=40)
-    site.keeper.look()
-    site.keeper.look()
+    site.verifier.verify_all()
+    site.verifier.verify_all()
     job = site.service.queries.find("1").job
     assert job.revision == revision
     told = [each["text"] for each in site.ask("GET", "/events?job=1").json()["events"]]

@@ -28,7 +28,7 @@ on_change: [{name: best, when: {econ.best: resume}, do: resume}]
 def site(tmp_path: Path) -> Iterator[Place]:
     site = Place(tmp_path)
     yield site
-    site.keeper.stop()
+    site.verifier.stop()
     site.service.daemon.stop()
 
 

@@ -18,7 +18,7 @@ FEWER = BASE.replace("steps: 400", "steps: 60") + ALLOWED
 def site(tmp_path: Path) -> Iterator[Place]:
     site = Place(tmp_path)
     yield site
-    site.keeper.stop()
+    site.verifier.stop()
     site.service.daemon.stop()
 
 

@@ -11,7 +11,7 @@ from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
 from runner.core.job.states import Finished
 from runner.services.context import Caller
-from runner.services.schedules.trigger import AT_ONCE, LABEL, LOOK_S, job_name
+from runner.services.schedules.trigger import LABEL, MAX_PER_ROUND, MAX_WAIT_S, job_name
 from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
@@ -305,7 +305,7 @@ def test_a_full_disk_stops_nothing(site: Clockwork, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patched:
         patched.setattr(site.books, "record_firing", full)
         site.tick()
-        assert site.timetable.patience_s() > 1  # it does not spin
+        assert site.timetable.wait_s() > 1  # it does not spin
     site.tick()
     site.work()
     assert site.names() == ["nightly-20300101-1300"]
@@ -376,7 +376,7 @@ def test_a_second_schedule_of_a_name_is_refused(site: Clockwork) -> None:
 
 
 def test_nobody_has_schedules_without_end(site: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.services.schedules.service.EACH", 2)
+    monkeypatch.setattr("runner.services.schedules.service.MAX_PER_USER", 2)
     site.make(HOURLY, name="a")
     site.make(HOURLY, name="b")
     with pytest.raises(Refused, match="c: you have 2 schedules already"):
@@ -386,15 +386,15 @@ def test_nobody_has_schedules_without_end(site: Clockwork, monkeypatch: pytest.M
 
 
 def test_many_that_are_due_at_once_are_looked_at_in_turns(site: Clockwork) -> None:
-    for number in range(AT_ONCE + 3):
+    for number in range(MAX_PER_ROUND + 3):
         site.make(HOURLY, name=f"s{number}")
     site.at("2030-01-01 13:00")
     site.tick()
-    assert len(site.books.due()) == AT_ONCE
-    assert site.timetable.patience_s() < 0.1
+    assert len(site.books.due()) == MAX_PER_ROUND
+    assert site.timetable.wait_s() < 0.1
     site.tick()
     site.work()
-    assert len(site.jobs()) == AT_ONCE + 3
+    assert len(site.jobs()) == MAX_PER_ROUND + 3
 
 
 def test_a_schedule_whose_time_zone_has_gone_rests_and_says_why(site: Clockwork) -> None:
@@ -462,7 +462,7 @@ def test_the_thread_outlives_a_mistake(site: Clockwork, monkeypatch: pytest.Monk
             raise mistakes.pop()
         return ()
 
-    monkeypatch.setattr("runner.services.schedules.trigger.FAILED_S", 0.01)
+    monkeypatch.setattr("runner.services.schedules.trigger.RETRY_ROUND_S", 0.01)
     monkeypatch.setattr(site.books, "unfinished", wrong)
     site.timetable.start()
     wait_until(lambda: site.came() or None)
@@ -471,13 +471,13 @@ def test_the_thread_outlives_a_mistake(site: Clockwork, monkeypatch: pytest.Monk
 
 
 def test_the_next_look_is_at_the_next_time_and_the_clock_is_looked_at_meanwhile(site: Clockwork) -> None:
-    assert site.timetable.patience_s() == LOOK_S
+    assert site.timetable.wait_s() == MAX_WAIT_S
     site.make(HOURLY)
-    assert site.timetable.patience_s() == LOOK_S
+    assert site.timetable.wait_s() == MAX_WAIT_S
     site.at("2030-01-01 12:59:55")
-    assert site.timetable.patience_s() == 5
+    assert site.timetable.wait_s() == 5
     site.at("2030-01-01 13:00:01")
-    assert 0 < site.timetable.patience_s() < 1
+    assert 0 < site.timetable.wait_s() < 1
 
 
 def test_what_was_due_when_a_schedule_was_removed_is_left_out(site: Clockwork) -> None:

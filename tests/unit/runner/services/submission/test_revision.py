@@ -109,7 +109,7 @@ def told(one: Revision, *, in_container: bool) -> CausalLm | GraphForecast | Pro
 def test_what_comes_with_the_image_or_is_made_up_is_not_looked_for(tmp_path: Path, workload: str) -> None:
     one = resolved(workload, tmp_path)
     assert one.data is None
-    assert list(one.shown()) == []
+    assert list(one.resolved_mounts()) == []
     assert told(one, in_container=True) == one.job.workload
 
 
@@ -131,7 +131,7 @@ def test_the_name_of_a_set_means_the_set_even_where_a_directory_is_called_like_i
 def test_a_prepared_set_is_shown_as_a_directory_that_nobody_could_have_swapped(tmp_path: Path) -> None:
     place = prepared(tmp_path / "state", "sp500-stocks")
     one = resolved("{kind: graph_forecast, data: sp500-stocks}", tmp_path)
-    (shown,) = one.shown()
+    (shown,) = one.resolved_mounts()
     assert (shown.source, shown.target, shown.read_only, shown.trusted) == (
         place,
         PurePosixPath("/data/workload"),
@@ -144,14 +144,14 @@ def test_a_prepared_set_is_shown_as_a_directory_that_nobody_could_have_swapped(t
 
 def test_a_directory_of_the_user_is_looked_at_as_the_user(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
-    (shown,) = resolved("{kind: causal_lm, data: text}", tmp_path).shown()
+    (shown,) = resolved("{kind: causal_lm, data: text}", tmp_path).resolved_mounts()
     assert (shown.source, shown.trusted) == (tmp_path / "text", False)
 
 
 def test_a_file_keeps_its_name_because_its_ending_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "it's; mine.csv").write_text("date,A\n")
     one = resolved('{kind: graph_forecast, data: "it\'s; mine.csv"}', tmp_path)
-    (shown,) = one.shown()
+    (shown,) = one.resolved_mounts()
     assert shown.target == PurePosixPath("/data/workload/it's; mine.csv")
     assert told(one, in_container=True).data == str(shown.target)  # type: ignore[union-attr]
     assert told(one, in_container=False).data == str(shown.source)  # type: ignore[union-attr]
@@ -159,7 +159,7 @@ def test_a_file_keeps_its_name_because_its_ending_says_what_it_holds(tmp_path: P
 
 def test_the_code_of_a_program_appears_where_its_command_starts(tmp_path: Path) -> None:
     one = resolved("{kind: program, command: [./train], code: src}", tmp_path)
-    (shown,) = one.shown()
+    (shown,) = one.resolved_mounts()
     assert (shown.source, shown.target, shown.read_only) == (tmp_path / "src", PurePosixPath("/code"), True)
     assert told(one, in_container=True).code == "/code"  # type: ignore[union-attr]
     assert told(one, in_container=False).code == str(tmp_path / "src")  # type: ignore[union-attr]
@@ -169,7 +169,7 @@ def test_mounts_come_before_the_data_and_keep_their_rights(tmp_path: Path) -> No
     rest = "mounts: [{source: out, target: /data/out, read_only: false}]\n"
     (tmp_path / "text").mkdir()
     one = resolved("{kind: causal_lm, data: text}", tmp_path, rest)
-    assert [(each.target.name, each.read_only) for each in one.shown()] == [
+    assert [(each.target.name, each.read_only) for each in one.resolved_mounts()] == [
         ("out", False),
         ("workload", True),
     ]

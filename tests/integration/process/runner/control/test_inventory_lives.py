@@ -40,7 +40,7 @@ for life in json.load(sys.stdin):
     for text, seconds, lent in life:
         clock.forward(seconds)
         Path(os.environ["FAKE_NVML"]).write_text(text)
-        watch.look("nvidia")
+        watch.poll("nvidia")
         inventory.update()
         inventory.tick(Instant(clock.now(), clock.monotonic()), ())
         shown = inventory.schedulable(lent)

@@ -22,10 +22,10 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageSpan:
-    """What one attempt held.
+    """The allocation of one attempt.
 
-    ``ran_s``: when its program began to run; None: never.  ``lost_s``: how much of its end left nothing.
-    ``util``: mean utilisation of its devices, as a share; None: nobody has looked.
+    ``started_s``: when its program began to run; None: never.  ``lost_s``: the time at its end whose work is
+    lost.  ``util``: mean utilization of its devices as a share; None: not measured.
     """
 
     job: str

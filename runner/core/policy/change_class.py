@@ -1,4 +1,4 @@
-"""What a change does to a training: two revisions field by field, each field with its class.
+"""The class of a change: what the difference of two revisions does to a training, field by field.
 
     A  same bits, and nothing faster or slower: logs, limits, how often to save
     B  the same mathematics: other speed, or other rounding
@@ -20,14 +20,14 @@ from runner.base.units import format_size
 from runner.core.policy.facts import FactValue
 
 JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
-"""What a field holds, as JSON does."""
+"""The value of a field as JSON."""
 
 PROGRAM: Final = "program"
 """The kind of workload that leaves no signatures in its checkpoints."""
 
 
 class ChangeClass(StrEnum):
-    """What a change does to a checkpoint; later letters are worse."""
+    """The effect of a change on a checkpoint; later letters are worse."""
 
     A = "A"
     B = "B"
@@ -38,7 +38,7 @@ class ChangeClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What is known of one field; ``bits`` says that the same bits come out all the same."""
+    """The class of a field; ``bits``: a change of it keeps the result to the last bit."""
 
     kind: ChangeClass
     why: str
@@ -47,7 +47,7 @@ class FieldRule:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """One field that differs."""
+    """A field that differs."""
 
     name: str
     before: JsonValue
@@ -65,23 +65,23 @@ class RevisionChange:
 
     @property
     def kind(self) -> ChangeClass:
-        """Return the class of the whole; nothing at all is A."""
+        """The class of the whole change; A without any."""
         return max((change.kind for change in self.changes), default=ChangeClass.A)
 
     @property
     def same_bits(self) -> bool:
-        """Return whether what is computed stays the same to the last bit."""
+        """Whether the result stays the same to the last bit."""
         return all(change.bits for change in self.changes)
 
     def facts(self, *, allowed: bool) -> dict[str, FactValue]:
-        """Return what a policy may ask about."""
+        """Return the facts for the policy."""
         names = tuple(change.name for change in self.changes)
         return {"diff.class": str(self.kind), "diff.fields": names, "diff.allowed": allowed}
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionFields:
-    """A revision as its fields, dotted; ``kind``, ``dropout`` and ``workload`` decide about some of them."""
+    """The fields of a revision by dotted name; the class of some depends on ``kind``, ``dropout``, ``workload``."""
 
     values: Mapping[str, JsonValue]
     kind: str
@@ -90,7 +90,7 @@ class RevisionFields:
 
 
 def classify_change(before: RevisionFields, after: RevisionFields) -> RevisionChange:
-    """Return what differs between two revisions, with classes."""
+    """Return the fields that differ between two revisions, with their classes."""
     names = sorted(before.values.keys() | after.values.keys())
     differing = [name for name in names if _value(before, name) != _value(after, name)]
     changes = [_change(name, before, after) for name in differing]
@@ -225,7 +225,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "profile.memory_fraction": _LIMIT,
     "profile.async_save": _SAVING,
 }
-"""Every field outside of the workload.  ``SECTION.*`` stands for what is not named of a section."""
+"""The fields outside of the workload.  ``SECTION.*`` stands for the other fields of a section."""
 
 TRAINING: Final[Mapping[str, FieldRule]] = {
     "kind": FieldRule(ChangeClass.E, "another workload"),
@@ -243,11 +243,11 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
     "eval_batches": _EVALUATION,
     "log_every": _BOOKS,
 }
-"""What workloads have in common."""
+"""The fields that all workloads have."""
 
 
 PROGRAM_FIELDS: Final[Mapping[str, FieldRule]] = {"command": _PROGRAM, "code": _PROGRAM}
-"""What a program has of its own."""
+"""The fields of a program."""
 
 
 def workload_rules(
@@ -267,11 +267,11 @@ SIZES: Final = frozenset(
 """Fields that hold bytes."""
 
 MAX_SHOWN: Final = 60
-"""Characters of a value that are shown."""
+"""The most characters of a value that are shown."""
 
 
 def format_field(value: JsonValue) -> str:
-    """Return a value in short, as a job file would say it."""
+    """Return a value as a job file writes it, shortened."""
     text = _written(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
@@ -296,5 +296,5 @@ def change_rows(found: RevisionChange) -> Iterator[tuple[str, str, str, str, str
 
 
 def _sized(name: str, value: JsonValue) -> JsonValue:
-    """Return a value, a size as a job file would say it."""
+    """Return a value, with a size as a job file writes it."""
     return format_size(value) if name in SIZES and isinstance(value, int) else value

@@ -21,15 +21,15 @@ from runner.core.policy.model import Adjustment, Policy, Rule, Source, StartPoin
 VERSION: Final = 1
 
 UNBOUNDED_GAIN: Final = 1e9
-"""From here on a gain is no measurement: nothing has to pay, because nothing is interrupted."""
+"""A gain from here on is unbounded: nothing is interrupted by the change."""
 
 Record: TypeAlias = Mapping[str, Any]
-"""One decision as JSON has it."""
+"""A decision as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionSubject:
-    """Whose decision it was; the digest of a policy is computed once for all its decisions."""
+    """The job and the attempt of a decision, and the digest of its policy."""
 
     job: str
     attempt: int
@@ -39,7 +39,7 @@ class DecisionSubject:
 def make_record(
     about: DecisionSubject, policy: Policy, situation: Situation, decision: PolicyDecision
 ) -> dict[str, Any]:
-    """Return a decision as JSON can keep it."""
+    """Return the record of a decision as JSON."""
     history = decision.history
     return {
         "record": VERSION,
@@ -86,7 +86,7 @@ def read_situation(kept: Record) -> Situation:
 
 
 def _figure(value: FactValue) -> FactValue:
-    """Return a fact as JSON can keep it: a gain without bound is the largest figure there is."""
+    """Return a fact as JSON; infinity is written as the largest float."""
     return sys.float_info.max if value == inf else value
 
 
@@ -113,7 +113,7 @@ def _weighed(each: RuleResult) -> dict[str, Any]:
 
 
 def _bounded(reading: FactUse) -> FactUse:
-    """Return a reading in whose words a gain without bound is no figure."""
+    """Return a fact use with an unbounded gain as text."""
     return reading._replace(value=_gained(reading.value)) if _of_gain(reading) else reading
 
 
@@ -128,7 +128,7 @@ _TRUTH: Final[Mapping[bool | None, str]] = {True: "true", False: "false", None: 
 
 
 def explain_record(kept: Record) -> Iterator[str]:
-    """Yield a record in words: the verdict, every rule with the facts that decided, what is used up."""
+    """Yield the lines that explain a record: the action, every rule with its facts, and what is used up."""
     verdict, used = kept["verdict"], kept["used"]
     yield f"{kept['job']}, attempt {kept['attempt']}, on_{kept['moment']}: {verdict['reason']}"
     policy = f"policy {kept['policy']['name']} ({kept['policy']['digest']})"
@@ -147,7 +147,7 @@ def explain_record(kept: Record) -> Iterator[str]:
 
 
 def _answer(verdict: Mapping[str, Any], moment: str) -> str:
-    """Return which rule said what; only the end of an attempt can be charged for."""
+    """Return the action and its rule; only the end of an attempt can be charged."""
     said = f"rule {verdict['rule']}" if verdict["rule"] else "no rule"
     limit = f", limited by {verdict['limit']}" if verdict["limit"] else ""
     cost = ", charged" if verdict["charged"] else ", free of charge"
@@ -187,11 +187,11 @@ def _boundless(value: object) -> bool:
 OUT_OF_DEVICE_MEMORY: Final = (
     "ran out of device memory; make its batches smaller, or ask for a larger device (devices.memory)"
 )
-"""What only the author of a program can do about it."""
+"""The advice for a program that ran out of device memory."""
 
 
 def describe_exit(facts: Facts) -> str:
-    """Return why an attempt ended, in a few words."""
+    """Return the cause of an end as text."""
     cause = str(facts.get("cause") or facts.get("exit.class") or "ended, and nobody knows why").replace(
         "_", " "
     )
@@ -200,14 +200,14 @@ def describe_exit(facts: Facts) -> str:
 
 
 def describe_program_exit(facts: Facts) -> str:
-    """Return the same about a plain program, whose author knows nothing of causes and phases."""
+    """Return the cause of the end of a program as text, without phases."""
     if facts.get("cause") == "host_oom":
         return "ran out of memory"
     return OUT_OF_DEVICE_MEMORY if facts.get("oom.device") is True else describe_exit(facts)
 
 
 def describe_action(verb: Verb, start: StartPoint, adjust: tuple[Adjustment, ...], facts: Facts) -> str:
-    """Return what a verdict does: ``resume from step 4000 with micro-batch 256 → 128``."""
+    """Return an action as text: ``resume from step 4000 with micro-batch 256 → 128``."""
     words = {Verb.RESUME: f"resume {_begin(start, facts)}", Verb.RESTART: "restart from step 0"}
     done = words.get(verb, verb.replace("_", " "))
     turned = " and ".join(describe_change(adjustment, facts) for adjustment in adjust)
@@ -215,19 +215,19 @@ def describe_action(verb: Verb, start: StartPoint, adjust: tuple[Adjustment, ...
 
 
 def describe_warning(rule: Rule, facts: Facts) -> str:
-    """Return what a rule says about a running attempt."""
+    """Return the warning of a rule about a running attempt."""
     phase = facts.get("phase")
     said = rule.why or rule.name.replace("-", " ")
     return f"{said}, in {phase}" if phase is not None else said
 
 
 def with_reason(text: str, rule: Rule) -> str:
-    """Return a reason with the words that the policy's author gave."""
+    """Return a reason with the text of the policy's author."""
     return f"{text} ({rule.why})" if rule.why else text
 
 
 def format_span(duration: timedelta) -> str:
-    """Return a duration in the unit that suits it."""
+    """Return a duration in a suitable unit."""
     seconds = duration.total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

@@ -1,9 +1,9 @@
-"""How long an attempt has been silent, and how long it may be: learned by looking on.
+"""The heartbeat of an attempt: how long it has been silent, and how long it may be silent.
 
-A look reads what the attempt last said.  Only that it *changed* counts, by the runner's own clock:
-what the container believes the time to be is nobody's evidence.  Time in which nobody looked, because
-the daemon was away or the machine slept, is no silence.  The limit belongs to a phase in which steps
-are taken; what compiles, evaluates, saves or begins cannot be timed by anybody, and has none.
+A probe reads the last report of the attempt.  Only a change of the report counts, by the clock of the runner;
+the clock of the container is not trusted.  Time without probes, because the daemon was down or the host
+slept, is no silence.  The limit is learned for phases in which steps are taken.  Other phases, such as
+compilation, have no limit.
 """
 
 import statistics
@@ -14,41 +14,41 @@ from typing import Final
 from runner.core.policy.economics import Rate
 
 FLOOR_S: Final = 300.0
-"""No silence shorter than this is held against anybody."""
+"""The least limit of silence."""
 
 FACTOR: Final = 5.0
-"""So many times its longest silence an attempt may be silent (NVRx learns its timeouts alike)."""
+"""The limit is this many times the longest silence so far (NVRx learns its timeouts alike)."""
 
 WARM_UP_STEPS: Final = 5
-"""Steps that are no measure for the others: caches are cold, kernels are chosen, allocators grow."""
+"""First steps that are not used for learning: caches are cold, kernels are chosen, allocators grow."""
 
 MAX_PROBE_GAP_S: Final = 60.0
-"""A longer time between two looks is one in which nobody looked; more than this of it counts for nothing."""
+"""The most time between two probes that counts as silence."""
 
 UNTIMED_PHASES: Final = frozenset({"init", "compile", "eval", "save", "drain"})
 """Phases without a limit."""
 
 SAMPLES: Final = 64
-"""Points that a rate is taken from, spread over its window."""
+"""The number of points in the window of a rate."""
 
 MIN_RATE_SPAN_S: Final = 10.0
-"""A rate over less than this is none."""
+"""The least time for a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """What one look found: the last thing that the attempt said."""
+    """The last report of an attempt, as one probe has found it."""
 
     phase: str
     step: int
-    written: float  # by the container's clock: only ever asked whether it changed
+    written: float  # by the clock of the container; only compared for changes
     items: int | None = None  # rows, tokens or windows since the attempt began
     begun: int = 0  # step that the attempt began from
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressPoint:
-    """How many items were done at one moment (monotonic seconds)."""
+    """The number of items done at a time (monotonic seconds)."""
 
     at: float
     items: int
@@ -56,7 +56,7 @@ class ProgressPoint:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What the looks at one attempt come to so far; ``seen`` returns the next one."""
+    """The result of all probes of an attempt so far; ``observe`` returns the next one."""
 
     window_s: float = 300.0  # of the recent rate
     sign: ProgressReport | None = None
@@ -72,7 +72,7 @@ class Heartbeat:
     points: tuple[ProgressPoint, ...] = ()
 
     def observe(self, sign: ProgressReport | None, now: float) -> "Heartbeat":
-        """Return what is known after one more look; None: there was nothing that could be read."""
+        """Return the heartbeat after another probe; ``sign`` is None if no report could be read."""
         if sign is None or self.sign is None:
             spoke = now if sign else self.spoke
             after = replace(
@@ -97,7 +97,7 @@ class Heartbeat:
         return _counted(after, sign, now)
 
     def _start(self, sign: ProgressReport | None, now: float) -> float | None:
-        """Return how long the start took, once the first step has been seen by somebody who looked on."""
+        """Return the time from launch to the first step; None if no probe was near that step."""
         before = self.sign
         if self.start_s is not None or self.born is None or sign is None or sign.step <= sign.begun:
             return self.start_s
@@ -110,7 +110,7 @@ class Heartbeat:
         return tuple({**known, phase: max(known.get(phase, 0.0), silence_s)}.items())
 
     def limit_s(self, floor_s: float = FLOOR_S) -> float | None:
-        """Return how long it may be silent in its phase; None as long as nobody can know.
+        """Return the limit of silence in the present phase; None if there is none yet.
 
         Before a silence has been seen to end, no silence can have been longer than all the time until it
         spoke last.
@@ -127,18 +127,18 @@ class Heartbeat:
         return None if longest is None else max(floor_s, FACTOR * longest)
 
     def is_over_limit(self, floor_s: float = FLOOR_S) -> bool | None:
-        """Return whether it is silent for longer than it may be; None where there is no limit."""
+        """Return whether the silence is longer than the limit; None without a limit."""
         limit = self.limit_s(floor_s)
         return None if limit is None else self.age_s > limit
 
     @property
     def rate(self) -> float | None:
-        """Return items per second since its first step, pauses included."""
+        """The rate since the first step in items per second, with pauses."""
         return _between(self.first, self.points[-1]) if self.points else None
 
     @property
     def recent(self) -> Rate | None:
-        """Return items per second over the window, pauses included: mean, spread and number of parts."""
+        """The rate over the window in items per second, with pauses."""
         if not self.points:
             return None
         mean = _between(self.points[0], self.points[-1])
@@ -155,7 +155,7 @@ def _between(first: ProgressPoint | None, last: ProgressPoint) -> float | None:
 
 
 def _counted(heartbeat: Heartbeat, sign: ProgressReport | None, now: float) -> Heartbeat:
-    """Return it with a point for the rates, where one is due."""
+    """Return the heartbeat with another point for the rates, if one is due."""
     points = heartbeat.points
     if sign is None or not sign.items or (points and now - points[-1].at < heartbeat.window_s / SAMPLES):
         return heartbeat

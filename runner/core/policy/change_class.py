@@ -81,7 +81,7 @@ class RevisionChange:
 
 @dataclass(frozen=True, slots=True)
 class RevisionFields:
-    """The fields of a revision by dotted name; the class of some depends on ``kind``, ``dropout``, ``workload``."""
+    """The fields of a revision by dotted name, and what the classes of some of them depend on."""
 
     values: Mapping[str, JsonValue]
     kind: str

@@ -1,7 +1,7 @@
-"""What is written down about a decision, and how it reads: JSON that needs nothing else to be understood.
+"""Records of decisions as self-contained JSON, and their explanation as text.
 
-A record holds the facts, what every rule made of them, the verdict, and what is used up.  A file of
-records, one per line, is a journal: ``simulate`` asks another policy about the attempts in it.
+A record has the facts, the result of every rule, the action, and what is used up.  A file with one record
+per line is a journal; ``replay`` asks another policy about the attempts in it.
 """
 
 import sys

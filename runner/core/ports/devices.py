@@ -1,4 +1,4 @@
-"""Devices as the daemon needs them: what there is, how it is, and who may say so."""
+"""The ports to devices: inventory, health and recent measurements."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Device:
     render_node: Path | None = None  # AMD: /dev/dri/renderD*
     label: str = ""  # for people: GPU-3, and GPU-3:1 for a slice of it
     capability: tuple[int, int] | None = None  # CUDA's compute capability
-    link_group: str | None = None  # devices that NVLink or xGMI joins say the same
+    link_group: str | None = None  # equal for devices that NVLink or xGMI connects
     numa: int | None = None
     kind: Literal["whole", "slice", "shared"] = "whole"
     parent: str | None = None  # UUID of the GPU that a slice is part of
@@ -31,7 +31,7 @@ class DeviceProbe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcess:
-    """One process that a driver names as a user of a device."""
+    """A process that uses a device, as the driver reports it."""
 
     pid: int
     used_bytes: int | None = None
@@ -69,7 +69,7 @@ class DeviceHealth(Protocol):
 
 
 class Vitals(Protocol):
-    """How the devices have been lately.  Nothing here blocks: what is too old is unknown."""
+    """The recent health of the devices.  No method blocks; a reading that is too old is unknown."""
 
     def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
         """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""

@@ -1,4 +1,4 @@
-"""Where attempts run: the port that Docker and plain processes implement.
+"""The executor: the port to what runs attempts, implemented with Docker and with plain processes.
 
 Every adapter passes the contract suite of this port; so does the fake beside it.  A batch system that can
 start, list, signal and forget an attempt can be an executor, too.

@@ -11,7 +11,7 @@ class BuildFailed(Exception):
 
 
 class Images(Protocol):
-    """Where images come from."""
+    """The source of images."""
 
     def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
         """Return the image id for an accelerator, building it if nothing in the store has its digest.

@@ -30,7 +30,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job with what is not needed to decide about it."""
+    """A job with everything that is not needed to decide about it."""
 
     job: Job
     name: str
@@ -53,7 +53,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """What a policy has decided about an attempt, with everything that led to it."""
+    """The decision of a policy about an attempt, with everything that led to it."""
 
     job_id: str
     attempt: int
@@ -76,7 +76,7 @@ class RevisionRow:
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """What one attempt held, and when."""
+    """The allocation of one attempt and its times."""
 
     job_id: str
     attempt: int
@@ -86,7 +86,7 @@ class UsageRecord:
     cpus: float
     devices: tuple[str, ...]
     placed_at: datetime
-    ended_at: datetime | None = None  # None: it has it still
+    ended_at: datetime | None = None  # None: it holds it now
 
 
 @dataclass(frozen=True, slots=True)

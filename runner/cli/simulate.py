@@ -88,10 +88,10 @@ def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]
 
 def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[SchedulerVariant]:
     from runner.core.scheduler.config import SchedulingOrder  # noqa: PLC0415  as above
-    from runner.services.simulation.run import CONTESTANTS, SchedulerVariant  # noqa: PLC0415  as above
+    from runner.services.simulation.run import VARIANTS, SchedulerVariant  # noqa: PLC0415  as above
 
     if not orders and not no_backfill:
-        return CONTESTANTS
+        return VARIANTS
     return [SchedulerVariant(SchedulingOrder(order), backfill=not no_backfill) for order in orders or ORDERS]
 
 

@@ -123,7 +123,7 @@ class JobQueries:
         return self.context.store.decisions(row.job.id, attempt)
 
     def advice(self, row: JobRow) -> list[str]:
-        """Return what its policy has advised about the newest attempt of a job."""
+        """Return the advice of the policy about the newest attempt of a job."""
         noted, prefix = self.context.store.noted(row.job.id, ADVISED), attempt_prefix(row.job.attempts)
         return [text for text in noted if text.startswith(prefix)]
 

@@ -114,7 +114,7 @@ def _has_overrides(attempt: Attempt) -> bool:
 
 
 def _was_stop_requested(state: State, gone: Gone) -> bool:
-    """Return whether an attempt was told to stop before it ended."""
+    """Return whether an attempt was asked to stop before it ended."""
     return isinstance(state, Stopping) and (gone.at is None or gone.at >= state.since)
 
 

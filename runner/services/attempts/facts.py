@@ -1,7 +1,7 @@
-"""What an attempt and its directory say, as facts that a policy can ask about.
+"""The policy facts about an attempt, from its end, its reports and its checkpoints.
 
-Everything that the program wrote is a hint; exit codes and kernel counters come from the executor, and
-checkpoints are verified here.  What nobody knows is left out.
+What the program wrote is a hint only; exit codes and kernel counters come from the executor, and checkpoints
+are verified.  Facts that are unknown are left out.
 """
 
 import hashlib
@@ -27,17 +27,17 @@ OUT_OF_MEMORY: Final = re.compile(
     rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
     rb"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor"
 )
-"""What programs that do not speak the contract print when a device has no memory left."""
+"""What programs that do not report a cause print when a device has no memory left."""
 
 LAST_LINES: Final = 20
-"""Where a program that printed no traceback may have said what it died of."""
+"""Lines at the end of a log without a traceback that are searched for the cause."""
 
 LOG_TAIL_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptReports:
-    """What an attempt has written about itself; None or empty: nothing that could be read."""
+    """The reports of an attempt; None or empty if they cannot be read."""
 
     status: Status | None = None
     result: Result | None = None
@@ -49,7 +49,7 @@ class AttemptReports:
 def of_end(
     gone: Gone, ended: AttemptEnd, evidence: Evidence, reports: AttemptReports
 ) -> dict[str, FactValue]:
-    """Return how an attempt ended."""
+    """Return the facts about the end of an attempt."""
     facts: dict[str, FactValue] = {
         "exit.class": _class(evidence),
         "cause": ended.cause,
@@ -77,14 +77,14 @@ def _class(evidence: Evidence) -> str:
 
 
 def _out_of_device_memory(evidence: Evidence, reports: AttemptReports) -> bool | None:
-    """Return whether a device had no memory left; None where nobody has said anything."""
+    """Return whether a device had no memory left; None if that is unknown."""
     said = {evidence.result_cause, *(("device_out_of_memory",) if evidence.exit_code == 98 else ())}
     if "device_out_of_memory" in said:
         return True
     if evidence.result_cause is not None or evidence.exit_code == 0:
         return False
     if _class(evidence) != "exception" and evidence.exit_code != _ABORTED:
-        return None  # whoever is killed may have said so long before, and gone on with less
+        return None  # a killed program may have printed it long before, and gone on with less
     return True if OUT_OF_MEMORY.search(_last_words(reports.log_tail)) else None
 
 
@@ -93,7 +93,7 @@ _TRACEBACK: Final = b"Traceback (most recent call last)"
 
 
 def _last_words(log: bytes) -> bytes:
-    """Return what a program has said of its death: the last traceback, or its last lines.
+    """Return the last traceback of a log, or its last lines.
 
     A launcher of several processes adds a traceback of its own, which names the one that matters.
     """
@@ -104,7 +104,7 @@ def _last_words(log: bytes) -> bytes:
 
 
 def of_progress(reports: AttemptReports) -> dict[str, FactValue]:
-    """Return what it was doing and how far it came, in its own words."""
+    """Return the facts about the phase and the progress of an attempt, as it has reported them."""
     facts: dict[str, FactValue] = {}
     status, result = reports.status, reports.result
     phase = result.phase if result is not None and result.phase is not None else status and status.phase
@@ -144,7 +144,7 @@ def progress_report(status: Status | None) -> ProgressReport | None:
 
 
 def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> dict[str, FactValue]:
-    """Return what the lineage holds; the program's word is not taken for it."""
+    """Return the facts about the verified checkpoints of a lineage."""
     facts: dict[str, FactValue] = {
         "checkpoint.present": bool(saved.steps or saved.rejected),
         "checkpoint.valid": bool(saved.steps),
@@ -165,7 +165,7 @@ def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> 
 
 
 def of_settings(spec: AttemptSpec, profile: str, effective: Effective | None) -> dict[str, FactValue]:
-    """Return what took effect; what the spec asked for where the program ended before it could say.
+    """Return the settings that took effect; those of the spec if the program has not reported any.
 
     ``profile`` is the name of the one that the job starts from.
     """
@@ -206,7 +206,7 @@ def _number(effective: Effective, switch: str) -> int | None:
 
 
 def digest_settings(spec: AttemptSpec, settings: Mapping[str, FactValue]) -> str:
-    """Return what two attempts share only if they really ran alike: the spec without what counts attempts."""
+    """Return a digest that is equal for attempts with equal settings, whatever their numbers are."""
     same = spec.model_copy(
         update={
             "job_id": "",

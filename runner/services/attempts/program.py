@@ -1,7 +1,7 @@
 """How a program of the user's own is started: its command, its place, its environment.
 
 The built-in trainer reads ``spec.json``; a program may be a shell script, so what it needs
-is said in variables (``docs/reference/contract.md``).  Pure: paths are words here, nobody looks at them.
+is said in variables (``docs/reference/contract.md``).  This module is pure: no path is opened.
 """
 
 import os
@@ -31,7 +31,7 @@ def apply_program(request: LaunchRequest, spec: AttemptSpec, *, in_container: bo
 
 
 def variables(spec: AttemptSpec, plan: Program, paths: RunPaths) -> Mapping[str, str]:
-    """Return what a program finds in its environment; what is not so is not there."""
+    """Return the variables of a program; those without a value are left out."""
     said = {
         "RUNNER_JOB_ID": spec.job_id,
         "RUNNER_REVISION": spec.revision,

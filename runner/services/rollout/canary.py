@@ -77,7 +77,7 @@ class CanaryService:
         return trial
 
     def release_parent(self, trial: Trial) -> None:
-        """Release a job that was held for its canary, now that somebody has decided."""
+        """Release a job that was held for its canary, after the decision."""
         if trial.parked:
             self._measurer.release(trial.parent)
 

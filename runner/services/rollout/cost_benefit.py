@@ -1,7 +1,7 @@
-"""Whether a change is worth stopping a job for, with the arithmetic in words.
+"""The cost and benefit of a change: whether it pays to stop a job for it, with the arithmetic as text.
 
-The formulas are those of ``runner.core.policy.economics``; here is what they are fed with, and what a
-person reads.  Work is counted in steps, because a step is the same work before and after.
+The formulas are those of ``runner.core.policy.economics``; here are their inputs and their explanation.  Work
+is counted in steps, because a step is the same work before and after the change.
 """
 
 import math
@@ -22,11 +22,11 @@ from runner.core.policy.facts import FactValue
 
 @dataclass(frozen=True, slots=True)
 class CostBenefit:
-    """What a change would bring; nothing of it where something has not been measured.
+    """The cost and benefit of a change; ``found`` is None if a rate has not been measured.
 
-    ``slowed`` is how many times slower the job itself was while its canary ran beside it.  It is no
-    certainty, so no verdict rests on it; but it makes expectations truer.  ``interrupts`` is whether
-    anything is stopped for the change, and ``other`` says why its steps are not those of before.
+    ``slowed`` is how many times slower the job was while its canary ran beside it.  It is not certain, so no
+    decision uses it; the expected times do.  ``interrupts`` is whether an attempt is stopped for the change,
+    and ``other`` is the reason why its steps are other work than the steps now.
     """
 
     case: ChangeCosts
@@ -42,18 +42,18 @@ class CostBenefit:
         object.__setattr__(self, "found", found)
 
     def facts(self) -> dict[str, FactValue]:
-        """Return what a policy may ask about."""
+        """Return the facts of the policy catalog."""
         return {} if self.found is None else self.found.facts()
 
     def seconds(self, choice: Choice) -> float | None:
-        """Return how long it would take from now on, None where that cannot be had or is not known."""
+        """Return the remaining seconds of a choice; None if it is impossible or unknown."""
         if self.found is None:
             return None
         each = {"keep": self.found.keep_s, "resume": self.found.resume_s, "restart": self.found.restart_s}
         return each[choice]
 
     def expected(self, choice: Choice) -> float | None:
-        """Return the same at the means of the rates, alone on the machine: to be expected, not certain."""
+        """Return the expected remaining seconds: at the mean rates, without a canary beside the job."""
         if self.found is None or self.now is None or self.new is None:
             return None
         costs = self.case.costs
@@ -62,7 +62,7 @@ class CostBenefit:
         return CostBenefit(case, _certain(self.now), _certain(self.new, self.slowed)).seconds(choice)
 
     def json(self) -> dict[str, object]:
-        """Return the numbers for programs."""
+        """Return the numbers as JSON values."""
         choices: tuple[Choice, ...] = ("keep", "resume", "restart")
         return {
             "work": {
@@ -90,11 +90,11 @@ def _rate_json(rate: Rate | None) -> dict[str, float] | None:
     )
 
 
-# --- In words -----------------------------------------------------------------------------------------
+# --- as text -----------------------------------------------------------------------------------------
 
 
 def explain(worth: CostBenefit) -> tuple[str, ...]:
-    """Return the arithmetic, one line for each step of it."""
+    """Return the arithmetic as text, one line for each step."""
     return tuple(_lines(worth))
 
 

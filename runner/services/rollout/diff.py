@@ -1,8 +1,7 @@
-"""A revision as fields that can be held against those of another one.
+"""Comparing two revisions field by field.
 
-What a job file leaves to its surroundings is decided first: the profile is the one that its
-choice comes to, paths are absolute, threads are counted.  So two files that say the same in other
-words do not differ, and a profile file that an operator has edited does.
+The fields are resolved first: profiles, absolute paths, numbers of threads.  So two files that say the same
+in different ways do not differ, and a profile file that an operator has edited does.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ _ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"
 
 
 def compare_revisions(before: Revision, after: Revision) -> RevisionChange:
-    """Return what differs between two revisions, field by field."""
+    """Return the differences of two revisions, field by field."""
     there = fields(after)
     if _digest(before) == _digest(after):  # however the names of its files are spelt
         there = replace(there, values={**there.values, "policy": _policy(before)})
@@ -67,7 +66,7 @@ def _values(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _policy(revision: Revision) -> JsonValue:
-    """Return what tells one policy from another: its name, and its digest as ``runner policy check`` says."""
+    """Return the identity of a policy: its name, and its digest as ``runner policy check`` prints it."""
     return f"{revision.job.policy} ({_digest(revision)})"
 
 

@@ -241,7 +241,7 @@ class RolloutEvaluator:
         return {name: value for name, value in facts.items() if name in there and value is not None}
 
     def _devices(self, attempt: Attempt) -> Mapping[str, Any]:
-        """Return how its devices have been, where somebody looks after them."""
+        """Return the facts about the devices of a running attempt."""
         del attempt
         state = self.row.job.state
         if not isinstance(state, Running):

@@ -28,7 +28,7 @@ class TrialMeasurer:
     stopped: Event = field(default_factory=Event)  # the daemon stops
 
     def run(self, trial: Trial) -> None:
-        """Measure a canary, then release its parent unless somebody decides in time."""
+        """Measure a canary, then release its parent unless a decision comes in time."""
 
         def failed(error: Exception) -> None:
             trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, f"{type(error).__name__}: {error}")

@@ -1,9 +1,9 @@
-"""How fast an attempt trains, from the lines that it has written about itself.
+"""The training throughput of an attempt, from the metrics that it has written.
 
-A rate is taken over wall time between lines of ``metrics.jsonl``, in steps per second: the effective batch
-is the unit of work, however it is computed.  Stretches in which it evaluated are left out of the rate and
-counted by themselves, because a trial of a hundred steps may see none of them.  Lines are grouped into
-windows: single steps follow each other too closely to count as independent measurements.
+A rate is steps per second of wall time between lines of ``metrics.jsonl``; the effective batch is the unit of
+work, however it is computed.  Intervals with an evaluation are left out of the rate and measured separately,
+because a trial of a hundred steps may contain none.  Lines are grouped into windows, because the times of
+single steps are not independent measurements.
 """
 
 import json
@@ -68,7 +68,7 @@ class _Interval:
 
 
 def parse_metrics(raw: bytes) -> tuple[MetricsLine, ...]:
-    """Return what can be read of a report that the job wrote: a torn or foolish line is left out."""
+    """Return the lines of a metrics file that are valid; the job may have written others."""
     return tuple(found for each in raw.splitlines() if (found := _line(each)) is not None)
 
 
@@ -91,7 +91,7 @@ NEVER: Final[Span] = (math.inf, -math.inf)
 def measure_throughput(
     written: Sequence[MetricsLine], within: Span = ALWAYS, without: Span = NEVER
 ) -> Throughput | None:
-    """Return how fast it was within a time, less another one; None while there are too few lines."""
+    """Return the throughput within one span of time and outside of another; None with too few lines."""
     stretches = [each for each in _stretches(written) if _counts(each, within, without)]
     trained = [each for each in stretches if not each.evaluated]
     if len(trained) < MIN_MEASUREMENTS:
@@ -101,7 +101,7 @@ def measure_throughput(
 
 
 def slowdown(written: Sequence[MetricsLine], beside: Span, alone: Rate) -> float:
-    """Return how many times slower a job was while something ran beside it, 1 where nobody can tell."""
+    """Return how many times slower a job was while a canary ran beside it, 1 if that is unknown."""
     stretches = [each for each in _stretches(written) if _counts(each, beside, NEVER)]
     if len(stretches) < FEW:
         return 1.0

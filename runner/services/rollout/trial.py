@@ -36,7 +36,7 @@ class TrialMeasurement:
 
 @dataclass(slots=True)
 class Trial:
-    """One canary, from its submission until somebody has decided."""
+    """One canary, from its submission until the decision about the change."""
 
     parent: str
     job_id: str

@@ -1,4 +1,4 @@
-"""Simulations as a site asks for them: hosts in short form, orders side by side, made-up traces."""
+"""Running simulations: hosts in short form, a comparison of orders, synthetic traces."""
 
 import math
 import random
@@ -17,8 +17,6 @@ from runner.core.scheduler.snapshot import GIB, Host, ResourceRequest, Schedulab
 
 DAY_S: Final = 86400.0
 HOUR_S: Final = 3600.0
-TICK_S: Final = 30.0
-"""Least time between two plans of a simulation: one that users do not notice."""
 
 MOST_DEVICES: Final = 4096
 
@@ -35,11 +33,11 @@ class SchedulerVariant:
         return self.order if self.backfill else f"{self.order}, no backfill"
 
 
-CONTESTANTS: Final = (
+VARIANTS: Final = (
     *(SchedulerVariant(order) for order in SchedulingOrder),
     SchedulerVariant(SchedulingOrder.FIFO, backfill=False),
 )
-"""What is compared unless something else is asked for."""
+"""The variants that are compared by default."""
 
 
 def parse_hosts(written: str) -> tuple[Host, ...]:
@@ -66,7 +64,7 @@ def parse_host(name: str, devices: int) -> Host:
 
 
 def compare(
-    contestants: Iterable[SchedulerVariant], trace: Sequence[Arrival], site: Site
+    variants: Iterable[SchedulerVariant], trace: Sequence[Arrival], site: Site
 ) -> Iterator[tuple[SchedulerVariant, Report]]:
     """Yield a report of the same trace for each order, as soon as it is there.
 
@@ -74,10 +72,10 @@ def compare(
         UsageError: a job of the trace asks for more than any host has.
     """
     refuse_unplayable(trace, site)
-    for contestant in contestants:
-        rules = replace(site.config, order=contestant.order, backfill=contestant.backfill)
+    for variant in variants:
+        rules = replace(site.config, order=variant.order, backfill=variant.backfill)
         its_site = replace(site, config=rules)
-        yield contestant, make_report(its_site, simulate(its_site, trace), len(trace))
+        yield variant, make_report(its_site, simulate(its_site, trace), len(trace))
 
 
 def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
@@ -105,9 +103,9 @@ def _holds(needs: ResourceRequest, among: Iterable[Host]) -> bool:
     )
 
 
-def as_json(contestant: SchedulerVariant, found: Report) -> dict[str, Any]:
+def as_json(variant: SchedulerVariant, found: Report) -> dict[str, Any]:
     """Return a report for machines."""
-    return {"order": contestant.order.value, "backfill": contestant.backfill, **asdict(found)}
+    return {"order": variant.order.value, "backfill": variant.backfill, **asdict(found)}
 
 
 # --- made-up traces
@@ -115,7 +113,7 @@ def as_json(contestant: SchedulerVariant, found: Report) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticTrace:
-    """What a made-up trace is like."""
+    """The parameters of a synthetic trace."""
 
     jobs: int = 2000
     users: int = 20
@@ -133,7 +131,7 @@ LIMITS_H: Final = (0.5, 1, 2, 4, 8, 12, 24, 48, 72, 168)
 
 
 def synthetic(seed: int, recipe: SyntheticTrace = SyntheticTrace()) -> tuple[Arrival, ...]:
-    """Return a made-up trace: the same seed and recipe always make the same one.
+    """Return a synthetic trace; the same seed and recipe always make the same one.
 
     A few users hand in most of the jobs (Zipf), in sittings of a few jobs of one kind each, on
     weekdays and in the afternoon rather than at night; running times are log-normal, limits are
@@ -143,7 +141,7 @@ def synthetic(seed: int, recipe: SyntheticTrace = SyntheticTrace()) -> tuple[Arr
     dice = random.Random(seed)  # noqa: S311 - no secret
     drafts: list[Arrival] = []
     while len(drafts) < recipe.jobs:
-        drafts += _sitting(len(drafts), recipe, dice)
+        drafts += _session(len(drafts), recipe, dice)
     drafts = drafts[: recipe.jobs]
     work_s = sum(job.request.gpus * job.duration_s for job in drafts)
     scale = recipe.load * recipe.devices * recipe.days * DAY_S / work_s
@@ -151,8 +149,8 @@ def synthetic(seed: int, recipe: SyntheticTrace = SyntheticTrace()) -> tuple[Arr
     return tuple(sorted(scaled, key=lambda job: (job.submitted_s, job.job_id)))
 
 
-def _sitting(first: int, recipe: SyntheticTrace, dice: random.Random) -> list[Arrival]:
-    """Return what one user hands in at one go: jobs of one kind, seconds apart."""
+def _session(first: int, recipe: SyntheticTrace, dice: random.Random) -> list[Arrival]:
+    """Return the jobs of one session of a user: of one kind, seconds apart."""
     number = _zipf(recipe.users, dice)
     begins_s = _moment(recipe.days, dice)
     gpus = _size(recipe, dice)

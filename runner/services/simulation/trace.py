@@ -1,4 +1,4 @@
-"""Traces for the simulator: which jobs came when, what they asked for, and how long they took.
+"""Traces for the simulator: the jobs with their submission times, resource requests and running times.
 
 A trace is CSV with a head, or JSON Lines, one job per line, in any order.  ``FIELDS`` is the
 whole format; docs/explanation/scheduling.md explains it.

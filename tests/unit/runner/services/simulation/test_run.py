@@ -6,8 +6,8 @@ from runner.base.errors import UsageError
 from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.simulator import Site
 from runner.services.simulation.run import (
-    CONTESTANTS,
     DAY_S,
+    VARIANTS,
     SchedulerVariant,
     SyntheticTrace,
     as_json,
@@ -53,7 +53,7 @@ def test_a_made_up_trace_is_as_it_was_asked_for() -> None:
 
 def test_orders_are_compared_on_the_same_jobs() -> None:
     trace = synthetic(1, SMALL)
-    found = dict(compare(CONTESTANTS, trace, SITE))
+    found = dict(compare(VARIANTS, trace, SITE))
     assert {report.jobs for report in found.values()} == {300}
     fair, fifo = found[SchedulerVariant(SchedulingOrder.FAIR)], found[SchedulerVariant(SchedulingOrder.FIFO)]
     assert fair.mean_wait_s < fifo.mean_wait_s
@@ -76,7 +76,7 @@ def test_jobs_that_no_host_could_hold_are_refused_before_anything_is_played() ->
     with pytest.raises(
         UsageError, match=r"job 0: asks for 9 GPUs, .* \(and 1 more jobs\); simulate larger hosts"
     ):
-        next(compare(CONTESTANTS, [*trace, *big], SITE))
+        next(compare(VARIANTS, [*trace, *big], SITE))
     with pytest.raises(UsageError, match="which no host has; simulate"):
         refuse_unplayable([*trace, big[0]], SITE)
 
@@ -86,7 +86,7 @@ def test_fairness_and_waiting_are_better_than_first_come_first_served_over_two_w
     site = Site(parse_hosts("2x8"), min_interval_s=120.0)
     made = synthetic(2, SyntheticTrace(jobs=700, devices=16, load=0.9))
     trace = [replace(job, priority_class="normal") for job in made]
-    (_, fair), (_, fifo) = compare(CONTESTANTS[:2], trace, site)
+    (_, fair), (_, fifo) = compare(VARIANTS[:2], trace, site)
     assert fair.utilisation == pytest.approx(fifo.utilisation, rel=0.01)
     assert fair.mean_wait_s < fifo.mean_wait_s
     assert fair.fairness > fifo.fairness

@@ -44,10 +44,13 @@ from jobs.contract.reading import checkpoints as checkpoints
 from jobs.contract.reading import dump as dump
 from jobs.contract.reading import file_sha256 as file_sha256
 from jobs.contract.reading import first_problem as first_problem
+from jobs.contract.reading import open_directory as open_directory
 from jobs.contract.reading import open_regular as open_regular
 from jobs.contract.reading import read_limited as read_limited
 from jobs.contract.reading import read_manifest as read_manifest
 from jobs.contract.reading import verify as verify
+from jobs.contract.reading import verify_in as verify_in
+from jobs.contract.reading import verify_sizes as verify_sizes
 from jobs.contract.reports import Effective as Effective
 from jobs.contract.reports import FileDigest as FileDigest
 from jobs.contract.reports import Manifest as Manifest

@@ -1,7 +1,9 @@
 """Reading what lies in a hostile directory: limited, regular files only, verified.
 
 Checkpoints are judged by either side with the same code: the container before it resumes,
-the host before it believes that there is something to resume from.
+the host before it believes that there is something to resume from.  A directory is opened
+once, and its files are found by its descriptor: whoever may rename them cannot lead a reader
+somewhere else.
 """
 
 import errno
@@ -9,6 +11,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
@@ -29,15 +32,89 @@ class CheckpointInvalid(Exception):
     """A directory that looks like a checkpoint and is not one; the text says what is wrong."""
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of one checkpoint directory.
+@contextmanager
+def open_directory(path: Path | str, dir_fd: int | None = None) -> Iterator[int]:
+    """Open a directory that may be hostile, and yield its descriptor; the last part of its path is no link.
+
+    What is read through the descriptor lies in this directory, whatever happens to its name in the meantime.
+    ``dir_fd`` is the open directory in which ``path`` lies.
+
+    Raises:
+        OSError: it is missing, a symbolic link, or no directory.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_manifest(directory: Path | str, dir_fd: int | None = None) -> Manifest:
+    """Return the manifest of one checkpoint directory; ``dir_fd`` is the open directory in which it lies.
+
+    Raises:
+        CheckpointInvalid: it is missing, too large, no JSON, of a newer contract, or for another step.
+    """
+    with _open_checkpoint(directory, dir_fd) as fd:
+        return read_manifest_in(fd, Path(directory).name)
+
+
+def verify(directory: Path | str, dir_fd: int | None = None) -> Manifest:
+    """Return the manifest of one checkpoint after comparing every file with it.
+
+    Raises:
+        CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of other content.
+    """
+    with _open_checkpoint(directory, dir_fd) as fd:
+        return verify_in(fd, Path(directory).name)
+
+
+def verify_in(fd: int, name: str) -> Manifest:
+    """Return the manifest of an open checkpoint directory as ``verify`` does; ``name`` is its name.
+
+    Raises:
+        CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of other content.
+    """
+    manifest = read_manifest_in(fd, name)
+    for file, expected in manifest.files.items():
+        verify_file(fd, file, expected)
+    return manifest
+
+
+def verify_sizes(directory: Path | str, dir_fd: int | None = None) -> Manifest:
+    """Return the manifest of one checkpoint after comparing the size of every file with it.
+
+    Raises:
+        CheckpointInvalid: the manifest is bad, or a file is missing or of another size.
+    """
+    with _open_checkpoint(directory, dir_fd) as fd:
+        manifest = read_manifest_in(fd, Path(directory).name)
+        for name, expected in manifest.files.items():
+            with open_verified_size(fd, name, expected):
+                pass
+        return manifest
+
+
+@contextmanager
+def _open_checkpoint(directory: Path | str, dir_fd: int | None) -> Iterator[int]:
+    with ExitStack() as stack:
+        try:
+            fd = stack.enter_context(open_directory(directory, dir_fd))
+        except FileNotFoundError as error:
+            raise CheckpointInvalid("no manifest: the save did not finish") from error
+        except OSError as error:
+            raise CheckpointInvalid(f"manifest cannot be read: {error.strerror}") from error
+        yield fd
+
+
+def read_manifest_in(fd: int, name: str) -> Manifest:
+    """Return the manifest in an open checkpoint directory; ``name`` is the name of the directory.
 
     Raises:
         CheckpointInvalid: it is missing, too large, no JSON, of a newer contract, or for another step.
     """
     try:
-        raw = read_limited(directory / MANIFEST, MAX_MANIFEST_BYTES)
-        manifest = Manifest.model_validate_json(raw)
+        manifest = Manifest.model_validate_json(read_limited(MANIFEST, MAX_MANIFEST_BYTES, fd))
     except FileNotFoundError as error:
         raise CheckpointInvalid("no manifest: the save did not finish") from error
     except OSError as error:
@@ -46,71 +123,82 @@ def read_manifest(directory: Path) -> Manifest:
         raise CheckpointInvalid(f"manifest is not valid: {first_problem(error)}") from error
     if manifest.contract_version > CONTRACT_VERSION:
         raise CheckpointInvalid(f"written by a newer contract ({manifest.contract_version})")
-    if directory.name.startswith("step-") and directory.name != checkpoint_name(manifest.step):
+    if name.startswith("step-") and name != checkpoint_name(manifest.step):
         raise CheckpointInvalid(f"manifest is for step {manifest.step}")
     return manifest
 
 
-def verify(directory: Path) -> Manifest:
-    """Return the manifest of one checkpoint after comparing every file with it.
+def checkpoints(lineage_dir: Path | int) -> Iterator[tuple[int, Path]]:
+    """Yield (step, directory) of what looks like a checkpoint, newest first, unverified.
 
-    Raises:
-        CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of other content.
+    For an open directory, the paths are relative to it.
     """
-    manifest = read_manifest(directory)
-    for name, expected in manifest.files.items():
-        _verify_file(directory, name, expected)
-    return manifest
-
-
-def checkpoints(lineage_dir: Path) -> Iterator[tuple[int, Path]]:
-    """Yield (step, directory) of what looks like a checkpoint, newest first, unverified."""
+    parent = Path() if isinstance(lineage_dir, int) else lineage_dir
     try:
-        names = [entry.name for entry in lineage_dir.iterdir()]
+        names = os.listdir(lineage_dir)  # noqa: PTH208  a descriptor is no path
     except (FileNotFoundError, NotADirectoryError):
         return
-    found = [
-        (int(match[1]), lineage_dir / name) for name in names if (match := CHECKPOINT_NAME.fullmatch(name))
-    ]
+    found = [(int(match[1]), parent / name) for name in names if (match := CHECKPOINT_NAME.fullmatch(name))]
     yield from sorted(found, reverse=True)
 
 
-def open_regular(path: Path) -> BufferedReader:
+def open_regular(path: Path | str, dir_fd: int | None = None) -> BufferedReader:
     """Open a file for reading that may lie in a hostile directory: no symbolic link, no pipe, no device."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    fd = os.open(path, flags, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file")
     return os.fdopen(fd, "rb")
 
 
-def file_sha256(path: Path) -> str:
-    with open_regular(path) as file:
+def file_sha256(path: Path | str, dir_fd: int | None = None) -> str:
+    """Return the SHA-256 of the content of a regular file, in hexadecimal digits."""
+    with open_regular(path, dir_fd) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _verify_file(directory: Path, name: str, expected: FileDigest) -> None:
+def open_verified_size(fd: int, name: str, expected: FileDigest) -> BufferedReader:
+    """Open a file of an open checkpoint directory, after comparing its size with the manifest.
+
+    Raises:
+        CheckpointInvalid: it is missing, no regular file, of another size, or not in this directory.
+    """
     if "/" in name or name in {"", ".", ".."}:
         raise CheckpointInvalid(f"manifest names a file outside the checkpoint: {name!r}")
-    path = directory / name
     try:
-        size = path.lstat().st_size
-        if size != expected.bytes:
-            raise CheckpointInvalid(f"{name}: {size} bytes where the manifest says {expected.bytes}")
-        digest = file_sha256(path)
-    except OSError as error:
-        raise CheckpointInvalid(f"{name}: {error.strerror}") from error
+        file = open_regular(name, fd)
+    except (OSError, ValueError) as error:
+        raise CheckpointInvalid(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+    size = os.fstat(file.fileno()).st_size
+    if size != expected.bytes:
+        file.close()
+        raise CheckpointInvalid(f"{name}: {size} bytes where the manifest says {expected.bytes}")
+    return file
+
+
+def verify_file(fd: int, name: str, expected: FileDigest) -> None:
+    """Compare one file of an open checkpoint directory with the manifest: its size, then its content.
+
+    Raises:
+        CheckpointInvalid: it is missing, no regular file, of another size or of other content.
+    """
+    with open_verified_size(fd, name, expected) as file:
+        try:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise CheckpointInvalid(f"{name}: {error.strerror}") from error
     if digest != expected.sha256:
         raise CheckpointInvalid(f"{name}: content differs from its sha256")
 
 
-def read_limited(path: Path, limit: int) -> bytes:
+def read_limited(path: Path | str, limit: int, dir_fd: int | None = None) -> bytes:
     """Return the content of a small regular file.
 
     Raises:
         OSError: it is missing, no regular file, or larger than ``limit`` bytes.
     """
-    with open_regular(path) as file:
+    with open_regular(path, dir_fd) as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes")

@@ -28,10 +28,11 @@ from jobs.contract import (
     Status,
     checkpoints,
     dump,
+    open_directory,
     open_regular,
     read_limited,
-    read_manifest,
     verify,
+    verify_sizes,
 )
 from runner.adapters.host import log_quota
 from runner.base.errors import Refused, Unavailable
@@ -181,20 +182,11 @@ class HostRunDirectory:
     @staticmethod
     def saved(paths: RunPaths, sure: int = SURE) -> SavedCheckpoints:
         """Return the checkpoints of a lineage; the content of the ``sure`` newest ones is verified."""
-        valid: list[tuple[Manifest, Path]] = []
-        rejected = []
-        for _, directory in checkpoints(paths.lineage_dir):
-            try:
-                valid.append((_validate(directory, sure=len(valid) < sure), directory))
-            except CheckpointInvalid as error:
-                rejected.append(f"{directory.name}: {error}")
-        newest = valid[0] if valid else None
-        return SavedCheckpoints(
-            tuple(manifest.step for manifest, _ in valid),
-            tuple(rejected),
-            _changed(newest[1]) if newest else None,
-            newest[0].attempt if newest else None,
-        )
+        try:
+            with open_directory(paths.lineage_dir) as lineage:
+                return _saved_in(lineage, sure)
+        except OSError:
+            return SavedCheckpoints()
 
     @staticmethod
     def tail(path: Path, limit: int) -> bytes:
@@ -247,30 +239,32 @@ def _write_new(path: str | Path, content: bytes, mode: int, uid: int, gid: int) 
         os.close(fd)
 
 
-def _validate(directory: Path, *, sure: bool) -> Manifest:
-    """Return the manifest of a checkpoint; verify its content if ``sure``, else the sizes of its files.
-
-    Raises:
-        CheckpointInvalid: a file is missing or differs.
-    """
-    if sure:
-        return verify(directory)
-    manifest = read_manifest(directory)
-    for name, expected in manifest.files.items():
+def _saved_in(lineage: int, sure: int) -> SavedCheckpoints:
+    """Return the checkpoints of an open lineage directory."""
+    valid: list[tuple[Manifest, datetime | None]] = []
+    rejected = []
+    for _, directory in checkpoints(lineage):
+        compare = verify if len(valid) < sure else verify_sizes
         try:
-            size = (directory / name).lstat().st_size if "/" not in name else -1
-        except OSError as error:
-            raise CheckpointInvalid(f"{name}: {error.strerror}") from error
-        if size != expected.bytes:
-            raise CheckpointInvalid(f"{name}: {size} bytes where the manifest says {expected.bytes}")
-    return manifest
+            manifest = compare(directory, lineage)
+        except CheckpointInvalid as error:
+            rejected.append(f"{directory.name}: {error}")
+        else:
+            valid.append((manifest, None if valid else _changed(directory, lineage)))
+    return SavedCheckpoints(
+        tuple(manifest.step for manifest, _ in valid),
+        tuple(rejected),
+        valid[0][1] if valid else None,
+        valid[0][0].attempt if valid else None,
+    )
 
 
-def _changed(directory: Path) -> datetime | None:
+def _changed(directory: Path, lineage: int) -> datetime | None:
     try:
-        return datetime.fromtimestamp(directory.lstat().st_ctime, UTC)
+        changed = os.stat(directory, dir_fd=lineage, follow_symlinks=False).st_ctime
     except OSError:
         return None
+    return datetime.fromtimestamp(changed, UTC)
 
 
 def tail(path: Path, limit: int) -> bytes:

@@ -19,7 +19,15 @@ from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from jobs.contract import MANIFEST, CheckpointInvalid, Program, checkpoint_name, open_regular, verify
+from jobs.contract import (
+    MANIFEST,
+    CheckpointInvalid,
+    Program,
+    checkpoint_name,
+    open_directory,
+    open_regular,
+    verify_in,
+)
 from runner.base.errors import Refused
 from runner.core.job.events import HoldRequested
 from runner.core.job.states import Finished, Held, Running
@@ -195,12 +203,9 @@ def _copy_checkpoint(origin: Path, target: Path) -> None:
 
     The directory is opened once and read through its descriptor, and no link is followed.
     """
-    descriptor = os.open(origin, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        source, copy = Path(f"/proc/self/fd/{descriptor}"), target / origin.name
+    copy = target / origin.name
+    with open_directory(origin) as source:
         copy.mkdir(mode=0o700)
-        for name in (*verify(source).files, MANIFEST):
-            with open_regular(source / name) as old, (copy / name).open("xb") as new:
+        for name in (*verify_in(source, origin.name).files, MANIFEST):
+            with open_regular(name, source) as old, (copy / name).open("xb") as new:
                 shutil.copyfileobj(old, new, 1024**2)
-    finally:
-        os.close(descriptor)

@@ -78,7 +78,7 @@ DAMAGES = [
     (tear_the_manifest, "manifest is not valid"),
     (swap_the_state, "content differs from its sha256"),
     (copy_an_older_one_over_it, "manifest is for step 2"),
-    (replace_by_a_link, "bytes where the manifest says"),
+    (replace_by_a_link, "Too many levels of symbolic links"),
     (replace_by_a_file, "manifest cannot be read"),
 ]
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from jobs.contract import (
     AttemptSpec,
     CheckpointInvalid,
     CheckpointPlan,
+    Manifest,
     RunPaths,
     checkpoint_name,
     checkpoints,
@@ -20,6 +22,7 @@ from jobs.contract import (
     file_sha256,
     read_manifest,
     verify,
+    verify_sizes,
 )
 from jobs.contract.plans.causal_lm import CausalLm
 
@@ -131,3 +134,47 @@ def test_a_spec_is_closed_and_survives_the_way_to_disk_and_back() -> None:
         CausalLm(data="stdlib", width=10)
     with pytest.raises(ValidationError, match="greater than or equal to 2"):
         CheckpointPlan(keep=1)
+
+
+@pytest.mark.parametrize("check", [verify, verify_sizes])
+def test_a_directory_swapped_for_a_link_while_it_is_read_shows_nothing_behind_the_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: Callable[[Path], Manifest]
+) -> None:
+    """A manifest names a file of somebody else; its size would be confirmed through the link."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "shadow").write_bytes(b"root:x")
+    theirs = {"bytes": 6, "sha256": file_sha256(outside / "shadow")}
+    where = save(tmp_path / "1")
+    manifest = json.loads((where / "manifest.json").read_text())
+    manifest["files"]["shadow"] = theirs
+    (where / "manifest.json").write_text(json.dumps(manifest))
+
+    read = os.fstat
+
+    def swap_then_read(descriptor: int) -> os.stat_result:
+        if not where.is_symlink():
+            where.rename(tmp_path / "away")
+            where.symlink_to(outside)
+        return read(descriptor)
+
+    monkeypatch.setattr("jobs.contract.reading.os.fstat", swap_then_read)
+    with pytest.raises(CheckpointInvalid, match="shadow: No such file"):
+        check(where)
+
+
+def test_a_checkpoint_that_is_a_link_is_invalid(tmp_path: Path) -> None:
+    where = save(tmp_path / "1")
+    where.rename(tmp_path / "elsewhere")
+    where.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointInvalid, match="manifest cannot be read"):
+        verify(where)
+
+
+@pytest.mark.parametrize("check", [verify, verify_sizes])
+def test_a_file_name_that_no_file_can_have_is_invalid(
+    tmp_path: Path, check: Callable[[Path], Manifest]
+) -> None:
+    where = save(tmp_path, files={"a\0b": {"bytes": 1, "sha256": "0" * 64}})
+    with pytest.raises(CheckpointInvalid, match="null"):
+        check(where)

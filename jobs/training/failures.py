@@ -30,6 +30,10 @@ class InvalidSpec(Failure):
     exit_code: ClassVar[int] = ExitCode.INVALID_SPEC
 
 
+class NoBatch(Failure):
+    """The loader processes live and deliver nothing."""
+
+
 class Stopped(Failure):
     """Somebody asked for it; what was trained is saved."""
 

@@ -8,7 +8,9 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -17,11 +19,24 @@ from torch.utils.data import DataLoader, Dataset
 from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.device import Device
+from jobs.training.failures import NoBatch
+from jobs.training.memory import MIB
 from jobs.training.switches import Switches
 from jobs.workloads.protocol import Source
 
 RESIDENT_SHARE: Final = 0.3
 """A data set may take this share of the device's free memory; the rest belongs to the training."""
+
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where loader processes leave batches, no scratch file
+"""A tmpfs; in a container as large as ``resources.shm``."""
+
+PATIENCE_S: Final = 300.0
+"""A loader process may take this long for a batch, or ``PATIENCE`` times as long as the trainer took."""
+
+PATIENCE: Final = 50.0
+
+IN_USE: Final = 2
+"""Batches that the trainer holds in shared memory: that of the step, and the next one."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -39,21 +54,27 @@ class Feed:
         self._loader: Iterator[Batch] | None = None
         self._held_out: DataLoader[Batch] | None = None
         self._ahead: tuple[int, Batch] | None = None
+        self._patience_s = PATIENCE_S
         _tell(switches, device)
+        self._workers = self._fitting_workers(switches)
 
     def begin(self, step: int) -> None:
         """Make ready to hand out the batches from this step on."""
-        if self._profile.loader_workers:
+        if self._workers:
             self._loader = iter(
                 self._processes(_Steps(self.source), range(step, self._steps), persistent=False)
             )
 
     def take(self, step: int) -> Batch:
-        """Return the batch of a step, wherever the placement keeps it."""
+        """Return the batch of a step, wherever the placement keeps it.
+
+        Raises:
+            NoBatch: the loader processes do not deliver one in time.
+        """
         ahead, self._ahead = self._ahead, None
         if ahead and ahead[0] == step:
             return ahead[1]
-        batch = self.source.batch(step) if self._loader is None else next(self._loader)
+        batch = self.source.batch(step) if self._loader is None else self._next(self._loader)
         return self._prepared(batch)
 
     def look_ahead(self, step: int) -> None:
@@ -62,14 +83,21 @@ class Feed:
             self._ahead = (step, self.take(step))
 
     def held_out(self, count: int) -> Iterator[Batch]:
-        """Yield the first held-out batches."""
-        if not self._profile.loader_workers:
+        """Yield the first held-out batches.
+
+        Raises:
+            NoBatch: the loader processes do not deliver one in time.
+        """
+        if not self._workers:
             yield from (self._prepared(self.source.held_out(index)) for index in range(count))
             return
         if self._held_out is None or not self._profile.loader_persistent:
             persistent = self._profile.loader_persistent
             self._held_out = self._processes(_HeldOut(self.source), range(count), persistent=persistent)
-        yield from map(self._prepared, self._held_out)
+        batches_ahead = iter(self._held_out)
+        for _ in range(count):
+            yield self._prepared(self._next(batches_ahead))
+        next(batches_ahead, None)  # its end, without which the processes are not ready for another round
 
     def to_device(self, batch: Batch) -> Batch:
         """Return the batch on the device; ``always`` asks for it even where the batch lies there already."""
@@ -83,6 +111,45 @@ class Feed:
         in_memory = batches.device_of(batch).type == "cpu"
         return batches.pin(batch) if self._pinned and in_memory and not self._loader else batch
 
+    def _next(self, loader: Iterator[Batch]) -> Batch:
+        """Return the next batch of loader processes, or give up: what they wait for may never come."""
+        try:
+            return next(loader)
+        except RuntimeError as error:
+            if "timed out" not in str(error):
+                raise
+            raise NoBatch(
+                f"no batch from {self._workers} loader process(es) in {self._patience_s:.0f} s; the log above"
+                f" may say why; {_shared_memory_text()}; lower profile.loader_workers or raise resources.shm"
+            ) from error
+
+    def _fitting_workers(self, switches: Switches) -> int:
+        """Return as many loader processes as shared memory has room for the batches of.
+
+        Without room a process does not die: the thread that sends its batches raises, and whoever
+        waits for them waits for ever.
+        """
+        wanted, ahead = self._profile.loader_workers, self._profile.loader_prefetch
+        free = _shared_memory_free()
+        if not wanted:
+            return 0
+        began = time.monotonic()
+        size = batches.size_bytes(self.source.batch(0))
+        self._patience_s = max(PATIENCE_S, PATIENCE * (time.monotonic() - began))
+        if free is None:
+            return wanted
+        rounds = 2 if self._profile.loader_persistent else 1  # those of the evaluation hold batches as well
+        fitting = max(0, min(wanted, (free // max(size, 1) - IN_USE) // (ahead * rounds)))
+        if fitting < wanted:
+            need = size * (wanted * ahead * rounds + IN_USE)
+            why = (
+                f"{wanted} process(es) with {ahead} batches each of {size / MIB:,.1f} MiB need"
+                f" {need / MIB:,.0f} MiB of shared memory, and {free / MIB:,.0f} MiB are free;"
+                " raise resources.shm"
+            )
+            switches.fell_back("loader_workers", fitting, why)
+        return fitting
+
     def _processes(
         self, numbered: "Dataset[Batch]", numbers: Sequence[int], *, persistent: bool
     ) -> "DataLoader[Batch]":
@@ -90,11 +157,13 @@ class Feed:
             numbered,
             batch_size=None,
             sampler=numbers,
-            num_workers=self._profile.loader_workers,
+            num_workers=self._workers,
             prefetch_factor=self._profile.loader_prefetch,
             persistent_workers=persistent,
             pin_memory=self._pinned,
+            timeout=self._patience_s,
             worker_init_fn=outlive_signals,
+            multiprocessing_context="fork",  # children of this process, as outlive_signals wants it
             generator=torch.Generator(),  # the default would draw from the training's randomness
         )
 
@@ -117,6 +186,20 @@ class _HeldOut(Dataset[Batch]):
 
     def __getitem__(self, index: int) -> Batch:
         return self._source.held_out(index)
+
+
+def _shared_memory_free() -> int | None:
+    """Return the free bytes of shared memory; None where there is no such file system."""
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def _shared_memory_text() -> str:
+    free = _shared_memory_free()
+    return f"no {SHARED_MEMORY}" if free is None else f"{free / MIB:,.0f} MiB of {SHARED_MEMORY} are free"
 
 
 def outlive_signals(_worker: int) -> None:

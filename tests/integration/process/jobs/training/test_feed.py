@@ -4,10 +4,12 @@ import multiprocessing
 import os
 import select
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from jobs.contract import ExitCode, Profile
+from jobs.training import feed as feeding
 from jobs.training.batches import Batch
 from jobs.training.device import Device
+from jobs.training.failures import NoBatch
 from jobs.training.feed import Feed, outlive_signals
 from jobs.training.switches import Switches
 from tests.unit.jobs.conftest import JobDir
@@ -71,7 +75,7 @@ def test_a_resume_begins_the_loader_at_its_step() -> None:
     made, _ = feed(source, loader_workers=1)
     made.begin(2)
     assert [values(made.take(step)) for step in (2, 3)] == [[2, 2], [3, 3]]
-    assert source.made == []  # in this process
+    assert source.made == [0]  # in this process, to see how large a batch is
 
 
 @pytest.mark.parametrize(("persistent", "loaders"), [(True, 1), (False, 2)])
@@ -92,6 +96,81 @@ def test_the_loader_of_the_evaluation_is_kept_or_made_again(
     for _ in range(2):
         assert [values(batch)[0] for batch in made.held_out(3)] == [100, 101, 102]
     assert begun == [persistent] * loaders
+
+
+# --- Shared memory
+
+
+SIXTEEN_BYTES = 16
+"""The size of a batch of ``Numbers``."""
+
+
+@pytest.mark.parametrize(
+    ("free", "persistent", "used"),
+    [(10, False, 2), (10, True, 2), (9, True, 1), (6, False, 2), (5, False, 1), (3, False, 0), (0, True, 0)],
+)
+def test_there_are_as_many_loader_processes_as_shared_memory_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, free: int, used: int, *, persistent: bool
+) -> None:
+    monkeypatch.setattr(feeding, "_shared_memory_free", lambda: free * SIXTEEN_BYTES)
+    made, switches = feed(Numbers(), loader_workers=2, loader_prefetch=2, loader_persistent=persistent)
+    assert made._workers == used
+    report = switches.report()["loader_workers"]
+    assert report.applied == str(used)
+    if used < 2:
+        assert "raise resources.shm" in report.note
+        assert report.verified
+    made.begin(0)
+    assert [values(made.take(step))[0] for step in range(4)] == [0, 1, 2, 3]
+    assert [values(batch)[0] for batch in made.held_out(2)] == [100, 101]
+
+
+def test_without_shared_memory_to_look_at_all_loader_processes_are_begun(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(feeding, "SHARED_MEMORY", tmp_path / "none")
+    made, switches = feed(Numbers(), loader_workers=2)
+    assert made._workers == 2
+    assert switches.report()["loader_workers"].applied == "2"
+    assert "no " in feeding._shared_memory_text()
+
+
+class Silent(Numbers):
+    """A source whose batches never come, but for that which tells their size."""
+
+    def batch(self, step: int) -> Batch:
+        if self.made:
+            threading.Event().wait()
+        return super().batch(step)
+
+    def held_out(self, index: int) -> Batch:
+        return self.batch(index)
+
+
+def test_no_wait_for_loader_processes_is_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "PATIENCE_S", 0.5)
+    made, _ = feed(Silent(), loader_workers=1, loader_persistent=False)
+    made.begin(0)
+    with pytest.raises(NoBatch, match=r"no batch from 1 loader process\(es\) in 0 s; .* raise resources.shm"):
+        made.take(0)
+    with pytest.raises(NoBatch):
+        next(made.held_out(1))
+
+
+def test_another_error_of_a_loader_process_is_told_as_it_is() -> None:
+    class Broken(Numbers):
+        def batch(self, step: int) -> Batch:
+            if self.made:
+                raise RuntimeError("a file is broken")
+            return super().batch(step)
+
+    made, _ = feed(Broken(), loader_workers=1)
+    made.begin(0)
+    with pytest.raises(RuntimeError, match="a file is broken"):
+        made.take(0)
+
+
+# --- Their signals
 
 
 def loader(pipe: Connection) -> None:

@@ -69,8 +69,9 @@ def corpus_directory(named: str) -> Path:
 
 def windows(corpus_N: Tensor, batch: int, window: int, seed: int, *purpose: str | int) -> Tensor:
     """Return uint8 tokens of shape (batch, window): random places, a function of seed and purpose."""
-    starts_B = draw(corpus_N.numel() - window + 1, batch, seed, *purpose)
-    return corpus_N[starts_B[:, None] + torch.arange(window)]
+    starts_B = draw(corpus_N.numel() - window + 1, batch, seed, *purpose).to(corpus_N.device)
+    # All places at once would be a copy so large that the CPU waits for the device to take it.
+    return corpus_N[starts_B[:, None] + torch.arange(window, device=corpus_N.device)]
 
 
 def unigram_nats(corpus_N: Tensor) -> float:

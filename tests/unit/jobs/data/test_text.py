@@ -6,9 +6,11 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.data.text import corpus_directory, read_corpus, unigram_nats, windows
 from jobs.training.failures import InvalidSpec
@@ -140,3 +142,23 @@ def test_the_unigram_loss_of_even_text_is_the_logarithm_of_its_alphabet() -> Non
     even = torch.arange(256, dtype=torch.uint8).repeat(3)
     assert unigram_nats(even) == pytest.approx(math.log(256))
     assert unigram_nats(torch.zeros(9, dtype=torch.uint8)) == 0
+
+
+def test_windows_are_taken_where_the_text_lies() -> None:
+    """Only the starts travel to a device: places of all tokens would be a copy that the CPU waits for."""
+    copied: list[int] = []
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+            found = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten._to_copy.default:
+                copied.append(args[0].numel())
+            if func is torch.ops.aten.index.Tensor:
+                assert all(index.device == args[0].device for index in args[1])
+            return found
+
+    text = torch.empty(1000, dtype=torch.uint8, device="meta")
+    with Copies():
+        tokens = windows(text, 8, 65, 0, "batch", 1)
+    assert (tokens.shape, tokens.device.type) == ((8, 65), "meta")
+    assert copied == [8]

@@ -7,9 +7,11 @@ file, and a file system that does not answer holds up that child alone.
 
 A request is one packet: JSON with ``uid``, ``gid``, ``groups``, ``path`` and ``kind``, and one end of a
 socket pair.  The child answers on it: JSON with ``problem`` (a line, or null), and the descriptor if
-there is none.  The process ends when the daemon closes the socket, also by dying.
+there is none.  A request of the kind ``beneath`` comes with an open directory, too, and ``path`` is a name
+below it.  The process ends when the daemon closes the socket, also by dying.
 """
 
+import codecs
 import ctypes
 import json
 import os
@@ -21,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from runner.adapters.host.paths import PathRefusedError, open_path
+from runner.adapters.host.paths import PathRefusedError, open_beneath, open_path
 
 MAX_CHILDREN_PER_USER: Final = 16
 """More requests of one user at a time are refused: each may wait for a file system that does not answer."""
@@ -34,6 +36,7 @@ _PR_SET_DUMPABLE: Final = 4
 def main() -> None:
     """Serve requests until the other end of the socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon decides when this ends
+    codecs.lookup("unicode_escape")  # for messages; a child may lack the right to load it
     serve(socket.socket(fileno=int(sys.argv[1])))
 
 
@@ -41,12 +44,15 @@ def serve(requests: socket.socket) -> None:
     """Answer each request in a child of its own."""
     children: dict[int, int] = {}
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(requests, MAX_PACKET_BYTES, 1)
+        packet, descriptors, _, _ = socket.recv_fds(requests, MAX_PACKET_BYTES, 2)
         if not packet:
             return
         _reap(children)
-        for descriptor in descriptors:
-            _begin(packet, socket.socket(fileno=descriptor), children, requests)
+        try:
+            _begin(packet, descriptors, children, requests)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
 def _reap(children: dict[int, int]) -> None:
@@ -61,7 +67,8 @@ def _reap(children: dict[int, int]) -> None:
         children.pop(pid, None)
 
 
-def _begin(packet: bytes, answers: socket.socket, children: dict[int, int], requests: socket.socket) -> None:
+def _begin(packet: bytes, descriptors: list[int], children: dict[int, int], requests: socket.socket) -> None:
+    answers = socket.socket(fileno=os.dup(descriptors[0]))
     with answers:
         request: dict[str, Any] = json.loads(packet)
         uid = int(request["uid"])
@@ -75,21 +82,26 @@ def _begin(packet: bytes, answers: socket.socket, children: dict[int, int], requ
         status = 1
         try:
             requests.close()
-            _answer_as_user(request, answers)
+            _answer_as_user(request, descriptors[1:], answers)
             status = 0
         finally:
             os._exit(status)
 
 
-def _answer_as_user(request: dict[str, Any], answers: socket.socket) -> None:
+def _answer_as_user(request: dict[str, Any], directory: list[int], answers: socket.socket) -> None:
     become(int(request["uid"]), int(request["gid"]), [int(group) for group in request["groups"]])
     try:
-        opened = open_path(Path(request["path"]), request["kind"])
-        descriptor = opened.reopen()
+        descriptor = _open(request, directory)
     except PathRefusedError as error:
         _answer(answers, {"problem": str(error)})
     else:
         _answer(answers, {"problem": None}, descriptor)
+
+
+def _open(request: dict[str, Any], directory: list[int]) -> int:
+    if directory:
+        return open_beneath(directory[0], request["path"])
+    return open_path(Path(request["path"]), request["kind"]).reopen()
 
 
 def become(uid: int, gid: int, groups: list[int]) -> None:

@@ -46,6 +46,7 @@ PSEUDO_FILE_SYSTEMS: Final = {
 }
 """``f_type`` of statfs(2), from linux/magic.h: file systems that show the kernel or its processes."""
 
+_WITHOUT_LINKS: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2: Final = 437  # the same number on every architecture since Linux 5.6
 _AT_FDCWD: Final = -100
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
@@ -106,6 +107,35 @@ def open_path(path: Path, kind: PathKind) -> OpenPath:
     problem = _problem(opened, kind)
     if problem is not None:
         opened.close()
+        raise PathRefusedError(f"{shown}: {problem}")
+    return opened
+
+
+def open_beneath(directory: int, name: str) -> int:
+    """Return a descriptor for reading of what lies below an open directory; no link is followed on the way.
+
+    The caller closes it.  Neither ``..`` nor a link leads out of the directory, whoever changes it meanwhile.
+
+    Raises:
+        PathRefusedError: it is not there, neither a file nor a directory, or not readable by this process.
+    """
+    shown = one_line(name)
+    parts = name.split("/")
+    if not all(part not in {"", ".", ".."} for part in parts):
+        raise PathRefusedError(f"{shown}: is not a name below a directory")
+    parent = os.dup(directory)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_PATH | os.O_DIRECTORY | _WITHOUT_LINKS, dir_fd=parent)
+            os.close(parent)
+            parent = inner
+        opened = os.open(parts[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _WITHOUT_LINKS, dir_fd=parent)
+    except (OSError, ValueError) as error:
+        raise PathRefusedError(f"{shown}: {_describe(error)}") from error
+    finally:
+        os.close(parent)
+    if (problem := _kind_problem(os.fstat(opened).st_mode, "either")) is not None:
+        os.close(opened)
         raise PathRefusedError(f"{shown}: {problem}")
     return opened
 

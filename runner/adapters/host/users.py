@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any, Final
 from weakref import finalize
 
-from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_path
+from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath, open_path
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
 from runner.core.ports.users import PathKind, User
@@ -66,6 +66,22 @@ class HostUsers:
         except PathRefusedError as error:
             raise UsageError(str(error)) from error
 
+    def open_beneath_as_user(self, who: User, directory: int, name: str) -> int:
+        """Return a descriptor of a file or directory below an open directory, opened for reading as a user.
+
+        No link is followed on the way.  The caller closes the descriptor.
+
+        Raises:
+            UsageError: it is not there, or the user may not read it.
+            Unavailable: the file system does not answer.
+        """
+        try:
+            if not _needs_other_rights(who):
+                return open_beneath(directory, name)
+            return self._ask(who, name, "beneath", directory)
+        except PathRefusedError as error:
+            raise UsageError(str(error)) from error
+
     def read_as_user(self, who: User, path: Path) -> bytes:
         """Return the content of a small file, read with the rights of a user.
 
@@ -87,26 +103,26 @@ class HostUsers:
             broker.end()
 
     def _open(self, who: User, path: Path, kind: PathKind) -> int:
-        if os.geteuid() != 0 or who.uid == 0:
-            opened = open_path(path, kind)
-            try:
-                return opened.reopen()
-            finally:
-                opened.close()
-        return self._ask(who, path, kind)
+        if _needs_other_rights(who):
+            return self._ask(who, str(path), kind)
+        opened = open_path(path, kind)
+        try:
+            return opened.reopen()
+        finally:
+            opened.close()
 
-    def _ask(self, who: User, path: Path, kind: PathKind) -> int:
-        request = {"uid": who.uid, "gid": who.gid, "groups": who.groups, "path": str(path), "kind": kind}
+    def _ask(self, who: User, path: str, kind: str, *directory: int) -> int:
+        request = {"uid": who.uid, "gid": who.gid, "groups": who.groups, "path": path, "kind": kind}
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with mine:
             with theirs:
-                self._send(json.dumps(request).encode(), theirs)
-            return _answer(mine, path)
+                self._send(json.dumps(request).encode(), theirs.fileno(), *directory)
+            return _answer(mine, one_line(path))
 
-    def _send(self, packet: bytes, answers: socket.socket) -> None:
+    def _send(self, packet: bytes, *descriptors: int) -> None:
         broker = self._running()
         try:
-            socket.send_fds(broker.requests, [packet], [answers.fileno()])
+            socket.send_fds(broker.requests, [packet], descriptors)
         except OSError as error:
             self.close()
             raise Unavailable(f"the process that opens files as users has ended: {error.strerror}") from error
@@ -117,6 +133,11 @@ class HostUsers:
             if self._broker is None:
                 self._broker = _Broker()
             return self._broker
+
+
+def _needs_other_rights(who: User) -> bool:
+    """Return whether a user has other rights than this process."""
+    return os.geteuid() == 0 and who.uid != 0
 
 
 class _Broker:
@@ -150,7 +171,7 @@ def _start(requests: socket.socket) -> subprocess.Popen[bytes]:
     )
 
 
-def _answer(answers: socket.socket, path: Path) -> int:
+def _answer(answers: socket.socket, shown: str) -> int:
     """Return the descriptor of an answer.
 
     Raises:
@@ -161,14 +182,12 @@ def _answer(answers: socket.socket, path: Path) -> int:
     try:
         packet, descriptors, _, _ = socket.recv_fds(answers, _MAX_ANSWER_BYTES, 1)
     except TimeoutError as error:
-        raise Unavailable(
-            f"{one_line(str(path))}: no answer from the file system in {ANSWER_S:g} s"
-        ) from error
+        raise Unavailable(f"{shown}: no answer from the file system in {ANSWER_S:g} s") from error
     if not packet:
-        raise Unavailable(f"{one_line(str(path))}: the process that opens it as its user has ended")
+        raise Unavailable(f"{shown}: the process that opens it as its user has ended")
     message: dict[str, Any] = json.loads(packet)
     if message.get("busy"):
-        raise Unavailable(f"{one_line(str(path))}: too many files of this user are being opened; try again")
+        raise Unavailable(f"{shown}: too many files of this user are being opened; try again")
     if message["problem"] is not None:
         raise PathRefusedError(message["problem"])
     return descriptors[0]

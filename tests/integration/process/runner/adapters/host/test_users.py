@@ -244,3 +244,52 @@ def _outcome(path: Path) -> str | None:
         return USERS.path_problem(NOBODY, path, "directory")
     except Unavailable:
         return "busy"
+
+
+# --- Below a directory that another user can change
+
+
+@pytest.fixture
+def lineage(open_path: Path) -> Iterator[int]:
+    """An open directory of nobody's, with a file, a directory, and what must not be reached from it."""
+    (open_path / "secret").write_text("s3cret")
+    (open_path / "secret").chmod(0o600)
+    inside = open_path / "lineage"
+    (inside / "step").mkdir(parents=True)
+    (inside / "step" / "state.pt").write_text("weights")
+    (inside / "step" / "link").symlink_to("../../secret")
+    (inside / "away").symlink_to("..")
+    os.mkfifo(inside / "pipe")
+    os.link(open_path / "secret", inside / "step" / "hard")
+    descriptor = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "who", [pytest.param(ME, id="me"), pytest.param(NOBODY, id="nobody", marks=needs_root)]
+)
+def test_files_below_an_open_directory_are_opened_as_its_owner(lineage: int, who: User) -> None:
+    with os.fdopen(USERS.open_beneath_as_user(who, lineage, "step/state.pt")) as file:
+        assert file.read() == "weights"
+    step = USERS.open_beneath_as_user(who, lineage, "step")
+    assert "state.pt" in os.listdir(step)  # noqa: PTH208  a descriptor is no path
+    os.close(step)
+
+
+@pytest.mark.parametrize(
+    "who", [pytest.param(ME, id="me"), pytest.param(NOBODY, id="nobody", marks=needs_root)]
+)
+@pytest.mark.parametrize(
+    "name",
+    ["../secret", "away/secret", "step/link", "away", "pipe", "", ".", "step/../step", "/etc/passwd", "a\0"],
+)
+def test_nothing_leads_out_of_an_open_directory(lineage: int, who: User, name: str) -> None:
+    with pytest.raises(UsageError):
+        USERS.open_beneath_as_user(who, lineage, name)
+
+
+@needs_root
+def test_a_hard_link_to_a_file_of_another_user_stays_shut(lineage: int) -> None:
+    with pytest.raises(UsageError, match="you do not have permission"):
+        USERS.open_beneath_as_user(NOBODY, lineage, "step/hard")

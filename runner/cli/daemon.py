@@ -11,6 +11,7 @@ from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json
 from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, NoDaemon, wait_for_exit
 from runner.client.client import find
+from runner.server.environment import remove_unknown
 
 UNIT: Final = """\
 [Unit]
@@ -63,6 +64,7 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
     if systemd_unit:
         click.echo(unit(sys.executable), nl=False)
         return
+    remove_unknown(os.environ)  # before the libraries are loaded that read it
     gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a fifth of the start
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it; nothing is drawn
     from runner.server.main import serve as be_the_daemon  # noqa: PLC0415  loads everything

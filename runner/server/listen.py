@@ -68,6 +68,7 @@ def server_of(app: FastAPI, stopping: Callable[[], None], asked_to_stop: Callabl
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # the caller is who the kernel says, whatever a header says
         timeout_graceful_shutdown=round(GRACE_S) + 1,
     )
     return Server(config, stopping, asked_to_stop)

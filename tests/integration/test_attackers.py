@@ -1,0 +1,59 @@
+"""What another user of the machine tries against a daemon of root, over its socket and beside it."""
+
+import http.client
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.daemon.service import Service, service
+from tests.fakes.host.users import with_uid
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else"),
+]
+BOB = 4321
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Service]:
+    """A daemon of root, whose environment tells its libraries to trust everybody."""
+    with service(executor="process") as made:
+        made.env["FORWARDED_ALLOW_IPS"] = "*"
+        yield made.start()
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("runner")
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self._path)
+
+
+def request(daemon: Service, method: str, path: str, **headers: str) -> tuple[int, str]:
+    """Return status and body of a response to a request with headers."""
+    connection = UnixConnection(daemon.socket)
+    connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+@pytest.mark.parametrize("claim", ["[0:0]", "0:0", "0:0, 0:0", "127.0.0.1"])
+@pytest.mark.parametrize("header", ["X_Forwarded_For", "Forwarded", "X_Real_IP"])
+def test_a_header_makes_nobody_somebody_else(daemon: Service, claim: str, header: str) -> None:
+    job_id = next(iter(daemon.jobs), None) or daemon.submit(
+        daemon.training("roots", 3), "--not-before", "2099-01-01T00:00:00+00:00", end="queued"
+    )
+    for method, path in (("GET", f"/v1/jobs/{job_id}/log"), ("POST", "/v1/stop")):
+        _, answer = with_uid(BOB, lambda m=method, p=path: request(daemon, m, p, **{header: claim}))
+        assert isinstance(answer, list)
+        assert answer[0] == 403, answer
+    assert daemon.state_of(job_id) == "queued"

@@ -25,6 +25,7 @@ class Status(Report):
         description="Share of step time by part: data, transfer, forward, backward, optimizer.",
     )
     loss: float | None = None
+    gradient_norm: float | None = Field(None, description="Before clipping, of the same step as the loss.")
     memory_bytes: int | None = Field(None, ge=0, description="Resident on a CPU, allocated on a device.")
     checkpoint_step: int | None = Field(None, ge=0, description="Newest published checkpoint.")
     save_every_s: float | None = Field(None, ge=0, description="Seconds between two saves, as settled.")

@@ -32,6 +32,8 @@ class Device:
     threads: int
     precision: str = "fp32"
     graphs: int = 0
+    hardware: str = ""
+    """Memory and compute capability of a GPU, in words."""
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""
@@ -78,7 +80,9 @@ def _select(accelerator: str, threads: int) -> Device:
         raise InvalidSpec(
             f"accelerator {accelerator}: torch {torch.__version__} sees no device; check the image"
         )
-    return Device(torch.device("cuda", 0), torch.cuda.get_device_name(0), threads)
+    found = torch.cuda.get_device_properties(0)
+    hardware = f"{found.total_memory / 2**30:.1f} GiB, compute capability {found.major}.{found.minor}"
+    return Device(torch.device("cuda", 0), found.name, threads, hardware=hardware)
 
 
 def _be_deterministic(*, compiled: bool) -> None:

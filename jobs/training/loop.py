@@ -5,6 +5,8 @@ step is a pure function of the state (``jobs.training.step``), a checkpoint is c
 (``jobs.checkpoint.directory``), and the finished model is published before the exit status says so.
 """
 
+import time
+
 from jobs.checkpoint.directory import Stamp, locked
 from jobs.checkpoint.saver import Checkpoints, Found
 from jobs.checkpoint.signatures import differences
@@ -15,6 +17,7 @@ from jobs.training.failures import InvalidSpec, Stopped
 from jobs.training.memory import MemoryLog
 from jobs.training.report import Reporter, say, warn
 from jobs.training.signals import Requests
+from jobs.training.startup import startup_lines
 from jobs.training.step import Training
 from jobs.training.switches import Switches
 from jobs.workloads.protocol import BuildContext, Evaluation, build
@@ -56,7 +59,7 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
             step += 1
             if training.micro_batch != rows:
                 _say_what_fits(training, checkpoints, reporter)
-            reporter.stepped(step, loss, took)
+            reporter.stepped(step, loss, took, training.gradient_norm)
             memory.stepped(step, reporter)
             _report(training, checkpoints, reporter, requests)
             checkpoints.poll()
@@ -92,22 +95,22 @@ def _built_in(spec: AttemptSpec) -> TrainingPlan:
 def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
     """Compile and rehearse as the profile wants, and report what took effect."""
     _leave_before_work(requests)
-    profile = training.spec.profile
+    profile, began, compile_s = training.spec.profile, time.monotonic(), None
     if profile.compile != "off":
         from jobs.training.compilation import compile_model  # noqa: PLC0415 - takes as long to load as torch itself
 
         with reporter.within(Phase.COMPILE):
             compile_model(training.workload.model, training.switches, training.device, training.rehearse)
+        compile_s = time.monotonic() - began
     elif profile.dry_run:
         with reporter.within(Phase.TRAIN):
             training.rehearse()
     checkpoints.stamp = _stamp(training)
     effective = training.effective()
     reporter.effective(effective)
-    say(
-        f"{effective.parameters:,} parameters, {effective.train_items:,} {training.workload.item}s,"
-        f" {effective.device} ({effective.device_name}), {effective.threads} threads, {effective.precision}"
-    )
+    item, hardware = training.workload.item, training.device.hardware
+    for line in startup_lines(effective, hardware=hardware, item=item, compile_s=compile_s):
+        say(line)
 
 
 def _stamp(training: Training) -> Stamp:

@@ -55,6 +55,7 @@ class Progress:
     step: int = 0
     total_steps: int | None = None
     loss: float | None = None
+    gradient_norm: float | None = None
     checkpoint_step: int | None = None
     save_every_s: float | None = None
     save_stall_s: float | None = None
@@ -92,14 +93,16 @@ class Reporter:
             yield
         self.beat()
 
-    def stepped(self, step: int, loss: float | None, took: StepTime | None) -> None:
+    def stepped(
+        self, step: int, loss: float | None, took: StepTime | None, gradient_norm: float | None = None
+    ) -> None:
         """Record a finished step, with a heartbeat when the last one is old enough.
 
-        Loss and time are None where the CPU did not wait for the device.
+        Loss, norm and time are None where the CPU did not wait for the device.
         """
         self.progress.step = step
         if loss is not None:
-            self.progress.loss = loss
+            self.progress.loss, self.progress.gradient_norm = loss, gradient_norm
         if took is not None:
             self.pace.add(took)
         if self._clock() - self._beat_at >= HEARTBEAT_S:
@@ -117,10 +120,12 @@ class Reporter:
         rate = pace.items_per_s or 0.0
         left = pace.seconds_for((now.total_steps or now.step) - now.step) or 0.0
         where = f"step {now.step}/{now.total_steps}"
-        say(f"{where}  loss {now.loss:.4f}  {rate:,.0f} {item}s/s  eta {_clock_text(left)}")
+        norm = "" if now.gradient_norm is None else f"gradient norm {now.gradient_norm:.3g}  "
+        say(f"{where}  loss {now.loss:.4f}  {norm}{rate:,.0f} {item}s/s  eta {_clock_text(left)}")
         self.metric(
             step=now.step,
             loss=now.loss,
+            gradient_norm=now.gradient_norm,
             learning_rate=learning_rate,
             items_per_s=round(rate, 1),
             data_wait=round(pace.data_wait or 0.0, 4),
@@ -164,6 +169,7 @@ class Reporter:
             data_wait=self.pace.data_wait,
             parts=self.pace.parts,
             loss=finite(now.loss),
+            gradient_norm=finite(now.gradient_norm),
             memory_bytes=self.memory(),
             checkpoint_step=now.checkpoint_step,
             save_every_s=now.save_every_s,

@@ -83,6 +83,8 @@ class Training:
         self._watch = stopwatch(device.torch_device)
         self._began = 0.0
         self._steps_since = 0
+        self.gradient_norm: float | None = None
+        """Before clipping, of the last step that the CPU waited for."""
         self._first_bad = torch.full(
             (1,), -1, device=device.torch_device
         )  # the first step that is not finite
@@ -265,6 +267,7 @@ class Training:
             raise _found_late(int(noted))
         may_skip = self._scaler.is_enabled() and math.isfinite(loss)
         self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
+        self.gradient_norm = norm
         if math.isfinite(loss) and (math.isfinite(norm) or (may_skip and self._skipped <= MAX_SKIPPED)):
             return float(loss)
         raise NonFinite(f"step {step}: loss {loss:g}, gradient norm {norm:g}; the weights were not updated")

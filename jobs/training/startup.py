@@ -1,0 +1,67 @@
+"""What a training says when it begins: device, numbers, compilation, data and attention, one line each.
+
+The lines repeat ``effective.json`` for people: what is in force, and not what was asked for.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from jobs.contract import Effective, Switch
+
+
+def startup_lines(
+    effective: Effective, *, hardware: str, item: str, compile_s: float | None
+) -> Iterator[str]:
+    """Yield the lines; ``hardware`` is what is known of the device beside its name.
+
+    ``compile_s`` is how long compilation and its dry run took, None if nothing was to be compiled.
+    """
+    switches = effective.switches
+    beside = f", {hardware}" if hardware else ""
+    yield (
+        f"{effective.parameters:,} parameters, {effective.train_items:,} {item}s,"
+        f" {effective.device} ({effective.device_name}{beside}), {effective.threads} threads,"
+        f" {effective.precision}"
+    )
+    if not effective.device.startswith("cpu"):
+        yield _numbers(switches)
+    if compile_s is not None:
+        yield _compilation(switches, compile_s)
+    yield _data(switches)
+    if _is_used(switches, "attention"):
+        yield f"attention: {switches['attention'].applied}"
+
+
+def _numbers(switches: Mapping[str, Switch]) -> str:
+    """Return the settings that decide how a device rounds."""
+    matmul, cudnn = (_word(switches, name) for name in ("tf32_matmul", "tf32_cudnn"))
+    benchmark, deterministic = (_word(switches, name) for name in ("cudnn_benchmark", "deterministic"))
+    return (
+        f"numbers: TF32 in products {matmul}, in cuDNN {cudnn}; cuDNN benchmark {benchmark};"
+        f" deterministic {deterministic}"
+    )
+
+
+def _compilation(switches: Mapping[str, Switch], seconds: float) -> str:
+    """Return what was compiled and how long it took, or why nothing is."""
+    switch = switches["compile"]
+    if switch.applied == "off":
+        return f"compile: {switch.requested} was given up after {seconds:.1f} s: {switch.note}"
+    shapes = {"false": "static", "true": "dynamic"}.get(switches["compile_dynamic"].requested, "automatic")
+    whole = "full graph" if switches["compile_fullgraph"].requested == "true" else "graph breaks allowed"
+    return f"compile: {switch.applied}, {shapes} shapes, {whole}: {switch.note} in {seconds:.1f} s"
+
+
+def _data(switches: Mapping[str, Switch]) -> str:
+    """Return where batches wait and who makes them."""
+    placement, workers = switches["placement"], switches["loader_workers"]
+    where = f"{placement.applied} ({placement.note})" if placement.note else placement.applied
+    makers = "the trainer" if workers.applied in {None, "0"} else f"{workers.applied} process(es)"
+    return f"data: {where}; batches made by {makers}"
+
+
+def _is_used(switches: Mapping[str, Switch], name: str) -> bool:
+    return name in switches and switches[name].applied is not None
+
+
+def _word(switches: Mapping[str, Switch], name: str) -> str:
+    return {"true": "on", "false": "off", None: "unused"}.get(switches[name].applied, "unknown")

@@ -52,27 +52,22 @@ def enforce(path: Path, quota_bytes: int, keep_head: int, keep_tail: int) -> int
         os.close(descriptor)
 
 
-def segments(descriptor: int) -> tuple[Segment, ...]:
-    """Return the ranges of a file that were kept, in order; between them are the cuts.
+def next_segment(descriptor: int, offset: int) -> Segment | None:
+    """Return the first range that was kept and does not end before ``offset``; None if only a cut follows.
 
-    The offset of the descriptor is restored.
+    The range begins at ``offset`` or behind it, so nothing before ``offset`` is looked at: a log may consist
+    of any number of ranges.  The offset of the descriptor is changed.
     """
     size = os.fstat(descriptor).st_size
-    before = os.lseek(descriptor, 0, os.SEEK_CUR)
-    found: list[Segment] = []
-    start = 0
+    if offset >= size:
+        return None
     try:
-        while start < size:
-            start = os.lseek(descriptor, start, os.SEEK_DATA)
-            end = os.lseek(descriptor, start, os.SEEK_HOLE)
-            found.append((start, min(end, size)))
-            start = end
+        start = os.lseek(descriptor, offset, os.SEEK_DATA)
+        return start, min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
     except OSError as error:
-        if error.errno != ENXIO:  # only a hole follows
-            raise
-    finally:
-        os.lseek(descriptor, before, os.SEEK_SET)
-    return tuple(found)
+        if error.errno == ENXIO:  # only a hole follows
+            return None
+        raise
 
 
 def _enforce(descriptor: int, quota_bytes: int, keep_head: int, keep_tail: int) -> int:

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from fastapi.telemetry import TelemetryConfig
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
-from runner.server.api import devices, jobs
+from runner.server.api import devices, jobs, logs
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
@@ -71,6 +71,7 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
         max_body_size=MAX_BODY_BYTES, telemetry=NO_TELEMETRY,
     )  # fmt: skip
     app.state.service, app.state.leave = service, leave
+    app.state.log_polls = logs.LogPolls()
     app.state.schedules = ScheduleService.of(service)
     app.include_router(jobs.router)
     app.include_router(devices.router)

@@ -283,6 +283,7 @@ def list_decisions(
 
 @router.get("/jobs/{reference}/log")
 async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
+    request: Request,
     reference: str,
     service: ServiceDep,
     caller: CallerDep,
@@ -292,12 +293,13 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     part: Literal["job", "build"] = "job",
 ) -> Response:
     """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new."""
+    polls: logs.LogPolls = request.app.state.log_polls
     row = await _in_thread(service.queries.readable, caller, reference)
     read = partial(logs.read_chunk, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await _in_thread(read)
     while not found.has_news and _remaining_s(service, deadline) > 0:
-        await asyncio.sleep(logs.POLL_S)
+        await polls.pause()
         found = await _in_thread(read)
     return Response(found.content, media_type="text/plain", headers=found.headers())
 

@@ -1,5 +1,6 @@
 """Reading a log by offset: a reader that goes on at the next offset misses nothing."""
 
+import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,10 @@ from runner.services.jobs import JobService
 
 MAX_CHUNK_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
+"""Between two looks of one request at a log that has not grown."""
+
+POLLS_PER_S: Final = 100
+"""Looks at logs that have not grown, of all requests together: more of them look less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,21 @@ class LogChunk:
         if self.cut is not None:
             headers["X-Runner-Cut"] = f"{self.cut[0]}-{self.cut[1]}"
         return headers
+
+
+@dataclass(slots=True)
+class LogPolls:
+    """The requests that wait for a log to grow; only the event loop's thread uses it."""
+
+    waiting: int = 0
+
+    async def pause(self) -> None:
+        """Wait until the next look: the longer, the more requests wait."""
+        self.waiting += 1
+        try:
+            await asyncio.sleep(max(POLL_S, self.waiting / POLLS_PER_S))
+        finally:
+            self.waiting -= 1
 
 
 def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None, offset: int) -> LogChunk:
@@ -89,16 +109,16 @@ def _read_file(path: Path, offset: int, blank: LogChunk) -> LogChunk:
     except OSError:
         return blank
     with file:
-        content = _read(
-            file.fileno(), offset
-        )  # before the holes are listed: a later cut leaves no zeros in it
-        for start, end in log_quota.segments(file.fileno()):
-            if offset < start:
-                return _with(blank, b"", start, (offset, start))
-            if offset < end:
-                content = content[: end - offset]
-                return _with(blank, content, offset + len(content), None)
-    return blank
+        # Read before the hole is looked for: a later cut leaves no zeros in the content.
+        content = _read(file.fileno(), offset)
+        found = log_quota.next_segment(file.fileno(), offset)
+    if found is None:
+        return blank
+    start, end = found
+    if offset < start:
+        return _with(blank, b"", start, (offset, start))
+    content = content[: end - offset]
+    return _with(blank, content, offset + len(content), None)
 
 
 def _read(descriptor: int, offset: int) -> bytes:

@@ -1,7 +1,10 @@
 """Pieces of logs that are cut while somebody reads them, and when their attempt has ended."""
 
+import asyncio
 import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -9,6 +12,7 @@ import pytest
 
 from runner.adapters.host import log_quota
 from runner.control.observer import Observer
+from runner.server.api import logs
 from tests.unit.runner.server.api.test_jobs import Site
 
 MIB = 1024**2  # the quota of these sites
@@ -89,14 +93,14 @@ def test_a_piece_that_is_cut_while_it_is_read_is_read_or_told_as_cut_but_no_zero
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = _says(site, LINES)
-    asked = log_quota.segments
+    asked = log_quota.next_segment
 
-    def cut_meanwhile(descriptor: int) -> tuple[log_quota.Segment, ...]:
-        found = asked(descriptor)
+    def cut_meanwhile(descriptor: int, offset: int) -> log_quota.Segment | None:
+        found = asked(descriptor, offset)
         log_quota.enforce(log, MIB, MIB // 4, MIB // 2)
         return found
 
-    monkeypatch.setattr(log_quota, "segments", cut_meanwhile)
+    monkeypatch.setattr(log_quota, "next_segment", cut_meanwhile)
     assert _piece(site, MIB).content == LINES[MIB : 2 * MIB]
     assert _piece(site, MIB).headers["x-runner-cut"].startswith(f"{MIB}-")
 
@@ -107,3 +111,46 @@ def test_beyond_the_end_of_a_log_there_is_nothing_however_far(site: Site, offset
     answer = _piece(site, offset)
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["x-runner-next-offset"] == str(offset)
+
+
+def test_a_log_of_many_ranges_costs_no_more_than_a_log_of_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each range was walked over: 60,000 of them kept the daemon from answering anybody."""
+    block, ranges = 4096, 500
+    log = _says(site, b"")
+    with log.open("r+b") as file:
+        for number in range(ranges):
+            os.pwrite(file.fileno(), b"x" * block, 2 * number * block)
+    looked = 0
+    seek = os.lseek
+
+    def counted(descriptor: int, offset: int, whence: int) -> int:
+        nonlocal looked
+        looked += 1
+        return seek(descriptor, offset, whence)
+
+    monkeypatch.setattr(os, "lseek", counted)
+    last = 2 * (ranges - 1) * block
+    assert _piece(site, last).content == b"x" * block
+    assert _piece(site, last - block).headers["x-runner-cut"] == f"{last - block}-{last}"
+    assert looked <= 4
+
+
+def test_the_more_requests_wait_for_a_log_the_less_often_each_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def slept(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "sleep", slept)
+
+    async def three_hundred() -> logs.LogPolls:
+        polls = logs.LogPolls()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(polls.pause() for _ in range(300))), 0.01)
+        return polls
+
+    assert asyncio.run(three_hundred()).waiting == 0
+    assert (waits[0], waits[-1]) == (logs.POLL_S, 300 / logs.POLLS_PER_S)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from runner.base import jsontext as compact
+from runner.base.threads import run_guarded
 from runner.control.context import Context, as_started
 from runner.control.messages import Examined, LaunchRefusal
 from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, Start, StartFrom
@@ -54,7 +55,7 @@ def examine_exit(context: Context, row: JobRow, attempt: Attempt, gone: Gone) ->
     Its log is cut once more before the exit is recorded: nobody else cuts what it gained last.
     """
     begun = as_started(context, row)
-    context.attempt_service.limit_log(begun, attempt)
+    run_guarded("log quota", lambda: context.attempt_service.limit_log(begun, attempt), job_id=row.job.id)
     found = context.attempt_service.examine(begun, attempt, gone)
     found = replace(found, ended=_with_sender(context, row.job.id, attempt, found.ended))
     if begun.revision == row.revision:

@@ -280,11 +280,12 @@ def tail(path: Path, limit: int) -> bytes:
 def _rates(text: bytes) -> Iterator[float]:
     for line in text.splitlines():
         try:
-            rate = json.loads(line).get("items_per_s")
-        except (ValueError, AttributeError):
+            said = json.loads(line).get("items_per_s")
+            rate = float(said) if isinstance(said, int | float) and not isinstance(said, bool) else 0.0
+        except (ValueError, AttributeError, OverflowError, RecursionError):
             continue
-        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < float("inf"):
-            yield float(rate)
+        if 0 < rate < float("inf"):
+            yield rate
 
 
 def read_report(path: Path, model: type[R]) -> R | None:

@@ -102,9 +102,11 @@ class SavedCheckpoints:
     """The checkpoints of one lineage."""
 
     steps: tuple[int, ...] = ()  # of the valid ones, the newest first
-    rejected: tuple[str, ...] = ()  # the others, and what is wrong with them
+    rejected: tuple[str, ...] = ()  # the invalid ones, and what is wrong with them
     changed: datetime | None = None  # when the newest valid one was put there
     attempt: int | None = None  # that made it, as its manifest says
+    unverified: tuple[str, ...] = ()  # neither valid nor invalid as far as is known, and why
+    complete: bool = True  # False: there may be others, which could not be read
 
     @property
     def newest(self) -> int | None:

@@ -1,12 +1,18 @@
 """Examining an attempt: the evidence of its end, and the progress of one that runs.
 
-What the program wrote is read from its run directory and is not trusted; checkpoints are verified.
+What the program wrote is read from its run directory and is not trusted; checkpoints are verified.  A report
+that cannot be read, for whatever reason, leaves its facts unknown: the end of an attempt is always recorded.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 from jobs.contract import AttemptSpec, Program, RunPaths
+from runner.base.errors import Unavailable
+from runner.base.threads import run_guarded
 from runner.base.units import format_size
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
@@ -19,6 +25,8 @@ from runner.core.ports.executor import Gone
 from runner.services.attempts import facts as attempt_facts
 from runner.services.ports import RunDirectory
 from runner.services.submission.revision import Revision
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +52,49 @@ class ExaminedAttempt:
 def examine_exit(
     run: ExaminedAttempt, state: State, gone: Gone, pinned: PinnedPolicy, now: datetime
 ) -> ExitFindings:
-    """Return the evidence about an attempt that has ended, in a job of a state and a policy."""
+    """Return the evidence about an attempt that has ended, in a job of a state and a policy.
+
+    Raises:
+        Unavailable: nothing can be read now; examine it again.
+    """
+    reports = _read_reports(run)
+    unread = SavedCheckpoints(complete=False)
+    saved = _read(run, "checkpoints", partial(run.directory.saved, run.paths), unread)
+    found = _read(run, "reports", partial(_findings, run, state, gone, pinned, now, reports, saved), None)
+    return found or _findings(run, state, gone, pinned, now, attempt_facts.AttemptReports(), unread)
+
+
+def _read(run: ExaminedAttempt, what: str, read: Callable[[], T], unknown: T) -> T:
+    """Return what ``read`` returns, ``unknown`` if it fails: no report keeps an attempt from ending.
+
+    Raises:
+        Unavailable: nothing can be read now.
+    """
+    unavailable: list[Unavailable] = []
+
+    def expecting_unavailable() -> T:
+        try:
+            return read()
+        except Unavailable as error:
+            unavailable.append(error)
+            return unknown
+
+    found = run_guarded(f"reading {what}", expecting_unavailable, attempt=run.attempt.number)
+    if unavailable:
+        raise unavailable[0]
+    return unknown if found is None else found
+
+
+def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
+    run: ExaminedAttempt,
+    state: State,
+    gone: Gone,
+    pinned: PinnedPolicy,
+    now: datetime,
+    reports: attempt_facts.AttemptReports,
+    saved: SavedCheckpoints,
+) -> ExitFindings:
     attempt, revision = run.attempt, run.revision
-    reports, saved = _read_reports(run.directory, run.paths), run.directory.saved(run.paths)
     evidence = replace(
         _evidence(gone, reports, reports_expected=not run.is_program),
         has_checkpoint=saved.attempt == attempt.number,
@@ -97,14 +145,20 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     return ProgressProbe(report, checked, attempt_facts.digest_settings(run.spec, effective))
 
 
-def _read_reports(directory: RunDirectory, paths: RunPaths) -> attempt_facts.AttemptReports:
-    written = directory.there(paths)
+def _read_reports(run: ExaminedAttempt) -> attempt_facts.AttemptReports:
+    directory, paths = run.directory, run.paths
+    nothing: frozenset[str] = frozenset()
+    written = _read(run, "names of reports", partial(directory.there, paths), nothing)
+
+    def report(name: str, read: Callable[[RunPaths], T], unknown: T) -> T:
+        return _read(run, name, partial(read, paths), unknown) if name in written else unknown
+
     return attempt_facts.AttemptReports(
-        directory.status(paths) if paths.STATUS in written else None,
-        directory.result(paths) if paths.RESULT in written else None,
-        directory.effective(paths) if paths.EFFECTIVE in written else None,
-        directory.rates(paths) if paths.METRICS in written else (),
-        directory.tail(paths.log, attempt_facts.LOG_TAIL_BYTES),
+        report(paths.STATUS, directory.status, None),
+        report(paths.RESULT, directory.result, None),
+        report(paths.EFFECTIVE, directory.effective, None),
+        report(paths.METRICS, directory.rates, ()),
+        _read(run, "log", partial(directory.tail, paths.log, attempt_facts.LOG_TAIL_BYTES), b""),
     )
 
 

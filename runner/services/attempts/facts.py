@@ -144,14 +144,21 @@ def progress_report(status: Status | None) -> ProgressReport | None:
 
 
 def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> dict[str, FactValue]:
-    """Return the facts about the verified checkpoints of a lineage."""
-    facts: dict[str, FactValue] = {
-        "checkpoint.present": bool(saved.steps or saved.rejected),
-        "checkpoint.valid": bool(saved.steps),
-        "checkpoint.count": len(saved.steps),
-        "checkpoint.rejected": len(saved.rejected),
-        "progress.advanced": (saved.newest or 0) > (attempt.began or 0),
+    """Return the facts about the verified checkpoints of a lineage.
+
+    A checkpoint that could not be verified may be valid or not: every fact that depends on it is left out.
+    """
+    there = bool(saved.steps or saved.rejected or saved.unverified)
+    advanced = (saved.newest or 0) > (attempt.began or 0)
+    sure = saved.complete and not saved.unverified
+    known: dict[str, tuple[FactValue, bool]] = {
+        "checkpoint.present": (there, there or saved.complete),
+        "checkpoint.valid": (bool(saved.steps), bool(saved.steps) or sure),
+        "checkpoint.count": (len(saved.steps), sure),
+        "checkpoint.rejected": (len(saved.rejected), sure),
+        "progress.advanced": (advanced, advanced or sure),
     }
+    facts = {name: value for name, (value, is_known) in known.items() if is_known}
     if saved.newest is not None:
         facts["checkpoint.step"] = saved.newest
     if saved.changed is not None:

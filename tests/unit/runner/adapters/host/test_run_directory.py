@@ -200,6 +200,9 @@ def test_rates_are_read_from_the_end_of_what_the_program_wrote(directory: HostRu
         "[1]",
         '{"items_per_s": true}',
         '{"items_per_s": Infinity}',
+        f'{{"items_per_s": 1{"0" * 400}}}',
+        '{"a":' * 3000,
+        "[" * 3000,
         "{}",
     ]
     paths.metrics.write_text("\n".join([*lines, '{"items_per_s": 7.5}']))

@@ -25,6 +25,8 @@ from jobs.contract import (
     file_sha256,
 )
 from jobs.contract.plans.causal_lm import CausalLm
+from runner.adapters.host.run_directory import HostRunDirectory
+from runner.base.errors import Unavailable
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing, Stopping, StopReason
@@ -35,7 +37,7 @@ from runner.core.policy.explain import OUT_OF_DEVICE_MEMORY
 from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.ports.attempts import ExitFindings
+from runner.core.ports.attempts import ExitFindings, SavedCheckpoints
 from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
@@ -459,3 +461,60 @@ def test_a_decision_is_left_beside_the_attempt(place: Place) -> None:
     place.attempt_service.save_decision(place.row, DecisionRow("1", 1, "exit", NOW, '{"record": 1}'))
     beside = place.paths.attempt_dir.with_name("1.exit.json")
     assert json.loads(beside.read_text()) == {"record": 1}
+
+
+# --- What cannot be read
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("name", ["status.json", "result.json", "effective.json", "metrics.jsonl", "log.txt"])
+def test_a_report_that_is_nested_deeply_keeps_no_attempt_from_ending(place: Place, name: str) -> None:
+    (place.paths.attempt_dir / name).write_text(DEEP)
+    assert place.facts(1)["exit.code"] == 1
+
+
+@pytest.mark.parametrize("name", ["status", "result", "effective", "rates", "tail", "there", "saved"])
+def test_a_look_that_fails_leaves_its_facts_unknown_and_the_attempt_has_ended(
+    place: Place, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    place.checkpoint(10)
+    place.status()
+    place.result(Cause.COMPLETED)
+    place.effective()
+    place.paths.metrics.write_text("{}")
+
+    def fail(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(HostRunDirectory, name, fail)
+    found = place.found(1)
+    assert (found.ended.exit_code, found.facts["exit.code"]) == (1, 1)
+    if name == "saved":
+        assert not {"checkpoint.present", "checkpoint.valid", "progress.advanced"} & set(found.facts)
+    else:
+        assert found.facts["checkpoint.step"] == 10
+
+
+def test_a_directory_that_cannot_be_read_now_is_read_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Unavailable("no answer from the file system")
+
+    monkeypatch.setattr(HostRunDirectory, "status", fail)
+    place.status()
+    with pytest.raises(Unavailable, match="no answer"):
+        place.found(1)
+
+
+def test_what_depends_on_a_checkpoint_that_was_not_verified_is_unknown() -> None:
+    attempt = Attempt(2, 1, began=10)
+    unverified = ("step-00000020: not verified in time",)
+    nothing = exit_facts.of_checkpoints(SavedCheckpoints(unverified=unverified), attempt, NOW)
+    assert nothing == {"checkpoint.present": True}
+    older = exit_facts.of_checkpoints(SavedCheckpoints(steps=(10,), unverified=unverified), attempt, NOW)
+    assert older == {"checkpoint.present": True, "checkpoint.valid": True, "checkpoint.step": 10}
+    newer = exit_facts.of_checkpoints(SavedCheckpoints(steps=(15,), unverified=unverified), attempt, NOW)
+    assert newer["progress.advanced"] is True

@@ -4,6 +4,7 @@ import http.client
 import os
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_header_makes_nobody_somebody_else(daemon: Service, claim: str, header
         daemon.training("roots", 3), "--not-before", "2099-01-01T00:00:00+00:00", end="queued"
     )
     for method, path in (("GET", f"/v1/jobs/{job_id}/log"), ("POST", "/v1/stop")):
-        _, answer = with_uid(BOB, lambda m=method, p=path: request(daemon, m, p, **{header: claim}))
+        _, answer = with_uid(BOB, partial(request, daemon, method, path, **{header: claim}))
         assert isinstance(answer, list)
         assert answer[0] == 403, answer
     assert daemon.state_of(job_id) == "queued"

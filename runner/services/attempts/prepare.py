@@ -5,13 +5,13 @@ All of this blocks, and runs on the work queues of the control loop.
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, RunPaths
-from runner.base.errors import UsageError
+from runner.base.errors import Unavailable, UsageError
 from runner.core.job.attempt import Attempt
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
@@ -20,7 +20,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.store import JobRow
-from runner.core.ports.users import MountPins, Users
+from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.job.model import checkpoint_plan
 from runner.services.attempts.program import apply_program
 from runner.services.ports import OpenRunDirectory, RunDirectory
@@ -82,17 +82,19 @@ class LaunchPreparer:
     ) -> LaunchRequest:
         """Return the launch request of an attempt, whose directory is made."""
         config, revision = self.config, parse_revision(row.revision)
+        who = self._submitter(revision)
         plan = checkpoint_plan(revision.job, config.mean_between_s())
         spec = self._spec(row, attempt).model_copy(update={"checkpoint": plan})
         spec = limit_device_memory(spec, revision.job.devices.memory, devices)
         secrets = {
-            name: config.users.read_as_user(revision.person, revision.base / path)
+            name: config.users.read_as_user(who, revision.base / path)
             for name, path in revision.job.secrets.items()
         }
         paths = directory.prepare(spec, secrets)
-        pin = partial(self._pin, revision, f"{row.job.id}-{attempt.number}")
+        pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
         mounts = _mounts(revision, directory.secret, pin) if config.in_container else ()
         request = self._request(row, paths, image, devices, mounts, attempt.turned)
+        request = replace(request, owner=_with_present_group(row.owner, revision, who))
         return apply_program(request, spec, in_container=config.in_container)
 
     def preview(self, row: JobRow, attempt: Attempt, directory: RunDirectory, image: str) -> LaunchRequest:
@@ -150,14 +152,31 @@ class LaunchPreparer:
         numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
         return (python, "-P", "-m", "jobs", "--root", str(root), *numbers)
 
-    def _pin(self, revision: Revision, name: str, number: int, path: Path) -> Path:
+    def _submitter(self, revision: Revision) -> User:
+        """Return the submitter with the groups of now: whoever has left a group reads nothing with it.
+
+        Raises:
+            Unavailable: the user database does not know the submitter any more, or does not answer.
+        """
+        who = self.config.users.find_user(revision.uid, revision.gid)
+        if who.name == str(revision.uid) != revision.user:
+            fact = f"user {revision.user} (uid {revision.uid}) is not in the user database of this host"
+            raise Unavailable(f"{fact}; add the account again, or cancel the job")
+        return who
+
+    def _pin(self, who: User, name: str, number: int, path: Path) -> Path:
         """Return what to mount for a path: the owner may read it, and can no longer swap it."""
         if self.config.pins:
-            return self.config.pins.pin(revision.person, path, f"{name}/{number}")
-        problem = self.config.users.path_problem(revision.person, path, "either")
+            return self.config.pins.pin(who, path, f"{name}/{number}")
+        problem = self.config.users.path_problem(who, path, "either")
         if problem:
             raise UsageError(problem)
         return path.resolve()
+
+
+def _with_present_group(owner: Owner, revision: Revision, who: User) -> Owner:
+    """Return the owner of a job with the primary group of now, if the job runs as its submitter."""
+    return replace(owner, gid=who.gid) if (owner.uid, owner.gid) == (who.uid, revision.gid) else owner
 
 
 def _mounts(

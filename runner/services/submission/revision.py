@@ -18,7 +18,6 @@ from runner.core.job.attempt import Attempt, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
-from runner.core.ports.users import User
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import shell
 from runner.files.datasets import dataset_dir, is_prepared
@@ -102,6 +101,7 @@ class Revision(BaseModel):
     uid: int
     gid: int
     groups: tuple[int, ...]
+    """As they were at submission, for the record; a launch looks the submitter up anew."""
     user: str
     data: DataReference | None = None
     policy: str | None = None
@@ -118,10 +118,6 @@ class Revision(BaseModel):
     @property
     def base(self) -> Path:
         return Path(self.path).parent
-
-    @property
-    def person(self) -> User:
-        return User(self.uid, self.gid, self.groups, self.user)
 
     def needs(self) -> ResourceRequest:
         """Return the resource request of an attempt, with the properties of its devices."""

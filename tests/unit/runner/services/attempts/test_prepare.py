@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.errors import Unavailable
+from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing
+from runner.core.ports.executor import LaunchRequest
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
-from runner.core.ports.users import Owner
+from runner.core.ports.users import Owner, PathKind, User
 from runner.files.job.load import parse_job
 from runner.services.attempts.service import AttemptService
 from runner.services.submission.revision import Revision
@@ -20,15 +23,16 @@ from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+PROJECT = 4711
 ME = Owner(os.getuid(), os.getgid(), "me")
 
 
-def row(image: str) -> JobRow:
+def row(image: str, more: str = "", groups: tuple[int, ...] = ()) -> JobRow:
     job = parse_job(
-        f"workload: {{kind: causal_lm, data: stdlib}}\nimage: {image}\n".encode(), Path("/x/job.yaml")
+        f"workload: {{kind: causal_lm, data: stdlib}}\nimage: {image}\n{more}".encode(), Path("/x/job.yaml")
     )
     revision = Revision(
-        job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name
+        job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=groups, user=ME.name
     )
     return JobRow(Job("1", Preparing(NOW)), "job", ME, NOW, 50, revision.model_dump_json())
 
@@ -64,3 +68,56 @@ def test_a_job_that_has_ended_waits_for_no_image(tmp_path: Path) -> None:
     images = FakeImages()
     attempt_service(tmp_path, images).clean_up(row("auto"))
     assert images.left == ["1"]
+
+
+# --- The submitter, looked up anew
+
+
+class Accounts:
+    """A user database that changes, and files that note who reads them; satisfies ``Users``."""
+
+    def __init__(self, *accounts: User) -> None:
+        self.accounts = {each.uid: each for each in accounts}
+        self.readers: list[User] = []
+
+    def find_user(self, uid: int, gid: int) -> User:
+        return self.accounts.get(uid, User(uid, gid, (gid,), str(uid)))
+
+    def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
+        del path, kind
+        self.readers.append(who)
+        return None
+
+    def read_as_user(self, who: User, path: Path) -> bytes:
+        del path
+        self.readers.append(who)
+        return b"s3cret"
+
+
+SECRET_AND_MOUNT = "secrets: {token: t}\nmounts: [{source: d, target: /data/d}]\n"  # noqa: S105
+
+
+def launched(path: Path, accounts: Accounts) -> LaunchRequest:
+    config = replace(attempt_config(path, FakeImages(), FakeClock()), users=accounts)
+    job = row("ours", SECRET_AND_MOUNT, groups=(ME.gid, PROJECT))
+    made = AttemptService(config)
+    made.directory(job).create()
+    return made.prepare_launch(job, Attempt(1, 1), "sha256:1", ())
+
+
+def test_who_has_left_a_group_reads_nothing_with_it_at_a_later_launch(tmp_path: Path) -> None:
+    accounts = Accounts(User(ME.uid, ME.gid, (ME.gid,), ME.name))
+    launched(tmp_path, accounts)
+    assert [who.groups for who in accounts.readers] == [(ME.gid,)] * 2
+
+
+def test_a_job_runs_with_the_primary_group_that_its_submitter_has_now(tmp_path: Path) -> None:
+    request = launched(tmp_path, Accounts(User(ME.uid, PROJECT, (PROJECT,), ME.name)))
+    assert (request.owner.uid, request.owner.gid) == (ME.uid, PROJECT)
+
+
+def test_a_submitter_whose_account_is_gone_reads_nothing(tmp_path: Path) -> None:
+    accounts = Accounts()
+    with pytest.raises(Unavailable, match=rf"user me \(uid {ME.uid}\) is not in the user database"):
+        launched(tmp_path, accounts)
+    assert accounts.readers == []

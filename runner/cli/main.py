@@ -47,6 +47,8 @@ COMMANDS: Final = {
     "simulate": "runner.cli.simulate:simulate",
     "serve": "runner.cli.daemon:serve",
     "stop": "runner.cli.daemon:stop",
+    "backup": "runner.cli.store:backup",
+    "restore": "runner.cli.store:restore",
     "version": "runner.cli.daemon:version",
     "completion": "runner.cli.completion:completion",
 }
@@ -58,7 +60,7 @@ GROUPS: Final = {
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "usage", "images", "data"),
     "Measurements": ("bench", "simulate"),
-    "Daemon": ("serve", "stop", "version", "completion"),
+    "Daemon": ("serve", "stop", "backup", "restore", "version", "completion"),
 }  # fmt: skip
 """The commands below the headings of ``runner --help``."""
 

@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +33,7 @@ from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
-from runner.adapters.sqlite.store import SqliteStore
+from runner.adapters.sqlite.store import SqliteStore, refuse_lost
 from runner.base import logging as logs
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Unavailable
@@ -88,19 +89,31 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     directory = Path(state_dir or default_state_dir(os.environ, os.geteuid())).absolute()
     known = load_settings(Path(settings) if settings else None)
     sys.setswitchinterval(SWITCH_S)
-    with hold_state(directory) as lock:
-        service = build(directory, known)  # before the socket: a store that is refused takes no calls
+    with hold_state(directory) as lock, closing(open_store(directory)) as store:
+        service = build(directory, known, store)  # before the socket: a store that is refused takes no calls
         run(service, Path(socket_path or directory / "runner.sock"), lock.mark_leaving)
     return 0
 
 
-def build(directory: Path, settings: Settings) -> JobService:
-    """Return the service of one state directory, not started yet."""
+def open_store(directory: Path) -> SqliteStore:
+    """Return the store of a state directory, checked and with its reserve.
+
+    Raises:
+        Refused: it is newer, damaged, missing beside run directories, or its log belongs to another store.
+    """
+    used = highest(directory / "jobs")
+    refuse_lost(directory / "store.db", used)
     store = SqliteStore(directory / "store.db")
-    if store.skip(used := highest(directory / "jobs")):
+    if store.skip(used):
         log.warning("store.older_than_jobs", next_job=used + 1)
     if not store.reserve():
         log.warning("store.no_reserve")
+    store.begin_session()
+    return store
+
+
+def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService:
+    """Return the service of one state directory, not started yet."""
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
     clock, broadcast, users = SystemClock(), ChangeBroadcast(), HostUsers()

@@ -168,6 +168,9 @@ INSERT OR REPLACE INTO meta (key, value) VALUES (:key, :value);
 -- name: get_meta
 SELECT value FROM meta WHERE key = :key;
 
+-- name: drop_meta
+DELETE FROM meta WHERE key = :key;
+
 -- name: reserve
 CREATE TABLE reserve (room BLOB);
 INSERT INTO reserve VALUES (zeroblob(4194304));

@@ -11,13 +11,17 @@ import shutil
 import sqlite3
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn, TypeVar
 
+import structlog
+
+from runner.adapters.sqlite.integrity import check_integrity, repair_indexes
 from runner.adapters.sqlite.rows import (
     attempt_row,
     decision_row,
@@ -31,6 +35,15 @@ from runner.adapters.sqlite.rows import (
     revision_row,
     transition_statements,
 )
+from runner.adapters.sqlite.session import (
+    SESSION_KEY,
+    Session,
+    new_token,
+    read_marked,
+    refuse_foreign_log,
+    session_file,
+    write_session,
+)
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
 from runner.core.ports.store import (
@@ -43,6 +56,10 @@ from runner.core.ports.store import (
     RevisionRow,
     RuleUseRow,
 )
+
+log = structlog.get_logger()
+
+R = TypeVar("R")
 
 VERSION: Final = 4
 _HEADER_BYTES: Final = 100
@@ -73,6 +90,9 @@ RESERVED_BYTES: Final = 2 * 1024 * 1024
 
 ROOM_BYTES: Final = 32 * 1024 * 1024
 """Free space on the disk below which no reserve is made, so that the jobs can use it."""
+
+CLOSE_WAIT_S: Final = 2.0
+"""Longest wait for a thread that still uses the store while it is closed."""
 
 MOST_ROWS: Final = 64
 """Rows that one statement writes; SQLite limits the variables of a statement, and its cache."""
@@ -113,12 +133,50 @@ def file_version(path: Path) -> int | None:
     return int(version)
 
 
+def refuse_newer(path: Path, version: int) -> NoReturn:
+    """Raise ``Refused`` for a store of a newer version."""
+    raise Refused(
+        f"{path}: written by a newer runner (store version {version}, known: {VERSION}); "
+        "install that version or choose another state directory"
+    )
+
+
+def log_files(path: Path) -> tuple[Path, Path]:
+    """Return the log of a store and the index of that log, which need not exist."""
+    return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+
+
+def refuse_lost(path: Path, run_directories: int) -> None:
+    """Check that a state directory with run directories has a store.
+
+    Raises:
+        Refused: the store is missing or empty.
+    """
+    if run_directories and file_version(path) is None:
+        raise Refused(
+            f"{path}: is missing or empty, but there are run directories of jobs up to {run_directories}; "
+            "runner restore FILE puts a backup back; "
+            f"to start with an empty store, move {path.parent / 'jobs'} away"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A connection of one thread, and the lock that it holds while it uses it."""
+
+    sqlite: sqlite3.Connection
+    used: threading.RLock
+
+
 class SqliteStore:
     """The store of one state directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._local = threading.local()
+        self._connections: list[_Connection] = []
+        self._closed = False
+        self._set_aside: set[str] = set()
         self._used = 0
         self._open()
         self.instance = str(self._value("get_meta", key="instance"))
@@ -126,17 +184,65 @@ class SqliteStore:
     def _open(self) -> None:
         version = file_version(self._path)
         if version is not None and version > VERSION:
-            raise Refused(
-                f"{self._path}: written by a newer runner (store version {version}, known: {VERSION}); "
-                "install that version or choose another state directory"
-            )
+            refuse_newer(self._path, version)
+        refuse_foreign_log(self._path, log_files(self._path)[0])
         with _translated(self._path):
+            if version:
+                self._check_integrity()
             if not version:
                 self._create()
                 return
             if version < VERSION:
                 self._migrate(version)
             self._complete()
+
+    def _check_integrity(self) -> None:
+        """Check the file before anything is written to it; write damaged indexes again.
+
+        Raises:
+            Refused: it is damaged.
+        """
+        problems = check_integrity(self._connection())
+        if not problems:
+            return
+        log.error("store.damaged", path=str(self._path), problems=problems)
+        if problems := repair_indexes(self._connection(), problems):
+            raise Refused(damaged(self._path, problems[0]))
+        log.warning("store.indexes_repaired", path=str(self._path))
+
+    def begin_session(self) -> None:
+        """Mark the store and its log as belonging together, for the next start.
+
+        Nothing is marked if the disk is full or another process reads the store: then the next start trusts
+        the log.
+        """
+        session_file(self._path).unlink(missing_ok=True)
+        try:
+            token = new_token()
+            with self.transaction() as connection:
+                connection.execute(SQL["set_meta"], {"key": SESSION_KEY, "value": token})
+            self._connection().execute("PRAGMA wal_checkpoint(FULL)")
+            marked = read_marked(self._path)
+            if marked is not None and marked.token == token:
+                write_session(self._path, Session(token, marked.schema))
+        except (Unavailable, sqlite3.OperationalError, OSError) as error:
+            log.warning("store.session_not_marked", problem=str(error))
+
+    def close(self) -> None:
+        """Close all connections, so that everything is in one file; later calls raise ``Unavailable``.
+
+        The log stays if a thread still uses the store.  It also stays on a disk that is nearly full: it is
+        the reserve of the next daemon.
+        """
+        self._closed = True
+        if shutil.disk_usage(self._path.parent).free < ROOM_BYTES:
+            return
+        for each in self._connections:
+            if each.used.acquire(timeout=CLOSE_WAIT_S):
+                each.sqlite.close()
+                each.used.release()
+        if not log_files(self._path)[0].exists():
+            session_file(self._path).unlink(missing_ok=True)
 
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # users must not read the job files of others
@@ -199,18 +305,29 @@ class SqliteStore:
             return False
         return True
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
+    def _own(self) -> _Connection:
+        own: _Connection | None = getattr(self._local, "connection", None)
+        if self._closed:
+            raise Unavailable(f"{self._path}: is closed, because the daemon leaves")
+        if own is None:
             connection = sqlite3.connect(
-                self._path, timeout=10, isolation_level=None, cached_statements=2 * MOST_ROWS
+                self._path,
+                timeout=10,
+                isolation_level=None,
+                cached_statements=2 * MOST_ROWS,
+                check_same_thread=False,  # each thread has its own; the last one closes all of them
             )
             connection.row_factory = sqlite3.Row
+            connection.text_factory = _decode
             # FULL: what was recorded before an action must survive a power cut, not only a kill.
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
                 connection.execute(f"PRAGMA {pragma}")
-            self._local.connection = connection
-        return connection
+            own = self._local.connection = _Connection(connection, threading.RLock())
+            self._connections.append(own)
+        return own
+
+    def _connection(self) -> sqlite3.Connection:
+        return self._own().sqlite
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -218,8 +335,7 @@ class SqliteStore:
 
         A transaction within another one is a part of it.
         """
-        with _translated(self._path):
-            connection = self._connection()
+        with _translated(self._path), self._used_by_this_thread() as connection:
             if connection.in_transaction:
                 yield connection
                 return
@@ -229,8 +345,17 @@ class SqliteStore:
 
     def rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
         """Return the rows that a named statement selects; any thread may call this."""
-        with _translated(self._path):
-            return self._connection().execute(SQL[name], values).fetchall()
+        with _translated(self._path), self._used_by_this_thread() as connection:
+            return connection.execute(SQL[name], values).fetchall()
+
+    @contextmanager
+    def _used_by_this_thread(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection of this thread, which is not closed meanwhile."""
+        own = self._own()
+        with own.used:
+            if self._closed:
+                raise Unavailable(f"{self._path}: is closed, because the daemon leaves")
+            yield own.sqlite
 
     def _value(self, name: str, /, **values: object) -> object:
         rows = self.rows(name, **values)
@@ -303,14 +428,51 @@ class SqliteStore:
         with self.transaction() as connection:
             connection.execute(SQL["add_event"], event_values(job_id, at, kind, text))
 
+    # --- rows that cannot be read
+
+    def _job(self, rows: Sequence[sqlite3.Row]) -> JobRow | None:
+        """Return the first row as a job.
+
+        Raises:
+            Refused: it cannot be read.
+        """
+        if not rows:
+            return None
+        found = self._jobs(rows[:1])
+        if not found:
+            raise Refused(damaged(self._path, f"the row of job {rows[0]['id']} cannot be read"))
+        return found[0]
+
+    def _jobs(self, rows: Sequence[sqlite3.Row]) -> tuple[JobRow, ...]:
+        return self._readable(job_row, rows)
+
+    def _readable(self, convert: Callable[[sqlite3.Row], R], rows: Iterable[sqlite3.Row]) -> tuple[R, ...]:
+        """Return the converted rows without those that cannot be read, which are logged once each.
+
+        One damaged row must not keep the others from being served.
+        """
+        return tuple(found for row in rows for found in self._converted(convert, row))
+
+    def _converted(self, convert: Callable[[sqlite3.Row], R], row: sqlite3.Row) -> tuple[R, ...]:
+        try:
+            return (convert(row),)
+        except (ValueError, TypeError, KeyError) as error:
+            what = {name: row[name] for name in ("id", "job_id", "seq", "number") if name in row.keys()}  # noqa: SIM118  a Row is no mapping
+            where = ", ".join(f"{name}={value}" for name, value in what.items())
+            if where not in self._set_aside:
+                self._set_aside.add(where)
+                problem = str(error).partition("\n")[0]
+                log.error("store.row_unreadable", path=str(self._path), row=where, problem=problem)  # noqa: TRY400  a traceback says no more
+            return ()
+
     # --- reading, from any thread
 
     def unfinished(self) -> tuple[JobRow, ...]:
-        return tuple(job_row(row) for row in self.rows("unfinished"))
+        return self._jobs(self.rows("unfinished"))
 
     def get(self, job_id: str) -> JobRow | None:
         rows = self.rows("job_by_id", id=int(job_id)) if job_id.isdecimal() and len(job_id) < 19 else []
-        return job_row(rows[0]) if rows else None
+        return self._job(rows)
 
     def find(self, reference: str, owner: str | None = None) -> JobRow | None:
         """Return a job by its id or its name; of several with a name, the owner's newest.
@@ -326,52 +488,52 @@ class SqliteStore:
         rows = self.rows("jobs_by_name", name=reference, limit=MOST_NAMED + 1)
         if len(rows) > 1:
             raise Refused(_ambiguous(reference, [(row["id"], row["owner"]) for row in rows]))
-        return job_row(rows[0]) if rows else None
+        return self._job(rows)
 
     def newest_of(self, owner: str, name: str) -> JobRow | None:
         """Return the newest job of a user with a name."""
         rows = self.rows("job_by_owner", owner=owner, name=name)
-        return job_row(rows[0]) if rows else None
+        return self._job(rows)
 
     def following(self, first: str, count: int) -> tuple[JobRow, ...]:
         """Return ``count`` jobs from one on, in the order of their ids."""
         rows = self.rows("jobs_following", first=int(first), count=count)
-        return tuple(job_row(row) for row in rows)
+        return self._jobs(rows)
 
     def submitted_as(self, token: str) -> JobRow | None:
         """Return the job that was submitted with a token."""
         rows = self.rows("job_by_token", token=token)
-        return job_row(rows[0]) if rows else None
+        return self._job(rows)
 
     def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, the newest first."""
         rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit)
-        return tuple(job_row(row) for row in rows)
+        return self._jobs(rows)
 
     def labelled(
         self, since: datetime, uid: int | None, limit: int, key: str, value: str | None
     ) -> tuple[JobRow, ...]:
         """Return the jobs of ``recent`` that have a label; a value of None matches every value."""
         rows = self.rows("labelled", since=since.isoformat(), uid=uid, limit=limit, key=key, value=value)
-        return tuple(job_row(row) for row in rows)
+        return self._jobs(rows)
 
     def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
-        return tuple(attempt_row(row) for row in self.rows("attempts_of", job_id=int(job_id)))
+        return self._readable(attempt_row, self.rows("attempts_of", job_id=int(job_id)))
 
     def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
         """Return the events after ``after``, each with the name of its job, in order of ``seq``."""
         number = None if job_id is None else int(job_id)
         rows = self.rows("events_after", after=after, job_id=number, limit=limit)
-        return tuple((event_row(row), str(row["name"])) for row in rows)
+        return self._readable(lambda row: (event_row(row), str(row["name"])), rows)
 
     def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
         """Return the decisions about a job, or about one of its attempts, the oldest first."""
         rows = self.rows("decisions_of", job_id=int(job_id), attempt=attempt)
-        return tuple(decision_row(row) for row in rows)
+        return self._readable(decision_row, rows)
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
         """Return every revision of a job file, the first one first."""
-        return tuple(revision_row(row) for row in self.rows("revisions_of", job_id=int(job_id)))
+        return self._readable(revision_row, self.rows("revisions_of", job_id=int(job_id)))
 
     def revision(self, job_id: str, number: int) -> str | None:
         """Return one revision of a job file."""
@@ -437,4 +599,16 @@ def _translated(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         raise Unavailable(f"{path}: {error}; is the disk full or the file unreadable?") from error
     except sqlite3.DatabaseError as error:
-        raise Refused(f"{path}: is damaged ({error}); restore it, or move it away") from error
+        raise Refused(damaged(path, str(error))) from error
+
+
+def damaged(path: Path, problem: str) -> str:
+    """Return the message about a damaged store, with what a restore loses."""
+    return (
+        f"{path}: is damaged ({problem}); stop the daemon, and runner restore FILE puts a backup back: "
+        "what was recorded since the backup was made is lost, run directories stay"
+    )
+
+
+_decode: Final = partial(str, encoding="utf-8", errors="replace")
+"""A damaged text is shown with replacement characters; it must not keep other rows from being read."""

@@ -351,7 +351,7 @@ def main(place: Path) -> None:
         patch.setattr(app, "SystemClock", lambda: clock)
         patch.setattr(app, "DeviceHealthMonitor", partial(DeviceHealthMonitor, every_s=LOOK_S))
         patch.setattr(app, "CleanupRules", partial(CleanupRules, max_reading_age_s=STALE_POLLS * LOOK_S))
-        day = Day(place, clock, app.build(place / "state", settings(kind)))
+        day = Day(place, clock, app.build(place / "state", settings(kind), app.open_store(place / "state")))
         patch.setattr(scheduling, "plan", day.planned)
         day.service.daemon.changed = day.changed
         day.service.daemon.loop.iteration_hooks.append(day.tick)

@@ -1,0 +1,75 @@
+"""``runner backup`` and ``runner restore``: copies of the store of a state directory.
+
+They open the files themselves: a backup needs no daemon, and a restore must be possible when none can start.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.cli.console import complain, say, say_json
+from runner.cli.parameters import as_json
+from runner.client.autostart import NoDaemon, state_dir
+from runner.client.client import find
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@as_json
+def backup(*, file: str, as_json: bool) -> None:
+    """Write the present store to a new FILE, while the daemon runs or not.
+
+    The store has jobs, attempts, events, decisions and schedules. Run directories, with logs and
+    checkpoints, are plain files and are not in it. Only the user to whom the state directory belongs can
+    read the store.
+    """
+    from runner.adapters.sqlite.backup import back_up  # noqa: PLC0415  only this command pays for it
+
+    target = _absolute(file)
+    try:
+        directory = find(complain).version()["state_dir"]
+    except NoDaemon:
+        directory = state_dir(os.environ, os.geteuid())
+    size = back_up(_absolute(directory) / "store.db", target)
+    if as_json:
+        say_json({"file": str(target), "bytes": size, "state_dir": directory})
+    else:
+        say(f"{file}: {size} bytes, the store of {directory}")
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@as_json
+def restore(*, file: str, as_json: bool) -> None:
+    """Put the store of FILE, a copy from "runner backup", in the place of the present one.
+
+    The daemon must be stopped. FILE is checked first: a damaged file, one of a newer runner, or one that is
+    no store is refused, and nothing changes. The present store is kept under another name. What was
+    recorded since the copy was made is lost: jobs submitted since are unknown, and jobs that have ended
+    since run again from their checkpoints. Run directories stay.
+    """
+    from runner.adapters.host.clock import SystemClock  # noqa: PLC0415
+    from runner.adapters.sqlite import backup as store_copies  # noqa: PLC0415  only this command pays for it
+    from runner.server.state_lock import hold_state  # noqa: PLC0415
+
+    source, directory = _absolute(file), _absolute(state_dir(os.environ, os.geteuid()))
+    with hold_state(directory):
+        kept = store_copies.restore(source, directory / "store.db", SystemClock().now())
+    if as_json:
+        say_json({"file": str(source), "state_dir": str(directory), "kept": [str(path) for path in kept]})
+        return
+    say(f"{directory / 'store.db'}: is now {file}")
+    for path in kept:
+        say(f"{path}: the earlier store; remove it when you do not need it any more")
+
+
+def _absolute(path: str) -> Path:
+    from pathlib import Path as AnyPath  # noqa: PLC0415  pathlib takes 5 ms to import
+
+    return AnyPath(path).absolute()

@@ -1,0 +1,117 @@
+"""The store of a real daemon is backed up, put back and refused, as the page for operators says."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.daemon.service import Service, service
+
+PAGE = Path(__file__).parents[5] / "docs" / "operate" / "operations.md"
+LATER = ("--not-before", "2099-01-01T00:00:00+00:00")
+
+
+@pytest.fixture
+def daemon() -> Iterator[Service]:
+    with service(executor="process") as made:
+        yield made.start()
+
+
+def typed_on_the_page() -> list[tuple[str, ...]]:
+    """Return the commands of the section about backups, in order."""
+    section = PAGE.read_text().split("### Backup and restore")[1].split("\n## ")[0]
+    blocks = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    return [tuple(shlex.split(line)[1:]) for block in blocks for line in block.splitlines()]
+
+
+def names(daemon: Service) -> set[str]:
+    return {str(job["name"]) for job in daemon.client.jobs()}
+
+
+def later(daemon: Service, name: str) -> str:
+    return daemon.submit(daemon.training(name, 3), *LATER, end="cancelled")
+
+
+def files(daemon: Service) -> set[str]:
+    return {path.name for path in daemon.state.glob("store.db*")}
+
+
+def refused_start(daemon: Service) -> str:
+    return daemon.runner("serve", "--state-dir", str(daemon.state), code=3)
+
+
+def test_the_commands_of_the_page_put_back_what_was_backed_up(daemon: Service) -> None:
+    later(daemon, "kept")
+    back_up, stop, put_back = typed_on_the_page()
+    daemon.runner(*back_up)
+    later(daemon, "lost")
+    refusal = daemon.runner(*put_back, code=3)
+    assert "another daemon" in refusal
+    assert "runner stop ends it" in refusal
+    daemon.runner(*stop)
+    assert files(daemon) == {"store.db"}
+    daemon.runner(*put_back)
+    daemon.start()
+    assert names(daemon) == {"kept"}
+    assert later(daemon, "next") == "3"  # the run directory of job 2 stayed
+
+
+def test_a_backup_beside_the_log_of_a_killed_daemon_is_refused_not_mixed(daemon: Service) -> None:
+    later(daemon, "kept")
+    daemon.runner("backup", "copy.db")
+    for name in ("lost", "too"):
+        later(daemon, name)
+    daemon.kill()
+    shutil.copyfile(daemon.root / "copy.db", daemon.state / "store.db")
+    assert "belongs to another file than the store.db beside it" in refused_start(daemon)
+    daemon.runner("restore", "copy.db")
+    daemon.start()
+    assert names(daemon) == {"kept"}
+
+
+def test_a_killed_daemon_is_followed_by_one_that_trusts_its_log(daemon: Service) -> None:
+    later(daemon, "first")
+    for _ in range(2):
+        daemon.kill()
+        assert "store.db-wal" in files(daemon)
+        daemon.start()
+    assert names(daemon) == {"first"}
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+def test_a_lost_store_beside_run_directories_is_refused_with_the_next_step(daemon: Service, how: str) -> None:
+    later(daemon, "kept")
+    daemon.runner("backup", "copy.db")
+    daemon.runner("stop")
+    (daemon.state / "jobs" / "1").mkdir(parents=True, exist_ok=True)
+    store = daemon.state / "store.db"
+    store.write_bytes(b"") if how == "emptied" else store.unlink()
+    refusal = refused_start(daemon)
+    assert "is missing or empty, but there are run directories of jobs up to 1" in refusal
+    assert "runner restore FILE" in refusal
+    daemon.runner("restore", "copy.db")
+    daemon.start()
+    assert names(daemon) == {"kept"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"notes\n" * 100, "is not a job store"), (b"", "is missing or empty")],
+    ids=["notes", "nothing"],
+)
+def test_a_file_that_is_no_store_is_not_restored(daemon: Service, content: bytes, said: str) -> None:
+    daemon.runner("stop")
+    before = (daemon.state / "store.db").read_bytes()
+    (daemon.root / "wrong.db").write_bytes(content)
+    assert said in daemon.runner("restore", "wrong.db", code=3)
+    assert (daemon.state / "store.db").read_bytes() == before
+    assert files(daemon) == {"store.db"}
+
+
+def test_a_backup_does_not_replace_a_file(daemon: Service) -> None:
+    (daemon.root / "copy.db").write_text("mine")
+    assert "exists" in daemon.runner("backup", "copy.db", code=3)
+    assert (daemon.root / "copy.db").read_text() == "mine"

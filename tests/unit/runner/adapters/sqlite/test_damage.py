@@ -1,0 +1,184 @@
+"""A damaged store: what is sound is served, what is not is named, and a start never goes wrong silently."""
+
+import random
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.sqlite.backup import back_up, restore
+from runner.adapters.sqlite.session import session_file
+from runner.adapters.sqlite.store import VERSION, SqliteStore, refuse_lost
+from runner.base.errors import Refused, Unavailable
+from runner.core.job.events import ImageReady
+from runner.core.job.lifecycle import advance
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
+from runner.core.ports.store import JobRow, RecordedTransition
+from runner.core.ports.users import Owner
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ANN = Owner(1001, 1002, "ann")
+FLIPS = 40
+
+
+def add(store: SqliteStore, name: str = "job") -> Job:
+    job = Job(store.next_id(), Preparing(NOW))
+    store.add(JobRow(job, name, ANN, NOW, 50, '{"name": "job"}', {"team": "vision"}), "submitted by ann")
+    return job
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The store of thirty jobs, closed."""
+    path = tmp_path / "store.db"
+    store = SqliteStore(path)
+    for number in range(30):
+        before = add(store, f"job-{number}")
+        after, _ = advance(before, event := ImageReady(NOW, "image"))
+        store.record(RecordedTransition(before, after, event))
+    store.close()
+    return path
+
+
+def names(store: SqliteStore) -> list[str]:
+    return [row.name for row in store.recent(NOW, None, 1000)]
+
+
+def test_a_closed_store_is_one_file_and_answers_nobody(path: Path) -> None:
+    assert [each.name for each in path.parent.iterdir()] == ["store.db"]
+    store = SqliteStore(path)
+    store.close()
+    with pytest.raises(Unavailable, match="is closed"):
+        store.unfinished()
+
+
+@pytest.mark.parametrize("column", ["job", "labels", "submitted_at"])
+def test_a_job_whose_row_cannot_be_read_is_set_aside_and_the_others_are_served(
+    path: Path, column: str
+) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(f"UPDATE jobs SET {column} = 'no' WHERE id = 7")  # noqa: S608  one of three words
+        file.commit()
+    store = SqliteStore(path)
+    assert len(store.unfinished()) == 29
+    assert len(names(store)) == 29
+    with pytest.raises(Refused, match="the row of job 7 cannot be read"):
+        store.get("7")
+    assert add(store).id == "31"
+
+
+def test_a_text_that_is_no_text_any_more_keeps_nobody_from_being_served(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE jobs SET name = CAST(x'6a6fff' AS TEXT) WHERE id = 7")
+        file.execute("UPDATE events SET at = CAST(x'ff' AS TEXT) WHERE job_id = 8")
+        file.commit()
+    store = SqliteStore(path)
+    assert len(names(store)) == 30
+    assert store.events(0, "8", 10) == ()
+    assert len(store.events(0, "9", 10)) == 2
+
+
+def test_damaged_indexes_are_written_again(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA writable_schema = ON")
+        for index, columns in (("jobs_by_end", "jobs (name)"), ("events_by_job", "events (seq, job_id)")):
+            sql = f"CREATE INDEX {index} ON {columns}"
+            file.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, index))
+        file.commit()
+    store = SqliteStore(path)
+    assert len(names(store)) == 30
+    store.close()
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def opened(path: Path) -> tuple[SqliteStore | None, str]:
+    """Return a store, or why it is refused."""
+    try:
+        return SqliteStore(path), ""
+    except (Refused, Unavailable) as refusal:
+        return None, str(refusal)
+
+
+@pytest.mark.parametrize("seed", range(FLIPS))
+def test_one_flipped_byte_is_refused_with_the_next_step_or_costs_one_row(path: Path, seed: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[random.Random(seed).randrange(100, len(content))] ^= 0xFF  # noqa: S311  a place, no secret
+    path.write_bytes(content)
+    store, refusal = opened(path)
+    if store is None:
+        assert "runner restore FILE" in refusal
+        return
+    assert len(store.unfinished()) >= 29
+    assert len(names(store)) >= 29
+    assert int(add(store, "later").id) >= 31
+    assert "later" in names(store)
+
+
+def test_a_lost_store_beside_run_directories_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    refuse_lost(path, 0)
+    with pytest.raises(Refused, match="runner restore FILE puts a backup back; to start with an empty store"):
+        refuse_lost(path, 3)
+    path.touch()
+    with pytest.raises(Refused, match="is missing or empty"):
+        refuse_lost(path, 3)
+
+
+def copy_of(path: Path) -> Path:
+    """Return a copy by SQLite itself, as ``sqlite3 store.db .backup`` makes it."""
+    copy = path.with_name("copy.db")
+    with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(copy)) as made:
+        live.backup(made)
+    return copy
+
+
+@pytest.mark.parametrize("by", ["us", "sqlite"])
+def test_a_copy_put_beside_the_log_of_a_running_store_is_refused(path: Path, by: str) -> None:
+    store = SqliteStore(path)
+    store.begin_session()
+    add(store)
+    copy = path.with_name("copy.db")
+    if by == "us":
+        back_up(path, copy)
+    else:
+        copy_of(path)
+    add(store)
+    log = path.with_name("store.db-wal").read_bytes()
+    elsewhere = path.with_name("killed")
+    elsewhere.mkdir()
+    (elsewhere / "store.db").write_bytes(copy.read_bytes())
+    (elsewhere / "store.db-wal").write_bytes(log)
+    session_file(elsewhere / "store.db").write_bytes(session_file(path).read_bytes())
+    with pytest.raises(Refused, match=r"belongs to another file than the store\.db beside it"):
+        SqliteStore(elsewhere / "store.db")
+    (elsewhere / "store.db").unlink()
+    with pytest.raises(Refused, match="lies beside it"):
+        SqliteStore(elsewhere / "store.db")
+    (elsewhere / "store.db").write_bytes(path.read_bytes())
+    assert len(names(SqliteStore(elsewhere / "store.db"))) == 32
+
+
+def test_a_restore_keeps_the_earlier_store_and_refuses_what_is_newer_or_damaged(path: Path) -> None:
+    copy = path.with_name("copy.db")
+    back_up(path, copy)
+    store = SqliteStore(path)
+    add(store)
+    store.close()
+    kept = restore(copy, path, NOW)
+    assert [each.name for each in kept] == ["store.db.before-20300101T000000Z"]
+    assert len(names(SqliteStore(path))) == 30
+    assert len(names(SqliteStore(kept[0]))) == 31
+    with closing(sqlite3.connect(copy)) as file:
+        file.execute(f"PRAGMA user_version = {VERSION + 1}")
+    with pytest.raises(Refused, match="written by a newer runner"):
+        restore(copy, path, NOW)
+    damaged = bytearray(kept[0].read_bytes())
+    damaged[4096 * 2 : 4096 * 3] = bytes(4096)
+    copy.write_bytes(damaged)
+    with pytest.raises(Refused, match="is damaged"):
+        restore(copy, path, NOW)
+    assert len(names(SqliteStore(path))) == 30

@@ -1,4 +1,4 @@
-"""Say what the tests have not run, and fail where that is more than may be.
+"""Print the lines that no test runs, and fail if there are more than the limits allow.
 
 Reads what ``scripts/covering.py`` has written.  A ``match`` whose last case is marked as
 exhaustive has no way past it: the type checker proves that, and no test can run it.

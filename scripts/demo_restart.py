@@ -72,7 +72,7 @@ def runner(*arguments: str, show: bool = True) -> str:
 
 
 def job(name: str) -> dict[str, Any]:
-    """Return what is known of a job; asked so often that a command would cost the jobs their time."""
+    """Return the state of a job, through the API: a command for each look would slow the jobs down."""
     return dict(find_or_start().job(name))
 
 

@@ -105,7 +105,7 @@ def apply(  # noqa: PLR0913  one per option
 
 
 def _body(file: str, job: str | None) -> dict[str, Any]:
-    """Return what every request about a change says."""
+    """Return the fields that every request about a change has."""
     return {
         "path": os.path.abspath(file),  # noqa: PTH100  pathlib takes 5 ms to import
         "shown": file,
@@ -144,7 +144,7 @@ def _measure(client: Client, body: Mapping[str, object], steps: int) -> str:
 
 
 def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
-    """Yield what is known about a change, and what comes of it."""
+    """Yield the lines that describe a change and its outcome."""
     if not answer["changes"]:
         yield f"{answer['job']['name']}: nothing differs"
         return
@@ -173,7 +173,7 @@ def _done(answer: Mapping[str, Any], *, dry_run: bool) -> str:
 
 
 def _follows(answer: Mapping[str, Any]) -> str:
-    """Return what becomes of the job; nothing is stopped where nothing runs."""
+    """Return the effect of a change on the job; a job that does not run is not stopped."""
     job, outcome = answer["job"], answer["outcome"]
     if outcome == "decline" or job["state"] in RUNNING or job.get("parked"):
         return OUTCOMES[outcome]

@@ -48,7 +48,7 @@ def state_word(job: JobSummary) -> str:
 
 
 def exit_code(job: JobSummary) -> int:
-    """Return what a command that waited for the job exits with."""
+    """Return the exit code of a command that waited for the job."""
     return HELD_CODE if job["state"] == "held" else OUTCOME_CODES[job["outcome"] or "failed"]
 
 
@@ -117,7 +117,7 @@ def state_line(job: JobSummary) -> str:
 
 
 def attempt_line(attempt: AttemptResponse) -> str:
-    """Return how one attempt ended and what was decided about it."""
+    """Return a line about the end of one attempt and the decision about it."""
     line = f"attempt {attempt['number']} ended"
     if attempt["exit_code"] is not None:
         line += f" (exit {attempt['exit_code']})"
@@ -127,7 +127,7 @@ def attempt_line(attempt: AttemptResponse) -> str:
 
 
 def end_line(job: JobDetail) -> str:
-    """Return how a job ended, the reason, and the proof of its weights when there is one."""
+    """Return a line with the outcome of a job, the reason, and the digest of its weights if there is one."""
     tries = f" after {job['attempt']} attempts" if job["attempt"] > 1 else ""
     sha256 = weights(job)
     end = _because(f"{state_word(job)}{tries}", job["why"])
@@ -202,7 +202,7 @@ def of_matrix(job: JobDetail) -> str:
 
 
 def last_verdict(job: JobDetail) -> str | None:
-    """Return what was decided about the last attempt that has ended, as what has been done since."""
+    """Return the decision about the last attempt that has ended."""
     said = next((a["verdict"] for a in reversed(job["attempts"]) if a["verdict"]), None)
     for infinitive, participle in (("resume ", "resumed "), ("restart ", "restarted ")):
         if said is not None and said.startswith(infinitive):
@@ -232,7 +232,7 @@ def attempt_cells(attempt: AttemptResponse) -> tuple[object, ...]:
 
 
 def intruders(device: Mapping[str, Any]) -> str:
-    """Return whose processes are on a lent device besides its job's; of others the reason tells."""
+    """Return the foreign processes on an allocated device; for other devices the reason names them."""
     if device.get("state") != "lent":
         return ""
     strangers = [each for each in device.get("processes") or () if each["foreign"]]

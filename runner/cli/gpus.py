@@ -108,7 +108,7 @@ def _say(device: Device, text: str, *, as_json: bool) -> None:
 
 
 def holders(device: Device) -> list[str]:
-    """Return who has a device: ``job 12 (train, ann)``."""
+    """Return the jobs that hold a device: ``job 12 (train, ann)``."""
     return [f"job {job['id']} ({job['name']}, {job['owner']})" for job in device["jobs"]]
 
 

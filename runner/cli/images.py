@@ -107,7 +107,7 @@ def prune(*, as_json: bool) -> None:
 
 
 def _settings() -> ImageSettings:
-    """Return what the daemon of this user would use, its directory included: the two exclude each other."""
+    """Return the settings of this user's daemon, with its directory, so that the two share their locks."""
     from pathlib import Path  # noqa: PLC0415  as above
 
     from runner.client.autostart import state_dir  # noqa: PLC0415

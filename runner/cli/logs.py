@@ -93,7 +93,7 @@ def pieces(
 
 
 def _tell_end(job: JobSummary, ref: str) -> None:
-    """Say how a job ended that did not succeed, which its own words may not, or that it needs somebody."""
+    """Print the outcome of a job that did not succeed, or that a held job needs a person."""
     if job["state"] == "held":
         complain(f"{ref}: is held; runner release {ref} lets it go on, and runner policy explain says why")
     elif job["outcome"] not in {None, "succeeded"}:
@@ -123,7 +123,7 @@ def _waits(piece: LogChunk, asked: int | None) -> bool:
 
 
 def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
-    """Say what a job waits for before an attempt, unless that was told last; return it.
+    """Print the pending reason of a job unless it was printed last, and return it.
 
     An estimate or a countdown that goes on is no news.
     """

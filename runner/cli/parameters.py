@@ -45,7 +45,7 @@ def count_from(least: int) -> Callable[[click.Context, click.Parameter, object],
 
 
 def check_ref(ctx: click.Context, param: click.Parameter, given: str) -> str:
-    """Return what may be an id, the beginning of one, or a name; the daemon knows which."""
+    """Return a reference to a job: an id, the beginning of one, or a name; the daemon resolves it."""
     if not re.fullmatch(r"[^\s/\x00-\x1f\x7f\ud800-\udfff]{1,200}", given):
         short = given if len(given) <= LONGEST_SHOWN else f"{given[: LONGEST_SHOWN - 1]}…"
         raise click.BadParameter(f"{short!r} is neither an id nor a name of a job", ctx, param)
@@ -57,7 +57,7 @@ def check_optional_ref(ctx: click.Context, param: click.Parameter, given: str | 
 
 
 def check_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
-    """Return what was typed; what is not UTF-8 comes in as halves of surrogates."""
+    """Return a text that is valid UTF-8; Python passes other bytes of an argument as lone surrogates."""
     if given is not None and re.search(r"[\ud800-\udfff]", given):
         raise click.BadParameter(f"{given[:LONGEST_SHOWN]!r} is not UTF-8 text", ctx, param)
     return given

@@ -142,7 +142,7 @@ def journal(jobs: tuple[str, ...]) -> None:
 
 
 def _decided(job: str) -> tuple[Record, ...]:
-    """Return what the daemon has decided about a job.
+    """Return the daemon's decisions about a job.
 
     Raises:
         UsageError: nothing.
@@ -155,7 +155,7 @@ def _decided(job: str) -> tuple[Record, ...]:
 
 
 def _undecided(job: JobDetail) -> str:
-    """Return why no decision about a job is there: every attempt that ends brings one about."""
+    """Return the reason why a job has no decision yet: one is made when an attempt ends."""
     if job["state"] != "finished":
         return "nothing has been decided yet; no attempt of it has ended"
     return f"ended without having run: {one_line(job['why'])}; there was nothing to decide; see runner events"

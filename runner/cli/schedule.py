@@ -168,7 +168,7 @@ def _cells(each: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _came(occasion: dict[str, Any]) -> str:
-    """Return what became of one time."""
+    """Return the outcome of one firing."""
     word = occasion["state"].replace("_", " ")
     said = f"{word} as job {occasion['job']}" if occasion["job"] else word
     return f"{said}: {occasion['text']}" if occasion["text"] else said

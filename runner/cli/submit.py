@@ -113,7 +113,7 @@ def submit(  # noqa: PLR0913  one per option
 
 
 def _count(files: int, wrong: int, *, dry_run: bool) -> None:
-    """Say how many of several files were taken, where not all were."""
+    """Print how many of several files were accepted, unless all were."""
     done = "would be submitted" if dry_run else "submitted"
     complain(f"{files - wrong} of {files} files {done}; what is wrong with the others is said above")
 

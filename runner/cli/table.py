@@ -120,7 +120,7 @@ def terminal_width() -> int:
 
 
 def terminal_style() -> Style:
-    """Return what standard output can show."""
+    """Return the style that standard output can show."""
     colour = takes_escapes() and not os.environ.get("NO_COLOR")
     return Style(colour, (sys.stdout.encoding or "").lower().startswith("utf"))
 

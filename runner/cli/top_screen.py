@@ -86,7 +86,7 @@ def _device(device: Json, style: Style) -> tuple[Cell, ...]:
 
 
 def _whose(device: Json, state: str, holders: Iterable[Json]) -> Cell:
-    """Return who has a device, and who else is on it; or why nobody has it."""
+    """Return the holders of a device and foreign processes on it, or the reason why it is not available."""
     if state != "lent":
         return Cell(_text(device.get("reason")))
     strangers = formatting.intruders(device)
@@ -98,7 +98,7 @@ def _owners(holders: Iterable[Json]) -> str:
 
 
 def _share(device: Json) -> float | None:
-    """Return how full a device is, however that was said."""
+    """Return the share of a device's memory in use, from whichever figure the driver reports."""
     used, total = device.get("used_bytes"), device.get("memory_bytes")
     return used / total if used is not None and total else device.get("memory")
 
@@ -166,7 +166,7 @@ def _job(job: Json, now: float, etas: Mapping[str, float], names: Mapping[str, s
 
 
 def _place(job: Json, names: Mapping[str, str]) -> Cell:
-    """Return what is wrong with a job, else where it is, else why it is nowhere."""
+    """Return the problem of a job, else its devices, else its pending reason."""
     place = ", ".join(names.get(uuid, uuid) for uuid in job["gpus"]) or "cpu"
     if job.get("alarm"):
         return Cell(f"{_text(place)}: {_text(job['alarm'])}", "33")

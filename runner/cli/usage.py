@@ -66,7 +66,7 @@ def make_usage_table(answer: Json) -> Table:
 
 
 def format_share(answer: Json) -> str:
-    """Return how much of what there is was lent."""
+    """Return the share of the capacity that was allocated."""
     whole, all_ = answer["total"], answer["there"]
     name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")
     share = whole[name] / all_[name] if all_[name] else 0.0

@@ -64,7 +64,7 @@ def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, J
 
 
 def _tell_never(client: Client, job: JobDetail, told: str) -> str:
-    """Say why a job never starts as things stand, unless that is what was told last; return it."""
+    """Print the reason why a job cannot start, unless it was printed last, and return it."""
     if job["state"] != "queued":
         return ""
     answer = client.why(job["id"])

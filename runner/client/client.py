@@ -120,7 +120,7 @@ class Client:
             pause.wait(SUBMIT_PAUSE_S)
 
     def _lost(self, error: Unavailable) -> Unavailable:
-        """Return why there was no answer, after a daemon was brought back; why it was not, if so."""
+        """Return the error of an exchange that had no answer, after trying to start a daemon again."""
         try:
             self._await_return()
         except Unavailable as worse:  # it may have been killed while it started
@@ -149,7 +149,7 @@ class Client:
         return answer
 
     def why(self, ref: str) -> dict[str, Any]:
-        """Return what a job waits for or does, and until when about."""
+        """Return the pending reason or the activity of a job, with an estimate of its end."""
         answer: dict[str, Any] = self.get(f"/v1/jobs/{quote_path(ref)}/why")
         return answer
 
@@ -239,7 +239,7 @@ class Client:
 
 
 def parse_log_chunk(answer: Response, offset: int) -> LogChunk:
-    """Return what the headers of a log answer say about its bytes."""
+    """Return a piece of a log with the offsets that the headers of the answer give."""
     headers = answer.headers
     start, _, end = headers.get("x-runner-cut", "").partition("-")
     return LogChunk(

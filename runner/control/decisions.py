@@ -49,7 +49,7 @@ REQUESTS: Final[Mapping[StopReason, str]] = {
 
 
 def examine_exit(context: Context, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
-    """Return what is found out about an exit; it blocks, and runs on a worker.
+    """Return the findings about an exit; blocks, and runs on a worker.
 
     The attempt ran in the revision that it began with; the newest revision's policy decides what follows.
     Its log is cut once more before the exit is recorded: nobody else cuts what it gained last.

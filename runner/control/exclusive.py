@@ -59,7 +59,7 @@ class ExclusiveSection:
         return answer
 
     def read(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns in the section; it changes nothing.
+        """Return the result of ``work``, which reads in the section and changes nothing.
 
         Raises:
             TimeoutError: the section has been held for ``ANSWER_S``.

@@ -119,7 +119,7 @@ class ControlLoop:
         self.run_once(self._timeout_s())
 
     def _timeout_s(self) -> float:
-        """Return how long nothing has to be done if no message arrives."""
+        """Return the longest time to wait for a message."""
         if not self.tracked_jobs:
             return IDLE_S
         return min(self.scheduler.next_plan_in_s(self.context.clock.monotonic()), LONGEST_WAIT_S)

@@ -179,7 +179,7 @@ def _site(settings: Settings) -> SiteConfig:
 
 
 def image_settings(directory: Path, settings: Settings) -> ImageSettings:
-    """Return what the image store is told."""
+    """Return the settings of the image store."""
     return ImageSettings(
         cache_dir=directory / "images",
         engine_url=settings.engine,

@@ -34,7 +34,7 @@ class SqliteAccounting:
         return tuple(float(row["lasted"]) for row in rows)
 
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
-        """Return what attempts held between two times."""
+        """Return the usage records of attempts between two times."""
         rows = self._store.rows("used_between", since=since.isoformat(), until=until.isoformat())
         return tuple(_usage_span(row) for row in rows)
 

@@ -92,7 +92,7 @@ def _chosen(base: BenchmarkJob, names: list[str], *, ablate: bool) -> tuple[list
 def _measure(
     client: Client, base: BenchmarkJob, arms: Sequence[Variant], rounds: int
 ) -> dict[str, list[Measurement]]:
-    """Return what each arm came to, in each round."""
+    """Return the measurements of each variant, one for each round."""
     found: dict[str, list[Measurement]] = {arm.name: [] for arm in arms}
     for number in range(1, rounds + 1):
         for arm in arms:
@@ -102,7 +102,7 @@ def _measure(
 
 
 def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
-    """Return what one job came to.
+    """Return the measurement of one job.
 
     Raises:
         Unavailable: it did not succeed, or its reports cannot be read; nothing can be compared then.

@@ -97,7 +97,7 @@ def compare(arms: Mapping[str, Sequence[Measurement]]) -> list[Row]:
 
 
 def differences(ours: Measurement, theirs: Measurement, tolerance: float = TOLERANCE) -> list[str]:
-    """Return what says that two jobs did not do equal work, one phrase each.
+    """Return the evidence that two jobs did not do equal work, one phrase each.
 
     The loss of the last batch counts only where nothing was evaluated.
     """

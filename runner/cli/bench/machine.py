@@ -10,7 +10,7 @@ GIB = 1024**3
 
 
 def describe_machine() -> Mapping[str, object]:
-    """Return what this machine is made of; no host name and no path.
+    """Return the hardware and software of this machine, without its host name and without paths.
 
     ``load`` is that of the last minute: a busy machine makes poor numbers.
     """

@@ -135,7 +135,7 @@ def _said(name: str, accelerator: Accelerator) -> Mapping[str, ProfileSetting]:
 
 
 def _written(path: Path) -> dict[str, Any]:
-    """Return what a job file says, after it was found right."""
+    """Return the fields of a job file that is valid."""
     raw = read_source(path)
     parse_job(raw, path)
     tree, _ = parse_mapping(raw, path)

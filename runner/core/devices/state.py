@@ -227,7 +227,7 @@ def _unclean(
 
 
 def _occupied(reading: Reading, baseline_bytes: int | None, cleanup: CleanupRules) -> str | None:
-    """Return what a device without holders is used by; None: nothing."""
+    """Return the use of a device that no job holds; None: there is none."""
     if reading.unusable:
         return reading.unusable
     if reading.processes:

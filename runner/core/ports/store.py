@@ -108,10 +108,10 @@ class UsageHistory(Protocol):
     """What the queue remembers of earlier jobs."""
 
     def since(self, at: datetime) -> Iterable[UsageRecord]:
-        """Return what was held at some time after ``at``."""
+        """Return the usage records that end after ``at``."""
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
-        """Return how long the latest jobs that are alike held what they had, those that succeeded."""
+        """Return the running times of the latest similar jobs that succeeded, in seconds."""
 
 
 class Store(Protocol):
@@ -132,7 +132,7 @@ class Store(Protocol):
         """Write a decision that changes no state."""
 
     def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
-        """Return what was decided about a job, the oldest first; about one attempt where it is given."""
+        """Return the decisions about a job, or about one attempt of it, the oldest first."""
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
         """Write something that users care about and that changes no state."""

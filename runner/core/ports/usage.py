@@ -14,7 +14,7 @@ class UsageReport(Protocol):
     """What attempts held, and how busy it was."""
 
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
-        """Return what was held within a span of time; any thread may call this."""
+        """Return the usage records within a span of time; any thread may call this."""
 
     def add(self, busy: BusyTimes) -> None:
         """Add busy times; only the thread that writes the store may call this."""

@@ -104,7 +104,7 @@ def _not_nearly(decision: PolicyDecision, name: str) -> Iterator[str]:
 
 
 def decide_case(policy: Policy, case: Case) -> PolicyDecision:
-    """Return what a policy says about a case, after all that was before it."""
+    """Return the decision of a policy about a case, with the attempts before it."""
     history, clock, spec = History(), BEGIN, 0
     for told in (each for each in case.before for _ in range(each.times)):
         decision = _ask(policy, told, history, clock, spec)

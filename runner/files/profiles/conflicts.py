@@ -108,7 +108,7 @@ def _value(said: ProfileSetting) -> str:
 
 
 def _particular(said: ProfileSetting) -> tuple[int, Position]:
-    """Return what tells which of two sides to change: the later one, in the most particular file."""
+    """Return a sort key: of two conflicting switches, the one with the larger key is to be changed."""
     return said.rank, said.at or Position(0, 0)
 
 

@@ -87,7 +87,7 @@ class RestartBody(Body):
 
 
 async def _in_thread(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what blocking work returns; it is done on another thread."""
+    """Run blocking work on another thread and return its result."""
     return await run_in_threadpool(partial(work, *args, **named))
 
 

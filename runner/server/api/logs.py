@@ -69,7 +69,7 @@ class LogPolls:
 
 
 def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None, offset: int) -> LogChunk:
-    """Return what follows ``offset`` in the log of an attempt, the newest one when none is given.
+    """Return the log of an attempt from ``offset`` on; of the newest attempt if none is given.
 
     Raises:
         NotFound: there is no such job, or no such attempt.

@@ -65,7 +65,7 @@ class RolloutService:
         return self.canaries.start(caller, row, after, request.steps, found.kind)
 
     def evaluate(self, caller: Caller, request: RolloutRequest) -> Evaluation:
-        """Return what a change differs in, and what the policy decides about it; nothing is done."""
+        """Return the differences of a change and the policy's decision about it; changes nothing."""
         row, before, after = self._load_revisions(caller, request)
         found = compare_revisions(before, after)
         trial = self._find_trial(row, request.canary) if request.canary else None

@@ -63,7 +63,7 @@ class Admission:
     _asked: Callable[[ResourceRequest, str, str], tuple[Refusal, ...]]
 
     def found(self, revision: Revision) -> AdmissionResult:
-        """Return what keeps one of the jobs from being accepted."""
+        """Return the reasons against accepting one of the jobs."""
         job = revision.job
         lacks = tuple(missing_resources(job, self.capacity))
         problems = [job.origin.problem(path, fact) for path, fact in lacks]

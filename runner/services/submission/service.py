@@ -67,7 +67,7 @@ class SubmissionService:
         return resolver.resolve(user, self._owner_of(user), submission)
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
-        """Return what a submission would lead to: the resolved job, its spec, the exact engine arguments.
+        """Return the result that a submission would have: the resolved job, its spec, the engine arguments.
 
         Of a matrix it is the first job, with the names and values of all.
         """

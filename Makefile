@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PROCESSES := tests/integration/process
 # Tests that need no engine note which lines run. They compute: as many files at a time as there are cores.
-COVERED := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.covering tests/unit $(PROCESSES)
+COVERED := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.coverage_plugin tests/unit $(PROCESSES)
 # The others wait, most of them for an engine: four files at a time. tests/conftest.py puts the longest first.
 OTHERS := $(BY_FILE) -n 4 --ignore=$(PROCESSES) tests/chaos tests/integration tests/contract tests/gpu
 
@@ -56,7 +56,7 @@ test: check docs engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch"; \
-	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/covered.py && $(BIN)/python -m pytest -q $(OTHERS)
+	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/coverage_check.py && $(BIN)/python -m pytest -q $(OTHERS)
 
 check: venv
 	$(BIN)/ruff format --check --quiet .

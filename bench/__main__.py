@@ -29,7 +29,7 @@ from bench.cases import (
     stall,
     submit,
 )
-from bench.support import kept
+from bench.support import result_files
 from bench.support.machine import Machine, this_machine
 from bench.support.result import CannotMeasure, Line, NotMeasured, Result
 from bench.support.scratch import QUICK, Effort, Scratch, open_scratch
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure what was asked for, print it, and keep it if everything was measured; or show what was kept."""
     asked = _parser().parse_args(argv)
     if asked.show:
-        for path in kept.find(asked.results or kept.RESULTS, asked.names):
-            print(f"{path}\n{kept.show(path)}")
+        for path in result_files.find(asked.results or result_files.RESULTS, asked.names):
+            print(f"{path}\n{result_files.show(path)}")
         return 0
     names = asked.names or list(BENCHES)
     machine = this_machine()
@@ -68,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with open_scratch(effort) as scratch:
         lines = [line for name in names for line in measure_case(name, scratch)]
     print(f"\n{render(lines)}", end="")
-    folder = asked.results or (None if asked.quick or asked.names else kept.RESULTS)
+    folder = asked.results or (None if asked.quick or asked.names else result_files.RESULTS)
     if folder is not None:
-        path = kept.write(folder, asked.names, machine, lines)
+        path = result_files.write(folder, asked.names, machine, lines)
         _draw(path.with_suffix(".png"), machine, lines)
     return 0
 

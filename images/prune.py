@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.digest import LABEL
-from images.locks import try_locked
+from images.file_lock import try_locked
 from images.ports import Engine, Image
 
 

@@ -20,7 +20,7 @@ from images.cancellation import CancellationToken
 from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
-from images.locks import locked
+from images.file_lock import locked
 from images.log import BuildLog
 from images.ports import BuildRequest, Engine, Image
 from images.recipe import Base, Entry, Recipe, last_stage, without_last_stage

@@ -43,7 +43,7 @@ from runner.core.ports.store import JobRow, SimilarBy, UsageRecord
 from runner.core.scheduler.snapshot import SchedulableDevice
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
-from runner.files.policy import of_job
+from runner.files.policy import job_policy as of_job
 from runner.server.main import SWITCH_S
 from runner.services.attempts.prepare import AttemptConfig
 from runner.services.attempts.service import AttemptService

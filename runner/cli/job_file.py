@@ -122,7 +122,7 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
     from runner.adapters.host.paths import check_path  # noqa: PLC0415  as above
     from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it
     from runner.files.job.load import parse_jobs  # noqa: PLC0415  as above
-    from runner.files.policy import of_job  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.files.policy import job_policy as of_job  # noqa: PLC0415  pydantic: only this command pays for it
 
     named = of_job.JobReferences(path.parent, check_path)
     jobs = parse_jobs(text, path, besides=named.problems).jobs

@@ -212,7 +212,7 @@ def _policy(given: str) -> Policy:
 
 def _check(given: str, *, as_json: bool) -> int:
     """Report on one policy, and return the exit code for it."""
-    from runner.files.policy.of_job import stored_digest  # noqa: PLC0415  as above
+    from runner.files.policy.job_policy import stored_digest  # noqa: PLC0415  as above
 
     try:
         found = _policy(given)

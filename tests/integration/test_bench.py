@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHES, main
-from bench.support import kept
+from bench.support import result_files
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -18,4 +18,4 @@ def test_a_quick_measurement_fills_every_bench_and_keeps_what_it_found(
     [numbers] = tmp_path.glob("*/all.json")
     measured = {line["bench"] for line in json.loads(numbers.read_text())["lines"] if "ours" in line}
     assert measured == set(BENCHES)
-    assert kept.show(numbers).partition("\n\n")[2] in capsys.readouterr().out
+    assert result_files.show(numbers).partition("\n\n")[2] in capsys.readouterr().out

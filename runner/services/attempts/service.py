@@ -18,7 +18,7 @@ from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
 from runner.files.job.model import Retry
-from runner.files.policy import of_job
+from runner.files.policy import job_policy as of_job
 from runner.services.attempts.examine import ExaminedAttempt, examine_exit, probe_progress
 from runner.services.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
 from runner.services.ports import OpenRunDirectory, RunDirectory

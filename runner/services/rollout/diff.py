@@ -18,7 +18,7 @@ from runner.core.policy.change_class import (
     workload_rules,
 )
 from runner.core.policy.digest import compute_digest
-from runner.files.policy.of_job import deserialize_policy
+from runner.files.policy.job_policy import deserialize_policy
 from runner.services.submission.revision import Revision
 
 _ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"})

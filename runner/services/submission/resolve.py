@@ -20,7 +20,7 @@ from runner.core.ports.users import Owner, User, Users
 from runner.files.job.conflicts import find_profile_conflicts
 from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
-from runner.files.policy import of_job
+from runner.files.policy import job_policy as of_job
 from runner.files.settings.model import Settings
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal

@@ -23,7 +23,7 @@ from runner.files import shell
 from runner.files.datasets import dataset_dir, is_prepared
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
-from runner.files.policy import of_job
+from runner.files.policy import job_policy as of_job
 from runner.files.profiles.conflicts import find_unused_switches
 from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import AUTO, ProfileChoice

@@ -6,7 +6,7 @@ import pytest
 
 from images.cancellation import CancellationToken
 from images.errors import BuildCancelled
-from images.locks import locked, try_locked
+from images.file_lock import locked, try_locked
 
 
 def test_what_is_being_done_is_ended_when_nobody_waits_any_more() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from images.locks import locked
+from images.file_lock import locked
 from images.prune import list_images, prune
 from tests.fakes.engine.image_engine import FakeEngine
 

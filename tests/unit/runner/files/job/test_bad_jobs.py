@@ -8,7 +8,7 @@ from jobs.contract import KINDS
 from runner.adapters.host.paths import check_path
 from runner.base.textfile import FileError, read_source
 from runner.files.job.load import parse_jobs
-from runner.files.policy.of_job import JobReferences
+from runner.files.policy.job_policy import JobReferences
 
 HERE = Path(__file__).parent / "bad_jobs"
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner.core.policy.change_class import ChangeClass, change_rows, classify_field
+from runner.files.policy.job_policy import stored_digest
 from runner.files.policy.load import load_named_policy
-from runner.files.policy.of_job import stored_digest
 from runner.services.rollout.diff import compare_revisions, fields
 from runner.services.submission.revision import Revision
 from tests.unit.runner.services.submission.test_revision import resolved

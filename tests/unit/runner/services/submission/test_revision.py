@@ -17,7 +17,7 @@ from runner.core.scheduler.snapshot import GIB, ResourceRequest
 from runner.files.datasets import MANIFEST, dataset_dir
 from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile, Retry
-from runner.files.policy import of_job
+from runner.files.policy import job_policy as of_job
 from runner.files.policy.load import load_named_policy
 from runner.services.submission.revision import DataReference, Revision, find_data
 

@@ -1,6 +1,6 @@
 """Print the lines that no test runs, and fail if there are more than the limits allow.
 
-Reads what ``scripts/covering.py`` has written.  A ``match`` whose last case is marked as
+Reads what ``scripts/coverage_plugin.py`` has written.  A ``match`` whose last case is marked as
 exhaustive has no way past it: the type checker proves that, and no test can run it.
 """
 
@@ -59,7 +59,7 @@ def main() -> int:
 def _files() -> Iterator[File]:
     reports: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
     if not reports:
-        sys.exit(f"{FOLDER}: nothing is there; scripts/covering.py writes it")
+        sys.exit(f"{FOLDER}: nothing is there; scripts/coverage_plugin.py writes it")
     whole = reports[0]
     for report in reports[1:]:
         merge_coverage(whole, report)

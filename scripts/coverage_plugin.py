@@ -1,7 +1,7 @@
-"""A plugin of pytest that notes which lines and branches run: ``pytest -p scripts.covering``.
+"""A plugin of pytest that notes which lines and branches run: ``pytest -p scripts.coverage_plugin``.
 
 Each process of a run writes what it has seen when it ends, under the name of its worker;
-``scripts/covered.py`` reads them all.  Of processes beside a test nobody counts: the unit tests
+``scripts/coverage_check.py`` reads them all.  Of processes beside a test nobody counts: the unit tests
 run the same lines.
 """
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.support import kept
+from bench.support import result_files
 from bench.support.machine import Machine
 from bench.support.result import Aim, Line, NotMeasured, Result, Series
 from bench.support.table import render
@@ -16,25 +16,25 @@ LINES: tuple[Line, ...] = (
     Result("post", Series("alone", "jobs/s", (3.0,)), note="a note"),
     NotMeasured("burst", "gflow", "gflowd is not installed"),
 )
-COMMITTED = sorted(kept.find(kept.RESULTS, []))
+COMMITTED = sorted(result_files.find(result_files.RESULTS, []))
 
 
 def test_the_kept_numbers_give_the_table_that_was_printed(tmp_path: Path) -> None:
-    path = kept.write(tmp_path, (), MACHINE, LINES)
+    path = result_files.write(tmp_path, (), MACHINE, LINES)
     assert path == tmp_path / "some-cpu-2-cores" / "all.json"
-    assert kept.show(path) == f"{MACHINE.text()}\n\n{render(LINES)}"
+    assert result_files.show(path) == f"{MACHINE.text()}\n\n{render(LINES)}"
 
 
 def test_results_are_found_by_the_cases_in_them(tmp_path: Path) -> None:
-    paths = [kept.write(tmp_path, names, MACHINE, LINES) for names in (("post", "burst"), ("stall",))]
-    assert list(kept.find(tmp_path, ["burst"])) == paths[:1]
-    assert list(kept.find(tmp_path, [])) == paths
+    paths = [result_files.write(tmp_path, names, MACHINE, LINES) for names in (("post", "burst"), ("stall",))]
+    assert list(result_files.find(tmp_path, ["burst"])) == paths[:1]
+    assert list(result_files.find(tmp_path, [])) == paths
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_committed_result_can_be_shown(path: Path) -> None:
     numbers = json.loads(path.read_text())
     if "lines" in numbers:  # to render them takes seconds: each interval is drawn anew
-        assert all(kept.read_line(line).bench == line["bench"] for line in numbers["lines"])
+        assert all(result_files.read_line(line).bench == line["bench"] for line in numbers["lines"])
     else:
-        assert "ratio" in kept.show(path)
+        assert "ratio" in result_files.show(path)

@@ -9,7 +9,7 @@ from runner.base.textfile import FileError
 from runner.core.policy.digest import compute_digest
 from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile
-from runner.files.policy import of_job
+from runner.files.policy import job_policy as of_job
 from runner.files.policy.load import PolicySource, load_named_policy
 
 MINUTE = timedelta(minutes=1)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from images.locks import locked, try_locked
+from images.file_lock import locked, try_locked
 
 
 def test_a_lock_is_taken_once_and_free_afterwards(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import covered
+from scripts import coverage_check as covered
 
 SOURCE = """\
 def name(answer):

@@ -20,7 +20,10 @@ itself, so the log is complete even if the daemon or the container engine dies.
 """
 
 SUPERVISED_ENTRY: Final = """\
-umask 077; exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
+umask 077; read -r container </proc/sys/kernel/hostname; claim=${2%/*}/.started-$container
+if [ -e "$claim" ]; then echo "the container was started again: an attempt starts once" >&2; exit 125; fi
+true 2>/dev/null >"$claim"
+exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
 env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
 env --default-signal=INT,QUIT /bin/sh -c 'exec "$@"' runner "$@" 3>&- &
 exec 2>/dev/null
@@ -37,6 +40,9 @@ done
 exit $status
 """
 """``ENTRY`` for a container: the shell stays as the parent of the program.
+
+It runs the program once: a file beside the log, named after the container, says that the container was
+started before.  So ``docker restart`` ends the attempt, and no second program writes beside its successor.
 
 It forwards every signal that the container's init sends it.  When the program has ended, it reads how many
 processes the kernel has killed for memory, before the control group and its counters are removed, and

@@ -107,6 +107,7 @@ class TrackedJob:
     row: JobRow
     since: Instant  # when this process came to know of the present state
     why: str = ""  # what the job waits for outside of the queue; empty: for nothing
+    unknown: str = ""  # why its attempt cannot be observed
     misses: int = 0  # observations in a row that did not show its attempt
     examined: int = 0  # attempt whose exit is being examined
     image_misses: int = 0  # launches in a row that did not find the image

@@ -5,7 +5,7 @@ and gets findings: what follows from them is not decided here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final, TypeAlias
 
@@ -18,7 +18,7 @@ from runner.control.context import Context, TrackedJob
 from runner.control.messages import Observed
 from runner.core.job.attempt import Attempt
 from runner.core.job.states import Allocated, Running, Stopping
-from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
+from runner.core.ports.executor import Alive, Created, Gone, Key, Observation, Unknown
 
 log = structlog.get_logger()
 
@@ -183,9 +183,12 @@ class Observer:
         job_id = tracked.row.job.id
         if self.context.work_queue.busy(job_id):
             return
+        _record_unknown(tracked, seen)
         match seen:
             case Gone():
-                yield AttemptEnded(tracked, state.attempt, seen)
+                yield AttemptEnded(tracked, state.attempt, _of_this_start(state, seen))
+            case Unknown():
+                tracked.misses = 0
             case Alive():
                 tracked.misses = 0
                 if isinstance(state, Stopping) and state.killed:
@@ -204,8 +207,32 @@ class Observer:
         """Yield attempts that have ended and are recorded; leave those alone that are alive and not ours."""
         for seen in found:
             key = seen.key
-            if not isinstance(seen, Alive):
+            if isinstance(seen, Unknown):
+                log.debug("executor.orphan_unknown", job_id=key.job_id, why=seen.why)
+            elif not isinstance(seen, Alive):
                 if not self.context.work_queue.busy(key.job_id):
                     yield Orphan(key)
             elif self._unexpected[key] == SURE:  # once, and not for an observation older than the record
                 log.warning("executor.unknown_attempt_alive", job_id=key.job_id, attempt=key.attempt)
+
+
+def _record_unknown(tracked: TrackedJob, seen: Observation | None) -> None:
+    """Tell on a job that its attempt cannot be observed, until it can."""
+    if isinstance(seen, Unknown):
+        if tracked.unknown != seen.why:
+            log.warning("job.attempt_unknown", job_id=tracked.row.job.id, why=seen.why)
+        tracked.why = tracked.unknown = seen.why
+    elif tracked.unknown:
+        tracked.why, tracked.unknown = "" if tracked.why == tracked.unknown else tracked.why, ""
+
+
+def _of_this_start(state: Allocated, gone: Gone) -> Gone:
+    """Return an end without its exit code if it is not the end of the start that is recorded.
+
+    Somebody has started the container again after the launch, so the exit code is that of another start.
+    """
+    launched = state.since if isinstance(state, Running) else getattr(state, "started", None)
+    if launched is None or gone.started is None or gone.started <= launched:
+        return gone
+    why = f"its container was started again from outside ({gone.started:%H:%M:%S} UTC); its exit code is lost"
+    return replace(gone, exit_code=None, oom_seen=False, error=why)

@@ -12,7 +12,8 @@ from socket import AF_UNIX, socket
 from typing import Final
 
 from docker import APIClient
-from docker.errors import APIError, DockerException
+from docker.errors import APIError, DockerException, StreamParseError
+from urllib3.exceptions import HTTPError
 
 from runner.base.errors import Unavailable
 
@@ -64,7 +65,7 @@ def engine_errors(action: str) -> Iterator[None]:
         yield
     except APIError as error:
         raise Unavailable(f"{action}: the container engine says: {explanation(error)}") from error
-    except (OSError, DockerException) as error:  # the errors of requests are OSErrors
+    except (OSError, DockerException, HTTPError, StreamParseError) as error:  # those of requests are OSErrors
         fact = f"the container engine does not answer ({action}: {shortened(str(error))})"
         raise Unavailable(f"{fact}; it is tried again") from error
 

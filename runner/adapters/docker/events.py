@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 from docker import APIClient
-from docker.errors import NotFound
+from docker.errors import APIError
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
 from runner.adapters.docker.hardening import LABEL_INSTANCE
@@ -95,5 +95,5 @@ def _await_state(client: APIClient, container: str) -> None:
     The engine sends the event before it has cleaned up, while it holds the lock of the container.  A list
     does not take the lock and would still say "running"; an inspect takes it.
     """
-    with suppress(NotFound):
+    with suppress(APIError):  # it is gone, or its observation will tell
         client.inspect_container(container)

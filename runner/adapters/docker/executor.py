@@ -1,8 +1,9 @@
 """Attempts as hardened containers of a Docker engine.
 
 A launch makes three calls: create, inspect, start.  Before the start, the container is compared with the
-request, and removed if it differs.  The executor keeps no state between calls: it recognises its containers
-by name and labels, so a new daemon adopts those of the previous one.
+request, and removed if it differs.  The executor keeps no state between calls: it finds its containers by
+their labels and run directories, and addresses them by id, so a new daemon adopts those of the previous one
+and a container may be renamed.
 """
 
 import threading
@@ -16,12 +17,15 @@ from weakref import WeakValueDictionary
 
 import structlog
 from docker.errors import APIError, NotFound
+from requests import ReadTimeout
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors, explanation, shortened
 from runner.adapters.docker.events import EventsWatcher
 from runner.adapters.docker.hardening import (
+    LABEL_ATTEMPT,
     LABEL_BOOT,
     LABEL_INSTANCE,
+    LABEL_JOB,
     LABEL_UID,
     LOOPBACK_HOSTS,
     HardeningSettings,
@@ -42,12 +46,13 @@ from runner.core.ports.executor import (
     LaunchRefused,
     LaunchRequest,
     Observation,
+    Unknown,
 )
 
-UNREACHABLE: Final = frozenset({502, 503, 504})
-"""Status codes of an engine, or of a proxy before it, that say nothing about the request."""
+ENDED: Final = frozenset({"exited", "dead"})
+"""States of a container whose program has ended."""
 
-SHELL_FAILED: Final = frozenset({2, 126, 127})
+SHELL_FAILED: Final = frozenset({2, 125, 126, 127})
 """Exit codes after which the container's own output may say why the program did not start."""
 
 log = structlog.get_logger(__name__)
@@ -107,12 +112,10 @@ class DockerExecutor:
         arguments = self._arguments(request)
         name = arguments["name"]
         with self._launch_lock(name), engine_errors(f"launch {name}"):
-            self._create(arguments)
-            inspected = self._connection.client().inspect_container(name)
-            labels = inspected["Config"]["Labels"] or {}
-            ours = key_of(labels, name) == request.key and labels.get(LABEL_UID) == str(request.owner.uid)
-            if not ours:
-                raise LaunchRefused(f"{name}: a container of this name exists and is not ours; remove it")
+            container = next(iter(self._find(request.key)), None) or self._create(arguments, request.key)
+            inspected = self._connection.client().inspect_container(container)
+            if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):
+                raise _name_taken(name)
             if inspected["State"]["Status"] == "created":
                 self._start(arguments, inspected)
 
@@ -130,17 +133,17 @@ class DockerExecutor:
     def signal(self, key: Key, signal: int) -> None:
         """Send ``signal`` to the container's init, which forwards it to the program."""
         with engine_errors(f"signal {attempt_name(key)}"):
-            try:
-                self._connection.client().kill(attempt_name(key), int(signal))
-            except APIError as error:
-                if error.status_code not in {404, 409}:  # it is gone, or does not run
-                    raise
+            for container in self._find(key):
+                try:
+                    self._connection.client().kill(container, int(signal))
+                except APIError as error:
+                    if error.status_code not in {404, 409}:  # it is gone, or does not run
+                        raise
 
     def observe(self) -> tuple[Observation, ...]:
         """Return the observations of one list call and of an inspect of each container that has ended."""
         with engine_errors("list containers"):
-            ours = f"{LABEL_INSTANCE}={self.settings.hardening.instance}"
-            listed = self._connection.client().containers(all=True, filters={"label": [ours]})
+            listed = self._listed(self.settings.hardening.instance)
             return tuple(found for entry in listed if (found := self._observation(entry)) is not None)
 
     def remove(self, key: Key) -> None:
@@ -151,14 +154,15 @@ class DockerExecutor:
         """
         name = attempt_name(key)
         with engine_errors(f"remove {name}"):
-            try:
-                self._connection.client().remove_container(name, v=True, force=False)
-            except NotFound:
-                return
-            except APIError as error:
-                if error.status_code != 409:
-                    raise
-                self._check_removal(name, error)
+            for container in self._find(key):
+                try:
+                    self._connection.client().remove_container(container, v=True, force=False)
+                except NotFound:
+                    pass
+                except APIError as error:
+                    if error.status_code != 409:
+                        raise
+                    self._check_removal(name, container, error)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Listen to the engine's events of this instance on a separate thread."""
@@ -167,17 +171,37 @@ class DockerExecutor:
         watcher.start()
         return watcher.stop
 
-    def _create(self, arguments: Json) -> None:
-        """Create the container, or find that it exists."""
+    def _listed(self, instance: str, *labels: str) -> list[Json]:
+        """Return the containers of an instance with further labels, as the engine lists them."""
+        wanted = [f"{LABEL_INSTANCE}={instance}", *labels]
+        listed: list[Json] = self._connection.client().containers(all=True, filters={"label": wanted})
+        return listed
+
+    def _find(self, key: Key) -> list[str]:
+        """Return the ids of the containers of an attempt, which may have been renamed; usually one."""
+        labels = (f"{LABEL_JOB}={key.job_id}", f"{LABEL_ATTEMPT}={key.attempt}")
+        return [entry["Id"] for entry in self._listed(key.instance, *labels) if key_of(entry) == key]
+
+    def _find_by_name(self, name: str, key: Key) -> str:
+        inspected = self._connection.client().inspect_container(name)
+        if key_of({"Labels": inspected["Config"]["Labels"], "Names": [f"/{name}"]}) != key:
+            raise _name_taken(name)
+        return str(inspected["Id"])
+
+    def _create(self, arguments: Json, key: Key) -> str:
+        """Create the container, or find that it exists; return its id."""
         name, config = arguments["name"], arguments["config"]
         try:
-            self._connection.client().create_container_from_config(config, name)  # type: ignore[no-untyped-call]
+            created: Json = self._connection.client().create_container_from_config(config, name)  # type: ignore[no-untyped-call]
         except APIError as error:
-            if error.status_code == 409:
-                return
+            if error.status_code == 409:  # an earlier request, which the engine has carried out meanwhile
+                return self._find_by_name(name, key)
             if error.status_code == 404 and not self._has_image(config["Image"]):
                 raise ImageGone(config["Image"]) from error
-            raise _refusal(name, error) from error
+            if not error.is_client_error():
+                raise  # the engine's own trouble; it has not looked at what this attempt needs
+            raise LaunchRefused(f"{name}: {explanation(error)}") from error
+        return str(created["Id"])
 
     def _has_image(self, image: str) -> bool:
         try:
@@ -188,48 +212,73 @@ class DockerExecutor:
 
     def _start(self, arguments: Json, inspected: Json) -> None:
         """Start a created container if it is as requested, else remove it."""
-        name = arguments["name"]
+        name, container = arguments["name"], inspected["Id"]
         differences = find_differences(arguments, inspected)
         if differences:
-            self._connection.client().remove_container(name, v=True, force=False)
+            self._connection.client().remove_container(container, v=True, force=False)
             raise LaunchRefused(f"{name}: {'; '.join(differences)}")
         try:
-            self._connection.client().start(name)
+            self._connection.client().start(container)
         except APIError as error:
-            refusal = _refusal(name, error)
-            self._connection.client().remove_container(name, v=True, force=False)
+            if not self._is_refusal(container, error):
+                raise
+            refusal = LaunchRefused(f"{name}: {explanation(error)}")
+            self._connection.client().remove_container(container, v=True, force=False)
             raise refusal from error
 
-    def _check_removal(self, name: str, error: APIError) -> None:
+    def _is_refusal(self, container: str, error: APIError) -> bool:
+        """Return whether a failed start says something about the container that was to be started.
+
+        An engine answers 500 both for a container that cannot be started and for its own trouble.  It records
+        the former in the container.
+        """
+        try:
+            state = self._connection.client().inspect_container(container)["State"]
+        except NotFound:
+            return False  # somebody has removed it
+        return error.is_client_error() or bool(state["Error"])
+
+    def _check_removal(self, name: str, container: str, error: APIError) -> None:
         """Raise if a container was not removed because it runs, and not because its removal is under way."""
         try:
-            state = self._connection.client().inspect_container(name)["State"]
+            state = self._connection.client().inspect_container(container)["State"]
         except NotFound:
             return
         if state["Status"] != "removing":
             raise Unavailable(f"{name}: not removed, it is {state['Status']}; signal it first") from error
 
     def _observation(self, entry: Json) -> Observation | None:
-        key = key_of(entry["Labels"], entry["Names"][0].removeprefix("/"))
+        key = key_of(entry)
         if key is None:
             return None
         match entry["State"]:
             case "created":
                 return Created(key)
-            case "exited" | "dead":
-                return self._gone(key, entry["Id"])
+            case state if state in ENDED:
+                return self._ended(key, entry["Id"])
             case "removing":
                 return None  # the runner removes it, so its end is recorded already
             case _:
                 return Alive(key, container=entry["Id"])
 
-    def _gone(self, key: Key, container: str) -> Gone | None:
+    def _ended(self, key: Key, container: str) -> Observation | None:
+        """Observe a container that has ended; trouble with one container hides no other."""
         try:
             inspected = self._connection.client().inspect_container(container)
-            end = end_observation(key, inspected, self.settings.hardening.boot_id, _boot_time_s())
-            output = "" if end.oom_seen else self._last_output(container)
+            if inspected["State"]["Status"] not in ENDED:  # somebody has started it again
+                return Alive(key, container=container)
+            return self._gone(key, container, inspected)
         except NotFound:
             return None
+        except APIError as error:
+            why = f"the container engine says: {explanation(error)}"
+        except ReadTimeout:
+            why = f"the container engine says nothing within {self.settings.timeout_s} s"
+        return Unknown(key, f"it is unknown how {attempt_name(key)} ended: {why}; it is tried again")
+
+    def _gone(self, key: Key, container: str, inspected: Json) -> Gone:
+        end = end_observation(key, inspected, self.settings.hardening.boot_id, _boot_time_s())
+        output = "" if end.oom_seen else self._last_output(container)
         if OOM_MARKER.fullmatch(output):  # the engine misses up to one in twenty
             return replace(end, oom_seen=True)
         return replace(end, error=output) if end.exit_code in SHELL_FAILED and not end.error else end
@@ -252,18 +301,15 @@ def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float)
     versions, 0 in some.  Such an exit code is reported as unknown.
     """
     state = inspected["State"]
-    at = datetime.fromisoformat(state["FinishedAt"])
+    at, started = datetime.fromisoformat(state["FinishedAt"]), datetime.fromisoformat(state["StartedAt"])
     boot = (inspected["Config"]["Labels"] or {}).get(LABEL_BOOT, "")
     if boot != boot_id and boot_id and at.timestamp() > boot_time_s:
         return Gone(key, None, bool(state["OOMKilled"]), "the machine was restarted while it ran", at)
-    return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), shortened(state["Error"]), at)
+    return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), shortened(state["Error"]), at, started)
 
 
-def _refusal(name: str, error: APIError) -> LaunchRefused | APIError:
-    """Return the refusal that an error of create or start means, or the error itself if it means nothing."""
-    if error.status_code in UNREACHABLE:
-        return error
-    return LaunchRefused(f"{name}: {explanation(error)}")
+def _name_taken(name: str) -> LaunchRefused:
+    return LaunchRefused(f"{name}: a container of this name exists and is not ours; remove it")
 
 
 def _device_gids(devices: tuple[Device, ...]) -> tuple[int, ...]:

@@ -144,16 +144,27 @@ def find_differences(requested: Json, inspected: Json) -> list[str]:
     return found + list(_differences_by_image(requested, inspected))
 
 
-def key_of(labels: Mapping[str, str], name: str) -> Key | None:
-    """Return the key of a container of the runner, None if it is not one or its labels contradict its name.
+def key_of(entry: Json) -> Key | None:
+    """Return the key of a container as the engine lists it, None if it is not one of the runner.
 
-    An image can forge labels.  It cannot forge a name: the runner names the container, and names are unique.
+    A name is only a label, which anybody with access to the engine may change.  An image can forge labels.
+    It cannot forge a name or a bind mount, so one of the two must agree with the labels.
     """
+    labels: Mapping[str, str] = entry["Labels"] or {}
     try:
         key = Key(labels[LABEL_INSTANCE], labels[LABEL_JOB], int(labels[LABEL_ATTEMPT]))
-        return key if attempt_name(key) == name else None
+        named = f"/{attempt_name(key)}" in (entry.get("Names") or ())
     except (KeyError, ValueError, Refused):
         return None
+    return key if named or _has_run_directory(entry, key.job_id) else None
+
+
+def _has_run_directory(entry: Json, job_id: str) -> bool:
+    """Return whether the run directory of a job is mounted at its place in a listed container."""
+    return any(
+        mount["Destination"] == str(JOB_DIR) and Path(mount.get("Source") or "").name == job_id
+        for mount in entry.get("Mounts") or ()
+    )
 
 
 def _environment(request: LaunchRequest, settings: HardeningSettings) -> dict[str, str]:

@@ -87,9 +87,18 @@ class Gone:
     oom_seen: bool = False  # the kernel killed a process of it for memory; not derived from the code
     error: str = ""  # the engine's own words, when it has any
     at: datetime | None = None
+    started: datetime | None = None  # the start that has ended; somebody may have started it again
 
 
-Observation: TypeAlias = Alive | Created | Gone
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The attempt exists, and the executor cannot tell whether or how it has ended.  No evidence."""
+
+    key: Key
+    why: str  # one line
+
+
+Observation: TypeAlias = Alive | Created | Gone | Unknown
 
 
 class ImageGone(Exception):

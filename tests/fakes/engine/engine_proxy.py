@@ -5,6 +5,8 @@
 ``lose_answer_to``         it acts, and breaks off instead of answering
 ``stop_before``, ``stop_after``   one request stops short of the engine, or was carried out
                            and is never answered; whoever asked can be killed meanwhile
+``fail`` and ``mend``      such requests are answered with 500, and no longer
+``cut_answer``             the next such answer ends in the middle of a line
 """
 
 import socket
@@ -21,8 +23,13 @@ class Trap:
     """One request that is caught, by a part of its text."""
 
     fragment: bytes
-    where: Literal["before", "after", "lost"]
+    where: Literal["before", "after", "lost", "cut"]
     caught: threading.Event = field(default_factory=threading.Event)
+    cut_at: bytes = b""
+
+
+BROKEN = b'{"message": "the engine is broken"}'
+ANSWER_500 = b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close\r\n"
 
 
 class EngineProxy:
@@ -35,6 +42,7 @@ class EngineProxy:
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._traps: list[Trap] = []
+        self._failing: set[bytes] = set()
         self._going = threading.Event()
         self._going.set()
         self.resume()
@@ -86,6 +94,26 @@ class EngineProxy:
     def stop_after(self, fragment: str) -> threading.Event:
         """Let the engine carry the next such request out, and never answer; the event says when it has."""
         return self._trap(fragment, "after")
+
+    def fail(self, fragment: str) -> None:
+        """Answer every such request with 500 from now on; the engine does not get it."""
+        self._failing.add(fragment.encode())
+
+    def mend(self) -> None:
+        """Fail no request any more."""
+        self._failing.clear()
+
+    def fails(self, received: bytes) -> bool:
+        """Return whether a request is to be answered with 500."""
+        head = received.partition(b"\r\n")[0]
+        return any(fragment in head for fragment in tuple(self._failing))
+
+    def cut_answer(self, fragment: str, at: str) -> threading.Event:
+        """Pass the answer to the next such request on up to the text ``at``, and break off there."""
+        trap = Trap(fragment.encode(), "cut", cut_at=at.encode())
+        with self._lock:
+            self._traps.append(trap)
+        return trap.caught
 
     def _trap(self, fragment: str, where: Literal["before", "after", "lost"]) -> threading.Event:
         trap = Trap(fragment.encode(), where)
@@ -143,6 +171,10 @@ class _Exchange:
     def _ask(self) -> None:
         with suppress(OSError):
             while received := self._client.recv(65536):
+                if self._proxy.fails(received):
+                    length = f"Content-Length: {len(BROKEN)}\r\n\r\n".encode()
+                    self._client.sendall(ANSWER_500 + length + BROKEN)
+                    break
                 self._trap = self._trap or self._proxy.caught(received)
                 if self._trap and self._trap.where == "before":
                     self._trap.caught.set()
@@ -155,10 +187,15 @@ class _Exchange:
                 if self._trap is None:
                     self._proxy.pass_on(received, self._client)
                     continue
+                if self._trap.where == "cut":
+                    head, found, _ = received.partition(self._trap.cut_at)
+                    self._proxy.pass_on(head + found, self._client)
+                    if not found:
+                        continue
                 self._trap.caught.set()
-                if self._trap.where == "lost":
+                if self._trap.where in {"lost", "cut"}:
                     break
-        if self._trap is None or self._trap.where == "lost":
+        if self._trap is None or self._trap.where in {"lost", "cut"}:
             _hang_up(self._client)
 
 

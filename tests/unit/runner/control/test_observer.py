@@ -1,7 +1,8 @@
 """What observations of the executor mean, one after the other."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from threading import Event
 
 import pytest
@@ -12,7 +13,7 @@ from runner.control.observer import AttemptEnded, Finding, Observer, Orphan
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing, Running, State
-from runner.core.ports.executor import Alive, Created, Gone, Observation
+from runner.core.ports.executor import Alive, Created, Gone, Observation, Unknown
 from runner.core.ports.store import JobRow
 from tests.fakes.host.machine import ANN, Host, fresh_host
 
@@ -42,6 +43,10 @@ class Site:
         return list(self.observer.compare(Observed(self.host.clock.monotonic(), found)))
 
 
+def ended(found: list[Finding]) -> list[AttemptEnded]:
+    return [each for each in found if isinstance(each, AttemptEnded)]
+
+
 @pytest.fixture
 def site() -> Iterator[Site]:
     with fresh_host() as host:
@@ -68,6 +73,31 @@ def test_only_two_misses_in_a_row_mean_that_an_attempt_vanished(site: Site, seen
     assert site.look(Alive(site.key)) == []
     assert site.look(*missed) == []
     assert site.look(*missed) == [AttemptEnded(site.entries["1"], Attempt(1, 1), Gone(site.key, None))]
+
+
+def test_the_end_of_a_start_that_is_not_recorded_is_no_exit_code_of_the_attempt(site: Site) -> None:
+    site.run()
+    at = site.host.clock.now()
+    before, after = at - timedelta(seconds=1), at + timedelta(seconds=1)
+    ours = Gone(site.key, 0, at=after, started=before)
+    assert [found.gone for found in ended(site.look(ours))] == [ours]
+    (found,) = ended(site.look(replace(ours, started=after)))
+    assert found.gone.exit_code is None
+    assert "started again from outside" in found.gone.error
+
+
+def test_an_attempt_that_cannot_be_observed_is_left_alone_and_its_job_says_why(site: Site) -> None:
+    site.run()
+    site.host.clock.forward(1)
+    unknown = Unknown(site.key, "the engine says 500")
+    assert [site.look(unknown) for _ in range(3)] == [[], [], []]
+    assert site.entries["1"].why == "the engine says 500"
+    assert site.look(Alive(site.key)) == []
+    assert not site.entries["1"].why
+
+
+def test_an_unexpected_attempt_that_cannot_be_observed_is_not_removed(site: Site) -> None:
+    assert site.look(Unknown(site.key, "the engine says 500")) == []
 
 
 def test_a_job_with_unfinished_work_is_not_compared(site: Site) -> None:

@@ -3,10 +3,13 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import APIError
+from requests import ReadTimeout, Response
 
 from runner.adapters.docker import executor as docker_executor
 from runner.adapters.docker.connection import EngineConnection
@@ -19,7 +22,16 @@ from runner.adapters.docker.executor import (
 from runner.adapters.docker.hardening import LOOPBACK_HOSTS, HardeningSettings
 from runner.base.errors import Unavailable
 from runner.core.ports.devices import Device
-from runner.core.ports.executor import Gone, Key, LaunchRefused, LaunchRequest, Limits
+from runner.core.ports.executor import (
+    Alive,
+    Gone,
+    Key,
+    LaunchRefused,
+    LaunchRequest,
+    Limits,
+    Observation,
+    Unknown,
+)
 from runner.core.ports.users import Owner
 
 KEY = Key("i1", "j1", 1)
@@ -27,7 +39,15 @@ KEY = Key("i1", "j1", 1)
 
 def _inspected(code: int, *, oom: bool = False, error: str = "", boot: str = "b1") -> dict[str, Any]:
     finished = "2026-11-20T10:00:00.123456789Z"
-    state = {"ExitCode": code, "OOMKilled": oom, "Error": error, "FinishedAt": finished}
+    started = "2026-11-20T09:00:00.123456789Z"
+    state = {
+        "Status": "exited",
+        "ExitCode": code,
+        "OOMKilled": oom,
+        "Error": error,
+        "StartedAt": started,
+        "FinishedAt": finished,
+    }
     return {"State": state, "Config": {"Labels": {"runner.boot": boot}}}
 
 
@@ -109,7 +129,7 @@ class QuickEnd:
         self.looks.append(seen)
         threading.Event().wait(0.05)  # as long as another launch needs to look, too
         labels = {"runner.uid": str(_request().owner.uid)}
-        return {"Config": {"Labels": labels}, "State": {"Status": seen}}
+        return {"Id": "c1", "Config": {"Labels": labels}, "State": {"Status": seen}}
 
     def start(self, _name: str) -> None:
         self.starts += 1
@@ -121,12 +141,66 @@ def test_launches_at_the_same_time_do_not_start_twice_what_ends_at_once(
 ) -> None:
     engine, executor = QuickEnd(), _executor("unix:///nowhere")
     monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
-    monkeypatch.setattr(DockerExecutor, "_create", lambda *_: None)
-    monkeypatch.setattr(docker_executor, "key_of", lambda *_: KEY)
+    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: ["c1"])
     monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: executor.launch(_request()), range(4)))
     assert (engine.starts, engine.looks) == (1, ["created", "exited", "exited", "exited"])
+
+
+@dataclass
+class ListedAsEnded:
+    """An engine that lists two containers as ended, one of which is asked about with an odd answer."""
+
+    odd: Callable[[], dict[str, Any]]
+
+    def containers(self, **_: object) -> list[dict[str, Any]]:
+        return [self._entry(number) for number in (1, 2)]
+
+    @staticmethod
+    def _entry(number: int) -> dict[str, Any]:
+        labels = {"runner.instance": "i1", "runner.job": f"j{number}", "runner.attempt": "1"}
+        name = f"/runner-i1-j{number}-1"
+        return {"Id": f"c{number}", "Labels": labels, "Names": [name], "State": "exited"}
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        return self.odd() if container == "c1" else _inspected(0)
+
+    @staticmethod
+    def logs(_container: str, **_: object) -> bytes:
+        return b""
+
+
+def _raise(error: Exception) -> dict[str, Any]:
+    raise error
+
+
+def _observed(monkeypatch: pytest.MonkeyPatch, odd: Callable[[], dict[str, Any]]) -> list[Observation]:
+    monkeypatch.setattr(EngineConnection, "client", lambda _: ListedAsEnded(odd))
+    return list(_executor("unix:///nowhere").observe())
+
+
+def test_a_container_that_was_started_again_since_it_was_listed_has_not_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = _inspected(0)
+    running["State"]["Status"] = "running"
+    first, second = _observed(monkeypatch, lambda: running)
+    assert (first, type(second)) == (Alive(KEY), Gone)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [APIError("500 Server Error", Response(), "broken metadata"), ReadTimeout("no answer")],
+    ids=["an error", "no answer"],
+)
+def test_one_container_that_cannot_be_inspected_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    first, second = _observed(monkeypatch, lambda: _raise(error))
+    assert isinstance(first, Unknown)
+    assert "runner-i1-j1-1" in first.why
+    assert isinstance(second, Gone)
 
 
 def test_the_names_of_the_loopback_are_kept_and_mended(tmp_path: Path) -> None:

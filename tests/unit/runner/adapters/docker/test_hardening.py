@@ -312,8 +312,19 @@ def _labels(**changes: Any) -> dict[str, str]:  # noqa: ANN401 - label values
     return {**_config()["Labels"], **{name.replace("_", "."): value for name, value in changes.items()}}
 
 
+def _listed(labels: dict[str, str], name: str, **run_directory: str) -> dict[str, Any]:
+    mounts = [{"Destination": "/job", **run_directory}] if run_directory else []
+    return {"Labels": labels, "Names": [f"/{name}"], "Mounts": mounts}
+
+
 def test_labels_and_name_together_give_the_key() -> None:
-    assert key_of(_labels(), "runner-i1-j7-3") == Key("i1", "j7", 3)
+    assert key_of(_listed(_labels(), "runner-i1-j7-3")) == Key("i1", "j7", 3)
+
+
+def test_a_renamed_container_is_known_by_its_labels_and_its_run_directory() -> None:
+    renamed = _listed(_labels(), "renamed", Source="/srv/runner/jobs/j7")
+    assert key_of(renamed) == Key("i1", "j7", 3)
+    assert key_of(_listed(_labels(), "committed", Source="/srv/runner/jobs/j8")) is None
 
 
 @pytest.mark.parametrize(
@@ -326,4 +337,4 @@ def test_labels_and_name_together_give_the_key() -> None:
     ],
 )
 def test_labels_that_an_image_forged_are_nobodys(labels: dict[str, str], name: str) -> None:
-    assert key_of(labels, name) is None
+    assert key_of(_listed(labels, name)) is None

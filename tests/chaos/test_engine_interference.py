@@ -12,9 +12,7 @@ from tests.fakes.engine.engine_proxy import EngineProxy
 pytestmark = pytest.mark.engine
 
 
-def _container(
-    daemon: Service, client: docker.DockerClient, job_id: str
-) -> Container:
+def _container(daemon: Service, client: docker.DockerClient, job_id: str) -> Container:
     [found] = daemon.containers(job_id)
     return client.containers.get(found["Id"])
 

@@ -19,8 +19,8 @@ from runner.base.errors import UsageError
 MAX_BYTES: Final = 1024 * 1024
 """A larger file is not a job file; it is refused without reading all of it."""
 
-MAX_LINES: Final = 100
-"""The number of problems that are shown; the others are counted."""
+MAX_PROBLEMS: Final = 100
+"""The number of problems that are shown; a parser that has found more need not go on."""
 
 MAX_LINES_BYTES: Final = 512 * 1024**2
 """A larger file is not a trace or a journal."""
@@ -71,10 +71,12 @@ class FileError(UsageError):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line for each problem, at most ``MAX_LINES``, and a line that counts the others."""
-        shown = tuple(problem.line(self.path) for problem in self.problems[:MAX_LINES])
-        more = len(self.problems) - MAX_LINES
-        return (*shown, f"{one_line(str(self.path))}: and {more} more problems") if more > 0 else shown
+        """A line for each problem, at most ``MAX_PROBLEMS``, and a line that says that there are more."""
+        shown = tuple(problem.line(self.path) for problem in self.problems[:MAX_PROBLEMS])
+        if len(self.problems) <= MAX_PROBLEMS:
+            return shown
+        fact = f"has more than {MAX_PROBLEMS} problems; the others are not listed"
+        return (*shown, f"{one_line(str(self.path))}: {fact}")
 
 
 def standard_input() -> BinaryIO:

@@ -18,6 +18,9 @@ Plain: TypeAlias = "str | float | bool | tuple[Plain, ...] | dict[str, Plain] | 
 PathPart: TypeAlias = str | int
 
 START: Final = Position(1, 1)
+MAX_SCALAR: Final = 256 * 1024
+"""Characters of one value or key; every field takes less, and says so itself."""
+
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 10_000
 """Both limits count what an alias stands for each time that the alias is used."""
@@ -27,6 +30,7 @@ _Loader: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _UNUSABLE: Final = re.compile("[\0\ud800-\udfff]")
 _NOT_TEXT: Final = frozenset("~nNtTfF+-.0123456789")  # the first characters of scalars that may not be text
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
+_LINE_ENDS: Final = re.compile("[\x85\u2028\u2029]")  # for YAML 1.1, and for no editor
 _NULL: Final = re.compile(r"|~|null|Null|NULL")
 _TRUE: Final = re.compile(r"true|True|TRUE")
 _FALSE: Final = re.compile(r"false|False|FALSE")
@@ -162,6 +166,10 @@ def _decode(raw: bytes) -> str:
     if found := _CONTROL.search(text):
         fact = f"contains the control character U+{ord(found[0]):04X}, so it is not a text file"
         raise _FatalProblem(_end_of(text[: found.start()]), fact)
+    if found := _LINE_ENDS.search(text):
+        code = ord(found[0])
+        fact = f"contains U+{code:04X}, which ends a line for some programs only"
+        raise _FatalProblem(_end_of(text[: found.start()]), f'{fact}; write "\\u{code:04x}" in quotes')
     return text
 
 
@@ -280,6 +288,9 @@ def _check_characters(event: _Event) -> None:
     if found := _UNUSABLE.search(event.value):
         fact = "a NUL character" if found[0] == "\0" else "half a surrogate pair, which is not a character"
         raise _FatalProblem(_position(event), f"holds {fact}")
+    if len(event.value) > MAX_SCALAR:
+        fact = f"is longer than {MAX_SCALAR // 1024} Ki characters; put it in a file and mount that"
+        raise _FatalProblem(_position(event), fact)
 
 
 # --- Nodes: from those of PyYAML to ours --------------------------------------------------------------

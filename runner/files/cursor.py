@@ -10,12 +10,17 @@ from datetime import timedelta
 from typing import TypeVar
 
 from runner.base import yaml
-from runner.base.textfile import Position, Problem, one_line, quoted, shown
+from runner.base.cpu_limit import check_cpu
+from runner.base.textfile import MAX_PROBLEMS, Position, Problem, one_line, quoted, shown
 from runner.base.units import format_duration, parse_duration
 from runner.base.yaml import Node, PathPart, ScalarNode
 from runner.files.validation import did_you_mean, format_choices, format_path
 
 T = TypeVar("T")
+
+
+class TooManyProblems(Exception):
+    """A file has more problems than are shown; the rest of it is not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +33,21 @@ class Cursor:
     problems: list[Problem] = field(default_factory=list, compare=False)
 
     def report(self, fact: str) -> None:
-        """Report a problem of the value: at the value if it is a scalar, else at its key."""
-        at = self.node.at if isinstance(self.node, ScalarNode) else self.key_at
-        self.problems.append(Problem(at, format_path(self.path), one_line(fact)))
+        """Report a problem of the value: at the value if it is a scalar, else at its key.
+
+        Raises:
+            TooManyProblems: there are more than a message shows.
+        """
+        self._add(self.node.at if isinstance(self.node, ScalarNode) else self.key_at, fact)
 
     def report_at_key(self, fact: str) -> None:
         """Report a problem at the key."""
-        self.problems.append(Problem(self.key_at, format_path(self.path), one_line(fact)))
+        self._add(self.key_at, fact)
+
+    def _add(self, at: Position, fact: str) -> None:
+        self.problems.append(Problem(at, format_path(self.path), one_line(fact)))
+        if len(self.problems) > MAX_PROBLEMS:
+            raise TooManyProblems
 
     @property
     def written(self) -> str:
@@ -100,7 +113,7 @@ class Cursor:
         return None
 
     def _wrong(self, wanted: str) -> None:
-        self.report(f"must be {wanted}, not {self.written}")
+        self._add(self.node.at, f"must be {wanted}, not {self.written}")
 
     # --- Mappings and lists ---------------------------------------------------------------------------
 
@@ -108,6 +121,7 @@ class Cursor:
         self, names: Iterable[str], meant: Mapping[str, str] | None = None, kind: str = "field"
     ) -> dict[str, "Cursor"]:
         """Return the known entries of a mapping, and report the others as unknown."""
+        check_cpu()
         known = list(names)
         entries = self.entries()
         for name in entries.keys() - set(known):

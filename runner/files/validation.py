@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from runner.base import yaml
-from runner.base.textfile import FileError, Problem, one_line, quoted, shown
+from runner.base.cpu_limit import check_cpu
+from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted, shown
 from runner.base.yaml import Node, PathPart, ScalarNode
 from runner.files import shell
 from runner.files.aliases import ENGINE_OPTIONS, MEANT
@@ -32,6 +33,7 @@ def error_below(path: tuple[PathPart, ...], fact: str) -> PydanticCustomError:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return ``; did you mean "x"?`` or nothing."""
+    check_cpu()
     if len(word) > 64:
         return ""
     lowered = {choice.lower(): choice for choice in choices}
@@ -77,7 +79,7 @@ def describe_non_mapping(tree: Node | None) -> str:
 def validate_model(
     model: type[M], written: Mapping[str, object], tree: Node, *, of_a_job: bool = True
 ) -> tuple[M | None, list[Problem]]:
-    """Return the model, or None, and every problem; ``of_a_job`` adds hints for the names of other tools."""
+    """Return the model, or None, and its problems; ``of_a_job`` adds hints for the names of other tools."""
     try:
         return model.model_validate(written, strict=True), []
     except ValidationError as error:
@@ -85,7 +87,9 @@ def validate_model(
         # A list whose entries have problems is too short only because of them.
         lists = {detail["loc"][:-1] for detail in found}
         relevant = [detail for detail in found if detail["type"] != "too_short" or detail["loc"] not in lists]
-        return None, [_problem(_Error(model, tree, detail, of_a_job)) for detail in relevant]
+        # One more than is shown, so that the message says that there are more.
+        described = relevant[: MAX_PROBLEMS + 1]
+        return None, [_problem(_Error(model, tree, detail, of_a_job)) for detail in described]
 
 
 # --- One error of pydantic ----------------------------------------------------------------------------
@@ -119,7 +123,21 @@ def _problem(error: _Error) -> Problem:
     kind = error.detail["type"]
     of_key = kind == "extra_forbidden" or "[key]" in error.detail["loc"]
     at = (yaml.find_key_position if of_key else yaml.find_position)(error.tree, path)
+    if not of_key and error.node is not None and _is_of_the_value(error, kind):
+        at = error.node.at  # a list or a mapping of the wrong type is shown where it begins, as a scalar is
     return Problem(at, format_path(path), one_line(_fact(error, kind)))
+
+
+_OF_CONTENT: Final = frozenset({"below", "missing", "too_long", "too_short"})
+"""Errors about what a list or a mapping contains; they are shown at its key."""
+
+
+def _is_of_the_value(error: _Error, kind: str) -> bool:
+    """Return whether an error is about a value itself and not about what a list or a mapping contains."""
+    if kind == "value_error":  # of a field with one value, or of a whole section
+        field = _type_of(error)
+        return not _is_model(field) and get_origin(field) not in (tuple, dict)
+    return kind not in _OF_CONTENT
 
 
 def format_path(path: tuple[PathPart, ...]) -> str:

@@ -7,9 +7,10 @@ one. In the one zone that shifts by half an hour (Lord Howe Island), such an exp
 that day.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,7 +25,14 @@ NAMED: Final = {
     "@monthly": "0 0 1 * *",
     "@yearly": "0 0 1 1 *",
 }
-_FIELDS: Final = ("minute", "hour", "day", "month", "weekday")
+MAX_CHARACTERS: Final = 500
+"""The limit of an expression; a list of all 60 minutes has 169 characters."""
+
+_SIZES: Final = {"minute": 60, "hour": 24, "day": 31, "month": 12, "weekday": 7}
+"""The fields of an expression, each with the number of its values."""
+
+_LONG_NUMBER: Final = re.compile(r"[0-9]{4}")
+_STEP: Final = re.compile(r"/([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class Cron:
         return moment.astimezone(self.zone)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def parse_cron(expression: str, timezone: str) -> Cron:
     """Return the times of an expression.
 
@@ -75,11 +83,17 @@ def find_timezone(name: str) -> ZoneInfo:
 
 def _problem(expression: str) -> str | None:
     """Return the problem of an expression, or None."""
+    if len(expression) > MAX_CHARACTERS:
+        return f"has {len(expression)} characters, and the limit is {MAX_CHARACTERS}"
     parts = expression.split()
-    for i, (part, name) in enumerate(zip(parts, _FIELDS, strict=True)):
+    for i, (part, (name, size)) in enumerate(zip(parts, _SIZES.items(), strict=True)):
         alone = " ".join(part if j == i else "*" for j in range(5))
-        if not _means_something(alone):
+        if _LONG_NUMBER.search(part) or not _means_something(alone):
             return f"{quoted(part)} is not a valid {name} in a cron expression"
+        if any(int(step) > size for step in _STEP.findall(part)):
+            return (
+                f"{quoted(part)} is not a valid {name} in a cron expression: its step is larger than {size}"
+            )
     if not _happens(expression):
         return f"{quoted(expression)} never occurs: the months have no such day"
     return None

@@ -7,12 +7,20 @@ from typing import TypeAlias
 
 from jobs import contract
 from runner.base import yaml
+from runner.base.cpu_limit import check_cpu
 from runner.base.textfile import FileError, Problem, read_source
 from runner.files.job.conflicts import find_conflicts, find_unavoidable_profile_conflicts
-from runner.files.job.matrix import Combination, Variant, expand_matrix, find_matrix_problems, parse_matrix
+from runner.files.job.matrix import (
+    Combination,
+    Variant,
+    VariantProblems,
+    expand_matrix,
+    find_matrix_problems,
+    parse_matrix,
+)
 from runner.files.job.model import JobFile, Origin
 from runner.files.job.queue import Matrix
-from runner.files.job.shorthand import find_long_arguments, find_numeric_name
+from runner.files.job.shorthand import find_long_texts, find_numeric_name
 from runner.files.profiles.load import find_unknown_profile
 from runner.files.validation import parse_mapping, validate_model
 from runner.files.validators import make_job_name
@@ -54,20 +62,30 @@ def parse_jobs(
     profiles = profiles or contract.profiles_dir()
     tree, problems = parse_mapping(text, path)
     matrix = parse_matrix(tree)
-    problems += (*find_long_arguments(tree), *(() if name else find_numeric_name(tree)))
+    problems += (*find_long_texts(tree), *(() if name else find_numeric_name(tree)))
     problems += find_matrix_problems(tree, matrix) if matrix else ()
     variants: tuple[Variant, ...] = (Variant(tree, {}),)
     if matrix:
         variants = expand_matrix(tree, matrix, name or _name(tree, path), {p.field for p in problems})
-    jobs = []
+    jobs: list[JobFile] = []
+    found = VariantProblems(tree)
     for variant in variants:
-        job, found = _read(variant, path, profiles)
-        problems += found
-        problems += besides(job) if job and besides else ()
+        check_cpu()
+        job, those = _read(variant, path, profiles)
+        found.add(variant, (*those, *(besides(job) if job and besides else ())))
         jobs += [job] if job else []
-    if problems:
+        if found.are_enough:
+            break
+    if problems := [*problems, *found.problems()]:
         raise FileError(path, problems)
     return LoadedFile(tuple(jobs), matrix, tuple(variant.values for variant in variants))
+
+
+def has_schedule(text: bytes) -> bool:
+    """Return whether a YAML text has a schedule, valid or not; the rest of it is not checked."""
+    tree, _ = yaml.compose(text)
+    node = tree.entries.get("schedule") if isinstance(tree, yaml.MappingNode) else None
+    return node is not None and not (isinstance(node, yaml.ScalarNode) and node.value is None)
 
 
 def _name(tree: yaml.MappingNode, path: Path) -> str:

@@ -4,13 +4,15 @@ Each tree is then parsed like any other job file. The values keep their position
 are reported in the matrix.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
 from jobs import contract
 from runner.base import yaml
-from runner.base.textfile import Position, Problem, quoted
+from runner.base.textfile import MAX_PROBLEMS, Position, Problem, quoted, shown
 from runner.base.yaml import MappingNode, Node, ScalarNode
 from runner.files.job.queue import Matrix, MatrixValue, find_matrix_contradictions, matrix_combinations
 from runner.files.validation import format_path, validate_model
@@ -32,6 +34,12 @@ ONCE: Final = {
 }
 """Fields that a matrix cannot vary, with the messages."""
 
+
+MAX_SHOWN_VALUES: Final = 4
+"""Values of a combination that a message names."""
+
+REPEATED: Final = 10
+"""Validation stops when a matrix has so many times more problems, with repetitions, than are shown."""
 
 T = TypeVar("T")
 
@@ -110,6 +118,50 @@ def expand_matrix(
         for number, chosen in enumerate(map(dict, matrix_combinations(varied)), start=1)
     )
     return found if any(each.values for each in found) else (Variant(tree, {}),)
+
+
+class VariantProblems:
+    """The problems of the variants of a matrix; one that only some of them have is told with the first."""
+
+    def __init__(self, tree: MappingNode) -> None:
+        self._tree = tree
+        self._first: dict[Problem, Combination] = {}
+        self._counts: Counter[Problem] = Counter()
+        self._variants = 0
+
+    def add(self, variant: Variant, problems: Iterable[Problem]) -> None:
+        self._variants += 1
+        for problem in set(problems):
+            self._first.setdefault(problem, variant.values)
+            self._counts[problem] += 1
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether there are more problems than are shown, or too many repeated ones to go on."""
+        return len(self._first) > MAX_PROBLEMS or self._counts.total() > REPEATED * MAX_PROBLEMS
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield each problem once."""
+        values = yaml.find_node(self._tree, ("matrix", "values"))
+        items = values.entries.values() if isinstance(values, MappingNode) else ()
+        told = {node.at for each in items for node in getattr(each, "items", ())}
+        for problem, combination in self._first.items():
+            if self._counts[problem] == self._variants or problem.at in told:
+                yield problem
+            else:
+                at = problem.at
+                if at in {None, self._tree.at}:
+                    at = yaml.find_key_position(self._tree, ("matrix", "values"))
+                yield replace(
+                    problem, at=at, fact=f"{problem.fact}; in the job with {_in_words(combination)}"
+                )
+
+
+def _in_words(combination: Combination) -> str:
+    """Return a combination as messages show it."""
+    said = [f"{name}: {shown(value)}" for name, value in islice(combination.items(), MAX_SHOWN_VALUES)]
+    more = len(combination) - len(said)
+    return ", ".join(said) + (f" and {more} more" if more > 0 else "")
 
 
 def _without(matrix: Matrix, names: Collection[str]) -> Matrix:

@@ -18,7 +18,7 @@ from jobs import contract
 from runner.base.textfile import quoted, shown
 from runner.base.units import format_size
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind
-from runner.files.job.cron import NAMED, parse_cron
+from runner.files.job.cron import MAX_CHARACTERS, NAMED, parse_cron
 from runner.files.types import GIB, Memory, Name
 from runner.files.validation import did_you_mean, suggest_choice
 
@@ -28,6 +28,12 @@ MAX_COMBINATIONS: Final = 1000
 FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 LAST: Final = datetime(9001, 1, 1, tzinfo=UTC)
 """Between these, every time zone and every sum with a duration is representable."""
+
+MAX_FIELD: Final = 300
+"""Characters of the path of a field that a matrix varies."""
+
+MAX_ZONE: Final = 64
+"""Characters of the name of a time zone."""
 
 _CAPABILITY: Final = re.compile(r"([0-9]{1,2})\.([0-9])")
 _CRON_PART: Final = re.compile(r"[0-9A-Za-z*/,#?-]+")
@@ -71,6 +77,8 @@ def _cron(value: str) -> str:
     if value.startswith("@"):
         hint = suggest_choice(value, NAMED)
         raise ValueError(f"there is no schedule called {quoted(value)}{hint}")
+    if len(value) > MAX_CHARACTERS:
+        raise ValueError(f"has {len(value)} characters, and the limit is {MAX_CHARACTERS}")
     parts = value.split()
     if len(parts) != 5:
         raise ValueError(
@@ -85,7 +93,7 @@ def _cron(value: str) -> str:
 
 
 def _zone(value: str) -> str:
-    if not _ZONE.fullmatch(value):
+    if len(value) > MAX_ZONE or not _ZONE.fullmatch(value):
         raise ValueError(f"must be a time zone such as Europe/Berlin or UTC, not {quoted(value)}")
     if value != "UTC" and value not in _zones():
         hint = did_you_mean(value, _zones()) or "; write a name such as Europe/Berlin"
@@ -115,7 +123,7 @@ def _reference(value: str) -> str:
 
 def _varied(value: str) -> str:
     """Return the dotted path of a field."""
-    if not _FIELD.fullmatch(value):
+    if len(value) > MAX_FIELD or not _FIELD.fullmatch(value):
         raise ValueError("is not a field that a matrix can vary; write a path such as workload.steps")
     return value
 

@@ -4,12 +4,16 @@ They run first so that a message names the mistake and not its consequences.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from jobs import contract
 from runner.base import yaml
-from runner.base.textfile import Problem, quoted, shown
+from runner.base.textfile import MAX_PROBLEMS, Problem, quoted, shown
 from runner.files.validation import error_below, format_choices, format_path, suggest_choice
 from runner.files.validators import NUMBER_REFUSED, check_host_path, check_text, is_number
+
+MAX_KEY: Final = 4096
+"""Characters of a key; the keys of some sections are the user's own."""
 
 
 def find_numeric_name(tree: yaml.MappingNode) -> Iterator[Problem]:
@@ -22,14 +26,31 @@ def find_numeric_name(tree: yaml.MappingNode) -> Iterator[Problem]:
         yield from ([Problem(written.at, "name", NUMBER_REFUSED)] if is_number(written.value) else ())
 
 
-def find_long_arguments(tree: yaml.MappingNode) -> Iterator[Problem]:
-    """Yield the problems of too long arguments, which the models accept for the same reason."""
-    command = yaml.find_node(tree, ("workload", "command"))
-    for number, word in enumerate(getattr(command, "items", ())):
-        try:
-            check_text(getattr(word, "text", ""))
-        except ValueError as error:
-            yield Problem(word.at, format_path(("workload", "command", number)), str(error))
+def find_long_texts(tree: yaml.MappingNode) -> Iterator[Problem]:
+    """Yield the problems of texts that are too long for any field.
+
+    The models accept some of them for the same reason.
+    """
+    if len(tree.entries) <= MAX_PROBLEMS:  # else there are enough problems without these
+        yield from _long_texts(tree, ())
+
+
+def _long_texts(node: yaml.Node, path: tuple[yaml.PathPart, ...]) -> Iterator[Problem]:
+    match node:
+        case yaml.ScalarNode():
+            try:
+                check_text(node.text)
+            except ValueError as error:
+                yield Problem(node.at, format_path(path), str(error))
+        case yaml.SequenceNode():
+            for number, item in enumerate(node.items):
+                yield from _long_texts(item, (*path, number))
+        case yaml.MappingNode():
+            for key, value in node.entries.items():
+                if len(key) > MAX_KEY:
+                    fact = f"a name here has {MAX_KEY} characters at most, not {len(key)}"
+                    yield Problem(node.keys[key], format_path((*path, key)), fact)
+                yield from _long_texts(value, (*path, key))
 
 
 def check_kind(value: object) -> object:

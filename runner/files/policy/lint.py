@@ -3,7 +3,9 @@
 Every reported rule is unreachable. Not every unreachable rule is found.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from runner.core.policy.catalog import FACTS
 from runner.core.policy.conditions import Comparison, Condition, Operator, split_conjuncts
@@ -12,15 +14,29 @@ from runner.core.policy.model import OnExhausted, Rule
 
 
 def find_unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]:
-    """Yield each unreachable rule with the earlier rule that matches whenever it does."""
-    answering: list[tuple[Rule, frozenset[Condition]]] = []
-    for rule in rules:
-        wanted = split_conjuncts(rule.when)
-        earlier = next((one for one, parts in answering if parts <= wanted), None)
-        if earlier and not rule.only_advises:
-            yield rule, earlier
-        if _keeps(rule):
-            answering.append((rule, wanted))
+    """Yield each unreachable rule with the earlier rule that matches whenever it does.
+
+    The cost grows with the number of comparisons: a rule is compared only with those that share a rare one.
+    """
+    numbers: dict[Condition, int] = {}  # of equal parts
+    wanted = [
+        frozenset(numbers.setdefault(part, len(numbers)) for part in split_conjuncts(rule.when))
+        for rule in rules
+    ]
+    counts = Counter(chain.from_iterable(wanted))
+    always: int | None = None
+    by_part: dict[int, list[int]] = defaultdict(list)  # deciding rules, each under its rarest part
+    for index, (rule, parts) in enumerate(zip(rules, wanted, strict=True)):
+        covering = (each for part in parts for each in by_part.get(part, ()) if wanted[each] <= parts)
+        earlier = always if always is not None else min(covering, default=None)
+        if earlier is not None and not rule.only_advises:
+            yield rule, rules[earlier]
+        # Whatever a covered rule covers is covered by the earlier rule, too.
+        if earlier is None and _keeps(rule):
+            if parts:
+                by_part[min(parts, key=lambda part: (counts[part], part))].append(index)
+            else:
+                always = index
 
 
 def _keeps(rule: Rule) -> bool:

@@ -19,7 +19,7 @@ from runner.core.policy.conditions import comparisons
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.history import KEPT_STARTS
 from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, RestartRate, Rule, tightest
-from runner.files.cursor import Cursor, read_field
+from runner.files.cursor import Cursor, TooManyProblems, read_field
 from runner.files.policy.lint import find_unreachable_rules
 from runner.files.policy.rules import NAME, ParsedRules, parse_rules
 from runner.files.validation import did_you_mean, suggest_choice
@@ -49,6 +49,12 @@ _FIELD: Final = re.compile(
 )
 """A line that begins with a field of a policy."""
 
+MAX_RULES: Final = 300
+"""Rules of a policy, those that it inherits included; the shipped policies have a few dozen."""
+
+MAX_CHAIN: Final = 8
+"""Files of a policy: one, and those that it extends."""
+
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
 DAY: Final = timedelta(days=1)
@@ -63,6 +69,7 @@ class PolicySource:
 
     directory: Path = SHIPPED
     paths: bool = True
+    limited: bool = True  # False: policies that the store has, which older versions accepted
     reader: Callable[[Path], bytes] | None = None  # reads a path with the rights of a user
 
     def names(self) -> tuple[str, ...]:
@@ -167,10 +174,23 @@ class _Origin:
 def _load(raw: bytes, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy:
     _check_is_policy(raw, path)
     cursor = parse_top(raw, path)
+    try:
+        policy = _policy(cursor, path, shelf, above)
+    except TooManyProblems:
+        raise FileError(path, cursor.problems) from None
+    if cursor.problems:
+        raise FileError(path, cursor.problems)
+    return policy
+
+
+def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy:
+    """Return the policy at a cursor, and report its problems."""
     here = cursor.fields(FIELDS, MEANT)
     _check_version(cursor, here)
     parent = _parent(here["extends"], _Origin(path, shelf, above)) if "extends" in here else None
     base = parent or Policy("")
+    if shelf.limited:
+        _drop_long_sections(here)
     written = {
         moment: parse_rules(here[name], moment) if name in here else [] for moment, name in SECTIONS.items()
     }
@@ -189,9 +209,19 @@ def _load(raw: bytes, path: Path, shelf: PolicySource, above: tuple[Path, ...]) 
     )
     _check_stopping_rules(written[DecisionPoint.EXIT], policy)
     _check_exit_rules(cursor, policy)
-    if cursor.problems:
-        raise FileError(path, cursor.problems)
+    count = sum(len(rules) for rules in merged.values())
+    if shelf.limited and count > MAX_RULES and not cursor.problems:
+        fact = f"has {count} rules with those that it inherits, and the limit is {MAX_RULES}; remove some"
+        cursor.problems.append(Problem(yaml.START, "", fact))
     return policy
+
+
+def _drop_long_sections(here: dict[str, Cursor]) -> None:
+    """Report the sections with too many rules, and leave them out: they are not parsed."""
+    for name in SECTIONS.values():
+        items = getattr(here[name].node, "items", ()) if name in here else ()
+        if len(items) > MAX_RULES:
+            here.pop(name).report_at_key(f"has {len(items)} rules, and the limit is {MAX_RULES}; remove some")
 
 
 def _check_is_policy(raw: bytes, path: Path) -> None:
@@ -242,9 +272,12 @@ def _parent(cursor: Cursor, origin: _Origin) -> Policy | None:
         hint = suggest_choice(name, names)
         cursor.report(f"there is no policy {quoted(name)}{hint}")
         return None
-    chain = (*origin.above, origin.path.resolve())
-    if path.resolve() in chain:
+    chain = (*origin.above, _without_dots(origin.path))
+    if _without_dots(path) in chain:
         cursor.report(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
+        return None
+    if len(chain) >= MAX_CHAIN:
+        cursor.report(f"makes a chain of more than {MAX_CHAIN} policies that extend each other")
         return None
     try:
         return _load(origin.shelf.text(path), path, origin.shelf, chain)
@@ -252,6 +285,15 @@ def _parent(cursor: Cursor, origin: _Origin) -> Policy | None:
         first, more = error.lines[0], len(error.problems) - 1
         cursor.report(f"is not right: {first}{f' (and {more} more)' if more else ''}")
         return None
+
+
+def _without_dots(path: Path) -> Path:
+    """Return an absolute path without ``..``.
+
+    Links are not followed: that would look at a user's path with the daemon's rights.  A cycle through links
+    ends at the limit of the chain.
+    """
+    return Path(os.path.abspath(path))  # noqa: PTH100  resolve() follows links
 
 
 # --- Settings -----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from runner.base.errors import Refused, UsageError
@@ -14,7 +13,7 @@ from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.ports.schedules import FiringRow, ScheduleRow, Schedules, ScheduleState
 from runner.core.schedule import upcoming
 from runner.files.job.cron import find_timezone, parse_cron
-from runner.files.job.load import parse_job
+from runner.files.job.load import has_schedule
 from runner.files.job.model import JobFile
 from runner.files.job.queue import Schedule
 from runner.services.context import Caller, NotFound
@@ -50,11 +49,8 @@ class ScheduleService:
         return cls(service, service.schedules, trigger)
 
     def has_schedule(self, submission: Submission) -> bool:
-        """Return whether a job file has a schedule; False if the file is wrong."""
-        try:
-            return parse_job(submission.text, Path(submission.path)).schedule is not None
-        except UsageError:
-            return False
+        """Return whether a job file has a schedule; what is wrong with it is found when it is resolved."""
+        return has_schedule(submission.text)
 
     def draft(self, caller: Caller, submission: Submission) -> ScheduleRow:
         """Return the schedule that a job file would make; nothing is written.

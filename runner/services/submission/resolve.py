@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from runner.base.cpu_limit import check_cpu
 from runner.base.errors import Refused, UsageError
-from runner.base.textfile import FileError, Problem, one_line
+from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line
 from runner.control.controller import Controller
 from runner.core.ports.devices import Device
 from runner.core.ports.store import JobStore
@@ -63,12 +64,15 @@ class RevisionResolver:
         found: list[Revision] = []
         problems: list[Problem] = []
         for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
+            check_cpu()
             try:
                 found.append(resolver.revision(job, sweep))
             except FileError as error:
                 if error.path != job.origin.path:  # of a file that the job file names
                     raise
                 problems += error.problems
+            if len(problems) > MAX_PROBLEMS:
+                break
         if problems:
             raise FileError(written.jobs[0].origin.path, problems)
         if resolver.refused:

@@ -4,8 +4,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+from runner.base.cpu_limit import limit_cpu
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, one_line
 from runner.core.job.attempt import Attempt
@@ -19,6 +20,11 @@ from runner.services.submission.admission import queue_full, refusal
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import Resolution, RevisionResolver
 from runner.services.submission.revision import Revision
+
+CHECK_CPU_S: Final = 20.0
+"""Processor time for checking one submission; a matrix of 1,000 jobs takes a few seconds."""
+
+TOO_MUCH_WORK: Final = f"takes more than {CHECK_CPU_S:.0f} s to check; make the file or its matrix smaller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,8 @@ class SubmissionService:
         resolver = RevisionResolver(
             context.daemon, context.store, context.users, context.settings, context.state_dir
         )
-        return resolver.resolve(user, self._owner_of(user), submission)
+        with limit_cpu(CHECK_CPU_S, f"{one_line(submission.shown or submission.path)}: {TOO_MUCH_WORK}"):
+            return resolver.resolve(user, self._owner_of(user), submission)
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
         """Return the result that a submission would have: the resolved job, its spec, the engine arguments.

@@ -66,7 +66,7 @@ def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
             "metrics: {listen: '0.0.0.0:99999'}",
             "1:19: metrics.listen: there is no port 99999; the highest is 65535",
         ),
-        ("notify: {on: failed}", "1:1: notify: must be a list, not a mapping"),
+        ("notify: {on: failed}", "1:9: notify: must be a list, not a mapping"),
         ("ca_file: 7", "1:10: ca_file: must be text, or null, not 7"),
         (
             "system_wide: yes",

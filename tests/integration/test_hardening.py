@@ -210,7 +210,7 @@ print(os.getresuid())
 """
     said, attempt_dir = _inside(place, sneaky, "attack2", program)
     assert said == f"denied\n({OWNER.uid}, {OWNER.uid}, {OWNER.uid})\n"
-        assert {entry.stat().st_uid for entry in attempt_dir.iterdir()} == {OWNER.uid}
+    assert {entry.stat().st_uid for entry in attempt_dir.iterdir()} == {OWNER.uid}
 
 
 def test_attack_3_groups_that_the_image_lists_are_not_given(place: Place, sneaky: str) -> None:

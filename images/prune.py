@@ -1,12 +1,20 @@
-"""Lists the images of the runner, and removes those that are not needed any more."""
+"""Lists the images of the runner, and removes those that are not needed any more.
 
-from collections.abc import Iterator
+Ours are the images that ``images.records`` names.  An image of somebody else may have our labels, because
+it was built ``FROM`` one of ours, and one of ours may have a tag of somebody else.
+"""
+
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
-from images.digest import LABEL
+from images.digest import LABEL, repository
 from images.file_lock import try_locked
 from images.ports import Engine, Image
+from images.recipe import Kind
+from images.records import forget, recorded
+from images.settings import ACCELERATORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +33,39 @@ class ImageRow:
     @property
     def current(self) -> bool:
         """Return whether new jobs get this image."""
-        return any(tag.endswith(":current") for tag in self.tags)
+        return any(tag.endswith(":current") and _is_our_tag(tag) for tag in self.tags)
 
 
-def list_images(engine: Engine) -> tuple[ImageRow, ...]:
+def list_images(engine: Engine, cache_dir: Path) -> tuple[ImageRow, ...]:
     """Return the images of the runner, the newest first."""
-    return tuple(sorted(map(_row, engine.images(LABEL)), key=lambda row: row.created, reverse=True))
+    ours = recorded(cache_dir)
+    rows = [_row(image) for image in engine.images(LABEL) if image.id in ours]
+    return tuple(sorted(rows, key=lambda row: row.created, reverse=True))
 
 
-def prune(engine: Engine, cache_dir: Path) -> tuple[ImageRow, ...]:
-    """Remove the images that no new job gets and no container uses, and return them.
+def find_unused(engine: Engine, cache_dir: Path, allowed: Collection[str] = ()) -> tuple[ImageRow, ...]:
+    """Return the images that no new job gets, no container uses, and nobody else has named.
+
+    ``allowed`` are the references by which the operator lets jobs use images.
+    """
+    return tuple(_unused(engine, cache_dir, allowed))
+
+
+def prune(engine: Engine, cache_dir: Path, allowed: Collection[str] = ()) -> tuple[ImageRow, ...]:
+    """Remove the images that ``find_unused`` returns, and return them.
 
     A job that was prepared with one of them and has no container yet is prepared again.
     """
-    return tuple(row for row in _unused(engine) if _remove(engine, cache_dir, row))
+    return tuple(row for row in find_unused(engine, cache_dir, allowed) if _remove(engine, cache_dir, row))
 
 
-def _unused(engine: Engine) -> Iterator[ImageRow]:
-    rows, used = list_images(engine), engine.used()
+def _unused(engine: Engine, cache_dir: Path, allowed: Collection[str]) -> Iterator[ImageRow]:
+    rows, used = list_images(engine, cache_dir), engine.used()
+    named = {image.id for image in map(engine.image, allowed) if image is not None}
     kept = {row.below for row in rows if row.current}
     for row in rows:
-        if not row.current and row.id not in used and kept.isdisjoint(row.tags):
+        wanted = row.current or row.id in used | named or not kept.isdisjoint(row.tags)
+        if not wanted and all(map(_is_our_tag, row.tags)):
             yield row
 
 
@@ -54,7 +74,17 @@ def _remove(engine: Engine, cache_dir: Path, row: ImageRow) -> bool:
         if free:
             for reference in row.tags or (row.id,):
                 engine.remove(reference)
-        return free and engine.image(row.id) is None
+        gone = free and engine.image(row.id) is None
+        if gone:
+            forget(cache_dir, row.id)
+        return gone
+
+
+def _is_our_tag(tag: str) -> bool:
+    """Return whether the runner gives such a tag; an operator's tag keeps an image."""
+    name, _, version = tag.rpartition(":")
+    ours = {repository(kind, accelerator) for kind in get_args(Kind) for accelerator in ACCELERATORS}
+    return name in ours and (version == "current" or version.startswith("h-"))
 
 
 def _row(image: Image) -> ImageRow:

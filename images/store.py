@@ -24,6 +24,7 @@ from images.file_lock import locked
 from images.log import BuildLog
 from images.ports import BuildRequest, Engine, Image
 from images.recipe import Base, Entry, Recipe, last_stage, without_last_stage
+from images.records import record
 from images.settings import ACCELERATORS, Accelerator, BuilderKind, ImageSettings
 
 _HERE: Final = Path(__file__).parent
@@ -145,10 +146,18 @@ class ImageStore:
 
     def _ensure(self, plan: Plan, log: BuildLog) -> str:
         image = self._find(plan.job) or self._build_once(plan, log)
+        self._record(plan, image)
         current = f"{repository('job', plan.job.accelerator)}:current"
         if current not in image.tags:
             self._engine.tag(image.id, current)
         return image.id
+
+    def _record(self, plan: Plan, image: Image) -> None:
+        """Record both images as ours, also if somebody else has built them from the same recipes."""
+        if record(self._settings.cache_dir, image.id):
+            environment = self._find(plan.environment)
+            if environment is not None:
+                record(self._settings.cache_dir, environment.id)
 
     def _find(self, recipe: Recipe) -> Image | None:
         """Return the image of a recipe, if any; its tag has a part of the digest, its label all of it."""
@@ -186,6 +195,8 @@ class ImageStore:
         image = self._find(recipe)
         if image is None:
             raise BuildFailed(f"{name}: the build succeeded, but the engine does not have the image")
+        if recipe.kind == "environment":  # the job image is recorded by whoever asked for it
+            record(self._settings.cache_dir, image.id)
         log.line(f"{recipe.kind}: {name} is {image.id}")
         return image
 

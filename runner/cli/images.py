@@ -83,8 +83,9 @@ def list_images(*, as_json: bool) -> None:
     """
     from images.prune import list_images  # noqa: PLC0415  only this command pays for it
 
+    settings = _settings()
     with _explained("images"):
-        rows = list_images(_engine(_settings()))
+        rows = list_images(_engine(settings), settings.cache_dir)
     if as_json or not on_terminal():
         _print_plainly(rows, as_json=as_json)
     else:
@@ -92,17 +93,21 @@ def list_images(*, as_json: bool) -> None:
 
 
 @images.command()
+@click.option("--dry-run", is_flag=True, help="Print the images, and remove nothing.")
 @as_json
-def prune(*, as_json: bool) -> None:
+def prune(*, dry_run: bool, as_json: bool) -> None:
     """Remove and print the images that no new job gets and no container uses.
 
+    Only images that the runner has built or used from this state directory are removed, and none that
+    has a tag of yours or that allowed_images names. Images that you build FROM them stay.
     Base images stay. Wheels and logs stay too, in a directory that you can delete at any time.
     """
-    from images.prune import prune as remove_unneeded  # noqa: PLC0415  only this command pays for it
+    from images import prune as pruning  # noqa: PLC0415  only this command pays for it
 
     settings = _settings()
+    act = pruning.find_unused if dry_run else pruning.prune
     with _explained("images"):
-        rows = remove_unneeded(_engine(settings), settings.cache_dir)
+        rows = act(_engine(settings), settings.cache_dir, _allowed())
     _print_plainly(rows, as_json=as_json)
 
 
@@ -115,6 +120,13 @@ def _settings() -> ImageSettings:
     from runner.server.main import image_settings  # noqa: PLC0415
 
     return image_settings(Path(state_dir(os.environ, os.geteuid())), load_settings(None))
+
+
+def _allowed() -> tuple[str, ...]:
+    """Return the references of the images that the operator allows."""
+    from runner.files.settings.model import load_settings  # noqa: PLC0415  as above
+
+    return tuple(load_settings(None).allowed_images.values())
 
 
 def _engine(settings: ImageSettings) -> Engine:

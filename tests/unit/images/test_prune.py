@@ -3,8 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from images.digest import LABEL
 from images.file_lock import locked
-from images.prune import list_images, prune
+from images.prune import find_unused, list_images, prune
+from images.records import record, recorded
 from tests.fakes.engine.image_engine import FakeEngine
 
 
@@ -19,7 +23,9 @@ def add(fake: FakeEngine, tag: str, digest: str, below: str = "", created: str =
     return fake.add(tag, labels).id
 
 
-def stocked() -> FakeEngine:
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeEngine:
+    """An engine with images of ours, all recorded."""
     fake = FakeEngine()
     fake.add("somebody-elses:1")
     add(fake, "runner-cpu-environment:h-1", "1")
@@ -27,11 +33,13 @@ def stocked() -> FakeEngine:
     add(fake, "runner-cpu:h-3", "3", below="runner-cpu-environment:h-1")
     current = add(fake, "runner-cpu:h-4", "4", below="runner-cpu-environment:h-2", created="2027")
     fake.tag(current, "runner-cpu:current")
+    for image in fake.images(LABEL):
+        record(tmp_path, image.id)
     return fake
 
 
-def test_the_newest_image_is_listed_first_and_others_images_never() -> None:
-    rows = list_images(stocked())
+def test_the_newest_image_is_listed_first_and_others_images_never(fake: FakeEngine, tmp_path: Path) -> None:
+    rows = list_images(fake, tmp_path)
     assert [(row.digest, row.current) for row in rows] == [
         ("4", True),
         ("1", False),
@@ -40,21 +48,43 @@ def test_the_newest_image_is_listed_first_and_others_images_never() -> None:
     ]
 
 
-def test_the_current_image_and_its_environment_stay(tmp_path: Path) -> None:
-    fake = stocked()
+def test_the_current_image_and_its_environment_stay(fake: FakeEngine, tmp_path: Path) -> None:
     assert {row.digest for row in prune(fake, tmp_path)} == {"1", "3"}
-    assert {row.digest for row in list_images(fake)} == {"2", "4"}
+    assert {row.digest for row in list_images(fake, tmp_path)} == {"2", "4"}
     assert fake.image("somebody-elses:1") is not None
 
 
-def test_an_image_that_a_container_uses_stays(tmp_path: Path) -> None:
-    fake = stocked()
+def test_an_image_that_a_container_uses_stays(fake: FakeEngine, tmp_path: Path) -> None:
     used = fake.image("runner-cpu:h-3")
     assert used is not None
     fake = replace(fake, in_use=frozenset({used.id}))
     assert {row.digest for row in prune(fake, tmp_path)} == {"1"}
 
 
-def test_what_a_build_is_about_to_use_stays(tmp_path: Path) -> None:
+def test_what_a_build_is_about_to_use_stays(fake: FakeEngine, tmp_path: Path) -> None:
     with locked(tmp_path, "1", lambda: None):
-        assert {row.digest for row in prune(stocked(), tmp_path)} == {"3"}
+        assert {row.digest for row in prune(fake, tmp_path)} == {"3"}
+
+
+def test_an_image_that_was_built_from_one_of_ours_is_neither_listed_nor_removed(
+    fake: FakeEngine, tmp_path: Path
+) -> None:
+    """It inherits our labels; a tag that looks like ours changes nothing."""
+    theirs = [add(fake, tag, "3") for tag in ("lab-image:2", "lab-image:current", "runner-cpu:h-9")]
+    assert not {row.id for row in list_images(fake, tmp_path)} & set(theirs)
+    assert {row.digest for row in prune(fake, tmp_path)} == {"1", "3"}
+    assert all(fake.image(image) for image in theirs)
+
+
+def test_an_image_of_ours_that_somebody_has_named_stays(fake: FakeEngine, tmp_path: Path) -> None:
+    fake.tag("runner-cpu:h-3", "lab/ours:1")
+    assert {row.digest for row in prune(fake, tmp_path, allowed=["runner-cpu-environment:h-1"])} == set()
+    assert {row.digest for row in prune(fake, tmp_path, allowed=["not-there:1"])} == {"1"}
+
+
+def test_a_dry_run_removes_nothing_and_a_removed_image_is_forgotten(fake: FakeEngine, tmp_path: Path) -> None:
+    before = recorded(tmp_path)
+    found = find_unused(fake, tmp_path)
+    assert (len(found), recorded(tmp_path)) == (2, before)
+    assert prune(fake, tmp_path) == found
+    assert recorded(tmp_path) == before - {row.id for row in found}

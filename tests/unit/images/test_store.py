@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from images import wheels
 from images.context import entries_below
 from images.errors import BuildFailed
 from images.recipe import Base
+from images.records import recorded
 from images.settings import LOCAL_BASE, Accelerator, ImageSettings, default_dockerfiles
 from images.store import ImageStore
 from tests.fakes.engine.image_engine import FakeEngine
@@ -172,3 +174,15 @@ def test_an_image_that_is_not_there_is_named_and_not_pulled(
     with pytest.raises(BuildFailed, match=r"^image site/ours:1: is not in the engine$"):
         ImageStore(settings, fake).resolve("site/ours:1")
     assert fake.pulled == []
+
+
+def test_what_is_built_or_found_is_recorded_as_ours(
+    settings: ImageSettings, fake: FakeEngine, tmp_path: Path
+) -> None:
+    image = ImageStore(settings, fake).ensure("cpu", tmp_path / "log.txt")
+    environment = fake.image(fake.builds[0].request.tag)
+    assert environment is not None
+    elsewhere = replace(settings, cache_dir=tmp_path / "elsewhere")
+    ImageStore(elsewhere, fake).ensure("cpu", tmp_path / "log.txt")
+    assert recorded(settings.cache_dir) == recorded(elsewhere.cache_dir) == {image, environment.id}
+    assert len(fake.builds) == 2

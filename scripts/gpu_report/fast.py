@@ -24,8 +24,11 @@ EQUAL_STEPS: Final = 10
 """Steps before the timed turns; the loss after them is compared between arms."""
 
 TURN_S: Final = 0.35
-ROUNDS: Final = 5
+ROUNDS: Final = 3
 TOLERANCE: Final = 0.01
+
+START_SHARE: Final = 0.6
+"""Share of a workload's time in which its arms must be compiled and ready."""
 
 BASE: Final = "baseline"
 MAIN: Final = "cuda"
@@ -84,7 +87,8 @@ def _workload(context: Context, kind: str, until: float) -> Iterator[Finding]:
         plan.pop("dropout")
     profiles = arms_of(context, kind)
     specs = {name: context.spec(plan, profile) for name, profile in profiles.items()}
-    with started(specs, context.folder(f"fast-{kind}"), until) as arms:
+    ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())
+    with started(specs, context.folder(f"fast-{kind}"), ready_until) as arms:
         there = working(arms)
         for arm in there:
             _guarded(arm, until, _equal)

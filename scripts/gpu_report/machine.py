@@ -29,15 +29,13 @@ if torch.cuda.is_available():
 print(json.dumps(found))
 """
 
-DRIVER: Final = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-
 
 def described(*, rehearsal: bool) -> Mapping[str, Any]:
     """Return the properties of the machine, by name."""
     host = this_machine()
     known: dict[str, Any] = {"device": "none (rehearsal)"} if rehearsal else _device()
-    if not rehearsal and (driver := _output(DRIVER)):
-        known["driver"] = driver.splitlines()[0]
+    if not rehearsal and (driver := nvidia_smi("driver_version")):
+        known["driver"] = driver[0]
     processor = f"{host.cpu}, {host.cores} cores, {host.memory_gib:.0f} GiB"
     return {**known, "Python": host.python, "processor": processor, "Linux": host.kernel}
 
@@ -46,6 +44,12 @@ def _device() -> dict[str, Any]:
     output = _output((sys.executable, "-c", SCRIPT))
     found: dict[str, Any] = json.loads(output.splitlines()[-1]) if output else {}
     return {"device": NO_DEVICE, **found}
+
+
+def nvidia_smi(*fields: str) -> list[str] | None:
+    """Return fields of the first device from ``nvidia-smi``; None if the command is missing or fails."""
+    output = _output(("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"))
+    return [cell.strip() for cell in output.splitlines()[0].split(", ")] if output else None
 
 
 def _output(argv: tuple[str, ...]) -> str:

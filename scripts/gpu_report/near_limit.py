@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ LOOPS: Final = {
     "Lightning": "bench.rivals.loop_lightning:lightning",
 }
 
-REAL: Final[Mapping[str, Any]] = {"batch_size": 24, "context": 1024, "layers": 17, "heads": 12, "width": 768}
+REAL: Final[Mapping[str, Any]] = {"batch_size": 16, "context": 1024, "layers": 17, "heads": 12, "width": 768}
 """The blocks of GPT-2 small; five more replace the parameters of its vocabulary."""
 TINY: Final[Mapping[str, Any]] = {"batch_size": 2, "context": 16, "layers": 1, "heads": 2, "width": 16}
 
@@ -69,8 +70,11 @@ def run(context: Context) -> Iterator[Finding]:
         raise CannotMeasureHere(f"{ended[OURS].package} is not installed")
     yield from _compared(context, spec, seconds, ended)
     yield _utilisation(context, spec, seconds[OURS], peak)
-    yield _profiled(measurement(context, "profile"))
-    yield _alone(measurement(context, "alone"), peak)
+    for what, finding in (("profile", _profiled), ("alone", partial(_alone, peak))):
+        try:
+            yield finding(measurement(context, what))
+        except CannotMeasureHere as error:
+            yield not_run(what, str(error))
 
 
 def spec_of(context: Context, effort: Effort, profile: str = PROFILE, **plan: Any) -> AttemptSpec:  # noqa: ANN401
@@ -202,7 +206,7 @@ def _utilisation(
     )
 
 
-def _alone(found: Mapping[str, Any], peak: Mapping[str, Any]) -> Finding:
+def _alone(peak: Mapping[str, Any], found: Mapping[str, Any]) -> Finding:
     rows = [
         {**row, "MFU": f"{row['tokens/s'] * row['flops a token'] / peak['flops']:.1%}"}
         for row in found["rows"]
@@ -224,9 +228,13 @@ def measurement(context: Context, what: str) -> dict[str, Any]:
     place = context.folder(f"device-{what}")
     request = {"rehearsal": context.rehearsal, "tiny": context.tiny, "directory": str(place)}
     argv = [sys.executable, "-m", "scripts.gpu_report.near_limit_worker", what, json.dumps(request)]
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, env=environment(), timeout=max(context.left_s, 1)
-    )
+    limit_s = max(context.left_s, 1.0)
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, env=environment(), timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotMeasureHere(f"{what}: timeout after {limit_s:.0f} s") from None
     (place / "log.txt").write_text(done.stdout + done.stderr)
     if done.returncode:
         raise CannotMeasureHere(f"{what}: {' / '.join(done.stderr.strip().splitlines()[-3:])}")

@@ -228,7 +228,7 @@ def _stall(context: Context, size: Size, *, background: bool) -> dict[str, Any]:
     began = run.start()
     saved = context.sized(size.every, 20) * size.saves
     try:
-        run.seen((f"checkpoint of step {saved} saved",), began, min(context.left_s, 60))
+        run.seen((f"checkpoint of step {saved} saved",), began, min(context.left_s, 120))
         status = _status(paths, saved, context)
         bytes_ = max((file.stat().st_size for file in paths.lineage_dir.glob("step-*/state.pt")), default=0)
     finally:
@@ -267,10 +267,10 @@ def _theirs(context: Context, size: Size) -> dict[str, Any]:
             text=True,
             check=False,
             env=environment(),
-            timeout=max(min(context.left_s, 60), 1),
+            timeout=max(min(context.left_s, 120), 1),
         )
     except subprocess.TimeoutExpired:
-        raise CannotMeasureHere("timeout after 60 s") from None
+        raise CannotMeasureHere("timeout after 120 s") from None
     if done.returncode:
         raise CannotMeasureHere(" / ".join(done.stderr.strip().splitlines()[-3:])[:1500])
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -32,14 +32,14 @@ ORDER: Final = (
 """The parts, most valuable first."""
 
 LIMITS_S: Final[Mapping[str, float]] = {
-    "exact": 150,
-    "near_limit": 300,
-    "fast": 480,
-    "oom": 90,
-    "restart": 150,
-    "lent": 90,
+    "exact": 240,
+    "near_limit": 420,
+    "fast": 570,
+    "oom": 150,
+    "restart": 400,
+    "lent": 150,
     "seen": 45,
-    "hang": 75,
+    "hang": 100,
     "several": 60,
 }
 """Maximum time of each part; the budget may leave less."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from scripts.gpu_report.context import CannotMeasureHere, Context
 from scripts.gpu_report.daemon import COMMAND, Daemon, daemon
+from scripts.gpu_report.machine import nvidia_smi
 from scripts.gpu_report.report import Finding, checked, measured, not_run
 
 TITLE: Final = "device discovery and health"
@@ -54,18 +55,9 @@ def _probed(found: dict[str, Any]) -> Iterator[Finding]:
         yield checked("discovery", "the adapter finds no device", good=False)
 
 
-def _smi(*query: str) -> list[str] | None:
-    """Return fields of the first device from ``nvidia-smi``; None if the command is missing."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    argv = ["nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    return [cell.strip() for cell in done.stdout.splitlines()[0].split(", ")] if done.stdout else None
-
-
 def _beside(context: Context, found: dict[str, Any]) -> Iterator[Finding]:
     name = "agreement with nvidia-smi"
-    cells = None if context.rehearsal else _smi(*FIELDS)
+    cells = None if context.rehearsal else nvidia_smi(*FIELDS)
     if cells is None:
         yield not_run(name, "the driver is a fake" if context.rehearsal else "nvidia-smi is not installed")
         return
@@ -81,7 +73,7 @@ def _beside(context: Context, found: dict[str, Any]) -> Iterator[Finding]:
     wrong = [f"{key}: {mine} beside {other}" for key, (mine, other) in pairs.items() if mine != other]
     kind = f"MIG {theirs['mig.mode.current']}, ours: {ours['kind']}"
     yield checked(name, "; ".join(wrong) or f"uuid, name, memory, capability; {kind}", good=not wrong)
-    beside = dict(zip(BESIDE, _smi(*BESIDE) or (), strict=False))
+    beside = dict(zip(BESIDE, nvidia_smi(*BESIDE) or (), strict=False))
     yield measured("other values of nvidia-smi", ", ".join(f"{k} {v}" for k, v in beside.items()), **beside)
 
 

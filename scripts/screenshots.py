@@ -102,7 +102,7 @@ class Stage:
         return {
             **os.environ,
             "LD_LIBRARY_PATH": str(self.root / "driver"),
-            "FAKE_NVML": str(self.root / "devices.txt"),
+            "RUNNER_FAKE_NVML": str(self.root / "devices.txt"),
             "RUNNER_STATE_DIR": str(self.root / "state"),
             "RUNNER_SETTINGS": str(self.root / "settings.yaml"),
             "PYTHONPATH": str(ROOT),

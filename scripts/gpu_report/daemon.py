@@ -229,7 +229,7 @@ def daemon(context: Context, **settings: object) -> Iterator[Daemon]:
             raise CannotMeasureHere("no C compiler for the fake NVML library")
         library = compile_nvml(root / "driver")
         made.host.write(root / "nvml-state")
-        made.environ.update(LD_LIBRARY_PATH=str(library), FAKE_NVML=str(root / "nvml-state"))
+        made.environ.update(LD_LIBRARY_PATH=str(library), RUNNER_FAKE_NVML=str(root / "nvml-state"))
     made.holder = root / "holder.py"
     made.holder.write_text(HOLDER)
     known = {

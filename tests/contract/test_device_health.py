@@ -92,7 +92,7 @@ class NvmlPlace:
         if self.lines:
             lines = sorted("".join(self.lines.values()).splitlines(keepends=True), key=_last)
             self.said.write_text("".join(lines))
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.driver), "FAKE_NVML": str(self.said)}
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.driver), "RUNNER_FAKE_NVML": str(self.said)}
         command = [sys.executable, "-W", "error", "-c", LOOK, "a", "b"]
         answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
         return {uuid: _health(health) for uuid, health in json.loads(answer.stdout).items()}

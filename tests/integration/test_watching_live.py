@@ -173,7 +173,7 @@ def devices(tmp_path: Path) -> Iterator[tuple[Service, Path]]:
     subprocess.run(["cc", *flags, "-o", str(library), str(NVML)], check=True)
     said.write_text("gpu GPU-1 1000 L4\ngpu GPU-2 1000 L4\n")
     with service(executor="process", watch_every_s=0.2) as made:
-        made.env.update(LD_LIBRARY_PATH=str(tmp_path), FAKE_NVML=str(said))
+        made.env.update(LD_LIBRARY_PATH=str(tmp_path), RUNNER_FAKE_NVML=str(said))
         yield made.start(), said
 
 

@@ -84,7 +84,7 @@ class Machine:
             self._end()
 
     def _start(self) -> None:
-        told = {"LD_LIBRARY_PATH": str(self.library), "FAKE_NVML": str(self.place / "host")}
+        told = {"LD_LIBRARY_PATH": str(self.library), "RUNNER_FAKE_NVML": str(self.place / "host")}
         log = self.place / "daemon.log"
         self._daemon = nursery.born(
             "tests.fakes.days.daemon", str(self.place), environ={**os.environ, **told}, log=log

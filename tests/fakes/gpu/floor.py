@@ -173,7 +173,7 @@ def floor(directory: Path, image: str, gpus: int = 4, **settings: object) -> Ite
         doors(directory, host) as (proxy, gpu),
         service(executor="docker", **{"engine": door, **known}) as made,
     ):
-        made.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML=str(said))
+        made.env.update(LD_LIBRARY_PATH=str(library), RUNNER_FAKE_NVML=str(said))
         here = Floor(made.start(), host, said, gpu=gpu, proxy=proxy)
         for number in range(gpus):
             here.reaches(f"GPU-{number}", "free")

@@ -11,7 +11,7 @@ GIB = 1024**3
 
 
 def compile_nvml(directory: Path, *flags: str) -> Path:
-    """Return a directory with a ``libnvidia-ml.so.1`` that says what ``$FAKE_NVML`` does."""
+    """Return a directory with a ``libnvidia-ml.so.1`` that says what ``$RUNNER_FAKE_NVML`` does."""
     directory.mkdir(parents=True, exist_ok=True)
     output = directory / "libnvidia-ml.so.1"
     command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", *flags]

@@ -64,7 +64,7 @@ def site(tmp_path: Path, host: NvidiaHost, **settings: object) -> Iterator[Site]
     host.write(said)
     known = {"executor": "process", "watch_every_s": 0.2, "clean_within_s": 5}
     with service(**{**known, **settings}) as made:
-        made.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML=str(said))
+        made.env.update(LD_LIBRARY_PATH=str(library), RUNNER_FAKE_NVML=str(said))
         yield Site(made.start(), host, said)
 
 

@@ -1,4 +1,4 @@
-/* A stand-in for libnvidia-ml.so.1 that knows what the file $FAKE_NVML says, one device a line:
+/* A stand-in for libnvidia-ml.so.1 that knows what the file $RUNNER_FAKE_NVML says, one device a line:
  *
  *     gpu UUID MEMORY NAME...      a GPU
  *     mig UUID MEMORY NAME...      an instance of the GPU above it, which is then in MIG mode
@@ -45,7 +45,7 @@ static int numbered(const char *kind, int from, unsigned index) {
 }
 
 static int load(void) {
-    FILE *file = fopen(getenv("FAKE_NVML"), "r");
+    FILE *file = fopen(getenv("RUNNER_FAKE_NVML"), "r");
     char text[640];
     for (count = 0; file && fgets(text, sizeof text, file); count++)
         if (sscanf(text, "is %95s %399[^\n]", lines[count].uuid, lines[count].name) >= 1)

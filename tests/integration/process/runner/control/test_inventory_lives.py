@@ -39,7 +39,7 @@ for life in json.load(sys.stdin):
     inventory = Inventory(watch, Nobody(), SqliteDeviceMarks(store, "boot"), clock)
     for text, seconds, lent in life:
         clock.forward(seconds)
-        Path(os.environ["FAKE_NVML"]).write_text(text)
+        Path(os.environ["RUNNER_FAKE_NVML"]).write_text(text)
         watch.poll("nvidia")
         inventory.update()
         inventory.tick(Instant(clock.now(), clock.monotonic()), ())
@@ -54,7 +54,7 @@ Turn = tuple[str, float, dict[str, str]]
 def lived(tmp_path: Path, *lives: list[Turn]) -> list[list[tuple[str, str]]]:
     """Return state and reason of every device after every turn of all lives."""
     driver = compile_nvml(tmp_path / "driver")
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_NVML": str(tmp_path / "host")}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "RUNNER_FAKE_NVML": str(tmp_path / "host")}
     command: list[Any] = [sys.executable, "-W", "error", "-c", LIVE, str(tmp_path)]
     answer = subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True, input=json.dumps(lives)

@@ -37,7 +37,7 @@ def _devices(tmp_path: Path, driver: Path, text: str | None) -> list[list[object
     said = tmp_path / "devices"
     if text is not None:
         said.write_text(text)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_NVML": str(said)}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "RUNNER_FAKE_NVML": str(said)}
     command = [sys.executable, "-W", "error", "-c", LIST]
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return list(json.loads(answer.stdout.splitlines()[-1]))
@@ -92,7 +92,7 @@ from runner.adapters.gpu.nvidia import NvidiaHealth
 from runner.core.ports.devices import Device
 probe = NvidiaHealth()
 for text in json.loads(sys.argv[1]):
-    said = Path(os.environ["FAKE_NVML"])
+    said = Path(os.environ["RUNNER_FAKE_NVML"])
     said.write_text(text) if text else said.unlink(missing_ok=True)
     found = probe.read((Device("GPU-1", "nvidia", "L4"), Device("MIG-1", "nvidia", "L4")))
     print(json.dumps({uuid: dataclasses.asdict(health) for uuid, health in found.items()}))
@@ -101,7 +101,11 @@ for text in json.loads(sys.argv[1]):
 
 def _healths(tmp_path: Path, driver: Path, *texts: str) -> list[dict[str, dict[str, object]]]:
     """Let one probe look once at each of these machines, one after the other."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_NVML": str(tmp_path / "devices")}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(driver),
+        "RUNNER_FAKE_NVML": str(tmp_path / "devices"),
+    }
     command = [sys.executable, "-W", "error", "-c", HEALTH, json.dumps(texts)]
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]

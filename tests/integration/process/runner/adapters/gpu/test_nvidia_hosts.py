@@ -21,7 +21,7 @@ from runner.adapters.gpu.nvidia import NvidiaHealth, NvidiaProbe
 probe, health = NvidiaProbe(Path(sys.argv[1])), NvidiaHealth()
 first = ()
 for text in json.load(sys.stdin):
-    Path(os.environ["FAKE_NVML"]).write_text(text)
+    Path(os.environ["RUNNER_FAKE_NVML"]).write_text(text)
     devices = probe.devices()
     first = first or devices
     found = health.read(first)
@@ -39,7 +39,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def asked(tmp_path: Path, driver: Path, *texts: str) -> list[tuple[dict[str, Json], dict[str, Json]]]:
     """Return devices and healths, by UUID, of one machine at several moments."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_NVML": str(tmp_path / "host")}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "RUNNER_FAKE_NVML": str(tmp_path / "host")}
     command = [sys.executable, "-W", "error", "-c", ASK, str(tmp_path / "sys")]
     answer = subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True, input=json.dumps(texts)
@@ -125,7 +125,7 @@ def test_more_memory_in_use_than_there_is_costs_no_look_and_is_noted_once(
 
 def noted(tmp_path: Path, driver: Path, *hosts: NvidiaHost) -> list[str]:
     """Return what the log says about memory at several moments of one machine."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_NVML": str(tmp_path / "host")}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "RUNNER_FAKE_NVML": str(tmp_path / "host")}
     command = [sys.executable, "-W", "error", "-c", ASK, str(tmp_path / "sys")]
     texts = json.dumps([host.text() for host in hosts])
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, input=texts)

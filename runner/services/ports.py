@@ -44,6 +44,9 @@ class RunDirectory(Protocol):
     def there(self, paths: RunPaths) -> frozenset[str]:
         """Return the names of the reports that an attempt has written."""
 
+    def spec(self, paths: RunPaths) -> AttemptSpec | None:
+        """Return the spec that an attempt was given, or None if there is none."""
+
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, or None if none can be read."""
 

@@ -143,6 +143,19 @@ def test_an_engine_that_answers_500_to_launches_is_unavailable_and_blames_no_att
     assert printed(request) == "one start\n"
 
 
+def test_a_container_of_an_earlier_request_that_was_never_started_is_replaced(
+    place: Place, proxy: EngineProxy, executor: DockerExecutor
+) -> None:
+    request = place.request("/bin/sh", "-c", 'echo "$MEAN"', job="outdated")
+    proxy.fail("/start")
+    with pytest.raises(Unavailable):
+        executor.launch(replace(request, environment={"MEAN": "1"}))
+    proxy.mend()
+    executor.launch(replace(request, environment={"MEAN": "2"}))
+    assert end(executor, request.key).exit_code == 0
+    assert printed(request) == "2\n"
+
+
 def test_a_container_that_the_engine_cannot_start_is_refused(place: Place, executor: DockerExecutor) -> None:
     request = place.request(*ONCE, job="cannot-start")
     device = Device("no-such-device", "nvidia", "H100")

@@ -112,8 +112,10 @@ class DockerExecutor:
         arguments = self._arguments(request)
         name = arguments["name"]
         with self._launch_lock(name), engine_errors(f"launch {name}"):
-            container = next(iter(self._find(request.key)), None) or self._create(arguments, request.key)
-            inspected = self._connection.client().inspect_container(container)
+            inspected = self._find_reusable(arguments, request.key)
+            if inspected is None:
+                created = self._create(arguments, request.key)
+                inspected = self._connection.client().inspect_container(created)
             if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):
                 raise _name_taken(name)
             if inspected["State"]["Status"] == "created":
@@ -181,6 +183,21 @@ class DockerExecutor:
         """Return the ids of the containers of an attempt, which may have been renamed; usually one."""
         labels = (f"{LABEL_JOB}={key.job_id}", f"{LABEL_ATTEMPT}={key.attempt}")
         return [entry["Id"] for entry in self._listed(key.instance, *labels) if key_of(entry) == key]
+
+    def _find_reusable(self, arguments: Json, key: Key) -> Json | None:
+        """Return the inspection of the container of an attempt, None if it must be created.
+
+        A container that was never started and is not what is requested now comes from an earlier request, by
+        a daemon with other settings.  It is removed, and blames nobody.
+        """
+        for container in self._find(key):
+            inspected: Json = self._connection.client().inspect_container(container)
+            differences = find_differences(arguments, inspected)
+            if inspected["State"]["Status"] != "created" or not differences:
+                return inspected
+            log.info("engine.container_outdated", container=container, differences=differences)
+            self._connection.client().remove_container(container, v=True, force=False)
+        return None
 
     def _find_by_name(self, name: str, key: Key) -> str:
         inspected = self._connection.client().inspect_container(name)

@@ -163,6 +163,14 @@ class HostRunDirectory:
         place = str(paths.attempt_dir)
         return frozenset(name for name in paths.REPORTS if os.access(f"{place}/{name}", os.F_OK))
 
+    @staticmethod
+    def spec(paths: RunPaths) -> AttemptSpec | None:
+        """Return the spec that an attempt was given, None if it is not prepared yet or unreadable."""
+        try:
+            return AttemptSpec.model_validate_json(read_limited(paths.spec, MAX_REPORT_BYTES))
+        except (OSError, ValidationError):
+            return None
+
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, None if there is no readable one."""
         return read_report(paths.status, Status)

@@ -83,7 +83,7 @@ class LaunchPreparer:
         """Return the launch request of an attempt, whose directory is made."""
         config, revision = self.config, parse_revision(row.revision)
         who = self._submitter(revision)
-        plan = checkpoint_plan(revision.job, config.mean_between_s())
+        plan = checkpoint_plan(revision.job, self._mean_between_s(attempt, directory))
         spec = self._spec(row, attempt).model_copy(update={"checkpoint": plan})
         spec = limit_device_memory(spec, revision.job.devices.memory, devices)
         secrets = {
@@ -96,6 +96,12 @@ class LaunchPreparer:
         request = self._request(row, paths, image, devices, mounts, attempt.turned)
         request = replace(request, owner=_with_present_group(row.owner, revision, who))
         return apply_program(request, spec, in_container=config.in_container)
+
+    def _mean_between_s(self, attempt: Attempt, directory: RunDirectory) -> float:
+        """Return the mean time between interruptions that an attempt is told: the same at each launch."""
+        kept = directory.spec(directory.paths(attempt.number, attempt.lineage))
+        told = None if kept is None else kept.checkpoint.mean_between_s
+        return self.config.mean_between_s() if told is None else told
 
     def preview(self, row: JobRow, attempt: Attempt, directory: RunDirectory, image: str) -> LaunchRequest:
         """Return the launch request of an attempt; nothing is made, and nothing is pinned."""

@@ -27,10 +27,11 @@ PROJECT = 4711
 ME = Owner(os.getuid(), os.getgid(), "me")
 
 
-def row(image: str, more: str = "", groups: tuple[int, ...] = ()) -> JobRow:
-    job = parse_job(
-        f"workload: {{kind: causal_lm, data: stdlib}}\nimage: {image}\n{more}".encode(), Path("/x/job.yaml")
-    )
+STDLIB = "{kind: causal_lm, data: stdlib}"
+
+
+def row(image: str, more: str = "", groups: tuple[int, ...] = (), workload: str = STDLIB) -> JobRow:
+    job = parse_job(f"workload: {workload}\nimage: {image}\n{more}".encode(), Path("/x/job.yaml"))
     revision = Revision(
         job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=groups, user=ME.name
     )
@@ -121,3 +122,23 @@ def test_a_submitter_whose_account_is_gone_reads_nothing(tmp_path: Path) -> None
     with pytest.raises(Unavailable, match=rf"user me \(uid {ME.uid}\) is not in the user database"):
         launched(tmp_path, accounts)
     assert accounts.readers == []
+
+
+# --- A launch that is asked for again
+
+
+def test_a_launch_that_is_asked_for_again_requests_the_same(tmp_path: Path) -> None:
+    means = iter((7200.0, 3600.0))
+    config = replace(
+        attempt_config(tmp_path, FakeImages(), FakeClock()),
+        users=Accounts(User(ME.uid, ME.gid, (ME.gid,), ME.name)),
+        mean_between_s=lambda: next(means),
+    )
+    job = row("ours", workload="{kind: program, command: [./train]}")
+    made = AttemptService(config)
+    made.directory(job).create()
+    first, again = (made.prepare_launch(job, Attempt(1, 1), "sha256:1", ()) for _ in range(2))
+    assert first.environment["RUNNER_MEAN_BETWEEN_S"] == "7200.0"
+    assert again == first
+    other = made.prepare_launch(job, Attempt(2, 1), "sha256:1", ())
+    assert other.environment["RUNNER_MEAN_BETWEEN_S"] == "3600.0"

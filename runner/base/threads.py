@@ -120,7 +120,12 @@ def run_guarded(
 
 
 def run_to_future(future: Future[T], work: Callable[[], T]) -> None:
-    """Do work that another thread waits for: what it returns or raises is the result of ``future``."""
+    """Do work that another thread waits for: what it returns or raises is the result of ``future``.
+
+    Work whose future was cancelled, because nobody waits any more, is not done.
+    """
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         future.set_result(work())
     except BaseException as error:  # noqa: BLE001  the outermost frame of a call; its caller handles the error

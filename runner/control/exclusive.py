@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Lock
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from runner.base.errors import Unavailable
 from runner.control.context import KeyedWork
 from runner.control.inbox import Inbox
 from runner.control.messages import Call
 from runner.control.transitions import ANSWER_S, call_on_loop
 
 T = TypeVar("T")
+
+BUSY: Final = f"the daemon has been busy for {ANSWER_S:.0f} s; try again"
 
 
 class ExclusiveSection:
@@ -40,10 +43,10 @@ class ExclusiveSection:
         It runs on this thread if the section is free, else on the loop's.
 
         Raises:
-            TimeoutError: the loop has not answered for ``ANSWER_S``.
+            Unavailable: the loop has not answered for ``ANSWER_S``; work that has not begun is not done.
         """
         if not self._lock.acquire(blocking=False):
-            return self.submit(work).result(timeout=ANSWER_S)
+            return self._on_the_loop(work)
         try:
             self._inbox.yield_once()
             with self._work_queue.batch(), self._build_queue.batch():
@@ -51,6 +54,16 @@ class ExclusiveSection:
         finally:
             self._lock.release()
             self.wake()
+
+    def _on_the_loop(self, work: Callable[[], T]) -> T:
+        answer = self.submit(work)
+        try:
+            return answer.result(timeout=ANSWER_S)
+        except TimeoutError as error:
+            if answer.done():  # the work itself raised it, or has ended just now
+                return answer.result()
+            answer.cancel()
+            raise Unavailable(BUSY) from error
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have ``work`` done on the loop's thread, and return the future of its result."""
@@ -62,10 +75,10 @@ class ExclusiveSection:
         """Return the result of ``work``, which reads in the section and changes nothing.
 
         Raises:
-            TimeoutError: the section has been held for ``ANSWER_S``.
+            Unavailable: the section has been held for ``ANSWER_S``.
         """
         if not self._lock.acquire(timeout=ANSWER_S):
-            raise TimeoutError
+            raise Unavailable(BUSY)
         try:
             return work()
         finally:

@@ -1,9 +1,10 @@
 """The trigger of schedules: it submits their jobs when their time has come.
 
-``tick`` runs with the state lock and is cheap: it knows the next time of every schedule.  A firing that is
-due is written to the store first.  A worker submits its job afterwards, because the job file is resolved anew
-with the rights of its owner, and may wait for a file system.  The submission carries a token of schedule and
-time.  So a daemon that is killed at any moment neither loses a firing nor submits one twice.
+A round evaluates the cron expressions first, and then writes what follows in the exclusive section of the
+control loop, where nothing of a user's text is parsed.  A firing that is due is written to the store first.
+A worker submits its job afterwards, because the job file is resolved anew with the rights of its owner, and
+may wait for a file system.  The submission carries a token of schedule and time.  So a daemon that is killed
+at any moment neither loses a firing nor submits one twice.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 
@@ -83,6 +84,44 @@ def job_name(name: str, at: datetime) -> str:
     return f"{name[: 63 - 14]}-{at:%Y%m%d-%H%M}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """A schedule without a next time, and the state that it gets."""
+
+    row: ScheduleRow
+    state: Literal["over", "paused"]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedFiring:
+    """What happens about a schedule whose time has come."""
+
+    row: ScheduleRow
+    decision: FiringDecision | None
+    looked: ScheduleRow  # the schedule afterwards
+    later: "datetime | _Ending"  # its next time
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundPlan:
+    """What one round writes."""
+
+    changes: int  # how often schedules had changed when it was made
+    next: dict[int, tuple[datetime, ScheduleRow]]
+    ended: tuple[_Ending, ...]
+    firings: tuple[_PlannedFiring, ...]
+
+
+def _next_of(row: ScheduleRow) -> "datetime | _Ending":
+    """Return the next time of a schedule after it was looked at, or how it ends."""
+    try:
+        at = next_time(row, row.looked_at)
+    except ValueError as error:
+        return _Ending(row, "paused", first_line(error))
+    return _Ending(row, "over", "its last time has passed") if at is None else at
+
+
 @dataclass(slots=True)
 class ScheduleTrigger:
     """The next times of all schedules, and the thread that waits for them."""
@@ -91,6 +130,8 @@ class ScheduleTrigger:
     schedules: Schedules
     work_queue: KeyedWork
     _next: dict[int, tuple[datetime, ScheduleRow]] | None = None  # None: to be read again
+    _before: dict[int, tuple[datetime, ScheduleRow]] = field(default_factory=dict)  # as it was then
+    _changes: int = 0  # of schedules, by callers
     _last_round: datetime | None = None
     _submitting: set[tuple[int, datetime]] = field(default_factory=set)
     _retry_at: dict[tuple[int, datetime], float] = field(default_factory=dict)  # monotonic
@@ -109,8 +150,7 @@ class ScheduleTrigger:
         self.work_queue.close()
 
     def _round(self) -> None:
-        self._failed = True  # until the tick has ended: the loop may not answer at all
-        self.service.daemon.run_exclusively(lambda: self.tick(self.service.daemon.context.moment()))
+        self.tick(self.service.daemon.context.moment())
 
     def wait_s(self) -> float:
         """Return the wait before the next round."""
@@ -121,37 +161,18 @@ class ScheduleTrigger:
             return MAX_WAIT_S
         return min(max((soonest - self.service.clock.now()).total_seconds(), 0.02), MAX_WAIT_S)
 
-    # --- with the state lock
-
-    def changed(self) -> None:
-        """Read the schedules again: one was made or changed."""
-        self._next = None
-        self._thread.wake()
-
     def tick(self, now: Instant) -> None:
         """Do one round: write down the firings that are due, and let workers submit them."""
         self._failed = True
-        try:
-            self._tick(now)
-            self._failed = False
-        except (
-            Unavailable
-        ) as error:  # for example a full disk; a firing must be written before it is submitted
-            log.warning("schedule.cannot_record", problem=str(error))
-
-    def _tick(self, now: Instant) -> None:
         self._check_clock(now)
-        if self._next is None:
-            self._next = self._read(now)
-        waited = [key for key, until in self._retry_at.items() if until <= now.monotonic]
-        for key in waited:
-            del self._retry_at[key]
-        if waited or not self._recovered:
-            self._recovered = True
-            self._recover()
-        come = sorted((at, row.id) for at, row in self._next.values() if at <= now.at)
-        for _, number in come[:MAX_PER_ROUND]:
-            self._fire(self._next[number][1], now)
+        plan = self._plan(now)
+        try:
+            self.service.daemon.run_exclusively(lambda: self._write(plan, now))
+            self._failed = False
+        except (Unavailable, Late) as error:  # for example a full disk: what is not written is not submitted
+            log.warning("schedule.cannot_record", problem=describe_error(error))
+
+    # --- before the exclusive section: all that evaluates cron expressions
 
     def _check_clock(self, now: Instant) -> None:
         """Read the schedules again if the clock was set back."""
@@ -166,53 +187,91 @@ class ScheduleTrigger:
     def _next_due(self) -> datetime | None:
         return min((at for at, _ in (self._next or {}).values()), default=None)
 
-    def _read(self, now: Instant) -> dict[int, tuple[datetime, ScheduleRow]]:
+    def _plan(self, now: Instant) -> "_RoundPlan":
+        changes = self._changes  # read first: a later change makes this plan void
+        known, ended = self._next, list[_Ending]()
+        if known is None:
+            known, ended = self._read(now)
+        due = sorted((at, row.id) for at, row in known.values() if at <= now.at)
+        firings = tuple(self._plan_firing(known[number][1], now) for _, number in due[:MAX_PER_ROUND])
+        return _RoundPlan(changes, known, tuple(ended), firings)
+
+    def _read(self, now: Instant) -> tuple[dict[int, tuple[datetime, ScheduleRow]], list["_Ending"]]:
         """Return the next time of each schedule; times that passed while no daemon ran are due now."""
-        found = {}
+        found, ended = {}, []
         for row in self.schedules.active():
             # After a clock was set back, a schedule must not wait until its old time has come again.
             row = replace(row, looked_at=min(row.looked_at, now.at))  # noqa: PLW2901
-            at = self._next_of(row, now.at)
-            if at is not None:
+            known = self._before.get(row.id)
+            at = known[0] if known is not None and known[1] == row else _next_of(row)
+            if isinstance(at, datetime):
                 found[row.id] = at, row
+            else:
+                ended.append(at)
+        return found, ended
+
+    def _plan_firing(self, row: ScheduleRow, now: Instant) -> "_PlannedFiring":
+        looked = replace(row, looked_at=now.at)
+        return _PlannedFiring(row, self._decide_firing(row, now.at), looked, _next_of(looked))
+
+    def _decide_firing(self, row: ScheduleRow, now: datetime) -> FiringDecision | None:
+        times, terms = rules(row)
+        # What is due is read first: a job that a worker submits meanwhile is in one of the two answers.
+        due = [each for each in self.schedules.due() if each.schedule == row.id]
+        found = next_firing(row.looked_at, now, terms, times.after, self.schedules.unfinished(row.id))
+        waits = found is not None and any(each.at != found.at for each in due)
+        if isinstance(found, SubmitFiring) and waits and terms.overlap is Overlap.SKIP:
+            return SkipFiring(found.at, "the job of an earlier time could not be submitted yet")
         return found
 
-    def _next_of(self, row: ScheduleRow, now: datetime) -> datetime | None:
-        """Return the next time of a schedule; a schedule without one is over."""
-        try:
-            at = next_time(row, row.looked_at)
-        except ValueError as error:
-            self.schedules.move(row, "paused", first_line(error), now)
-            log.warning("schedule.unreadable", schedule=row.id, problem=str(error))
-            return None
-        if at is None:
-            self.schedules.move(row, "over", "its last time has passed", now)
-        return at
+    # --- in the exclusive section: nothing that a user wrote is parsed or evaluated
 
-    def _fire(self, row: ScheduleRow, now: Instant) -> None:
+    def changed(self) -> None:
+        """Read the schedules again: one was made or changed."""
+        self._changes += 1
+        if self._next is not None:
+            self._before = self._next
+        self._next = None
+        self._thread.wake()
+
+    def _write(self, plan: "_RoundPlan", now: Instant) -> None:
+        """Write what a plan says, unless a schedule has changed since it was made."""
+        if plan.changes != self._changes:
+            self._thread.wake()
+            return
+        self._next = plan.next
+        for ending in plan.ended:
+            self._end(ending, now)
+        waited = [key for key, until in self._retry_at.items() if until <= now.monotonic]
+        for key in waited:
+            del self._retry_at[key]
+        if waited or not self._recovered:
+            self._recovered = True
+            self._recover()
+        for firing in plan.firings:
+            self._fire(firing, now)
+
+    def _end(self, ending: "_Ending", now: Instant) -> None:
+        self.schedules.move(ending.row, ending.state, ending.note, now.at)
+        if ending.state == "paused":
+            log.warning("schedule.unreadable", schedule=ending.row.id, problem=ending.note)
+
+    def _fire(self, firing: "_PlannedFiring", now: Instant) -> None:
         """Write down the firing of a schedule whose time has come, and let a worker submit its job."""
-        found = self._decide_firing(row, now.at)
+        row, found = firing.row, firing.decision
         if found is not None:
             state: FiringState = "due" if isinstance(found, SubmitFiring) else "left_out"
             new = self.schedules.record_firing(row, found.at, now.at, state, found.why)
             log.info("schedule.fired", schedule=row.id, at=found.at.isoformat(), state=state, new=new)
             if new and isinstance(found, SubmitFiring):
                 self._submit(row, FiringRow(row.id, found.at, "due", None, found.why))
-        looked = replace(row, looked_at=now.at)
-        later = self._next_of(looked, now.at)
         others = {number: each for number, each in (self._next or {}).items() if number != row.id}
         # Another thread reads the mapping meanwhile, so it is replaced and never changed.
-        self._next = others if later is None else {**others, row.id: (later, looked)}
-
-    def _decide_firing(self, row: ScheduleRow, now: datetime) -> FiringDecision | None:
-        times, terms = rules(row)
-        found = next_firing(row.looked_at, now, terms, times.after, self.schedules.unfinished(row.id))
-        waits = (
-            any(due.schedule == row.id and due.at != found.at for due in self.schedules.due()) if found else 0
-        )
-        if isinstance(found, SubmitFiring) and waits and terms.overlap is Overlap.SKIP:
-            return SkipFiring(found.at, "the job of an earlier time could not be submitted yet")
-        return found
+        if isinstance(firing.later, datetime):
+            self._next = {**others, row.id: (firing.later, firing.looked)}
+        else:
+            self._next = others
+            self._end(firing.later, now)
 
     def _recover(self) -> None:
         """Submit firings that are due in the store: of an earlier daemon, or those to be tried again."""
@@ -249,7 +308,7 @@ class ScheduleTrigger:
             self._run_exclusively(partial(self._record_refused, due, str(error)))
 
     def _run_exclusively(self, work: Callable[[], None]) -> None:
-        """Run work with the state lock; if the daemon leaves meanwhile, the next one finds the firing due."""
+        """Run work in the exclusive section; if that fails, the firing is found due later."""
         try:
             self.service.daemon.run_exclusively(work)
         except (Unavailable, Late) as error:
@@ -266,13 +325,15 @@ class ScheduleTrigger:
         predecessors.refuse_hopeless(submission, [revision], owner.name, self.service.store)
         once = revision.model_copy(update={"job": revision.job.model_copy(update={"schedule": None})})
 
+        made = self.service.submission.draft(owner, once, "0")
+
         def draft(job_id: str) -> JobRow:
-            made = self.service.submission.draft(owner, once, job_id)
-            return replace(made, labels={**made.labels, LABEL: str(row.id)})
+            job = replace(made.job, id=job_id)
+            return replace(made, job=job, labels={**made.labels, LABEL: str(row.id)})
 
         return draft
 
-    # --- with the state lock again
+    # --- in the exclusive section again
 
     def _record_submitted(self, row: ScheduleRow, due: FiringRow, draft: Callable[[str], JobRow]) -> None:
         service = self.service
@@ -290,8 +351,7 @@ class ScheduleTrigger:
 
     def _cancel_replaced(self, row: ScheduleRow, job: JobRow) -> str:
         """Cancel the jobs of earlier firings if the schedule says so; return which, as text."""
-        _, terms = rules(row)
-        if terms.overlap is not Overlap.REPLACE:
+        if row.terms["overlap"] != Overlap.REPLACE:
             return ""
         gone = [each for each in self.schedules.unfinished(row.id) if int(each) < int(job.job.id)]
         by = f"schedule {row.id}"

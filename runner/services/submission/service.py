@@ -47,8 +47,9 @@ class SubmissionService:
         """
         owner, resolution = self.owner(caller), self.resolve_all(caller, submission)
         dependencies.refuse_hopeless(submission, resolution.revisions, owner.name, self.context.store)
+        limits = [each.policy_in_force().ceilings.attempts for each in resolution.revisions]
         return self.context.daemon.run_exclusively(
-            lambda: self._accept(caller, owner, resolution, submission)
+            lambda: self._accept(caller, owner, resolution, limits, submission)
         )
 
     def resolve(self, caller: Caller, submission: Submission) -> Revision:
@@ -101,13 +102,17 @@ class SubmissionService:
 
     def draft(self, owner: Owner, revision: Revision, job_id: str) -> JobRow:
         """Return the row of a job that is not in the store yet."""
+        return self._row(owner, revision, job_id, revision.policy_in_force().ceilings.attempts)
+
+    def _row(self, owner: Owner, revision: Revision, job_id: str, attempts_max: int) -> JobRow:
+        """Return the row of a new job; nothing is parsed, so that it can be made in the exclusive section."""
         now = self.context.clock.now()
         job = Job(
             id=job_id,
             state=Preparing(now),
             grace=revision.job.stop_grace,
             time_limit=revision.job.resources.time_limit,
-            attempts_max=revision.policy_in_force().ceilings.attempts,
+            attempts_max=attempts_max,
         )
         text, labels = revision.model_dump_json(), dict(revision.job.labels)
         return JobRow(job, revision.job.name, owner, now, revision.job.priority, text, labels)
@@ -121,7 +126,12 @@ class SubmissionService:
         return Owner(user.uid, user.gid, user.name)
 
     def _accept(
-        self, caller: Caller, owner: Owner, resolution: Resolution, submission: Submission
+        self,
+        caller: Caller,
+        owner: Owner,
+        resolution: Resolution,
+        limits: Sequence[int],
+        submission: Submission,
     ) -> tuple[JobRow, ...]:
         """Write the jobs of a submission into the store; a repeated one returns the jobs of the first."""
         store = self.context.store
@@ -131,8 +141,8 @@ class SubmissionService:
             return dependencies.members(known, store) or (known,)
         first, revisions = int(store.next_id()), resolution.revisions
         rows = [
-            self.draft(owner, _with_matrix_id(revision, str(first)), str(first + number))
-            for number, revision in enumerate(revisions)
+            self._row(owner, _with_matrix_id(revision, str(first)), str(first + number), attempts_max)
+            for number, (revision, attempts_max) in enumerate(zip(revisions, limits, strict=True))
         ]
         if resolution.limits_queue:
             self._check_quotas(submission, rows, revisions[0].team)

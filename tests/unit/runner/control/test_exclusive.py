@@ -5,6 +5,7 @@ from threading import Event, current_thread
 
 import pytest
 
+from runner.base.errors import Unavailable
 from runner.control import exclusive as module
 from runner.control.exclusive import ExclusiveSection
 from runner.control.inbox import Inbox
@@ -93,5 +94,18 @@ def test_a_look_gives_up_where_the_loop_hangs(
     monkeypatch.setattr(module, "ANSWER_S", 0.01)
     with ThreadPoolExecutor(1) as others, exclusive.hold():
         looks = others.submit(lambda: exclusive.read(lambda: None))
-        with pytest.raises(TimeoutError):
+        with pytest.raises(Unavailable, match="try again"):
             looks.result(LIMIT_S)
+
+
+def test_a_call_that_the_loop_does_not_answer_is_refused_and_never_done(
+    box: Inbox, exclusive: ExclusiveSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.01)
+    done: list[str] = []
+    with ThreadPoolExecutor(1) as others, exclusive.hold():
+        call = others.submit(lambda: exclusive.run(lambda: done.append("too late")))
+        with pytest.raises(Unavailable, match="try again"):
+            call.result(LIMIT_S)
+        work_of_the_loop(box)
+    assert done == []

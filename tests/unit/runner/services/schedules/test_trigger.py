@@ -1,15 +1,19 @@
 """Schedules over a real store and a clock that the test pushes: changes of clocks, downtime, kills."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as Late
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
+from runner.control.controller import Controller
 from runner.core.job.states import Finished
+from runner.core.ports.schedules import FiringRow
+from runner.files.job.cron import Cron
 from runner.services.context import Caller
 from runner.services.schedules.trigger import LABEL, MAX_PER_ROUND, MAX_WAIT_S, job_name
 from runner.services.submission.request import Submission
@@ -510,3 +514,74 @@ def test_a_daemon_that_is_stuck_finds_the_occasion_due_later(
     site.tick()
     site.work()
     assert site.names() == ["nightly-20300101-1300"]
+
+
+# --- the exclusive section
+
+
+def test_no_cron_expression_is_evaluated_while_others_wait_for_the_exclusive_section(
+    site: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, held, evaluated = type(site.service.daemon), [], []
+    run, after = daemon.run_exclusively, Cron.after
+
+    def exclusively(self: Controller, work: Callable[[], object]) -> object:
+        def holding() -> object:
+            held.append(1)
+            try:
+                return work()
+            finally:
+                held.pop()
+
+        return run(self, holding)
+
+    def counted(self: Cron, moment: datetime) -> datetime | None:
+        evaluated.append(len(held))
+        return after(self, moment)
+
+    monkeypatch.setattr(daemon, "run_exclusively", exclusively)
+    monkeypatch.setattr(Cron, "after", counted)
+    site.make(f"{HOURLY}, overlap: replace")
+    site.until("2030-01-01 15:30")
+    site.schedules.pause(site.me, "1")
+    site.schedules.resume(site.me, "1")
+    site.until("2030-01-01 16:30")
+    assert len(site.jobs()) == 4
+    assert evaluated
+    assert not any(evaluated)
+
+
+def test_a_change_of_one_schedule_evaluates_no_other(
+    site: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        site.make(HOURLY, name=f"n{number}")
+    evaluated, after = [], Cron.after
+
+    def counted(self: Cron, moment: datetime) -> datetime | None:
+        evaluated.append(moment)
+        return after(self, moment)
+
+    monkeypatch.setattr(Cron, "after", counted)
+    site.schedules.pause(site.me, "3")
+    site.tick()
+    assert evaluated == []
+
+
+def test_a_plan_that_a_change_overtakes_is_not_written(
+    site: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make(HOURLY)
+    site.at("2030-01-01 13:00")
+    due = site.books.due
+
+    def removed_meanwhile() -> tuple[FiringRow, ...]:
+        site.schedules.remove(site.me, "1")
+        return due()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.books, "due", removed_meanwhile)
+        site.tick()
+    site.tick()
+    site.work()
+    assert site.jobs() == []

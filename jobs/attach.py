@@ -386,15 +386,13 @@ class Lineage:
             return
         tmp = self.directory / f".tmp-{step}-{os.urandom(4).hex()}"
         tmp.mkdir()
-        try:
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(shutil.rmtree, tmp, ignore_errors=True)  # a failure frees the space at once
             write(tmp)
             self._seal(tmp, step)
             _set_aside(place, "superseded" if name else "bad")
-            tmp.rename(place)
+            tmp.rename(place)  # afterwards there is nothing to clean up
             _sync(self.directory)
-        except BaseException:
-            shutil.rmtree(tmp, ignore_errors=True)  # give the space back at once
-            raise
         self._parent = step
         self._retain()
 

@@ -79,14 +79,14 @@ class Phases:
     @contextmanager
     def within(self, phase: Phase) -> Iterator[None]:
         """Be in a phase, then in the one before again."""
-        before, self.failed = self.current, None
+        before, self.failed, completed = self.current, None, False
         self._enter(phase)
         try:
             yield
-        except BaseException:
-            self._left_by_an_error(phase)
-            raise
+            completed = True
         finally:
+            if not completed:
+                self._left_by_an_error(phase)
             self._enter(before)
 
     def _left_by_an_error(self, phase: Phase) -> None:

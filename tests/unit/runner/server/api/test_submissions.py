@@ -335,7 +335,9 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
         Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; this submission has 3"
     ):
         site.service.daemon.run_exclusively(
-            lambda: site.service.submission._accept(caller, owner, found, submission)
+            lambda: site.service.submission._accept(
+                caller, owner, found, [4] * len(found.revisions), submission
+            )
         )
 
 

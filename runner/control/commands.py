@@ -4,13 +4,14 @@
 the command brought about, if there is one.  An engine that does not answer is ``Unavailable``, and no event.
 """
 
+from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
 from runner.base.errors import Refused, UsageError
 from runner.control.context import Context
 from runner.control.messages import LaunchRefusal
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
-from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched
+from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched, PreparationRefused
 from runner.core.ports.executor import ImageGone, LaunchRefused
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
@@ -43,15 +44,19 @@ def _prepare(context: Context, row: JobRow) -> Event:
         image = context.attempt_service.prepare_image(row)
     except BuildFailed as error:
         return ImageFailed(context.clock.now(), str(error))
+    except (Refused, UsageError) as error:
+        return PreparationRefused(context.clock.now(), str(error))
     return ImageReady(context.clock.now(), image)
 
 
 def _launch(context: Context, row: JobRow, command: Launch, image_misses: int) -> Event | LaunchRefusal:
     devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
-        context.executor.launch(
-            context.attempt_service.prepare_launch(row, command.attempt, command.image, devices)
-        )
+        try:
+            request = context.attempt_service.prepare_launch(row, command.attempt, command.image, devices)
+        except Refused as error:  # of the runner itself: another attempt would be refused, too
+            return replace(_refused(context, row, command, str(error)), hold=True)
+        context.executor.launch(request)
     except ImageGone:
         return _image_gone(context, row, command, image_misses)
     except (LaunchRefused, Refused, UsageError) as error:

@@ -90,6 +90,8 @@ def decide_exit(context: Context, row: JobRow, message: Examined | LaunchRefusal
         situation = replace(situation, facts={**facts, "deadline.slack_s": left.total_seconds()})
     decision = decide(findings.pinned.policy, DecisionPoint.EXIT, row.job.history, situation)
     decision = _honour_request(decision, row.job, state, situation)
+    if isinstance(message, LaunchRefusal) and message.hold and not isinstance(state, Stopping):
+        decision = _hold_refused(decision, row.job, situation, message.why)
     decision, start = _choose_start(decision, state.attempt, findings)
     devices = state.allocation.devices
     turned = apply_adjustments(row.job.turned, decision.action.adjust, decision.facts, devices)
@@ -198,6 +200,14 @@ def _honour_request(
     if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
         verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_time_limit_reason(job, state), limit=Guard.WALL)
     return mark_overruled(replace(decision, action=verdict, history=history))
+
+
+def _hold_refused(decision: PolicyDecision, job: Job, situation: Situation, why: str) -> PolicyDecision:
+    """Return a decision that holds a job whose launch the runner itself has refused; no ceiling counts it."""
+    history = _after_exit(job.history, situation, had_checkpoint=decision.history.had_checkpoint)
+    return mark_overruled(
+        replace(decision, action=Action(Verb.HOLD, "", why, charged=False), history=history)
+    )
 
 
 def _time_limit_reason(job: Job, state: Stopping) -> str:

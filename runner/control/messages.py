@@ -37,13 +37,14 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRefusal:
-    """The executor has refused to start an attempt; the policy decides what follows."""
+    """The executor has refused to start an attempt; the policy decides what follows unless it is held."""
 
     job_id: str
     attempt: int
     at: datetime
     why: str
     pinned: PinnedPolicy
+    hold: bool = False  # a rule or a permission forbids it; a person must change something
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from runner.core.job.events import (
     LivenessFailed,
     Placed,
     PreemptRequested,
+    PreparationRefused,
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
@@ -132,6 +133,7 @@ STATES: tuple[State, ...] = (
 EVENTS: tuple[Event, ...] = (
     ImageReady(LATER, "img"),
     ImageFailed(LATER, "no"),
+    PreparationRefused(LATER, "no"),
     ImageMissing(LATER),
     Placed(LATER, Allocation()),
     Launched(LATER),

@@ -20,6 +20,7 @@ from runner.core.job.events import (
     LivenessFailed,
     Placed,
     PreemptRequested,
+    PreparationRefused,
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
@@ -36,6 +37,8 @@ def describe_event(event: Event, after: Job) -> str:
             return f"image ready: {image[:19]}"
         case ImageFailed(_, why):
             return f"image failed: {why}"
+        case PreparationRefused(_, why):
+            return f"held: {why}"
         case ImageMissing():
             return "the image is gone from the engine; preparing it again"
         case Placed(_, allocation):

@@ -24,6 +24,15 @@ class ImageFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparationRefused:
+    """A rule or a permission forbids the preparation; a person must change something."""
+
+    at: datetime
+    why: str
+    kind: Literal["preparation_refused"] = "preparation_refused"
+
+
+@dataclass(frozen=True, slots=True)
 class ImageMissing:
     """The image was there when it was resolved and is gone now."""
 
@@ -150,6 +159,7 @@ class Exited:
 Event: TypeAlias = (
     ImageReady
     | ImageFailed
+    | PreparationRefused
     | ImageMissing
     | Placed
     | Launched

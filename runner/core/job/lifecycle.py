@@ -40,6 +40,7 @@ from runner.core.job.events import (
     LivenessFailed,
     Placed,
     PreemptRequested,
+    PreparationRefused,
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
@@ -86,6 +87,8 @@ def advance(job: Job, event: Event) -> Step:
             return continue_job(_to(job, Queued(at, image)))
         case Preparing(), ImageFailed(at, why):
             return _to(job, Finished(at, Outcome.FAILED, why)), ()
+        case Preparing(), PreparationRefused(at, why):
+            return _to(job, Held(at, why)), ()
         case Queued() as state, Placed():
             return _place(job, state, event)
         case Starting() as state, Launched():

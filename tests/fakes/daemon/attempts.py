@@ -42,6 +42,7 @@ class FakeAttempts:
     build_error: str | None = None
     engine_down: bool = False
     mistake: Exception | None = None  # raised by whatever is asked for next
+    launch_mistake: Exception | None = None  # raised by whatever is to be launched
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
     facts: dict[str, dict[str, FactValue]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
@@ -67,6 +68,8 @@ class FakeAttempts:
     def prepare_launch(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
     ) -> LaunchRequest:
+        if self.launch_mistake is not None:
+            raise self.launch_mistake
         return LaunchRequest(
             key=Key(self.instance, row.job.id, attempt.number),
             job_name=row.name,

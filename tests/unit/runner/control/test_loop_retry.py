@@ -1,13 +1,24 @@
 """What is tried again, when, and by which clock."""
 
-import pytest
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
-from runner.core.job.events import CancelRequested
+import pytest
+import structlog
+
+from runner.base.errors import Refused
+from runner.core.job.events import CancelRequested, ReleaseRequested
 from runner.core.ports.executor import Gone
 from tests.fakes.engine.executor import Program
 from tests.fakes.host.machine import Host
 
 DAY_S = 86400.0
+
+
+@pytest.fixture
+def log_output() -> Iterator[list[MutableMapping[str, Any]]]:
+    with structlog.testing.capture_logs() as entries:
+        yield entries
 
 
 def test_a_mistake_that_nobody_expected_is_tried_again_ever_later(host: Host) -> None:
@@ -24,6 +35,35 @@ def test_a_mistake_that_nobody_expected_is_tried_again_ever_later(host: Host) ->
     host.attempt_service.mistake = None
     host.wait(8)
     assert (host.state(job_id), host.daemon.why(job_id)) == ("running", "")
+
+
+def test_a_preparation_that_is_refused_holds_the_job_once_with_the_reason(
+    host: Host, log_output: list[MutableMapping[str, Any]]
+) -> None:
+    host.attempt_service.mistake = Refused("attempts/1: belongs to uid 7; move it away")
+    job_id = host.submit()
+    host.settle()
+    host.wait(DAY_S)
+    held = host.row(job_id).job.state
+    assert (held.kind, held.why) == ("held", "attempts/1: belongs to uid 7; move it away")  # type: ignore[union-attr]
+    assert not [entry for entry in log_output if entry["log_level"] in {"error", "warning"}]
+    host.attempt_service.mistake = None
+    host.daemon.apply_event(host.row(job_id), ReleaseRequested(host.clock.now(), "ann"))
+    host.settle()
+    assert host.state(job_id) == "running"
+
+
+def test_a_launch_that_the_runner_refuses_holds_the_job_and_charges_nothing(host: Host) -> None:
+    host.attempt_service.launch_mistake = Refused("lineages/1: belongs to uid 7; move it away")
+    job_id = host.submit()
+    host.settle()
+    job = host.row(job_id).job
+    assert (job.state.kind, job.history.charged) == ("held", 0)
+    assert job.state.why == "lineages/1: belongs to uid 7; move it away"  # type: ignore[union-attr]
+    host.attempt_service.launch_mistake = None
+    host.daemon.apply_event(host.row(job_id), ReleaseRequested(host.clock.now(), "ann"))
+    host.settle()
+    assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", 2)
 
 
 def test_an_end_that_cannot_be_looked_into_is_looked_into_again(host: Host) -> None:

@@ -47,6 +47,7 @@ from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
 from runner.core.ports.executor import Executor
+from runner.core.ports.users import UnknownUids
 from runner.files.settings.model import Settings, load_settings
 from runner.server.api import devices, rollouts, schedules, status
 from runner.server.api.application import application
@@ -116,7 +117,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
     """Return the service of one state directory, not started yet."""
     executor = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
-    clock, broadcast, users = SystemClock(), ChangeBroadcast(), HostUsers()
+    clock, broadcast, users = SystemClock(), ChangeBroadcast(), HostUsers(_unknown_uids(settings))
     inventory = _inventory(settings, store, executor, clock)
     config = AttemptConfig(
         instance=store.instance,
@@ -169,6 +170,16 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         state_dir=directory,
         started_at=clock.now(),
     )
+
+
+def _is_system_wide(settings: Settings) -> bool:
+    return os.geteuid() == 0 if settings.system_wide is None else settings.system_wide
+
+
+def _unknown_uids(settings: Settings) -> UnknownUids:
+    """Return what is done with uids that have no account; one's own daemon serves its user alone anyway."""
+    shared = os.geteuid() == 0 and _is_system_wide(settings)
+    return settings.unknown_uids or ("refuse" if shared else "accept")
 
 
 def _site(settings: Settings) -> SiteConfig:
@@ -274,8 +285,7 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
     status_threads = status.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
-    wanted = service.settings.system_wide
-    with listening(path, system_wide=os.geteuid() == 0 if wanted is None else wanted) as listener:
+    with listening(path, system_wide=_is_system_wide(service.settings)) as listener:
         service.daemon.start()
         verifier.rollouts.canaries.cancel_orphans()
         verifier.start()

@@ -58,3 +58,29 @@ def test_a_header_makes_nobody_somebody_else(daemon: Service, claim: str, header
         assert isinstance(answer, list)
         assert answer[0] == 403, answer
     assert daemon.state_of(job_id) == "queued"
+
+
+# --- Uids without an account, of which one person can have 65,536 (unshare -U --map-auto)
+
+
+STRANGER = 4_000_001
+
+
+def pages(daemon: Service) -> list[int]:
+    paths = ("/v1/version", "/v1/jobs", "/v1/events", "/v1/devices", "/v1/overview", "/metrics")
+    return [request(daemon, "GET", path)[0] for path in paths]
+
+
+def test_a_daemon_of_all_users_serves_nobody_without_an_account() -> None:
+    with service(executor="process", unknown_uids=None) as daemon:
+        daemon.start()
+        assert with_uid(1, partial(pages, daemon)) == (0, [200] * 6)
+        assert with_uid(STRANGER, partial(pages, daemon)) == (0, [403] * 6)
+        file = daemon.training("strangers", 3)
+        code, said = with_uid(STRANGER, partial(daemon.client.submit, str(file), file.read_bytes(), None))
+        assert code == 3
+        assert said == (f"uid {STRANGER} has no account on this machine; ask the operator (unknown_uids)")
+
+
+def test_an_operator_may_let_everybody_in(daemon: Service) -> None:
+    assert with_uid(STRANGER, partial(pages, daemon)) == (0, [200] * 6)

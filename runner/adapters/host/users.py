@@ -16,31 +16,61 @@ from threading import Lock
 from typing import Any, Final
 from weakref import finalize
 
+from runner.adapters.host.accounts import SubordinateIds, has_account
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath, open_path
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
-from runner.core.ports.users import PathKind, User
+from runner.core.ports.users import PathKind, UnknownUids, User
 
 ANSWER_S: Final = 10.0
 """Longest wait for a file system."""
+
+SUBORDINATE_IDS: Final = SubordinateIds()
+"""Those of this host."""
 _MAX_ANSWER_BYTES: Final = 16 * 1024
 
 
 class HostUsers:
     """Satisfies ``runner.core.ports.users.Users``; one for a daemon."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, unknown: UnknownUids = "accept", subordinate: SubordinateIds = SUBORDINATE_IDS
+    ) -> None:
+        self._unknown = unknown
+        self._subordinate = subordinate
         self._broker: _Broker | None = None
         self._starting = Lock()
 
     def find_user(self, uid: int, gid: int) -> User:
-        """Return the user of a uid; the host's records outrank the gid of the connection."""
+        """Return the user of a uid; the host's records outrank the gid of the connection.
+
+        A uid without an account has no other groups.  It counts as the owner of the range of subordinate ids
+        that it lies in, but it keeps its own rights.
+        """
         try:
             entry = pwd.getpwuid(uid)
         except KeyError:
-            return User(uid, gid, (gid,), str(uid))
+            return User(uid, gid, (gid,), self._name(uid))
         groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
         return User(uid, entry.pw_gid, groups, entry.pw_name)
+
+    def _name(self, uid: int) -> str:
+        """Return the name under which a uid without an account is counted."""
+        person = uid if self._unknown == "accept" else self._subordinate.person(uid)
+        try:
+            return pwd.getpwuid(person).pw_name
+        except KeyError:
+            return str(person)
+
+    def account_problem(self, uid: int) -> str | None:
+        """Return why nobody with a uid may use the daemon, or None; the user database may take its time."""
+        if self._unknown == "accept" or uid in {0, os.geteuid()} or has_account(uid):
+            return None
+        person = self._subordinate.person(uid)
+        if self._unknown == "owner" and person != uid:
+            return None
+        whose = f", and belongs to uid {person}" if person != uid else ""
+        return f"uid {uid} has no account on this machine{whose}; ask the operator (unknown_uids)"
 
     def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
         """Return why a user cannot use a path as ``kind``, or None.

@@ -7,6 +7,10 @@ from typing import Literal, Protocol, TypeAlias
 PathKind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
 """What a path is needed as."""
 
+UnknownUids: TypeAlias = Literal["refuse", "owner", "accept"]
+"""What a daemon does with uids that have no account: refuse them; count those of a range in ``/etc/subuid``
+as the owner of the range and refuse the others; or take each for a user of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -32,6 +36,9 @@ class Users(Protocol):
 
     def find_user(self, uid: int, gid: int) -> User:
         """Return the user of a uid; the host's records outrank the gid of the connection."""
+
+    def account_problem(self, uid: int) -> str | None:
+        """Return why nobody with a uid may use the daemon, or None."""
 
     def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
         """Return why a user cannot use a path, or None."""

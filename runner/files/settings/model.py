@@ -117,6 +117,10 @@ class Settings(BaseModel):
     system_wide: bool | None = None
     """Whether every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
 
+    unknown_uids: Literal["refuse", "owner", "accept"] | None = None
+    """Uids without an account: refused, counted as the owner of their range in ``/etc/subuid`` (the others
+    refused), or taken for users.  None: refused by a daemon of root for all users, else accepted."""
+
     memlock_unlimited: bool = False
     """Pinned memory without a limit; fails where the engine itself may not raise limits."""
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Final
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.telemetry import TelemetryConfig
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.server.api import devices, jobs, logs
+from runner.server.api.deps import AdmittedUids, get_caller
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
@@ -68,10 +69,11 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     """
     app = FastAPI(
         title="runner", version="1", docs_url=None, redoc_url=None,
-        max_body_size=MAX_BODY_BYTES, telemetry=NO_TELEMETRY,
+        max_body_size=MAX_BODY_BYTES, telemetry=NO_TELEMETRY, dependencies=[Depends(get_caller)],
     )  # fmt: skip
     app.state.service, app.state.leave = service, leave
     app.state.log_polls = logs.LogPolls()
+    app.state.admitted = AdmittedUids(service.users)
     app.state.schedules = ScheduleService.of(service)
     app.include_router(jobs.router)
     app.include_router(devices.router)

@@ -1,12 +1,15 @@
 """What the routes share: their FastAPI dependencies, and the base and limits of request bodies."""
 
 import base64
+import time
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
-from runner.base.errors import UsageError
+from runner.base.errors import Refused, UsageError
+from runner.core.ports.users import Users
 from runner.server.api.peer import peer_of
 from runner.services.context import Caller
 from runner.services.jobs import JobService
@@ -20,6 +23,12 @@ LARGEST: Final = 2**63 - 1
 """The largest whole number that the store takes."""
 
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
+
+
+ADMITTED_S: Final = 60.0
+"""For so long an account is not looked up again."""
+
+MOST_ADMITTED: Final = 65536
 
 
 class Body(BaseModel):
@@ -38,9 +47,41 @@ async def get_service(request: Request) -> JobService:
 
 
 async def get_caller(request: Request) -> Caller:
-    """Return the user who is connected."""
+    """Return the user who is connected.
+
+    Raises:
+        Refused: the daemon serves accounts of this host only, and the uid has none.
+    """
     peer = peer_of(request.client)
+    admitted: AdmittedUids = request.app.state.admitted
+    if not admitted.knows(peer.uid):
+        await run_in_threadpool(admitted.admit, peer.uid)
     return Caller(peer.uid, peer.gid)
+
+
+class AdmittedUids:
+    """The uids that have been found to have an account, for a minute each."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+        self._until: dict[int, float] = {}
+
+    def knows(self, uid: int) -> bool:
+        """Return whether a uid was found to have an account less than a minute ago."""
+        return self._until.get(uid, 0.0) > time.monotonic()
+
+    def admit(self, uid: int) -> None:
+        """Look a uid up in the user database, which may take its time.
+
+        Raises:
+            Refused: it has no account.
+        """
+        if (problem := self._users.account_problem(uid)) is not None:
+            self._until.pop(uid, None)
+            raise Refused(problem)
+        if len(self._until) >= MOST_ADMITTED:
+            self._until.clear()
+        self._until[uid] = time.monotonic() + ADMITTED_S
 
 
 async def get_schedules(request: Request) -> ScheduleService:

@@ -14,12 +14,14 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from runner.adapters.host.users import SUBORDINATE_IDS
+
 MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_S: Final = 30.0
 """How long a connection may take to send the head of a request."""
 
 MAX_CONNECTIONS: Final = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-"""Connections of one uid at a time; each command that follows a job holds one."""
+"""Connections of one person at a time; each command that follows a job holds one."""
 
 _TOO_LARGE: Final = f"The head of a request has {MAX_HEAD_BYTES} bytes at most."
 
@@ -38,7 +40,7 @@ class Peer:
 class PeerProtocol(HttpToolsProtocol):
     """HTTP over a Unix socket; ``scope["client"]`` carries the peer as ``("uid:gid", pid)``."""
 
-    _connections: ClassVar[Counter[int]] = Counter()  # by uid
+    _connections: ClassVar[Counter[int]] = Counter()  # by the uid of the person
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
@@ -48,12 +50,13 @@ class PeerProtocol(HttpToolsProtocol):
         self.client = (f"{self._uid}:{gid}", pid)
         self._timer: asyncio.TimerHandle | None = None
         self._start_head()
-        self._connections[self._uid] += 1
-        if self._connections[self._uid] > MAX_CONNECTIONS:
+        self._person = SUBORDINATE_IDS.person(self._uid)
+        self._connections[self._person] += 1
+        if self._connections[self._person] > MAX_CONNECTIONS:
             self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections[self._uid] -= 1
+        self._connections[self._person] -= 1
         self._end_head()
         super().connection_lost(exc)
 
@@ -90,7 +93,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _refuse(self) -> None:
-        fact = f"uid {self._uid} has {MAX_CONNECTIONS} connections already; end some".encode()
+        fact = f"uid {self._person} has {MAX_CONNECTIONS} connections already; end some".encode()
         head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(fact)}\r\nconnection: close\r\n\r\n"
         self.transport.write(head.encode() + fact)
         self.transport.close()

@@ -407,7 +407,13 @@ def service(**settings: object) -> Iterator[Service]:
     """A state directory with a daemon that is not started yet; everything is gone afterwards."""
     root = Path(tempfile.mkdtemp(prefix="runner-"))
     root.chmod(0o755)
-    known = {"observe_every_s": 0.5, "cpus": 64, "memory_bytes": LENDABLE_BYTES, "pull": None}
+    known: dict[str, object] = {
+        "observe_every_s": 0.5,
+        "cpus": 64,
+        "memory_bytes": LENDABLE_BYTES,
+        "pull": None,
+        "unknown_uids": "accept",  # the users of tests are made up
+    }
     made = Service(root, {**known, **settings})
     try:
         yield made

@@ -16,12 +16,14 @@ def with_uid(uid: int, work: Callable[[], object]) -> tuple[int, object]:
     heard, told = os.pipe()
     child = os.fork()
     if child == 0:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-        with os.fdopen(told, "w") as answer:
-            json.dump(_attempted(work), answer)
-        os._exit(0)
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            with os.fdopen(told, "w") as answer:
+                json.dump(_attempted(work), answer)
+        finally:
+            os._exit(0)  # also after a mistake: a second process must not go on with the tests
     os.close(told)
     with os.fdopen(heard) as answer:
         code, said = json.load(answer)

@@ -85,3 +85,16 @@ def test_who_has_too_many_connections_is_turned_away_and_told(monkeypatch: pytes
 def test_what_is_no_request_is_refused() -> None:
     answer, calls = told(b"runner list\r\n\r\n")
     assert (answer[:13], calls) == (b"HTTP/1.1 400 ", 0)
+
+
+def test_subordinate_ids_share_the_connections_of_their_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``unshare --map-auto`` one person is 65,536 more uids, and each had connections of its own."""
+
+    class EverybodyIsAnn:
+        def person(self, uid: int) -> int:
+            del uid
+            return 4711
+
+    monkeypatch.setattr(peer, "SUBORDINATE_IDS", EverybodyIsAnn())
+    monkeypatch.setattr(peer, "MAX_CONNECTIONS", 0)
+    assert told(b"")[0].endswith(b"uid 4711 has 0 connections already; end some")

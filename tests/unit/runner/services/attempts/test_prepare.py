@@ -84,6 +84,9 @@ class Accounts:
     def find_user(self, uid: int, gid: int) -> User:
         return self.accounts.get(uid, User(uid, gid, (gid,), str(uid)))
 
+    def account_problem(self, uid: int) -> str | None:
+        return None if uid in self.accounts else "has no account"
+
     def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
         del path, kind
         self.readers.append(who)

@@ -63,7 +63,7 @@ def _launch(context: Context, row: JobRow, command: Launch, image_misses: int) -
         return _refused(context, row, command, str(error))
     finally:
         context.attempt_service.release_launch(row)
-    return Launched(context.clock.now(), context.boot)
+    return Launched(context.clock.now(), context.boot, context.clock.monotonic())
 
 
 def _refused(context: Context, row: JobRow, command: Launch, why: str) -> LaunchRefusal:

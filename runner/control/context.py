@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from runner.core.job.states import Allocated
+from runner.core.job.states import Allocated, Running
 from runner.core.policy.heartbeat import FLOOR_S
 from runner.core.ports.attempts import Attempts
 from runner.core.ports.clock import Clock
@@ -94,6 +94,23 @@ class Context:
     def moment(self) -> Instant:
         """Return the present moment by both clocks."""
         return Instant(self.clock.now(), self.clock.monotonic())
+
+    def started_at(self, state: Allocated, at: datetime, monotonic: float | None) -> datetime | None:
+        """Return when an attempt started by a clock that shows ``at`` now; None if it has not started.
+
+        The running time is measured with the monotonic clock of the boot, so setting the time of day uses up
+        no time limit.  What an attempt of another boot has run is only known by the time of day.
+        """
+        started = state.since if isinstance(state, Running) else getattr(state, "started", None)
+        launched_s = self.launched_s(state)
+        if started is None or launched_s is None or monotonic is None:
+            return started
+        return at - timedelta(seconds=max(monotonic - launched_s, 0.0))
+
+    def launched_s(self, state: Allocated) -> float | None:
+        """Return the monotonic time of the launch of an attempt, None if it was in another boot."""
+        attempt = state.attempt
+        return attempt.launched_s if self.boot is not None and attempt.boot == self.boot else None
 
     def key(self, job_id: str, attempt: int) -> Key:
         """Return the key that names an attempt to the executor."""

@@ -83,7 +83,7 @@ def decide_exit(context: Context, row: JobRow, message: Examined | LaunchRefusal
         return None
     findings = message.findings if isinstance(message, Examined) else _launch_refused(message)
     facts = validate_facts({**findings.facts, **_facts_of_loop(context, row, state)}, DecisionPoint.EXIT)
-    started = state.since if isinstance(state, Running) else getattr(state, "started", None)
+    started = context.started_at(state, message.at, getattr(message, "monotonic", None))
     situation = Situation(facts, message.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:
         left = row.job.time_limit - row.job.history.ran - situation.uptime

@@ -65,7 +65,8 @@ class CommandDispatcher:
 
         def work() -> None:
             findings = examine_exit(self.context, row, attempt, gone)
-            self.inbox.put(Examined(row.job.id, attempt.number, self.context.clock.now(), findings))
+            now = self.context.moment()
+            self.inbox.put(Examined(row.job.id, attempt.number, now.at, findings, now.monotonic))
 
         self.put(row.job.id, work)
 

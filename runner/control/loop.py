@@ -38,7 +38,7 @@ from runner.control.transitions import Transition, batches, record_transitions, 
 from runner.control.watchdog import Watchdog, act_on_findings
 from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied
 from runner.core.job.lifecycle import IllegalTransition, due_event
-from runner.core.job.states import Finished
+from runner.core.job.states import Finished, Running, State, Stopping
 from runner.core.ports.store import DecisionRow, JobRow
 
 log = structlog.get_logger()
@@ -109,9 +109,17 @@ class ControlLoop:
 
     def track(self, row: JobRow) -> TrackedJob:
         """Track a job from now on, and return it."""
-        tracked = self.tracked_jobs[row.job.id] = TrackedJob(row, self.context.moment())
+        tracked = self.tracked_jobs[row.job.id] = TrackedJob(row, self._since(row.job.state))
         self.scheduler.jobs.update(tracked)
         return tracked
+
+    def _since(self, state: State) -> Instant:
+        """Return since when a job is in its state, by both clocks; else the present moment."""
+        now = self.context.moment()
+        if isinstance(state, Stopping):  # whose grace ends, although the clock was set back meanwhile
+            return replace(now, at=max(now.at, state.since))
+        launched_s = self.context.launched_s(state) if isinstance(state, Running) else None
+        return now if launched_s is None else Instant(state.since, launched_s)
 
     # --- one iteration
 

@@ -33,6 +33,7 @@ class Examined:
     attempt: int
     at: datetime
     findings: ExitFindings
+    monotonic: float | None = None  # the same moment by the clock that nobody sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Probed:
     at: datetime
     facts: Facts
     effective: str = ""
+    monotonic: float | None = None  # the moment ``at`` by the clock that nobody sets
     start_s: float | None = None  # from its launch to its first step, where that has been seen
 
 

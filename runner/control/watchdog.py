@@ -71,21 +71,30 @@ class Watchdog:
         context, now = self.context, self.context.moment()
         row = as_started(context, row)
         probe = context.attempt_service.probe(row, state.attempt)
+        started = context.started_at(state, now.at, now.monotonic) or state.since
         heartbeat = self._heartbeats.get(key)
         if heartbeat is None:
             window = context.attempt_service.policy(row).policy.economics.rate_window
-            born = now.monotonic - (now.at - state.since).total_seconds()
+            born = now.monotonic - (now.at - started).total_seconds()
             heartbeat = Heartbeat(window_s=max(window.total_seconds(), 1.0), born=born)
         heartbeat = self._heartbeats[key] = heartbeat.observe(probe.sign, now.monotonic)
         devices = context.inventory.facts(state.allocation.devices, state.since)
         facts = {**probe.facts, **heartbeat_facts(heartbeat, context.silence_floor_s), **devices}
         if state.deadline is not None:
-            facts["deadline.slack_s"] = (state.deadline - now.at).total_seconds()
+            facts["deadline.slack_s"] = (state.deadline - state.since - (now.at - started)).total_seconds()
         askable = facts_at(DecisionPoint.WATCH)
         checked = validate_facts(
             {name: value for name, value in facts.items() if name in askable}, DecisionPoint.WATCH
         )
-        return Probed(row.job.id, state.attempt.number, now.at, checked, probe.effective, heartbeat.start_s)
+        return Probed(
+            row.job.id,
+            state.attempt.number,
+            now.at,
+            checked,
+            probe.effective,
+            monotonic=now.monotonic,
+            start_s=heartbeat.start_s,
+        )
 
 
 def heartbeat_facts(heart: Heartbeat, floor_s: float) -> dict[str, object]:
@@ -140,7 +149,8 @@ def decide_probe(context: Context, tracked: TrackedJob, probed: Probed) -> Findi
         return None
     pinned = context.attempt_service.policy(row)
     facts = {**probed.facts, "operator.request": "none"}
-    situation = Situation(facts, probed.at, state.since, probed.effective, row.job.id)
+    started = context.started_at(state, probed.at, probed.monotonic)
+    situation = Situation(facts, probed.at, started, probed.effective, row.job.id)
     decision = decide(pinned.policy, DecisionPoint.WATCH, row.job.history, situation)
     stops = decision.action.verb is Verb.STOP
     advised = _advised(context, tracked, probed.attempt)

@@ -42,6 +42,7 @@ class Attempt:
     began: int | None = None  # newest valid checkpoint at the start
     boot: str | None = None  # of the host at the start; None: unknown
     revision: int = 1  # of the job file
+    launched_s: float | None = None  # monotonic clock of that boot at the launch; None: unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class Placed:
 class Launched:
     at: datetime
     boot: str | None = None
+    monotonic_s: float | None = None  # the clock of that boot, which nobody sets
     kind: Literal["launched"] = "launched"
 
 

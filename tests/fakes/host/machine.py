@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -59,12 +60,15 @@ class Host:
             site=self.site,
             past=SqliteAccounting(self.store),
             inventory=self.inventory,
+            boot="boot-1",
         )
         self.daemon = Controller(parts)
         self.daemon.loop.adopt()
 
-    def submit(self, name: str = "job", policy: Policy | None = None) -> str:
-        job = Job(self.store.next_id(), Preparing(self.clock.now()))
+    def submit(
+        self, name: str = "job", policy: Policy | None = None, time_limit: timedelta | None = None
+    ) -> str:
+        job = Job(self.store.next_id(), Preparing(self.clock.now()), time_limit=time_limit)
         if policy is not None:
             self.attempt_service.policies[job.id] = policy
         self.daemon.submit((JobRow(job, name, ANN, self.clock.now(), 50, "{}"),), ("submitted",))

@@ -1,6 +1,8 @@
 """What is tried again, when, and by which clock."""
 
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import structlog
 from runner.base.errors import Refused
 from runner.core.job.events import CancelRequested, ReleaseRequested
 from runner.core.ports.executor import Gone
+from tests.fakes.daemon.attempts import steady
 from tests.fakes.engine.executor import Program
 from tests.fakes.host.machine import Host
 
@@ -158,6 +161,57 @@ def test_a_time_of_day_that_jumps_changes_no_grace(host: Host, jump_s: float) ->
     assert host.state(job_id) == "stopping"
     host.wait(1)
     assert host.state(job_id) == "finished"
+
+
+@pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_time_of_day_that_jumps_uses_up_no_time_limit(
+    host: Host, jump_s: float, *, restarted: bool
+) -> None:
+    job_id = host.submit(time_limit=timedelta(seconds=100))
+    host.settle()
+    host.wait(60)
+    host.clock.jump(jump_s)
+    if restarted:
+        host.boot()
+    host.wait(30)
+    assert host.state(job_id) == "running"
+    host.wait(11)
+    assert host.row(job_id).job.history.ran == timedelta(seconds=101)
+    assert host.state(job_id) == "finished"
+
+
+@pytest.mark.parametrize("jump_s", [-DAY_S, DAY_S])
+def test_a_time_of_day_that_jumps_changes_no_running_time(host: Host, jump_s: float) -> None:
+    job_id = host.submit(time_limit=timedelta(seconds=100))
+    host.settle()
+    host.wait(60)
+    host.clock.jump(jump_s)
+    host.context.end(host.key(job_id), 1)
+    host.settle()
+    assert (host.state(job_id), host.row(job_id).job.history.ran) == ("queued", timedelta(seconds=60))
+
+
+def test_a_grace_ends_although_the_clock_was_set_back_while_no_daemon_ran(host: Host) -> None:
+    host.context.programs["train", "1"] = Program(on_signal={15: None})
+    job_id = host.submit()
+    host.settle()
+    host.daemon.apply_event(host.row(job_id), CancelRequested(host.clock.now(), "ann"))
+    host.settle()
+    host.clock.jump(-DAY_S)
+    host.boot()
+    host.wait(host.row(job_id).job.grace.total_seconds() + 1)
+    assert host.state(job_id) == "finished"
+
+
+def test_a_watched_attempt_is_not_stopped_for_its_running_time_when_the_clock_is_set(host: Host) -> None:
+    policy = replace(steady(), ceilings=replace(steady().ceilings, wall=timedelta(seconds=100)))
+    job_id = host.submit(policy=policy)
+    host.settle()
+    host.clock.jump(DAY_S)
+    host.daemon.loop.watchdog.probe_all()
+    host.settle()
+    assert host.state(job_id) == "running"
 
 
 def test_an_attempt_that_vanished_is_missed_though_the_clock_was_set_back(host: Host) -> None:

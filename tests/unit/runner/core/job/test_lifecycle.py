@@ -28,6 +28,7 @@ from runner.core.job.events import (
     LivenessFailed,
     Placed,
     PreemptRequested,
+    PreparationRefused,
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
@@ -74,6 +75,7 @@ EVENTS: tuple[Event, ...] = (
     PreemptRequested(LATER, "9", "preempted for job 9"),
     ImageReady(LATER, "img"),
     ImageFailed(LATER, "no"),
+    PreparationRefused(LATER, "not yours"),
     ImageMissing(LATER),
     Placed(LATER, GPUS),
     Launched(LATER),
@@ -101,7 +103,14 @@ EVENTS: tuple[Event, ...] = (
     Exited(LATER, 1, DIED, AGAIN),
 )
 LEGAL = {
-    "preparing": {"image_ready", "image_failed", "cancel_requested", "hold_requested", "revision_applied"},
+    "preparing": {
+        "image_ready",
+        "image_failed",
+        "preparation_refused",
+        "cancel_requested",
+        "hold_requested",
+        "revision_applied",
+    },
     "queued": {"placed", "cancel_requested", "hold_requested", "revision_applied"},
     "starting": {
         "launched",

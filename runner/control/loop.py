@@ -33,6 +33,7 @@ from runner.control.messages import (
     Probed,
 )
 from runner.control.observer import IDLE_S, AttemptEnded, Observer, Orphan, StillAlive
+from runner.control.recovery import Recovery
 from runner.control.scheduler import Scheduler
 from runner.control.transitions import Transition, batches, record_transitions, transition
 from runner.control.watchdog import Watchdog, act_on_findings
@@ -67,6 +68,7 @@ class ControlLoop:
     observer: Observer = field(init=False)
     watchdog: Watchdog = field(init=False)
     dispatcher: CommandDispatcher = field(init=False)
+    recovery: Recovery = field(init=False)
     _thread: PeriodicThread = field(init=False)
     _unrecorded: list[JobMessage] = field(default_factory=list)
     _plan_by_s: float = 0.0
@@ -80,6 +82,7 @@ class ControlLoop:
         )
         self.watchdog = Watchdog(context, tracked, inbox.put)
         self.dispatcher = CommandDispatcher(context, tracked, inbox, self.observer)
+        self.recovery = Recovery(context, inbox)
         self._thread = PeriodicThread("control-loop", 0.0, self._iterate, begin_at_once=True)
 
     # --- its life
@@ -94,6 +97,7 @@ class ControlLoop:
         """Track every unfinished job, and give again the commands that its state implies."""
         for row in self.context.store.unfinished():
             self.dispatcher.execute_implied(self.track(row))
+        self.recovery.start()
         log.info("daemon.started", unfinished=len(self.tracked_jobs), executor=self.context.executor.kind)
 
     def stop(self) -> None:

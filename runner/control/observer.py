@@ -198,7 +198,9 @@ class Observer:
             ):
                 tracked.misses += 1
                 if tracked.misses >= MISSES:
-                    vanished = Gone(self.context.key(job_id, state.attempt.number), None)
+                    unborn = isinstance(state, Stopping) and state.started is None
+                    key = self.context.key(job_id, state.attempt.number)
+                    vanished = Gone(key, None, never_started=unborn)
                     yield AttemptEnded(tracked, state.attempt, vanished)
             case _:
                 pass

@@ -41,6 +41,9 @@ class RunDirectory(Protocol):
     def forget_secrets(self) -> None:
         """Remove the copies of the job's secrets."""
 
+    def remove_drafts(self) -> None:
+        """Remove what a killed daemon has begun to write and not completed."""
+
     def there(self, paths: RunPaths) -> frozenset[str]:
         """Return the names of the reports that an attempt has written."""
 
@@ -70,6 +73,9 @@ class RunDirectory(Protocol):
 
     def keep(self, attempt: int, name: str, text: str) -> None:
         """Write a text beside an attempt, where the job cannot change it; may raise Unavailable."""
+
+    def has_kept(self, attempt: int, name: str) -> bool:
+        """Return whether such a text exists, or the directory for it does not exist."""
 
 
 OpenRunDirectory: TypeAlias = Callable[[Path, Owner], RunDirectory]

@@ -154,6 +154,24 @@ class HostRunDirectory:
         if secrets.exists():
             shutil.rmtree(secrets, ignore_errors=True)
 
+    def remove_drafts(self) -> None:
+        """Remove the files and directories that a killed daemon has begun and not completed.
+
+        They lie in directories that only the daemon can change.
+        """
+        for parent in (self.root, self.root / "attempts", self.root / "lineages"):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                for draft in parent.glob(".*.draft"):
+                    if draft.is_dir() and not draft.is_symlink():
+                        shutil.rmtree(draft, ignore_errors=True)
+                    else:
+                        draft.unlink(missing_ok=True)
+
+    def has_kept(self, attempt: int, name: str) -> bool:
+        """Return whether ``keep`` has written a text, or the directory for it was removed."""
+        parent = self.root / "attempts"
+        return (parent / f"{attempt}.{name}").exists() or not parent.exists()
+
     @staticmethod
     def there(paths: RunPaths) -> frozenset[str]:
         """Return the names of the reports that an attempt has written; most programs write none.

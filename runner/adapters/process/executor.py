@@ -69,6 +69,8 @@ class ProcessExecutor:
         self._wake_pipes: set[int] = set()  # the write end of each watch
         with _disk_errors(str(settings.directory)):
             settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for removed in settings.directory.glob(".runner-*"):  # by a daemon that was killed over it
+                shutil.rmtree(removed, ignore_errors=True)
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         check_request(request)

@@ -252,6 +252,9 @@ SELECT coalesce(sum(ran_s), 0.0) AS ran, coalesce(sum(taken), 0) AS taken FROM (
 -- name: noted
 SELECT text FROM events WHERE job_id = :job_id AND kind = :kind ORDER BY seq;
 
+-- name: changed_after
+SELECT DISTINCT job_id FROM events WHERE seq > :after ORDER BY job_id;
+
 -- name: last_seq
 SELECT coalesce(max(seq), 0) FROM events;
 

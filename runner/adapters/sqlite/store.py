@@ -91,6 +91,9 @@ RESERVED_BYTES: Final = 2 * 1024 * 1024
 ROOM_BYTES: Final = 32 * 1024 * 1024
 """Free space on the disk below which no reserve is made, so that the jobs can use it."""
 
+CLEANED_UP: Final = "cleaned_up"
+"""The key in ``meta`` of the event up to which all clean-ups are done."""
+
 CLOSE_WAIT_S: Final = 2.0
 """Longest wait for a thread that still uses the store while it is closed."""
 
@@ -555,6 +558,20 @@ class SqliteStore:
 
     def last_seq(self) -> int:
         return int(str(self._value("last_seq")))
+
+    def changed_after(self, seq: int) -> tuple[str, ...]:
+        """Return the ids of the jobs with an event after ``seq``, in order."""
+        return tuple(str(row["job_id"]) for row in self.rows("changed_after", after=seq))
+
+    def cleaned_up_to(self) -> int:
+        """Return the ``seq`` up to which all clean-ups are known to be done."""
+        known = self._value("get_meta", key=CLEANED_UP)
+        return 0 if known is None else int(str(known))
+
+    def record_cleaned_up(self, seq: int) -> None:
+        """Write that all clean-ups up to an event are done."""
+        with self.transaction() as connection:
+            connection.execute(SQL["set_meta"], {"key": CLEANED_UP, "value": str(seq)})
 
     def last_decision(self) -> int:
         """Return the ``seq`` of the newest decision."""

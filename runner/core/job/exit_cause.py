@@ -24,6 +24,7 @@ class Evidence:
     has_checkpoint: bool = False  # the attempt has left a valid checkpoint
     memory_limit: str = ""  # its memory limit as a job file writes it
     stop_requested: bool = False  # it was told to stop: exit 0 alone does not mean success
+    never_started: bool = False  # it was told to stop before its program started
 
 
 BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
@@ -69,6 +70,8 @@ def _speaks(code: int | None) -> bool:
 
 def _explain(evidence: Evidence) -> tuple[str, str]:
     match evidence:
+        case Evidence(exit_code=None, never_started=True):
+            return ExitCause.NOT_STARTED, "was told to stop before its program started"
         case Evidence(exit_code=None):
             return ExitCause.VANISHED, evidence.engine_error or "the attempt is gone and left no exit code"
         case Evidence(exit_code=0):

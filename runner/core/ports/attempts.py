@@ -87,11 +87,17 @@ class Attempts(Protocol):
     def save_decision(self, row: JobRow, decision: DecisionRow) -> None:
         """Write a copy of a decision beside its attempt."""
 
+    def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
+        """Return whether the copy exists, or the directory for it does not exist any more."""
+
     def limit_log(self, row: JobRow, attempt: Attempt) -> None:
         """Keep the log of an attempt that runs or has just ended within its quota."""
 
     def clean_up(self, row: JobRow) -> None:
         """Remove what a job must not keep once it has ended."""
+
+    def clean_up_files(self, row: JobRow) -> None:
+        """Remove the files that a job must not keep once it has ended."""
 
     def close(self) -> None:
         """Break off work that may take minutes: the daemon leaves."""

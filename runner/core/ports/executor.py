@@ -88,6 +88,7 @@ class Gone:
     error: str = ""  # the engine's own words, when it has any
     at: datetime | None = None
     started: datetime | None = None  # the start that has ended; somebody may have started it again
+    never_started: bool = False  # as far as the daemon and the executor know
 
 
 @dataclass(frozen=True, slots=True)

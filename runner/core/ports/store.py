@@ -142,6 +142,18 @@ class Store(Protocol):
 
     def unfinished(self) -> tuple[JobRow, ...]: ...
 
+    def last_seq(self) -> int:
+        """Return the number of the newest event."""
+
+    def changed_after(self, seq: int) -> tuple[str, ...]:
+        """Return the ids of the jobs with an event after a number."""
+
+    def cleaned_up_to(self) -> int:
+        """Return the number of the event up to which all clean-ups are known to be done."""
+
+    def record_cleaned_up(self, seq: int) -> None:
+        """Write that all clean-ups up to an event are done."""
+
     def revision(self, job_id: str, number: int) -> str | None:
         """Return one version of a job's file."""
 

@@ -181,6 +181,7 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         result_cause=None if result is None else str(result.cause),
         result_message="" if result is None else result.message,
         writes_result=reports_expected,
+        never_started=gone.never_started and reports == attempt_facts.AttemptReports(),
     )
 
 

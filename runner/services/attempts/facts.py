@@ -68,7 +68,7 @@ def of_end(
 def _class(evidence: Evidence) -> str:
     code = evidence.exit_code
     if code is None:
-        return "vanished"
+        return "no_start" if evidence.never_started else "vanished"
     if is_complete(evidence):
         return "success"
     if code == 0:

@@ -163,7 +163,16 @@ class AttemptService:
     def clean_up(self, row: JobRow) -> None:
         """Leave the queue for an image, and remove the secrets, of a job that has ended."""
         self._config.images.leave(row.job.id)
+        self.clean_up_files(row)
+
+    def clean_up_files(self, row: JobRow) -> None:
+        """Remove the secrets of a job that has ended, and the drafts that a killed daemon has left."""
         self.directory(row).forget_secrets()
+        self.directory(row).remove_drafts()
+
+    def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
+        """Return whether the copy of a decision exists, or the run directory was removed."""
+        return self.directory(row).has_kept(decision.attempt, f"{decision.moment}.json")
 
     def close(self) -> None:
         """Break off image builds, so that the daemon can leave; the next daemon starts them again."""

@@ -122,11 +122,18 @@ class FakeAttempts:
         assert row.job.id == decision.job_id
         self.kept.append(decision)
 
+    def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
+        assert row.job.id == decision.job_id
+        return decision in self.kept
+
     def limit_log(self, row: JobRow, attempt: Attempt) -> None:
         del row, attempt
         self._err()
 
     def clean_up(self, row: JobRow) -> None:
+        self.clean_up_files(row)
+
+    def clean_up_files(self, row: JobRow) -> None:
         self.retired.append(row.job.id)
 
     def close(self) -> None:

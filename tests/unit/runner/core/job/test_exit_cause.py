@@ -97,3 +97,8 @@ def test_success_with_a_killed_child_says_so() -> None:
     what = evidence(0, result_cause="completed", oom_seen=True)
     assert is_complete(what)
     assert explain_exit(what) == ("completed", "a child process was killed for memory")
+
+
+def test_an_attempt_that_was_stopped_before_its_program_started_has_not_vanished() -> None:
+    assert explain_exit(evidence(None, never_started=True))[0] == "not_started"
+    assert explain_exit(evidence(None))[0] == "vanished"

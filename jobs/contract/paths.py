@@ -19,8 +19,8 @@ class RunPaths:
     """Owns every file name below a run directory.
 
     ``root`` is ``/job`` inside the container and ``<state>/jobs/<id>`` on the host.
-    The runner makes the directories; only the leaves ``attempts/N``, ``lineages/L``
-    and ``home`` belong to the job's uid.
+    The runner makes the directories; only the leaves ``attempts/N``, ``lineages/L``,
+    ``homes/L`` and ``cache`` belong to the job's uid.
     """
 
     root: Path
@@ -76,7 +76,13 @@ class RunPaths:
 
     @cached_property
     def home(self) -> Path:
+        """A link to ``homes/L``, the home directory of the lineage of the present attempt."""
         return self.root / "home"
+
+    @cached_property
+    def cache(self) -> Path:
+        """Compiled code and downloads, which all lineages share."""
+        return self.root / "cache"
 
 
 def checkpoint_name(step: int) -> str:

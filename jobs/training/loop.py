@@ -80,7 +80,7 @@ def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Req
     reporter.memory = device.memory_bytes
     reporter.progress.total_steps = plan.steps
     with reporter.within(Phase.DATA):
-        workload = build(plan, BuildContext(spec.seed, switches, paths.home / "cache"))
+        workload = build(plan, BuildContext(spec.seed, switches, paths.cache))
     _leave_before_work(requests)
     with out_of_memory_named(device):
         return Training(spec, plan, workload, device, switches)

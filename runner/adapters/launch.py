@@ -107,16 +107,17 @@ def supervised_entry_script(directory: PurePath, log: PurePath) -> tuple[str, ..
     return ("/bin/sh", "-c", SUPERVISED_ENTRY, "runner", str(directory), str(log))
 
 
-def attempt_environment(request: LaunchRequest, home: PurePath, scratch: PurePath) -> Mapping[str, str]:
+def attempt_environment(request: LaunchRequest, directory: PurePath, scratch: PurePath) -> Mapping[str, str]:
     """Return the environment of an attempt; variables of the job override the defaults.
 
     Args:
         request: The attempt.
-        home: The home directory, as the program sees it.
+        directory: The run directory, as the program sees it.
         scratch: The directory for caches of compilers, as the program sees it.
     """
     return {
-        "HOME": str(home),
+        "HOME": str(directory / "home"),
+        "XDG_CACHE_HOME": str(directory / "cache"),  # all lineages share it; each has a home of its own
         "USER": request.owner.name,  # PyTorch calls getpwuid, which fails in an image without this user
         "LOGNAME": request.owner.name,
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),

@@ -153,8 +153,8 @@ def test_the_running_attempt_is_adopted_and_the_queue_goes_on(daemon: Service) -
     assert (daemon.job("6")["state"], daemon.job("6")["attempt"]) == ("running", 1)
     assert [daemon.state_of(job_id) for job_id in ("5", "7", "8", "10")] == ["held", *["queued"] * 3]
     assert "job 6" in printed(daemon, "why", "8")[0]["why"]
-    daemon.runner("release", "5")
     let_go(daemon, "5")
+    daemon.runner("release", "5")
     let_go(daemon, "6")
     for job_id, attempt in {"5": 2, "6": 1, "7": 1, "8": 1, "10": 1}.items():
         ended = daemon.ends(job_id)

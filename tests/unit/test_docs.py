@@ -298,7 +298,7 @@ def container(request: LaunchRequest = REQUEST) -> dict[str, Any]:
 def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) -> None:
     rows = {row[0].strip("`"): row for row in table(page("reference/contract"), "Environment")}
     profile = build_environment(
-        contract.Profile(), "cpu", 2, PurePath(contract.JOB_DIR, "home"), CONTAINER_SCRATCH
+        contract.Profile(), "cpu", 2, PurePath(contract.JOB_DIR, "cache"), CONTAINER_SCRATCH
     )
     request = replace(REQUEST, environment={name: profile[name] for name in profile if name in rows})
     in_container = dict(variable.split("=", 1) for variable in container(request)["Env"])

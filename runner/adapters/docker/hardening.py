@@ -171,7 +171,7 @@ def _environment(request: LaunchRequest, settings: HardeningSettings) -> dict[st
     nvidia = [device.uuid for device in request.devices if device.vendor == "nvidia"]
     visible = ",".join(nvidia) if settings.gpu_injection == "hook" else ""
     return {
-        **attempt_environment(request, JOB_DIR / "home", PurePosixPath("/tmp")),  # noqa: S108 - a private tmpfs
+        **attempt_environment(request, JOB_DIR, PurePosixPath("/tmp")),  # noqa: S108 - a private tmpfs
         "NVIDIA_VISIBLE_DEVICES": visible or "void",  # overrides an image that sets "all"
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }

@@ -1,8 +1,9 @@
 """Makes the run directory of a job, and reads the reports that its attempts write there.
 
-Parent directories belong to the daemon's user, and leaves (``attempts/N``, ``lineages/L``, ``home``) to the
-job's, so the daemon never creates anything below a directory that the job can change.  The content of a leaf
-is not trusted: only regular files are read, without links, with limited sizes, and unknown keys are ignored.
+Parent directories belong to the daemon's user, and leaves (``attempts/N``, ``lineages/L``, ``homes/L``,
+``cache``) to the job's, so the daemon never creates anything below a directory that the job can change.
+The content of a leaf is not trusted: only regular files are read, without links, with limited sizes, and
+unknown keys are ignored.
 """
 
 import json
@@ -78,9 +79,9 @@ class HostRunDirectory:
             Unavailable: the file system refuses it.
         """
         try:
-            for parent in (self.root, self.root / "attempts", self.root / "lineages"):
-                parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._leaf(self.root / "home", {})
+            for name in ("attempts", "lineages", "homes"):
+                self.root.joinpath(name).mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._leaf(self.root / "cache", {})
         except OSError as error:
             raise Unavailable(f"{self.root}: {error.strerror}") from error
 
@@ -93,6 +94,8 @@ class HostRunDirectory:
         """
         paths = self.paths(spec.attempt, spec.lineage)
         try:
+            self._leaf(paths.cache, {})
+            self._select_home(spec.lineage)
             self._leaf(paths.lineage_dir, {})
             self._leaf(paths.attempt_dir, {paths.spec.name: dump(spec).encode(), paths.log.name: b""})
             for name, content in secrets.items():
@@ -100,6 +103,30 @@ class HostRunDirectory:
         except OSError as error:
             raise Unavailable(f"{error.filename or self.root}: {error.strerror}") from error
         return paths
+
+    def _select_home(self, lineage: int) -> None:
+        """Make the home directory of a lineage, and ``home`` a link to it.
+
+        What a program saves in its home belongs to one lineage, as its checkpoints do: a new lineage begins
+        with an empty home, and a return to an earlier one finds what it has left there.
+        """
+        home, homes = self.root / "home", self.root / "homes"
+        homes.mkdir(mode=0o755, exist_ok=True)
+        if home.is_dir() and not home.is_symlink():  # made before homes were kept apart
+            home.rename(homes / str(self._newest_lineage() or lineage))
+        self._leaf(homes / str(lineage), {})
+        target = f"homes/{lineage}"
+        if home.is_symlink() and str(home.readlink()) == target:
+            return
+        draft = self.root / ".home.draft"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target)
+        draft.rename(home)
+
+    def _newest_lineage(self) -> int | None:
+        """Return the highest number of a lineage that exists; None if there is none."""
+        names = os.listdir(self.root / "lineages")  # noqa: PTH208
+        return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def _leaf(self, path: Path, files: Mapping[str, bytes]) -> None:
         """Make a directory of the job with files, atomically."""

@@ -176,13 +176,12 @@ class ProcessExecutor:
                 yield key, record
 
     def _environment(self, request: LaunchRequest) -> Mapping[str, str]:
-        home = request.run_dir / "home"
         nvidia = [device.uuid for device in request.devices if device.vendor == "nvidia"]
         amd = [device.uuid for device in request.devices if device.vendor == "amd"]
         return {
             "PATH": self.settings.path,
             "LANG": self.settings.lang,
-            **attempt_environment(request, home, home / ".cache"),
+            **attempt_environment(request, request.run_dir, request.run_dir / "cache"),
             "CUDA_VISIBLE_DEVICES": ",".join(nvidia),  # empty: none
             "ROCR_VISIBLE_DEVICES": ",".join(amd),
         }

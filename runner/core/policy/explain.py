@@ -208,10 +208,16 @@ def describe_program_exit(facts: Facts) -> str:
 
 def describe_action(verb: Verb, start: StartPoint, adjust: tuple[Adjustment, ...], facts: Facts) -> str:
     """Return an action as text: ``resume from step 4000 with micro-batch 256 → 128``."""
-    words = {Verb.RESUME: f"resume {_begin(start, facts)}", Verb.RESTART: "restart from step 0"}
+    words = {Verb.RESUME: f"resume {_begin(start, facts)}", Verb.RESTART: _describe_restart(facts)}
     done = words.get(verb, verb.replace("_", " "))
     turned = " and ".join(describe_change(adjustment, facts) for adjustment in adjust)
     return f"{done} with {turned}" if turned else done
+
+
+def _describe_restart(facts: Facts) -> str:
+    """Return a restart in a new lineage as text; only a workload that reports is known to begin at step 0."""
+    reports = facts.get("turnable") is not False
+    return "restart from step 0" if reports else "restart in a new lineage with an empty HOME"
 
 
 def describe_warning(rule: Rule, facts: Facts) -> str:

@@ -86,8 +86,11 @@ def _with_checkpoint(verdict: Action, history: History, facts: Facts) -> Action:
         if history.had_checkpoint:
             why = f"the checkpoints that were there are gone; {said}"
             return _replace_action(verdict, Verb.HOLD, why, Guard.LOST_CHECKPOINTS)
-        restart = describe_action(Verb.RESTART, verdict.start, verdict.adjust, facts)
-        why = f"no checkpoint yet: {restart}: {said}"
+        if facts.get("turnable") is False:  # a program may resume from a file of its own
+            why = f"restart with the same HOME; the runner knows of no checkpoint: {said}"
+        else:
+            restart = describe_action(Verb.RESTART, verdict.start, verdict.adjust, facts)
+            why = f"no checkpoint yet: {restart}: {said}"
         return replace(verdict, verb=Verb.RESTART, reason=why, limit=Guard.NO_CHECKPOINT)
     if facts.get("checkpoint.valid") is False or facts.get("checkpoint.compatible") is False:
         fault = "is valid" if facts.get("checkpoint.valid") is False else "fits what would run next"

@@ -12,7 +12,7 @@ from runner.files.profiles.load import Accelerator
 
 
 def build_environment(
-    profile: Profile, accelerator: Accelerator, cpus: float, home: PurePath, scratch: PurePath
+    profile: Profile, accelerator: Accelerator, cpus: float, cache: PurePath, scratch: PurePath
 ) -> Mapping[str, str]:
     """Return the variables that follow from a profile.
 
@@ -20,13 +20,13 @@ def build_environment(
         profile: The settings in force.
         accelerator: Which of them mean something.
         cpus: The quota of the attempt.
-        home: The job's own directory, which its attempts share and no other job can write to.
+        cache: A directory of the job, which its attempts share and no other job can write to.
         scratch: A directory of this attempt alone.
     """
     found = {
         "OMP_NUM_THREADS": str(thread_count(profile, cpus)),
         "OMP_WAIT_POLICY": "PASSIVE",  # a thread that spins uses up the quota of those that work
-        **_compiled_code(home if profile.compile_cache else scratch),
+        **_compiled_code(cache if profile.compile_cache else scratch),
     }
     if accelerator != "cpu":
         found |= _of_a_device(profile, accelerator)
@@ -36,8 +36,8 @@ def build_environment(
 def _compiled_code(below: PurePath) -> dict[str, str]:
     """Return the caches of compiled code, which is executed and must not be writable by others."""
     return {
-        "TORCHINDUCTOR_CACHE_DIR": str(below / ".cache" / "inductor"),
-        "TRITON_CACHE_DIR": str(below / ".cache" / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(below / "inductor"),
+        "TRITON_CACHE_DIR": str(below / "triton"),
     }
 
 

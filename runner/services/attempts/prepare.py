@@ -150,7 +150,7 @@ class LaunchPreparer:
         """Return the run directory and the scratch directory as the attempt sees them."""
         if self.config.in_container:
             return Path(JOB_DIR), CONTAINER_SCRATCH
-        return paths.root, paths.root / "home" / ".cache" / f"attempt-{paths.attempt}"
+        return paths.root, paths.cache / f"attempt-{paths.attempt}"
 
     def _argv(self, paths: RunPaths) -> tuple[str, ...]:
         python = "python" if self.config.in_container else sys.executable

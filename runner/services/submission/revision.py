@@ -178,7 +178,7 @@ class Revision(BaseModel):
         ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
         """
         cpus = self.job.resources.cpus
-        ours = build_environment(self.profile(turned), self.accelerator, cpus, root / "home", scratch)
+        ours = build_environment(self.profile(turned), self.accelerator, cpus, root / "cache", scratch)
         return {**self.job.environment, **ours}
 
     def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:

@@ -363,7 +363,7 @@ class Service(JobFiles):
         self._assert_everything_can_be_lent()
 
     def _assert_each_attempt_ran_once(self, job_id: str) -> None:
-        starts = self.paths(job_id).home / "starts"
+        starts = self.paths(job_id).cache / "starts"
         if starts.exists():
             begun = [int(line) for line in starts.read_text().split()]  # "busy" would not be a number
             recorded = [a["number"] for a in self.job(job_id)["attempts"] if a["launched_at"]]

@@ -10,7 +10,7 @@ it also shows that a program of one's own may speak the contract.  What it is to
     ON_TERM      "ignore": SIGTERM means nothing to it; "leave": it goes without saving
 
 Files that it finds below ``/data`` are read and told, secrets only described.  Every start
-is noted in ``home/starts``, and two at a time would be noted as ``busy``.
+is noted in ``cache/starts``, and two at a time would be noted as ``busy``.
 """
 
 import fcntl
@@ -98,7 +98,7 @@ def main() -> int:
     given = dict(zip(sys.argv[1:-1], sys.argv[2:], strict=True))
     root, attempt, number = Path(given["--root"]), given["--attempt"], given["--lineage"]
     here, lineage = root / "attempts" / attempt, root / "lineages" / number
-    with (root / "home" / "starts").open("a") as starts, (root / "home" / "lock").open("w") as lock:
+    with (root / "cache" / "starts").open("a") as starts, (root / "cache" / "lock").open("w") as lock:
         starts.write(f"{attempt}\n")
         starts.flush()
         try:

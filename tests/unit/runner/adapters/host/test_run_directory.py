@@ -26,10 +26,10 @@ def directory(tmp_path: Path) -> HostRunDirectory:
 
 def test_leaves_belong_to_the_job_and_parents_do_not(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
-    for leaf in (paths.attempt_dir, paths.lineage_dir, directory.root / "home"):
+    for leaf in (paths.attempt_dir, paths.lineage_dir, directory.root / "homes" / "1", paths.cache):
         found = leaf.stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (OWNER.uid, OWNER.gid, 0o700)
-    for parent in (directory.root, directory.root / "attempts", directory.root / "lineages"):
+    for parent in (directory.root, *(directory.root / each for each in ("attempts", "lineages", "homes"))):
         assert (parent.stat().st_uid, parent.stat().st_mode & 0o022) == (os.geteuid(), 0)
 
 
@@ -37,6 +37,43 @@ def test_the_spec_is_there_before_the_directory_is(directory: HostRunDirectory) 
     paths = directory.prepare(SPEC, {})
     assert AttemptSpec.model_validate_json(paths.spec.read_bytes()) == SPEC
     assert paths.log.read_bytes() == b""
+
+
+def spec(attempt: int, lineage: int) -> AttemptSpec:
+    return SPEC.model_copy(update={"attempt": attempt, "lineage": lineage})
+
+
+def test_a_new_lineage_begins_with_an_empty_home_and_keeps_the_cache(directory: HostRunDirectory) -> None:
+    first = directory.prepare(spec(1, 1), {})
+    (first.home / "my-checkpoint").write_text("step 5")
+    (first.cache / "kernel").write_text("compiled")
+    again = directory.prepare(spec(2, 1), {})
+    assert (again.home / "my-checkpoint").read_text() == "step 5"
+    afresh = directory.prepare(spec(3, 2), {})
+    assert list(afresh.home.iterdir()) == []
+    assert (afresh.cache / "kernel").read_text() == "compiled"
+
+
+def test_a_return_to_an_earlier_lineage_finds_its_home_again(directory: HostRunDirectory) -> None:
+    (directory.prepare(spec(1, 1), {}).home / "mine").write_text("1")
+    (directory.prepare(spec(2, 2), {}).home / "mine").write_text("2")
+    assert (directory.prepare(spec(3, 1), {}).home / "mine").read_text() == "1"
+
+
+@pytest.mark.parametrize(("lineage", "found"), [(2, True), (3, False)])
+def test_a_directory_made_before_keeps_the_home_of_its_newest_lineage(
+    lineage: int, *, found: bool, tmp_path: Path
+) -> None:
+    root = tmp_path / "jobs" / "1"
+    for name in ("attempts", "lineages/1", "lineages/2", "home"):
+        (root / name).mkdir(parents=True)
+    (root / "home" / "mine").write_text("x")
+    for leaf in (root / "lineages" / "1", root / "lineages" / "2", root / "home"):
+        os.chown(leaf, OWNER.uid, OWNER.gid)
+    directory = HostRunDirectory(root, OWNER)
+    directory.create()
+    assert (directory.prepare(spec(5, lineage), {}).home / "mine").exists() is found
+    assert (root / "homes" / "2" / "mine").exists()
 
 
 def test_preparing_twice_changes_nothing_that_the_job_has_written(directory: HostRunDirectory) -> None:
@@ -53,7 +90,7 @@ def test_what_belongs_to_somebody_else_is_refused(directory: HostRunDirectory) -
     bob = HostRunDirectory(directory.root, Owner(60001, 60001, "bob"))
     with pytest.raises(Refused, match=f"belongs to uid {OWNER.uid}, not to bob; move it away"):
         bob.create()
-    with pytest.raises(Refused, match="lineages/1: belongs to uid"):
+    with pytest.raises(Refused, match="cache: belongs to uid"):
         bob.prepare(SPEC, {})
 
 

@@ -234,6 +234,16 @@ def test_the_words_of_the_author_are_part_of_the_reason() -> None:
     assert verdict.reason == "resume from the newest checkpoint: killed in eval (it happens)"
 
 
+def test_a_program_without_a_known_checkpoint_is_not_said_to_begin_at_step_0() -> None:
+    """Its home is kept, so it may resume from a checkpoint of its own."""
+    facts: Facts = {"cause": "exception", "checkpoint.present": False, "turnable": False}
+    verdict = after(facts, RESUME).action
+    assert (verdict.verb, verdict.limit) == (Verb.RESTART, Guard.NO_CHECKPOINT)
+    assert verdict.reason == "restart with the same HOME; the runner knows of no checkpoint: exception"
+    afresh = after(facts, Rule("anew", Verb.RESTART)).action
+    assert afresh.reason == "restart in a new lineage with an empty HOME: exception"
+
+
 def test_a_restart_begins_at_step_0() -> None:
     verdict = after(SAVED, Rule("anew", Verb.RESTART)).action
     assert (verdict.verb, verdict.reason) == (

@@ -9,13 +9,13 @@ from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import Accelerator
 from runner.files.validators import check_variable_name
 
-HOME = PurePosixPath("/job/home")
+CACHE = PurePosixPath("/job/cache")
 SCRATCH = PurePosixPath("/tmp")
 
 
 def variables(accelerator: Accelerator = "cpu", **switches: object) -> dict[str, str]:
     profile = Profile.model_validate(switches)
-    return dict(build_environment(profile, accelerator, 4, HOME, SCRATCH))
+    return dict(build_environment(profile, accelerator, 4, CACHE, SCRATCH))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_threads_are_the_quota_shared_with_the_loader_processes(
     cpus: float, switches: dict[str, int], threads: int
 ) -> None:
     profile = Profile.model_validate(switches)
-    assert build_environment(profile, "cpu", cpus, HOME, SCRATCH)["OMP_NUM_THREADS"] == str(threads)
+    assert build_environment(profile, "cpu", cpus, CACHE, SCRATCH)["OMP_NUM_THREADS"] == str(threads)
     assert thread_count(profile, cpus) == threads
 
 
@@ -77,13 +77,13 @@ def test_a_cpu_gets_nothing_that_speaks_to_a_device() -> None:
     }
 
 
-@pytest.mark.parametrize(("kept", "below"), [(True, HOME), (False, SCRATCH)])
-def test_compiled_code_lies_in_the_jobs_own_home_or_dies_with_the_attempt(
+@pytest.mark.parametrize(("kept", "below"), [(True, CACHE), (False, SCRATCH)])
+def test_compiled_code_lies_in_the_jobs_own_cache_or_dies_with_the_attempt(
     *, kept: bool, below: PurePosixPath
 ) -> None:
     found = variables(compile_cache=kept)
-    assert found["TORCHINDUCTOR_CACHE_DIR"] == str(below / ".cache" / "inductor")
-    assert found["TRITON_CACHE_DIR"] == str(below / ".cache" / "triton")
+    assert found["TORCHINDUCTOR_CACHE_DIR"] == str(below / "inductor")
+    assert found["TRITON_CACHE_DIR"] == str(below / "triton")
 
 
 def test_a_job_file_can_set_none_of_these_variables() -> None:

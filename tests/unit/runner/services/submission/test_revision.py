@@ -193,7 +193,7 @@ def test_the_profile_of_the_accelerator_reaches_the_attempt_with_its_environment
     assert on_cuda.profile().name == "cuda"
     assert on_cuda.environment(ROOT, SCRATCH)["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert one.environment(ROOT, SCRATCH)["LOG"] == "debug"
-    assert one.environment(ROOT, SCRATCH)["TRITON_CACHE_DIR"] == "/job/home/.cache/triton"
+    assert one.environment(ROOT, SCRATCH)["TRITON_CACHE_DIR"] == "/job/cache/triton"
 
 
 def test_what_the_job_file_asks_for_in_vain_is_a_warning(tmp_path: Path) -> None:

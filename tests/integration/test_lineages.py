@@ -1,0 +1,29 @@
+"""A program that saves its own checkpoints in its home, in one lineage and in the next."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.daemon.service import Service, service
+
+COUNT = """\
+test -e "$HOME/step" && echo "resumed" || echo "begins"
+echo 1 > "$HOME/step"; echo kernel >> "$XDG_CACHE_HOME/kernels"; wc -l < "$XDG_CACHE_HOME/kernels"
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Service]:
+    with service(executor="process") as made:
+        yield made.start()
+
+
+def test_a_restart_from_scratch_does_not_find_the_programs_own_checkpoint(daemon: Service) -> None:
+    workload = {"kind": "program", "command": ["/bin/sh", "-c", COUNT]}
+    job_id = daemon.submit(daemon.file("count", workload=workload))
+    daemon.ends(job_id)
+    for source in ("checkpoint", "scratch"):
+        daemon.runner("restart", job_id, "--from", source)
+        daemon.ends(job_id)
+    heard = [daemon.log(job_id, attempt).split() for attempt in (1, 2, 3)]
+    assert heard == [["begins", "1"], ["resumed", "2"], ["begins", "3"]]

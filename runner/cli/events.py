@@ -38,6 +38,7 @@ def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
     client = find_or_start(complain)
     if follow:
         leave_with_reader()
+        client = client.following()
     for event in stream(client, job, after, follow=follow):
         if as_json:
             say_json(event)

@@ -52,6 +52,7 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
     client = find_or_start(complain)
     if follow:
         leave_with_reader()
+        client = client.following()
     shown, told, empty = attempt, "", True
     for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
         if not build and (follow or piece.attempt is None) and _waits(piece, attempt):

@@ -212,7 +212,7 @@ def _stay(client: Client, job: dict[str, Any], *, follow: bool, as_json: bool) -
 
     try:
         if follow:
-            return follow_to_the_end(client, job["id"], as_json=as_json)
+            return follow_to_the_end(client.following(), job["id"], as_json=as_json)
         return wait_to_the_end(client, job["id"], as_json=as_json)
     except KeyboardInterrupt:
         name = job["name"]

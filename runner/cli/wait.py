@@ -54,7 +54,7 @@ def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float 
 
 def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, JobDetail]:
     """Return (has it ended, the job) when it has, or at ``deadline`` (of ``time.monotonic``)."""
-    look_s, told = FIRST_LOOK_S, ""
+    client, look_s, told = client.following(deadline), FIRST_LOOK_S, ""
     while True:
         left = look_s if deadline is None else min(deadline - time.monotonic(), look_s)
         done, job = client.wait(ref, max(left, 0.0))

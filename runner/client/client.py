@@ -28,6 +28,8 @@ ANSWER_LIMIT_S: Final = 30.0  # beyond what the question itself asks to wait
 ABSENCE_LIMIT_S: Final = 60.0  # how long a daemon that is not ours to start is waited for
 ABSENCE_POLL_S: Final = 0.2
 QUESTION_TRIES: Final = 5  # of a question that changes nothing, when the daemon dies of it
+FOLLOW_PATIENCE_S: Final = 30.0  # how long who follows tries to bring back a daemon that does not come up
+FOLLOW_PAUSE_S: Final = (0.1, 2.0)  # between tries of who follows: the first, and the longest one
 SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is sent again to a daemon that keeps dying
 SUBMIT_PAUSE_S: Final = 0.1
 
@@ -56,9 +58,20 @@ class ConnectionLost(Unavailable):
 class Client:
     """Questions to the daemon at one place; methods raise ``RunnerError`` kinds only."""
 
-    def __init__(self, endpoint: Endpoint, tell: Tell = _silent) -> None:
+    def __init__(
+        self, endpoint: Endpoint, tell: Tell = _silent, *, follows: bool = False, until_s: float | None = None
+    ) -> None:
         self.endpoint = endpoint
         self.tell = tell
+        self._follows = follows
+        self._until_s = until_s  # of ``monotonic``; None: without end
+
+    def following(self, until_s: float | None = None) -> Client:
+        """Return a client that asks on however often the daemon dies, until a time of ``monotonic``.
+
+        A daemon that cannot be brought back is given up: at that time, or after ``FOLLOW_PATIENCE_S``.
+        """
+        return Client(self.endpoint, self.tell, follows=True, until_s=until_s)
 
     def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
         """Return a JSON answer, from a daemon that is started again if it went away meanwhile."""
@@ -196,12 +209,37 @@ class Client:
 
     def _get(self, path: str, query: Query | None, wait_s: float) -> Response:
         target = path + query_string(query or {})
+        if self._follows:
+            return self._get_persistently(target, wait_s)
         for _ in range(QUESTION_TRIES):
             try:
                 return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
             except (NoDaemon, ConnectionLost):
                 self._await_return()
         return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
+
+    def _get_persistently(self, target: str, wait_s: float) -> Response:
+        """Ask until there is an answer; see ``following``."""
+        from threading import Event  # noqa: PLC0415  only who follows pays for this import
+
+        never, (pause_s, longest_s) = Event(), FOLLOW_PAUSE_S
+        reached_s = monotonic()
+        while True:
+            try:
+                return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
+            except ConnectionLost as error:  # there was a daemon
+                lost: Unavailable = error
+                reached_s = monotonic()
+            except NoDaemon as error:
+                lost = error
+            try:
+                self._await_return()
+            except Unavailable as error:  # it may have been killed while it started
+                lost = error
+            if monotonic() >= (self._until_s or reached_s + FOLLOW_PATIENCE_S):
+                raise lost
+            never.wait(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
 
     def _await_return(self) -> None:
         """Wait until the same daemon answers again; start it if that is ours to do."""

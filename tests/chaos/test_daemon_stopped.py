@@ -51,3 +51,18 @@ def test_a_submission_right_after_a_stop_makes_its_job_while_others_wait(quiet: 
         second = quiet.submit(quiet.training("second", 3), *LATER, end="cancelled")
         assert quiet.reaches(second, "queued")["name"] == "second"
         quiet.runner("cancel", first, second)
+
+
+def test_who_waits_or_follows_survives_more_kills_than_a_question_is_tried(quiet: Service) -> None:
+    job_id = quiet.submit(quiet.training("later", 3), *LATER, end="cancelled")
+    with quiet.typing("wait", job_id) as waits, quiet.typing("events", "-f", job_id) as follows:
+        assert "submitted" in told(follows)
+        for _ in range(8):
+            pid = quiet.daemon_pid()
+            os.kill(pid, signal.SIGKILL)
+            quiet.await_end(pid)
+        quiet.client.version()
+        quiet.runner("cancel", job_id)
+        end, complaints = waits.communicate(timeout=PATIENCE_S)
+        assert "cancelled" in end, complaints
+        assert any("cancel" in told(follows) for _ in range(3))

@@ -76,6 +76,49 @@ def test_a_question_that_kills_every_daemon_is_given_up(api: FakeApi) -> None:
     assert len(api.asked) == client_module.QUESTION_TRIES + 1
 
 
+def test_who_follows_outlives_any_number_of_kills(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "FOLLOW_PAUSE_S", (0.0, 0.0))
+    api.add("train")
+    api.happen("wait", *[vanish] * 40, ended())
+    assert client_of(api).following().wait("train", 1.0)[0] is True
+
+
+def test_who_follows_gives_up_at_the_time_that_it_was_told(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def later() -> None:
+        now[0] += 10
+        vanish()
+
+    monkeypatch.setattr(client_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(client_module, "FOLLOW_PAUSE_S", (0.0, 0.0))
+    api.add("train")
+    api.happen("wait", *[later] * 40)
+    with pytest.raises(ConnectionLost):
+        client_of(api).following(until_s=95.0).wait("train", 1.0)
+    assert len(api.asked) == 10
+
+
+def test_who_follows_gives_up_a_daemon_that_cannot_be_brought_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, starts = [0.0], []
+
+    def broken(*_: object) -> None:
+        now[0] += 1
+        starts.append(now[0])
+        raise Unavailable("the daemon did not start: the store is damaged")
+
+    monkeypatch.setattr(client_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(client_module, "FOLLOW_PAUSE_S", (0.0, 0.0))
+    monkeypatch.setattr(client_module, "start", broken)
+    with pytest.raises(Unavailable, match="the store is damaged"):
+        Client(Endpoint(str(tmp_path / "s"), str(tmp_path))).following().version()
+    assert len(starts) == client_module.FOLLOW_PATIENCE_S
+
+
 def test_a_daemon_that_leaves_before_it_is_told_to_has_done_so(api: FakeApi) -> None:
     api.add("train")
     api.happen("stop", vanish)

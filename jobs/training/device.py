@@ -68,6 +68,7 @@ def prepare(spec: AttemptSpec, switches: Switches) -> Device:
     switches.applied("threads", threads, verified=torch.get_num_threads() == threads)
     device = _select(spec.accelerator, threads)
     _set_precision(device, switches)
+    _verify_precision(device, switches)
     _set_cudnn(device, switches)
     _set_process(device, switches, spec.device_bytes)
     return device
@@ -115,6 +116,23 @@ def _set_precision(device: Device, switches: Switches) -> None:
     matmul, cudnn = (switches.report()[name].applied == "true" for name in ("tf32_matmul", "tf32_cudnn"))
     torch.set_float32_matmul_precision("high" if matmul else "highest")
     torch.backends.cudnn.allow_tf32 = cudnn  # on by default: an fp32 that is not one
+
+
+def _verify_precision(device: Device, switches: Switches) -> None:
+    """Look at the type of a product in the forward pass, and read the settings back."""
+    one = torch.ones(1, 1, device=device.torch_device)
+    with device.autocast():
+        seen = (one @ one).dtype == device.compute_dtype
+    note = switches.report()["precision"].note
+    switches.applied("precision", device.precision, verified=seen, note=note)
+    in_force = {
+        "tf32_matmul": torch.get_float32_matmul_precision() == "high",
+        "tf32_cudnn": torch.backends.cudnn.allow_tf32,
+    }
+    for name, value in in_force.items():
+        switch = switches.report()[name]
+        wanted = switch.applied == "true"
+        switches.applied(name, wanted, verified=value == wanted, note=switch.note)
 
 
 def _available(wanted: str, device: Device) -> tuple[str, str]:

@@ -57,6 +57,7 @@ class Feed:
         self._patience_s = PATIENCE_S
         _tell(switches, device)
         self._workers = self._fitting_workers(switches)
+        self._verify_clones(switches)
 
     def begin(self, step: int) -> None:
         """Make ready to hand out the batches from this step on."""
@@ -122,6 +123,13 @@ class Feed:
                 f"no batch from {self._workers} loader process(es) in {self._patience_s:.0f} s; the log above"
                 f" may say why; {_shared_memory_text()}; lower profile.loader_workers or raise resources.shm"
             ) from error
+
+    def _verify_clones(self, switches: Switches) -> None:
+        """Look whether a batch is another tensor than that which was made; pinning makes another one, too."""
+        batch = {"one": torch.ones(1)}
+        if not self._pinned:
+            copied = self._prepared(batch)["one"].data_ptr() != batch["one"].data_ptr()
+            switches.applied("clone_batches", verified=copied == self._profile.clone_batches)
 
     def _fitting_workers(self, switches: Switches) -> int:
         """Return as many loader processes as shared memory has room for the batches of.

@@ -402,8 +402,10 @@ class Training:
 
     def _tell(self) -> None:
         """Record the switches that this module carries out."""
-        for name in ("host_checks_every", "eval_batch", "async_save", "dry_run", "anomaly_detection"):
+        for name in ("host_checks_every", "eval_batch", "async_save", "dry_run"):
             self.switches.applied(name)
+        looks = torch.is_anomaly_enabled() == self.switches.profile.anomaly_detection
+        self.switches.applied("anomaly_detection", verified=looks)
         self.switches.applied("memory_log")
         self.switches.applied("memory_cleanup_every")
         if self.spec.profile.compile == "off":

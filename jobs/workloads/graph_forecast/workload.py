@@ -181,7 +181,7 @@ class GraphForecaster:
         self.source = StockDays(plan, setting.seed, split, scale, graphs, kept, table)
         seed_all(setting.seed, "weights")
         self.model = Forecaster(plan, recompute=setting.switches.profile.activation_checkpointing)
-        setting.switches.applied("activation_checkpointing", verified=True)
+        setting.switches.applied("activation_checkpointing")
         self._tell_of_graphs()
         say(_summary(prices, split))
 

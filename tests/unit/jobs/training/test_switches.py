@@ -1,7 +1,18 @@
 """Every switch is accounted for: in force, replaced by something else, or of no use here."""
 
-from jobs.contract import SWITCHES, Profile
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs.contract import SWITCHES, AttemptSpec, Profile
+from jobs.training.device import prepare
+from jobs.training.step import Training
 from jobs.training.switches import Switches
+from jobs.workloads.protocol import BuildContext, build
+from tests.fakes.workloads.small_sets import KINDS, small_plan
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.training.test_step import make
 
@@ -55,3 +66,43 @@ def test_a_training_says_which_switches_it_has_no_use_for(job: JobDir) -> None:
     assert {"encode_once", "graph_cache", "stream_buffer", "loader_prefetch"} <= unused
     assert not {"deterministic", "optimizer", "attention", "micro_batch", "placement", "compile"} & unused
     assert report["optimizer"].verified
+
+
+ON_A_GPU = {"allocator", "launch_blocking", "compile"}
+"""Switches that are verified where they have an effect: on a GPU, or when something is compiled."""
+
+
+@pytest.fixture
+def numbers_as_before() -> Iterator[None]:
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    tf32, anomaly = torch.backends.cudnn.allow_tf32, torch.is_anomaly_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.autograd.set_detect_anomaly(anomaly)
+    torch.use_deterministic_algorithms(mode=False)
+
+
+def looked_at(kind: str, directory: Path, profile: Profile) -> set[str]:
+    """Return the switches that a training of this kind reports as verified, or as wrong."""
+    plan = small_plan(kind, directory / "data")
+    spec = AttemptSpec.model_validate(
+        {"job_id": "1", "attempt": 1, "lineage": 1, "workload": plan, "profile": profile}
+    )
+    switches = Switches(profile)
+    device = prepare(spec, switches)
+    workload = build(spec.workload, BuildContext(0, switches, directory / "cache"))  # type: ignore[arg-type]
+    Training(spec, spec.workload, workload, device, switches).rehearse()  # type: ignore[arg-type]
+    return {name for name, switch in switches.report().items() if switch.verified is not None}
+
+
+@pytest.mark.usefixtures("numbers_as_before")
+def test_the_page_says_of_each_switch_whether_it_is_looked_at(tmp_path: Path) -> None:
+    page = Path(__file__).parents[4] / "docs" / "reference" / "profiles" / "switches.md"
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", page.read_text(), re.MULTILINE)
+    verified = {name for name, cells in rows if cells.split(" | ")[3].strip() != "-"}
+    assert {name for name, _ in rows} == set(SWITCHES)
+    profile = Profile(threads=1, stream_buffer_memory=2**20)
+    found = {name for kind in KINDS for name in looked_at(kind, tmp_path / kind, profile)}
+    assert found - ON_A_GPU == verified - ON_A_GPU

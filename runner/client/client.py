@@ -148,9 +148,18 @@ class Client:
         limit: int | None = None,
         label: str | None = None,
     ) -> list[JobSummary]:
-        query: Query = {"all": int(everything), "mine": int(mine), "limit": limit, "label": label}
-        answer: list[JobSummary] = self.get("/v1/jobs", query)["jobs"]
-        return answer
+        """Return jobs, the newest first, page by page."""
+        query: Query = {"all": int(everything), "mine": int(mine), "label": label}
+        found: list[JobSummary] = []
+        cursor: int | None = None
+        while limit is None or len(found) < limit:
+            left = None if limit is None else limit - len(found)
+            answer = self.get("/v1/jobs", {**query, "limit": left, "cursor": cursor})
+            found += answer["jobs"]
+            cursor = answer.get("next")  # an older daemon has no pages
+            if cursor is None:
+                break
+        return found if limit is None else found[:limit]
 
     def sweep(self, ref: str) -> list[JobSummary]:
         """Return all jobs of a matrix, in order; ``ref`` is any of them, or the matrix itself."""

@@ -8,6 +8,7 @@ time of day, which somebody may set.  Nothing here depends on how many jobs have
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from heapq import heappop, heappush
 from typing import Final
 
 from runner.control.context import Context, Instant, TrackedJob, as_started
@@ -30,10 +31,35 @@ from runner.core.ports.attempts import QueueTerms
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.fairshare import billed_devices
+from runner.core.scheduler.priority import NumericId, numeric_id
 from runner.core.scheduler.snapshot import EndedJob, PendingJob, ResourceRequest, RunningJob
 
 CLOCK_SET_S: Final = 0.5
 """The time of day has been set when it differs by more from what the monotonic clock says."""
+
+
+@dataclass(slots=True, repr=False)
+class FirstOfArrays:
+    """The first job of each array whose image is still made; ``first`` may be read from any thread."""
+
+    first: dict[str, PendingJob] = field(default_factory=dict)
+    _heaps: dict[str, list[NumericId]] = field(default_factory=dict)  # also of jobs that are ready by now
+
+    def update(
+        self, before: PendingJob | None, after: PendingJob | None, preparing: Mapping[str, PendingJob]
+    ) -> None:
+        """Follow a change of one job, which is in ``preparing`` before it, after it, or both."""
+        if after is not None and after.array is not None:
+            heappush(self._heaps.setdefault(after.array.id, []), numeric_id(after))
+        for array in {each.array.id for each in (before, after) if each is not None and each.array}:
+            heap = self._heaps[array]
+            while heap and heap[0][1] not in preparing:
+                heappop(heap)
+            if heap:
+                self.first[array] = preparing[heap[0][1]]
+            else:
+                del self._heaps[array]
+                self.first.pop(array, None)
 
 
 @dataclass(slots=True, repr=False)
@@ -45,6 +71,7 @@ class JobViews:
     pending: dict[str, PendingJob] = field(default_factory=dict)
     running: dict[str, RunningJob] = field(default_factory=dict)
     preparing: dict[str, PendingJob] = field(default_factory=dict)  # their images are still made
+    preparing_arrays: FirstOfArrays = field(default_factory=FirstOfArrays)
     changed: bool = True  # since the scheduler has made its last plan
     dependencies: DependencyTracker = field(default_factory=DependencyTracker)
     usage: UsageTracker = field(init=False)
@@ -73,7 +100,7 @@ class JobViews:
         self._drifts_s.setdefault(job_id, self._drift_s)
         was_pending, was_running = self.pending.pop(job_id, None), self.running.pop(job_id, None)
         self.dependencies.ended.pop(job_id, None)
-        self.preparing.pop(job_id, None)
+        was_preparing = self.preparing.pop(job_id, None)
         match state:
             case Preparing():
                 self.preparing[job_id] = self._preparing_view(row)
@@ -85,6 +112,7 @@ class JobViews:
                 self._finish(row, state)
             case _:
                 pass
+        self.preparing_arrays.update(was_preparing, self.preparing.get(job_id), self.preparing)
         if job_id not in self.pending:
             self.dependencies.leave(job_id)
         self._charge(job_id)

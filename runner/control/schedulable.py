@@ -1,6 +1,6 @@
 """Small rules around a snapshot of the queue: what is held back, what is unmet, which devices are meant."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,15 +43,17 @@ def hold_back_array_members(queue: Snapshot, preparing: Iterable[PendingJob]) ->
     return replace(queue, pending=tuple(ready))
 
 
-def held_back_reason(job: PendingJob | None, preparing: Iterable[PendingJob]) -> str:
-    """Return what a job waits for that ``hold_back_array_members`` left out; empty if it cannot have been."""
+def held_back_reason(job: PendingJob | None, first: Mapping[str, PendingJob]) -> str:
+    """Return what a job waits for that ``hold_back_array_members`` left out; empty if it cannot have been.
+
+    ``first`` is the job of each array with the smallest id whose image is still made.
+    """
     if job is None or job.array is None:
         return ""
-    members = [each for each in preparing if each.array is not None and each.array.id == job.array.id]
-    ahead = min(
-        (each for each in members if numeric_id(each) < numeric_id(job)), key=numeric_id, default=None
-    )
-    return "" if ahead is None else f"waits for job {ahead.job_id} of its matrix, which has no image yet"
+    ahead = first.get(job.array.id)
+    if ahead is None or numeric_id(ahead) >= numeric_id(job):
+        return ""
+    return f"waits for job {ahead.job_id} of its matrix, which has no image yet"
 
 
 def unmet_reason(queue: Snapshot, job: PendingJob) -> str:

@@ -154,7 +154,7 @@ class Scheduler:
         reason = self.pending_reason(tracked)
         if reason:
             return reason.why
-        return held_back_reason(self.jobs.pending.get(tracked.row.job.id), list(self.jobs.preparing.values()))
+        return held_back_reason(self.jobs.pending.get(tracked.row.job.id), self.jobs.preparing_arrays.first)
 
     def pending_reason(self, tracked: TrackedJob) -> PendingReason | None:
         """Return what a job waits for by the last plan, None if that does not know.  From any thread."""

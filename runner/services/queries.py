@@ -53,7 +53,13 @@ class JobQueries:
         return tracked.row if tracked else self.find(job_id)
 
     def recent(
-        self, uid: int | None, limit: int, *, every: bool = False, label: str | None = None
+        self,
+        uid: int | None,
+        limit: int,
+        *,
+        every: bool = False,
+        label: str | None = None,
+        before: int | None = None,
     ) -> tuple[JobRow, ...]:
         """Return unfinished and recent jobs, the newest first.
 
@@ -62,12 +68,13 @@ class JobQueries:
             limit: the largest number of jobs.
             every: include the jobs that ended long ago.
             label: ``KEY`` or ``KEY=VALUE``; only the jobs that have this label.
+            before: only jobs with smaller ids, for the next page.
         """
         store, since = self.context.store, self.context.clock.now() - (FOREVER if every else RECENT)
         if label is None:
-            return store.recent(since, uid, limit)
+            return store.recent(since, uid, limit, before)
         key, equals, value = label.partition("=")
-        return store.labelled(since, uid, limit, key, value if equals else None)
+        return store.labelled(since, uid, limit, key, value if equals else None, before)
 
     def sweep(self, caller: Caller, reference: str) -> tuple[JobRow, ...]:
         """Return all jobs of a matrix by the id of one of them, or by the name of the matrix.

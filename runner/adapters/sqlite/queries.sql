@@ -227,7 +227,7 @@ SELECT * FROM whole_jobs WHERE token = :token;
 
 -- name: recent
 SELECT * FROM whole_jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
-ORDER BY id DESC LIMIT :limit;
+AND (:before IS NULL OR id < :before) ORDER BY id DESC LIMIT :limit;
 
 -- name: attempts_of
 SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number;
@@ -284,6 +284,7 @@ SELECT * FROM whole_jobs WHERE id >= :first AND id < :first + :count ORDER BY id
 
 -- name: labelled
 SELECT * FROM whole_jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
+    AND (:before IS NULL OR id < :before)
     AND EXISTS (SELECT 1 FROM json_each(whole_jobs.labels) AS label
                 WHERE label.key = :key AND (:value IS NULL OR label.value = :value))
 ORDER BY id DESC LIMIT :limit;

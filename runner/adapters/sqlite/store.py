@@ -508,16 +508,25 @@ class SqliteStore:
         rows = self.rows("job_by_token", token=token)
         return self._job(rows)
 
-    def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
+    def recent(
+        self, since: datetime, uid: int | None, limit: int, before: int | None = None
+    ) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, the newest first."""
-        rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit)
+        rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit, before=before)
         return self._jobs(rows)
 
-    def labelled(
-        self, since: datetime, uid: int | None, limit: int, key: str, value: str | None
+    def labelled(  # noqa: PLR0913, PLR0917  (one per condition)
+        self,
+        since: datetime,
+        uid: int | None,
+        limit: int,
+        key: str,
+        value: str | None,
+        before: int | None = None,
     ) -> tuple[JobRow, ...]:
         """Return the jobs of ``recent`` that have a label; a value of None matches every value."""
-        rows = self.rows("labelled", since=since.isoformat(), uid=uid, limit=limit, key=key, value=value)
+        label = {"key": key, "value": value}
+        rows = self.rows("labelled", since=since.isoformat(), uid=uid, limit=limit, before=before, **label)
         return self._jobs(rows)
 
     def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:

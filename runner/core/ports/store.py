@@ -200,11 +200,22 @@ class JobStore(Store, Protocol):
     def submitted_as(self, token: str) -> JobRow | None:
         """Return the job that was submitted with a token."""
 
-    def recent(self, since: datetime, uid: int | None, limit: int) -> tuple[JobRow, ...]:
-        """Return unfinished jobs and those that ended after ``since``, the newest first."""
+    def recent(
+        self, since: datetime, uid: int | None, limit: int, before: int | None = None
+    ) -> tuple[JobRow, ...]:
+        """Return unfinished jobs and those that ended after ``since``, the newest first.
 
-    def labelled(
-        self, since: datetime, uid: int | None, limit: int, key: str, value: str | None
+        ``before`` is the id from which on jobs are left out, for the next page.
+        """
+
+    def labelled(  # noqa: PLR0913, PLR0917  (one per condition)
+        self,
+        since: datetime,
+        uid: int | None,
+        limit: int,
+        key: str,
+        value: str | None,
+        before: int | None = None,
     ) -> tuple[JobRow, ...]:
         """Return the jobs of ``recent`` that have a label; a value of None matches every value."""
 

@@ -42,7 +42,8 @@ T = TypeVar("T")
 VERSION: Final = version("gpu-job-runner")
 """The version that runs, whatever has been installed since."""
 
-MAX_LISTED: Final = 100_000
+PAGE: Final = 1000
+"""Jobs in one answer at most: the next page begins where it ends."""
 
 MAX_CANCELLED: Final = 1000
 """As many jobs as a matrix may have."""
@@ -170,19 +171,24 @@ def list_jobs(  # noqa: PLR0913  (one per query parameter)
     *,
     all: bool = False,  # noqa: A002
     mine: bool = False,
-    limit: int = MAX_LISTED,
+    limit: int | None = None,
+    cursor: Number | None = None,
     label: str | None = None,
     sweep: str | None = None,
 ) -> Any:  # noqa: ANN401
-    """Answer with jobs, the newest first; with ``sweep`` the jobs of one matrix."""
+    """Answer with a page of jobs, the newest first; with ``sweep`` the jobs of one matrix.
+
+    ``next`` is the ``cursor`` of the next page, null behind the last one.
+    """
     if sweep is not None:
         return JSONResponse(
-            {"jobs": [_summary(service, row) for row in service.queries.sweep(caller, sweep)]}
+            {"jobs": [_summary(service, row) for row in service.queries.sweep(caller, sweep)], "next": None}
         )
-    known = min(max(limit, 1), MAX_LISTED)
+    known = PAGE if limit is None else min(max(limit, 1), PAGE)
     uid = service.submission.owner(caller).uid if mine else None
-    rows = service.queries.recent(uid, known, every=all, label=label)
-    return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
+    rows = service.queries.recent(uid, known, every=all, label=label, before=cursor)
+    following = int(rows[-1].job.id) if len(rows) == known else None
+    return JSONResponse({"jobs": [_summary(service, row) for row in rows], "next": following})
 
 
 @router.get("/jobs/{reference}")

@@ -4,11 +4,10 @@ Nothing here waits for the control loop or for the engine.  The daemon's socket 
 settings say so, a TCP port (``metrics_port``).
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -92,7 +91,6 @@ class MetricsCollector(Collector):
 
     overviews: OverviewCache
     monitor: UtilizationMonitor
-    _classes: dict[tuple[str, int], str] = field(default_factory=dict)  # by job and revision
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
@@ -124,22 +122,14 @@ class MetricsCollector(Collector):
         for state in STATES:
             yield Sample("runner_jobs", states[state], (state,))
         queued = [row for row in rows if isinstance(row.job.state, Queued)]
-        classes = Counter(self._priority_class(row) for row in queued)
+        views = self.monitor.service.daemon.scheduler.jobs.pending
+        known = [view for row in queued if (view := views.get(row.job.id)) is not None]
+        classes = Counter(view.priority_class for view in known)
         for name, count in classes.most_common(MAX_CLASSES):
             yield Sample("runner_queue_jobs", count, (name,))
-        keys = {_key(row) for row in queued}
-        self._classes = {key: name for key, name in self._classes.items() if key in keys}
         now = self.monitor.service.clock.now()
         ages = [(now - row.job.state.since).total_seconds() for row in queued]
         yield Sample("runner_queue_oldest_seconds", max(ages, default=0.0))
-
-    def _priority_class(self, row: JobRow) -> str:
-        """Return the priority class of a job; each revision is parsed once, without validation."""
-        key = _key(row)
-        if key not in self._classes:
-            queue = json.loads(row.revision)["job"].get("queue") or {}
-            self._classes[key] = str(queue.get("priority_class", "normal"))
-        return self._classes[key]
 
     def _monitor_samples(self) -> Iterator[Sample]:
         monitor = self.monitor
@@ -174,10 +164,6 @@ def _readings(device: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
     yield "runner_device_memory_used_ratio", used_share
     yield "runner_device_temperature_celsius", device.get("temperature_c")
     yield "runner_device_power_watts", device.get("power_w")
-
-
-def _key(row: JobRow) -> tuple[str, int]:
-    return row.job.id, row.job.revision
 
 
 def _size(path: Path) -> int:

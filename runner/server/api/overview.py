@@ -5,6 +5,7 @@ engine: jobs are read as the loop left them, readings as the device threads left
 last heartbeat.  Requests that come within a moment get the same answer.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ CACHE_S: Final = 0.2
 
 MAX_QUEUED: Final = 200
 """Waiting jobs that an overview lists; the others are only counted."""
+
+MAX_IDLE: Final = 200
+"""Jobs that are prepared, and jobs that are held, that an overview lists: as many of each at most."""
 
 DeviceFields: TypeAlias = Callable[[], Mapping[str, Mapping[str, Any]]]
 """Returns fields of devices by UUID; they replace those that the overview has itself."""
@@ -70,7 +74,7 @@ def make_overview(
     """Return the devices, the jobs that are being prepared, run or are held, and the queue."""
     context, now = service.daemon.context, service.clock.now()
     rows = [entry.row for entry in list(service.daemon.tracked_jobs.values())]
-    active = [row for row in rows if not isinstance(row.job.state, Queued)]
+    active = _listed(rows)
     queued = [row for row in rows if isinstance(row.job.state, Queued)]
     waiting = nsmallest(MAX_QUEUED, queued, key=lambda row: (-row.priority, row.submitted_at))
     devices = device_rows(service, rows, more, now)
@@ -89,6 +93,22 @@ def make_overview(
         "queue": sorted((_queued(service, row, starts) for row in waiting), key=_start_order),
         "queue_length": len(queued),
     }
+
+
+def _listed(rows: Iterable[JobRow]) -> list[JobRow]:
+    """Return the jobs that are listed beside the queue: all that have resources, and some others."""
+    idle: Counter[str] = Counter()
+    listed = []
+    for row in rows:
+        state = row.job.state
+        if isinstance(state, Queued):
+            continue
+        if not isinstance(state, Allocated):
+            idle[state.kind] += 1
+            if idle[state.kind] > MAX_IDLE:
+                continue
+        listed.append(row)
+    return listed
 
 
 # --- devices

@@ -155,3 +155,42 @@ def _fill(directory: Path) -> Path:
             except OSError:
                 continue
     return ballast
+
+
+def test_no_value_of_the_environment_is_an_argument_of_a_process(place: Place) -> None:
+    """Arguments of all processes are readable by everybody on the host."""
+    hostile = 'it\'s $(false) `false`\nof "two" lines '
+    show = 'echo ready; printf "%s" "$VALUE"; while :; do sleep 0.02; done'
+    request = place.request("/bin/sh", "-c", show, job="private")
+    request = replace(request, environment={"VALUE": hostile + "wind-of-march", "OPTIND": "no number"})
+    executor = _executor(place)
+    executor.launch(request)
+    begun(request)
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        assert "wind-of-march" not in _text(arguments)
+    eventually(lambda: printed(request) == f"ready\n{hostile}wind-of-march")
+    environment = _books(executor, request).path / "environment"
+    assert environment.stat().st_mode & 0o777 == 0o600
+    executor.signal(request.key, SIGKILL)
+    end(executor, request.key)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:  # it has ended
+        return ""
+
+
+def test_a_descriptor_that_the_daemon_inherited_does_not_reach_a_job(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret")
+    descriptor = os.open(tmp_path / "secret", os.O_RDONLY)
+    os.set_inheritable(descriptor, True)  # noqa: FBT003  it has no name
+    try:
+        request = place.request("/bin/sh", "-c", "ls /proc/self/fd", job="closed")
+        executor = _executor(place)
+        executor.launch(request)
+        assert end(executor, request.key).exit_code == 0
+    finally:
+        os.close(descriptor)
+    assert printed(request).split() == ["0", "1", "2", "3"]  # the last is that of ls itself

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
@@ -39,6 +40,13 @@ RESCAN_S: Final = 1.0
 
 READY_DESCRIPTOR: Final = 3
 """The descriptor that a shim closes when it has started."""
+
+LOAD_ENVIRONMENT: Final = 'variables=$(cat <&4) || exit 125; eval "$variables"; exec 4<&-; exec "$@"'
+"""A shell script that sets variables, read from descriptor 4, and is replaced by its arguments.
+
+It runs with the rights of the job's owner.  Arguments and not the environment are what everybody on the host
+may read of a process, so no variable is an argument.
+"""
 
 _RESET: Final = signals.valid_signals() - {signals.SIGKILL, signals.SIGSTOP}
 
@@ -91,6 +99,7 @@ class ProcessExecutor:
             record.create(request.key)
             if record.claimed():
                 return
+            record.write_environment(_export_statements(self._environment(request)))
             self._spawn(record, self._command(request))
             if not record.claimed():
                 raise Unavailable(
@@ -193,10 +202,10 @@ class ProcessExecutor:
             owner = request.owner
             privileges += ["--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups"]
         # A shell starts background processes with these two ignored, and ignored signals stay ignored.
-        environment = ["env", "--ignore-environment", "--default-signal=INT,QUIT"]
-        variables = [f"{name}={value}" for name, value in self._environment(request).items()]
+        clean = ["env", "--ignore-environment", "--default-signal=INT,QUIT", f"PATH={os.defpath}"]
+        load = ["/bin/sh", "-c", LOAD_ENVIRONMENT, "runner"]
         program = entry_script(request.directory or request.run_dir, request.log, request.argv)
-        return ("setpriv", *privileges, "--", *environment, *variables, *program)
+        return ("setpriv", *privileges, "--", *clean, *load, *program)
 
     def _spawn(self, record: ProcessRecord, command: tuple[str, ...]) -> None:
         """Start a shim, and wait until the attempt is claimed by it or another one."""
@@ -224,6 +233,7 @@ class ProcessExecutor:
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 2, str(record.stderr), append, 0o600),
                 (os.POSIX_SPAWN_DUP2, shim_end, READY_DESCRIPTOR),
+                *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _descriptors_above(READY_DESCRIPTOR)),
             ],
             setsid=True,
             setsigdef=_RESET,
@@ -274,6 +284,16 @@ def _check_host(request: LaunchRequest) -> None:
         raise LaunchRefused(f"{str(request.run_dir)!r}: no such directory")
     if request.mounts:
         raise LaunchRefused("the process executor makes no mounts; give the program the host's paths")
+
+
+def _export_statements(environment: Mapping[str, str]) -> str:
+    """Return shell statements that export variables; ``command``: a bad one does not end the shell."""
+    return "".join(f"command export {name}={quote(value)}\n" for name, value in environment.items())
+
+
+def _descriptors_above(highest: int) -> Iterator[int]:
+    """Yield the open descriptors above one; the daemon may have inherited some."""
+    return (number for name in os.listdir("/proc/self/fd") if (number := int(name)) > highest)  # noqa: PTH208
 
 
 def _readable(descriptors: tuple[int, ...], timeout_s: float) -> set[int]:

@@ -77,6 +77,13 @@ class ProcessRecord:
         part.write_text(json.dumps(content))
         part.replace(self.path / "key.json")
 
+    def write_environment(self, statements: str) -> None:
+        """Write the statements that set the variables of the program; the directory is the daemon's alone."""
+        part = self.path / f"environment.{os.getpid()}.{threading.get_ident()}"
+        part.touch(mode=0o600)
+        part.write_bytes(statements.encode(errors="surrogateescape"))
+        part.replace(self.path / "environment")
+
     def observation(self, key: Key) -> Observation:
         """Return what the record says about the attempt."""
         ended = self._ended(key)

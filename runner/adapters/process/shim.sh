@@ -4,6 +4,7 @@
 # executor.py starts it in a session of its own, so that it outlives the daemon.  It writes into DIRECTORY:
 # shim, child   boot id and /proc/PID/stat, which identify a process for ever
 # exit          the exit status of COMMAND, 128+n after signal n; written atomically
+# DIRECTORY/environment holds shell statements that set the variables of COMMAND, which reads them from descriptor 4.
 # Descriptor 3 is a pipe to the daemon.  Closing it means that the child of this shim or another is recorded.
 
 directory=$1
@@ -20,7 +21,7 @@ set +C
 (
     read -r stat </proc/self/stat
     printf '%s\n%s\n' "$boot" "$stat" >"$directory/child" || exit 74
-    exec setsid -- "$@" 3>&-
+    exec setsid -- "$@" 3>&- 4<"$directory/environment"
 ) &
 exec 3>&-
 wait "$!"

@@ -78,6 +78,34 @@ def test_a_program_that_leaves_with_another_code_than_0_has_failed(daemon: Servi
     assert "exit code 3" in daemon.ends(job_id)["why"]
 
 
+BATCHES = """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.zeros(3, 512, 512)
+
+print(sum(len(batch) for batch in DataLoader(Images(), batch_size=8, num_workers=2)))
+"""
+
+
+def test_loader_processes_have_room_by_default_and_a_full_shared_memory_is_told(daemon: Service) -> None:
+    command = ("python", "-c", BATCHES)
+    roomy = daemon.submit(program(daemon, "roomy", *command, image="auto"))
+    tight = program(daemon, "tight", *command, image="auto")
+    job = json.loads(tight.read_text())
+    job["resources"]["shm"] = "16MiB"
+    tight.write_text(json.dumps(job))
+    narrow = daemon.submit(tight, end="failed")
+    assert daemon.ends(roomy, 240)["outcome"] == "succeeded", daemon.log(roomy)
+    (attempt,) = daemon.ends(narrow, 240)["attempts"]
+    assert attempt["cause"] == "shared_memory", daemon.log(narrow)
+    assert attempt["message"] == "shared memory (/dev/shm) is full; raise resources.shm (16MiB)"
+
+
 def test_a_program_that_is_not_there_is_said_to_be_missing(daemon: Service) -> None:
     job_id = daemon.submit(program(daemon, "missing", "no-such-program"), end="failed")
     assert "not found" in daemon.ends(job_id)["why"]

@@ -215,9 +215,9 @@ def explained() -> set[str]:
     codes = [None, *range(256)]
     return {
         causes.explain_exit(
-            causes.Evidence(code, oom, "", word, "", writes_result=True),
+            causes.Evidence(code, oom, "", word, "", writes_result=True, shared_memory_full=full),
         )[0]
-        for code, oom, word in product(codes, (False, True), said)
+        for code, oom, word, full in product(codes, (False, True), said, (False, True))
     } | {"launch_failed", "not_started"}  # of the lifecycle and of the store: no attempt ended
 
 

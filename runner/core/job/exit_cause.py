@@ -23,6 +23,8 @@ class Evidence:
     writes_result: bool  # the workload writes a result: exit 0 alone does not mean success
     has_checkpoint: bool = False  # the attempt has left a valid checkpoint
     memory_limit: str = ""  # its memory limit as a job file writes it
+    shared_memory_full: bool = False  # the program has said so at its end
+    shared_memory_limit: str = ""  # size of /dev/shm as a job file writes it; empty: that of the host
     stop_requested: bool = False  # it was told to stop: exit 0 alone does not mean success
     never_started: bool = False  # it was told to stop before its program started
 
@@ -84,6 +86,8 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             cause, message = BY_CODE[code]
             known = evidence.writes_result or code == 75
             return cause, evidence.result_message or (message if known else f"{message} (exit code {code})")
+        case Evidence(shared_memory_full=True) if _may_be_shared_memory(evidence):
+            return ExitCause.SHARED_MEMORY, _shared_memory_text(evidence)
         case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:
             return BY_SIGNAL[code - 128]
         case Evidence(exit_code=int(code), result_cause=None, result_message="") if (
@@ -94,6 +98,19 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             said = evidence.result_cause if evidence.result_cause != ExitCause.COMPLETED else None
             words = evidence.result_message or evidence.engine_error or f"exit code {evidence.exit_code}"
             return said or ExitCause.EXCEPTION, words
+
+
+def _may_be_shared_memory(evidence: Evidence) -> bool:
+    """Return whether an end can follow from a full shared memory: nobody sent a signal or gave a cause."""
+    code = (evidence.exit_code or 0) - 128
+    sent = code in SENT_SIGNALS or code == signal.SIGKILL
+    return not sent and evidence.result_cause in {None, ExitCause.EXCEPTION}
+
+
+def _shared_memory_text(evidence: Evidence) -> str:
+    if not evidence.shared_memory_limit:
+        return "shared memory (/dev/shm of this host) is full; use fewer loader processes"
+    return f"shared memory (/dev/shm) is full; raise resources.shm ({evidence.shared_memory_limit})"
 
 
 def _starved(evidence: Evidence) -> str:

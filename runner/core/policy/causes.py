@@ -18,6 +18,7 @@ class ExitCause(StrEnum):
     DEVICE_OUT_OF_MEMORY = "device_out_of_memory"
     NO_VALID_CHECKPOINT = "no_valid_checkpoint"
     HOST_OOM = "host_oom"
+    SHARED_MEMORY = "shared_memory"
     KILLED = "killed"
     TERMINATED = "terminated"
     SEGFAULT = "segfault"

@@ -203,6 +203,8 @@ def describe_program_exit(facts: Facts) -> str:
     """Return the cause of the end of a program as text, without phases."""
     if facts.get("cause") == "host_oom":
         return "ran out of memory"
+    if facts.get("cause") == "shared_memory":
+        return "ran out of shared memory"
     return OUT_OF_DEVICE_MEMORY if facts.get("oom.device") is True else describe_exit(facts)
 
 

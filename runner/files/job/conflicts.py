@@ -24,7 +24,7 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
         yield problem(
             ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
         )
-    if resources.shm > resources.memory:
+    if resources.shm is not None and resources.shm > resources.memory:
         limit = format_size(resources.memory)
         fact = f"{format_size(resources.shm)} is larger than resources.memory, {limit}, which includes it"
         yield problem(("resources", "shm"), f"{fact}; lower shm")

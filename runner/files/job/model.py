@@ -20,7 +20,6 @@ from runner.files.job.shorthand import check_kind, check_plan_paths, expand_imag
 from runner.files.profiles.load import Accelerator, ProfileChoice, resolve_choice
 from runner.files.types import (
     GIB,
-    MIB,
     Grace,
     HostPath,
     JobName,
@@ -49,10 +48,15 @@ class Resources(contract.Spec):
     gpus: int = Field(0, ge=0, le=64, description="Whole GPUs, lent to this job alone.")
     cpus: float = Field(1.0, ge=0.1, le=1024, description="CPU cores; 1.5 is one and a half.")
     memory: Memory = Field(4 * GIB, description="Memory limit; /dev/shm and /tmp count.")
-    shm: Shm = Field(64 * MIB, description="Size of the job's own /dev/shm.")
+    shm: Shm | None = Field(None, description="Size of the job's own /dev/shm; null: half of memory.")
     time_limit: TimeLimit | None = Field(
         None, description="Running time, after which the job is stopped; null: no limit."
     )
+
+    @property
+    def shm_bytes(self) -> int:
+        """Size of /dev/shm: as the job file says, else half of the memory limit, as Linux does."""
+        return self.memory // 2 if self.shm is None else self.shm
 
 
 class ImageChoice(contract.Spec):

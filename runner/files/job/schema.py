@@ -57,7 +57,7 @@ def _write_defaults(fields: dict[str, Any], model: type[BaseModel]) -> None:
     for name, info in model.model_fields.items():
         if isinstance(info.default, timedelta):
             fields[name]["default"] = format_duration(info.default)
-        elif name in ("memory", "shm"):
+        elif name in {"memory", "shm"} and info.default is not None:
             fields[name]["default"] = format_size(info.default)
         elif "$ref" in fields[name]:
             fields[name].pop("default", None)

@@ -37,6 +37,7 @@ class ExaminedAttempt:
     revision: Revision
     spec: AttemptSpec
     directory: RunDirectory
+    in_container: bool
 
     @property
     def paths(self) -> RunPaths:
@@ -99,6 +100,8 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         _evidence(gone, reports, reports_expected=not run.is_program),
         has_checkpoint=saved.attempt == attempt.number,
         memory_limit=format_size(revision.job.resources.memory),
+        shared_memory_full=attempt_facts.is_shared_memory_full(reports),
+        shared_memory_limit=format_size(revision.job.resources.shm_bytes) if run.in_container else "",
         stop_requested=_was_stop_requested(state, gone),
     )
     end = _attempt_end(gone, evidence, saved)

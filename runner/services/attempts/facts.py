@@ -29,6 +29,15 @@ OUT_OF_MEMORY: Final = re.compile(
 )
 """What programs that do not report a cause print when a device has no memory left."""
 
+SHARED_MEMORY_FULL: Final = re.compile(
+    rb"insufficient shared memory \(shm\)|unable to allocate shared memory ?\(shm\)"
+    rb"|DataLoader worker \(pid [^)\n]*\) is killed by signal: Bus error"
+    rb"|unable to write to file </torch_[^\n]*No space left on device"
+    rb"|No space left on device[^\n]*/dev/shm|/dev/shm[^\n]*No space left on device"
+    rb"|failed to extend /dev/shm/"
+)
+"""What programs print when ``/dev/shm`` is full: PyTorch's loader processes, NCCL, and the C library."""
+
 LAST_LINES: Final = 20
 """Lines at the end of a log without a traceback that are searched for the cause."""
 
@@ -86,6 +95,12 @@ def _out_of_device_memory(evidence: Evidence, reports: AttemptReports) -> bool |
     if _class(evidence) != "exception" and evidence.exit_code != _ABORTED:
         return None  # a killed program may have printed it long before, and gone on with less
     return True if OUT_OF_MEMORY.search(_last_words(reports.log_tail)) else None
+
+
+def is_shared_memory_full(reports: AttemptReports) -> bool:
+    """Return whether a program has said at its end that shared memory is full."""
+    said = b"" if reports.result is None else reports.result.message.encode()
+    return bool(SHARED_MEMORY_FULL.search(said) or SHARED_MEMORY_FULL.search(_last_words(reports.log_tail)))
 
 
 _ABORTED: Final = 128 + signal.SIGABRT  # what an exception in C++ ends in

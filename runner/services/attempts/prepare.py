@@ -139,7 +139,7 @@ class LaunchPreparer:
             argv=self._argv(paths),
             run_dir=paths.root,
             log=paths.log,
-            limits=Limits(resources.cpus, resources.memory, resources.shm),
+            limits=Limits(resources.cpus, resources.memory, resources.shm_bytes),
             environment=dict(revision.environment(*self._visible_paths(paths), overrides)),
             mounts=mounts,
             devices=devices,

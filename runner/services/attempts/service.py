@@ -148,7 +148,8 @@ class AttemptService:
 
     def _examined(self, row: JobRow, attempt: Attempt) -> ExaminedAttempt:
         spec = attempt_spec(row.revision, row.job.id, attempt, self._config.in_container)
-        return ExaminedAttempt(attempt, parse_revision(row.revision), spec, self.directory(row))
+        revision, in_container = parse_revision(row.revision), self._config.in_container
+        return ExaminedAttempt(attempt, revision, spec, self.directory(row), in_container)
 
     def save_decision(self, row: JobRow, decision: DecisionRow) -> None:
         """Write a copy of a decision beside its attempt."""

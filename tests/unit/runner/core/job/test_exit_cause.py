@@ -45,6 +45,33 @@ def test_the_cause_is(what: Evidence, cause: str) -> None:
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("code", "known", "cause"),
+    [
+        (1, {}, "shared_memory"),
+        (135, {}, "shared_memory"),
+        (1, {"result_cause": "exception"}, "shared_memory"),
+        (1, {"result_cause": "disk_full"}, "disk_full"),
+        (98, {}, "device_out_of_memory"),
+        (143, {}, "terminated"),
+        (137, {}, "killed"),
+        (0, {"writes_result": False}, "completed"),
+        (1, {"oom_seen": True}, "host_oom"),
+    ],
+)
+def test_a_full_shared_memory_is_a_cause_unless_the_end_has_another(
+    code: int, known: dict[str, object], cause: str
+) -> None:
+    assert explain_exit(evidence(code, shared_memory_full=True, **known))[0] == cause
+
+
+def test_a_full_shared_memory_is_told_with_the_field_to_change() -> None:
+    limited = explain_exit(evidence(1, shared_memory_full=True, shared_memory_limit="64MiB"))
+    assert limited[1] == "shared memory (/dev/shm) is full; raise resources.shm (64MiB)"
+    of_host = explain_exit(evidence(1, shared_memory_full=True))
+    assert of_host[1] == "shared memory (/dev/shm of this host) is full; use fewer loader processes"
+
+
 def test_what_somebody_sent_is_told_and_that_a_child_had_been_killed_beside_it() -> None:
     assert explain_exit(evidence(130)) == ("exception", "exit code 130 (SIGINT)")
     assert explain_exit(evidence(138, result_message="why")) == ("exception", "why")

@@ -100,5 +100,5 @@ def test_defaults_are_written_as_a_user_would() -> None:
     assert document["properties"]["stop_grace"]["default"] == "30s"
     assert document["properties"]["profile"]["default"] == "auto"
     assert definitions["Resources"]["properties"]["memory"]["default"] == "4GiB"
-    assert definitions["Resources"]["properties"]["shm"]["default"] == "64MiB"
+    assert definitions["Resources"]["properties"]["shm"]["default"] is None
     assert definitions["Retry"]["properties"]["backoff_max"]["default"] is None

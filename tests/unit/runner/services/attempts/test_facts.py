@@ -36,7 +36,7 @@ from runner.core.policy.evaluate import decide
 from runner.core.policy.explain import OUT_OF_DEVICE_MEMORY
 from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.policy.history import History
-from runner.core.policy.model import Verb
+from runner.core.policy.model import Setting, Verb
 from runner.core.ports.attempts import ExitFindings, SavedCheckpoints
 from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import DecisionRow, JobRow
@@ -217,6 +217,42 @@ def test_a_plain_program_that_ran_out_of_device_memory_fails_and_says_what_to_do
     situation = Situation(found.facts, NOW, NOW, found.effective, "1")
     verdict = decide(found.pinned.policy, DecisionPoint.EXIT, History(), situation).action
     assert (verdict.verb, verdict.adjust, verdict.reason) == (Verb.GIVE_UP, (), OUT_OF_DEVICE_MEMORY)
+
+
+SHARED_MEMORY_FULL = (
+    b"RuntimeError: unable to allocate shared memory(shm) for file </torch_9_1>: No space left on device",
+    b"RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that",
+    b"Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+    b"RuntimeError: unable to write to file </torch_9_1>: No space left on device (28)",
+    b"OSError: [Errno 28] No space left on device: '/dev/shm/batch'",
+    b"misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9637892 bytes",
+)
+
+
+@pytest.mark.parametrize("text", [LM, PROGRAM])
+@pytest.mark.parametrize("line", SHARED_MEMORY_FULL)
+def test_a_full_shared_memory_is_recognised_by_the_end_of_the_log(made: Made, text: str, line: bytes) -> None:
+    place = made(text)
+    place.paths.log.write_bytes(TRACEBACK + line + b"\n")
+    assert (place.facts(1)["cause"], place.facts(1)["root"]) == ("shared_memory", "shared_memory")
+    place.paths.log.write_bytes(line + b"\n" + TRACEBACK + b"KeyError: 3\n")
+    assert place.facts(1)["cause"] == "exception"
+
+
+@pytest.mark.parametrize(
+    ("text", "verb", "changed"), [(PROGRAM, Verb.GIVE_UP, []), (LM, Verb.RESTART, [Setting.WORKERS])]
+)
+def test_without_shared_memory_a_program_fails_at_once_and_a_training_takes_fewer_workers(
+    text: str, verb: Verb, changed: list[Setting], made: Made
+) -> None:
+    place = made(text)
+    place.paths.log.write_bytes(SHARED_MEMORY_FULL[0])
+    if text == LM:
+        place.effective()
+    found = place.found(1)
+    situation = Situation(found.facts, NOW, NOW, found.effective, "1")
+    decision = decide(found.pinned.policy, DecisionPoint.EXIT, History(), situation).action
+    assert (decision.verb, [change.knob for change in decision.adjust]) == (verb, changed)
 
 
 def test_a_training_has_the_knobs_that_remedies_turn(place: Place) -> None:

@@ -89,6 +89,7 @@ class Context:
     boot: str | None = None  # id of the host's present boot
     watch_every_s: float = 5.0
     site: SiteConfig = field(default_factory=SiteConfig)
+    silence_limits_s: Mapping[str, float | None] = field(default_factory=dict)  # by phase, see the settings
     silence_floor_s: float = FLOOR_S  # the watchdog holds no shorter silence against an attempt
 
     def moment(self) -> Instant:

@@ -18,6 +18,7 @@ from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import Context, TrackedJob, as_started
 from runner.control.decisions import decision_row
 from runner.control.messages import Probed
+from runner.core.job.attempt import Attempt
 from runner.core.job.describe import ADVISED, attempt_prefix
 from runner.core.job.events import Event, LivenessFailed
 from runner.core.job.lifecycle import IllegalTransition
@@ -26,8 +27,9 @@ from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.decision import Advice, Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import DecisionPoint
-from runner.core.policy.heartbeat import Heartbeat
+from runner.core.policy.heartbeat import NO_LIMITS, Heartbeat, ProgressReport
 from runner.core.policy.model import Verb
+from runner.core.ports.attempts import ProgressProbe
 from runner.core.ports.store import DecisionRow, JobRow
 
 log = structlog.get_logger()
@@ -77,9 +79,10 @@ class Watchdog:
             window = context.attempt_service.policy(row).policy.economics.rate_window
             born = now.monotonic - (now.at - started).total_seconds()
             heartbeat = Heartbeat(window_s=max(window.total_seconds(), 1.0), born=born)
-        heartbeat = self._heartbeats[key] = heartbeat.observe(probe.sign, now.monotonic)
+        heartbeat = self._heartbeats[key] = _observe(heartbeat, probe, state.attempt, now.monotonic)
         devices = context.inventory.facts(state.allocation.devices, state.since)
-        facts = {**probe.facts, **heartbeat_facts(heartbeat, context.silence_floor_s), **devices}
+        silence = heartbeat_facts(heartbeat, context.silence_floor_s, context.silence_limits_s)
+        facts = {**probe.facts, **silence, **devices}
         if state.deadline is not None:
             facts["deadline.slack_s"] = (state.deadline - state.since - (now.at - started)).total_seconds()
         askable = facts_at(DecisionPoint.WATCH)
@@ -97,14 +100,34 @@ class Watchdog:
         )
 
 
-def heartbeat_facts(heart: Heartbeat, floor_s: float) -> dict[str, object]:
+def _observe(heartbeat: Heartbeat, probe: ProgressProbe, attempt: Attempt, now: float) -> Heartbeat:
+    """Return the heartbeat after a probe; who should report and has not is silent from the start."""
+    silent = _silent_since_start(attempt)
+    if probe.sign is not None and heartbeat.sign == silent:
+        heartbeat = replace(heartbeat, sign=None, age_s=0.0, idle_s=0.0)
+    if probe.sign is None and probe.reports_expected and heartbeat.sign in {None, silent}:
+        if heartbeat.sign is None:
+            heartbeat = heartbeat.observe(silent, now if heartbeat.born is None else heartbeat.born)
+        return heartbeat.observe(silent, now)
+    return heartbeat.observe(probe.sign, now)
+
+
+def _silent_since_start(attempt: Attempt) -> ProgressReport:
+    """Return what stands for the report that an attempt should have written and has not."""
+    began = attempt.began or 0
+    return ProgressReport("init", began, 0.0, begun=began)
+
+
+def heartbeat_facts(
+    heart: Heartbeat, floor_s: float, phases: Mapping[str, float | None] = NO_LIMITS
+) -> dict[str, object]:
     """Return the facts that only repeated probes can tell."""
     if heart.sign is None:
         return {}
     facts: dict[str, object] = {
         "heartbeat.age_s": heart.age_s,
-        "heartbeat.limit_s": heart.limit_s(floor_s),
-        "heartbeat.age_over_limit": heart.is_over_limit(floor_s),
+        "heartbeat.limit_s": heart.limit_s(floor_s, phases),
+        "heartbeat.age_over_limit": heart.is_over_limit(floor_s, phases),
         "progress.idle_s": heart.idle_s,
         "progress.rate": heart.rate,
         "progress.rate_recent": None if heart.recent is None else heart.recent.mean,

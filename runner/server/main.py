@@ -147,6 +147,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         boot=boot_id(),
         watch_every_s=settings.watch_every_s,
         silence_floor_s=settings.silence_floor_s,
+        silence_limits_s=settings.silence_limits_s.model_dump(),
         site=_site(settings),
         past=SqliteAccounting(store),
         inventory=inventory,

@@ -2,11 +2,12 @@
 
 A probe reads the last report of the attempt.  Only a change of the report counts, by the clock of the runner;
 the clock of the container is not trusted.  Time without probes, because the daemon was down or the host
-slept, is no silence.  The limit is learned for phases in which steps are taken.  Other phases, such as
-compilation, have no limit.
+slept, is no silence.  The limit is learned for phases in which steps are taken.  Until then, and in other
+phases such as compilation, a generous limit for the phase applies, which the operator sets.
 """
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -26,7 +27,10 @@ MAX_PROBE_GAP_S: Final = 60.0
 """The most time between two probes that counts as silence."""
 
 UNTIMED_PHASES: Final = frozenset({"init", "compile", "eval", "save", "drain"})
-"""Phases without a limit."""
+"""Phases whose length says nothing about the next one: a limit is set, and not learned."""
+
+NO_LIMITS: Final[Mapping[str, float | None]] = {}
+"""No limit in any phase before one is learned."""
 
 SAMPLES: Final = 64
 """The number of points in the window of a rate."""
@@ -109,26 +113,33 @@ class Heartbeat:
         known = dict(self.longest)
         return tuple({**known, phase: max(known.get(phase, 0.0), silence_s)}.items())
 
-    def limit_s(self, floor_s: float = FLOOR_S) -> float | None:
-        """Return the limit of silence in the present phase; None if there is none yet.
+    def limit_s(
+        self, floor_s: float = FLOOR_S, phases: Mapping[str, float | None] = NO_LIMITS
+    ) -> float | None:
+        """Return the limit of silence in the present phase; None if there is none.
 
         Before a silence has been seen to end, no silence can have been longer than all the time until it
         spoke last.
+
+        Args:
+            floor_s: the least limit.
+            phases: the limits of phases in which none is learned yet, or never.
         """
-        if (
-            self.sign is None
-            or self.sign.phase in UNTIMED_PHASES
-            or self.sign.step - self.sign.begun < WARM_UP_STEPS
-        ):
+        if self.sign is None:
             return None
+        if self.sign.phase in UNTIMED_PHASES or self.sign.step - self.sign.begun < WARM_UP_STEPS:
+            limit, known = phases.get(self.sign.phase), dict(self.longest).get(self.sign.phase, 0.0)
+            return None if limit is None else max(floor_s, limit, FACTOR * known)
         longest = dict(self.longest).get(self.sign.phase)
         if longest is None and self.born is not None:
             longest = self.spoke - self.born
         return None if longest is None else max(floor_s, FACTOR * longest)
 
-    def is_over_limit(self, floor_s: float = FLOOR_S) -> bool | None:
+    def is_over_limit(
+        self, floor_s: float = FLOOR_S, phases: Mapping[str, float | None] = NO_LIMITS
+    ) -> bool | None:
         """Return whether the silence is longer than the limit; None without a limit."""
-        limit = self.limit_s(floor_s)
+        limit = self.limit_s(floor_s, phases)
         return None if limit is None else self.age_s > limit
 
     @property

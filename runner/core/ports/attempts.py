@@ -41,6 +41,7 @@ class ProgressProbe:
     sign: ProgressReport | None = None  # its last heartbeat; None if none can be read
     facts: Facts = field(default_factory=dict)
     effective: str = ""  # digest of the spec as it really runs
+    reports_expected: bool = False  # the workload writes a heartbeat soon after its start
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,22 @@ class Metrics(BaseModel):
     """``host:port`` for TCP; null: only the socket."""
 
 
+class SilenceLimits(BaseModel):
+    """Longest silence of an attempt by phase, in seconds; null: no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    init: Annotated[float, Field(ge=1)] | None = 3600.0
+    """From the launch to the first step: imports, data, and finding a checkpoint."""
+    data: Annotated[float, Field(ge=1)] | None = 3600.0
+    compile: Annotated[float, Field(ge=1)] | None = 7200.0
+    train: Annotated[float, Field(ge=1)] | None = 3600.0
+    """Before the fifth step; later the limit is learned."""
+    eval: Annotated[float, Field(ge=1)] | None = 7200.0
+    save: Annotated[float, Field(ge=1)] | None = 3600.0
+    drain: Annotated[float, Field(ge=1)] | None = 3600.0
+
+
 class Settings(BaseModel):
     """All settings of a daemon."""
 
@@ -165,6 +181,9 @@ class Settings(BaseModel):
 
     silence_floor_s: float = Field(300.0, ge=1, le=86400)
     """The shortest silence after which an attempt may count as hung, however short its steps are."""
+
+    silence_limits_s: SilenceLimits = SilenceLimits()
+    """The silence after which an attempt counts as hung where no limit is learned, by phase."""
 
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created in parallel."""

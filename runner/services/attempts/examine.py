@@ -145,7 +145,8 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     checked = validate_facts(facts, DecisionPoint.WATCH)
     effective = {name: value for name, value in checked.items() if name in settings}
     report = attempt_facts.progress_report(reports.status)
-    return ProgressProbe(report, checked, attempt_facts.digest_settings(run.spec, effective))
+    digest = attempt_facts.digest_settings(run.spec, effective)
+    return ProgressProbe(report, checked, digest, reports_expected=not run.is_program)
 
 
 def _read_reports(run: ExaminedAttempt) -> attempt_facts.AttemptReports:

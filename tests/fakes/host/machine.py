@@ -1,6 +1,6 @@
 """A machine whose engine and store outlive the daemon, and where nothing happens unless a test says so."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -39,6 +39,8 @@ class Host:
     site: SiteConfig = field(default_factory=SiteConfig)
     inventory: FakeInventory = field(default_factory=lambda: FakeInventory(devices=list(GPUS)))
 
+    silence_limits_s: Mapping[str, float | None] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
         self.boot()
 
@@ -61,6 +63,7 @@ class Host:
             past=SqliteAccounting(self.store),
             inventory=self.inventory,
             boot="boot-1",
+            silence_limits_s=self.silence_limits_s,
         )
         self.daemon = Controller(parts)
         self.daemon.loop.adopt()

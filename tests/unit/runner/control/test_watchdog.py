@@ -101,6 +101,55 @@ def test_no_length_of_what_nobody_can_time_is_a_hang(site: Site, phase: str) -> 
     assert site.state == "running"
 
 
+UNLEARNED = {"init": 1000.0, "compile": 2000.0, "train": 3000.0, "eval": 4000.0}
+
+
+@pytest.fixture
+def limited(host: Host) -> Site:
+    """A site whose operator limits silence by phase."""
+    host.silence_limits_s = UNLEARNED
+    host.boot()
+    return Site(host)
+
+
+@pytest.mark.parametrize("phase", UNLEARNED)
+def test_silence_where_no_limit_is_learned_is_a_hang_beyond_the_operators_limit(
+    limited: Site, phase: str
+) -> None:
+    if phase == "eval":
+        limited.works()
+    limited.says(phase, step=limited.step or 1)
+    limited.hangs(UNLEARNED[phase] - 3 * LOOK_S)
+    assert limited.state == "running"
+    limited.hangs(4 * LOOK_S)
+    state = limited.host.row(limited.job).job.state
+    assert isinstance(state, Stopping)
+    assert (state.reason, state.by) == (StopReason.WATCH, "stalled")
+
+
+def test_a_built_in_workload_that_never_reports_is_a_hang_beyond_the_operators_limit(limited: Site) -> None:
+    limited.host.attempt_service.probes[limited.job] = ProgressProbe(reports_expected=True)
+    limited.hangs(UNLEARNED["init"] - 3 * LOOK_S)
+    assert limited.state == "running"
+    limited.hangs(4 * LOOK_S)
+    assert isinstance(limited.host.row(limited.job).job.state, Stopping)
+
+
+def test_a_late_first_report_ends_the_silence_and_teaches_nothing(limited: Site) -> None:
+    limited.host.attempt_service.probes[limited.job] = ProgressProbe(reports_expected=True)
+    limited.hangs(UNLEARNED["init"] - 3 * LOOK_S)
+    limited.says(step=0)
+    limited.hangs(UNLEARNED["train"] - 3 * LOOK_S)
+    assert limited.state == "running"
+
+
+def test_a_phase_without_a_limit_of_the_operator_has_none(limited: Site) -> None:
+    limited.works()
+    limited.says("save")
+    limited.hangs(20 * FLOOR_S)
+    assert limited.state == "running"
+
+
 def test_an_attempt_that_has_not_taken_five_steps_is_not_known_well_enough(site: Site) -> None:
     site.works(4)
     site.hangs(10 * FLOOR_S)

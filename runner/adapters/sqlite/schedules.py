@@ -7,6 +7,7 @@ for those that are due.
 
 import json
 import sqlite3
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
@@ -24,6 +25,10 @@ class SqliteSchedules:
         self._store = store
 
     # --- writing, by the thread that writes the store
+
+    def batch(self) -> AbstractContextManager[object]:
+        """Write everything in the block in one transaction of the store, or nothing of it."""
+        return self._store.transaction()
 
     def add(self, row: ScheduleRow, token: str | None) -> ScheduleRow:
         """Write a new schedule and return it with its id."""

@@ -5,6 +5,7 @@ it is noticed until its job is in the store.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -44,6 +45,9 @@ class FiringRow:
 
 class Schedules(Protocol):
     """The schedules of one store.  One thread at a time writes; any thread reads."""
+
+    def batch(self) -> AbstractContextManager[object]:
+        """Write everything in the block, jobs included, in one transaction, or nothing of it."""
 
     def add(self, row: ScheduleRow, token: str | None) -> ScheduleRow:
         """Write a new schedule and return it with its id."""

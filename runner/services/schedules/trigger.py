@@ -7,12 +7,14 @@ may wait for a file system.  The submission carries a token of schedule and time
 at any moment neither loses a firing nor submits one twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as Late
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, Literal
+from threading import Lock
+from typing import Final, Literal, TypeAlias
 
 import structlog
 
@@ -54,8 +56,14 @@ RETRY_ROUND_S: Final = 2.0
 SET_BACK: Final = timedelta(seconds=1)
 """A clock that goes back by less is being corrected, which is not logged."""
 
-MAX_PER_ROUND: Final = 20
+MAX_PER_ROUND: Final = 100
 """Schedules that fire in one round: at midnight hundreds may be due, and the loop has other work."""
+
+BATCH: Final = 32
+"""Jobs that are written in one transaction: waiting for the disk is most of what one costs."""
+
+BATCH_AGE_S: Final = 0.25
+"""Longest wait of a job for others to be written with it."""
 
 RETRY_FIRING_S: Final = 30.0
 """Wait before a firing is tried again that failed because something was unavailable."""
@@ -82,6 +90,12 @@ def next_time(row: ScheduleRow, since: datetime) -> datetime | None:
 def job_name(name: str, at: datetime) -> str:
     """Return the name of the job of one firing; ``at`` is in the time zone of the schedule."""
     return f"{name[: 63 - 14]}-{at:%Y%m%d-%H%M}"
+
+
+Draft: TypeAlias = Callable[[str], JobRow]
+"""Returns the job of a firing for an id."""
+
+_Ready: TypeAlias = tuple[ScheduleRow, FiringRow, Draft]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +149,10 @@ class ScheduleTrigger:
     _last_round: datetime | None = None
     _submitting: set[tuple[int, datetime]] = field(default_factory=set)
     _retry_at: dict[tuple[int, datetime], float] = field(default_factory=dict)  # monotonic
+    _ready: list[_Ready] = field(default_factory=list)
+    _ready_since: float = 0.0  # monotonic; of the first of them
+    _waiting: int = 0  # firings for which no worker has begun
+    _lock: Lock = field(default_factory=Lock)  # of the three above
     _recovered: bool = False
     _failed: bool = False
     _thread: PeriodicThread = field(init=False)
@@ -156,6 +174,8 @@ class ScheduleTrigger:
         """Return the wait before the next round."""
         if self._failed:
             return RETRY_ROUND_S
+        if self._ready:
+            return BATCH_AGE_S
         soonest = self._next_due()
         if soonest is None:
             return MAX_WAIT_S
@@ -164,6 +184,7 @@ class ScheduleTrigger:
     def tick(self, now: Instant) -> None:
         """Do one round: write down the firings that are due, and let workers submit them."""
         self._failed = True
+        self._record_ready(self._take_ready())
         self._check_clock(now)
         plan = self._plan(now)
         try:
@@ -193,7 +214,14 @@ class ScheduleTrigger:
         if known is None:
             known, ended = self._read(now)
         due = sorted((at, row.id) for at, row in known.values() if at <= now.at)
-        firings = tuple(self._plan_firing(known[number][1], now) for _, number in due[:MAX_PER_ROUND])
+        # What is due is read first: a job that a worker submits meanwhile is in one of the two answers.
+        waiting: dict[int, list[FiringRow]] = {}
+        for each in self.schedules.due() if due else ():
+            waiting.setdefault(each.schedule, []).append(each)
+        firings = tuple(
+            self._plan_firing(known[number][1], now, waiting.get(number, []))
+            for _, number in due[:MAX_PER_ROUND]
+        )
         return _RoundPlan(changes, known, tuple(ended), firings)
 
     def _read(self, now: Instant) -> tuple[dict[int, tuple[datetime, ScheduleRow]], list["_Ending"]]:
@@ -210,14 +238,14 @@ class ScheduleTrigger:
                 ended.append(at)
         return found, ended
 
-    def _plan_firing(self, row: ScheduleRow, now: Instant) -> "_PlannedFiring":
+    def _plan_firing(self, row: ScheduleRow, now: Instant, due: Sequence[FiringRow]) -> "_PlannedFiring":
         looked = replace(row, looked_at=now.at)
-        return _PlannedFiring(row, self._decide_firing(row, now.at), looked, _next_of(looked))
+        return _PlannedFiring(row, self._decide_firing(row, now.at, due), looked, _next_of(looked))
 
-    def _decide_firing(self, row: ScheduleRow, now: datetime) -> FiringDecision | None:
+    def _decide_firing(
+        self, row: ScheduleRow, now: datetime, due: Sequence[FiringRow]
+    ) -> FiringDecision | None:
         times, terms = rules(row)
-        # What is due is read first: a job that a worker submits meanwhile is in one of the two answers.
-        due = [each for each in self.schedules.due() if each.schedule == row.id]
         found = next_firing(row.looked_at, now, terms, times.after, self.schedules.unfinished(row.id))
         waits = found is not None and any(each.at != found.at for each in due)
         if isinstance(found, SubmitFiring) and waits and terms.overlap is Overlap.SKIP:
@@ -239,32 +267,46 @@ class ScheduleTrigger:
         if plan.changes != self._changes:
             self._thread.wake()
             return
+        try:
+            idle = not (plan.ended or plan.firings or self._retry_at) and self._recovered
+            with nullcontext() if idle else self.schedules.batch():
+                submitted = self._write_all(plan, now)
+        except BaseException:
+            self._next, self._recovered = None, False  # nothing was written: read everything again
+            raise
+        for row, due in submitted:
+            self._submit(row, due)
+
+    def _write_all(self, plan: "_RoundPlan", now: Instant) -> list[tuple[ScheduleRow, FiringRow]]:
+        """Write what a plan says, and return the firings whose jobs are to be submitted."""
         self._next = plan.next
         for ending in plan.ended:
             self._end(ending, now)
         waited = [key for key, until in self._retry_at.items() if until <= now.monotonic]
         for key in waited:
             del self._retry_at[key]
+        found: list[tuple[ScheduleRow, FiringRow]] = []
         if waited or not self._recovered:
             self._recovered = True
-            self._recover()
+            found += self._recover()
         for firing in plan.firings:
-            self._fire(firing, now)
+            found += self._fire(firing, now)
+        return found
 
     def _end(self, ending: "_Ending", now: Instant) -> None:
         self.schedules.move(ending.row, ending.state, ending.note, now.at)
         if ending.state == "paused":
             log.warning("schedule.unreadable", schedule=ending.row.id, problem=ending.note)
 
-    def _fire(self, firing: "_PlannedFiring", now: Instant) -> None:
-        """Write down the firing of a schedule whose time has come, and let a worker submit its job."""
+    def _fire(self, firing: "_PlannedFiring", now: Instant) -> Iterator[tuple[ScheduleRow, FiringRow]]:
+        """Write down the firing of a schedule whose time has come; yield it if its job is to be submitted."""
         row, found = firing.row, firing.decision
         if found is not None:
             state: FiringState = "due" if isinstance(found, SubmitFiring) else "left_out"
             new = self.schedules.record_firing(row, found.at, now.at, state, found.why)
             log.info("schedule.fired", schedule=row.id, at=found.at.isoformat(), state=state, new=new)
             if new and isinstance(found, SubmitFiring):
-                self._submit(row, FiringRow(row.id, found.at, "due", None, found.why))
+                yield row, FiringRow(row.id, found.at, "due", None, found.why)
         others = {number: each for number, each in (self._next or {}).items() if number != row.id}
         # Another thread reads the mapping meanwhile, so it is replaced and never changed.
         if isinstance(firing.later, datetime):
@@ -273,8 +315,8 @@ class ScheduleTrigger:
             self._next = others
             self._end(firing.later, now)
 
-    def _recover(self) -> None:
-        """Submit firings that are due in the store: of an earlier daemon, or those to be tried again."""
+    def _recover(self) -> Iterator[tuple[ScheduleRow, FiringRow]]:
+        """Yield the firings that are due in the store: of an earlier daemon, or those to be tried again."""
         for due in self.schedules.due():
             row = self.schedules.known(due.schedule)
             if (due.schedule, due.at) in self._submitting | self._retry_at.keys():
@@ -282,26 +324,67 @@ class ScheduleTrigger:
             if row.state == "removed":
                 self.schedules.settle(due, "left_out", "the schedule was removed")
             else:
-                self._submit(row, due)
+                yield row, due
 
     # --- in a worker
 
     def _submit(self, row: ScheduleRow, due: FiringRow) -> None:
         self._submitting.add((due.schedule, due.at))
+        with self._lock:
+            self._waiting += 1
         self.work_queue.put(f"schedule {row.id}", partial(self._submit_guarded, row, due))
 
     def _submit_guarded(self, row: ScheduleRow, due: FiringRow) -> None:
         """Submit the job of a firing; a refusal or a failure is written down."""
-
-        def failed(error: Exception) -> None:
-            self._run_exclusively(partial(self._record_refused, due, describe_error(error)))
-
+        failed = partial(self._refuse_after_error, due)
         run_guarded("scheduled submission", partial(self._submit_firing, row, due), failed, schedule=row.id)
 
     def _submit_firing(self, row: ScheduleRow, due: FiringRow) -> None:
+        with self._lock:
+            self._waiting -= 1
         try:
-            job = self._make_draft(row, due)
-            self.service.daemon.run_exclusively(partial(self._record_submitted, row, due, job))
+            draft = self._make_draft(row, due)
+            with self._lock:
+                self._ready_since = self._ready_since if self._ready else self.service.clock.monotonic()
+                self._ready.append((row, due, draft))
+        except (Unavailable, Late) as error:
+            self._run_exclusively(partial(self._record_retry, due, describe_error(error)))
+        except RunnerError as error:
+            self._run_exclusively(partial(self._record_refused, due, str(error)))
+        finally:
+            self._record_ready(self._take_ready())
+
+    def _take_ready(self) -> Sequence[_Ready]:
+        """Take the jobs that are ready, if they are many, have waited, or no further ones are to come."""
+        with self._lock:
+            aged = self.service.clock.monotonic() - self._ready_since >= BATCH_AGE_S
+            if not self._ready or (self._waiting and not aged and len(self._ready) < BATCH):
+                return ()
+            taken, self._ready = self._ready, []
+            return taken
+
+    def _record_ready(self, ready: Sequence[_Ready]) -> None:
+        """Write jobs into the store, together; if that fails, one by one."""
+        if len(ready) > 1 and run_guarded("scheduled batch", partial(self._recorded_together, ready)):
+            return
+        for row, due, draft in ready:
+            failed = partial(self._refuse_after_error, due)
+            run_guarded("scheduled submission", partial(self._record_one, row, due, draft), failed)
+
+    def _recorded_together(self, ready: Sequence[_Ready]) -> bool:
+        try:
+            self.service.daemon.run_exclusively(partial(self._record_batch, ready))
+        except (RunnerError, Late) as error:
+            log.info("schedule.batch_split", jobs=len(ready), problem=describe_error(error))
+            return False
+        return True
+
+    def _refuse_after_error(self, due: FiringRow, error: Exception) -> None:
+        self._run_exclusively(partial(self._record_refused, due, describe_error(error)))
+
+    def _record_one(self, row: ScheduleRow, due: FiringRow, draft: Draft) -> None:
+        try:
+            self.service.daemon.run_exclusively(partial(self._record_submitted, row, due, draft))
         except (Unavailable, Late) as error:
             self._run_exclusively(partial(self._record_retry, due, describe_error(error)))
         except RunnerError as error:
@@ -335,19 +418,42 @@ class ScheduleTrigger:
 
     # --- in the exclusive section again
 
-    def _record_submitted(self, row: ScheduleRow, due: FiringRow, draft: Callable[[str], JobRow]) -> None:
+    def _record_batch(self, ready: Sequence[_Ready]) -> None:
+        """Write the jobs of several firings and their outcomes in one transaction, then track the jobs."""
+        service, alone, made = self.service, list[_Ready](), list[tuple[JobRow, FiringRow]]()
+        number = int(service.store.next_id())
+        with self.schedules.batch():
+            for row, due, draft in ready:
+                token = _token(row, due)
+                replaces = row.terms["overlap"] == Overlap.REPLACE
+                if replaces or service.store.submitted_as(token) is not None:
+                    alone.append((row, due, draft))
+                    continue
+                job = draft(str(number + len(made)))
+                service.store.add(job, _submitted_text(row), token)
+                self.schedules.settle(due, "submitted", due.text, job.job.id)
+                made.append((job, due))
+        service.daemon.track([job for job, _ in made])
+        for job, due in made:
+            self._tell_submitted(due, job)
+        for row, due, draft in alone:
+            self._record_submitted(row, due, draft)
+
+    def _tell_submitted(self, due: FiringRow, job: JobRow) -> None:
+        self._submitting.discard((due.schedule, due.at))
+        log.info("schedule.submitted", schedule=due.schedule, at=due.at.isoformat(), job_id=job.job.id)
+
+    def _record_submitted(self, row: ScheduleRow, due: FiringRow, draft: Draft) -> None:
         service = self.service
-        token = f"schedule:{row.id}:{due.at.isoformat()}"
+        token = _token(row, due)
         job = service.store.submitted_as(token)
         if job is None:
             job = draft(service.store.next_id())
-            text = f"submitted by schedule {row.id} ({row.name}) of {row.owner}"
-            service.daemon.submit((job,), (text,), token)
+            service.daemon.submit((job,), (_submitted_text(row),), token)
         replaced = self._cancel_replaced(row, job)
         text = "; ".join(filter(None, (due.text, replaced)))
         self.schedules.settle(due, "submitted", text, job.job.id)
-        self._submitting.discard((due.schedule, due.at))
-        log.info("schedule.submitted", schedule=row.id, at=due.at.isoformat(), job_id=job.job.id)
+        self._tell_submitted(due, job)
 
     def _cancel_replaced(self, row: ScheduleRow, job: JobRow) -> str:
         """Cancel the jobs of earlier firings if the schedule says so; return which, as text."""
@@ -372,6 +478,14 @@ class ScheduleTrigger:
         self._submitting.discard(key)
         self._retry_at[key] = self.service.clock.monotonic() + RETRY_FIRING_S
         self.schedules.settle(due, "due", first_line(why))
+
+
+def _token(row: ScheduleRow, due: FiringRow) -> str:
+    return f"schedule:{row.id}:{due.at.isoformat()}"
+
+
+def _submitted_text(row: ScheduleRow) -> str:
+    return f"submitted by schedule {row.id} ({row.name}) of {row.owner}"
 
 
 def first_line(problem: object) -> str:

@@ -32,6 +32,7 @@ from runner.adapters.host.users import HostUsers
 from runner.adapters.launch import attempt_name
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base import logging as logs
+from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity, Context
 from runner.control.controller import Controller
@@ -248,6 +249,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
                            users=HostUsers(), open_directory=HostRunDirectory)  # fmt: skip
     context = Context(store, executor, AttemptService(config), clock, Capacity(float(SLOTS), 1024**4),
                   work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES),
+                  verification_queue=FairExecutor("verification"),
                   past=NoHistory(), inventory=NoDevices())  # fmt: skip
     daemon, ended = Controller(context), Flag()
     daemon.changed = lambda: None if daemon.tracked_jobs else ended.set()

@@ -46,8 +46,10 @@ from jobs.contract.reading import file_sha256 as file_sha256
 from jobs.contract.reading import first_problem as first_problem
 from jobs.contract.reading import open_directory as open_directory
 from jobs.contract.reading import open_regular as open_regular
+from jobs.contract.reading import open_verified_size as open_verified_size
 from jobs.contract.reading import read_limited as read_limited
 from jobs.contract.reading import read_manifest as read_manifest
+from jobs.contract.reading import read_manifest_in as read_manifest_in
 from jobs.contract.reading import verify as verify
 from jobs.contract.reading import verify_in as verify_in
 from jobs.contract.reading import verify_sizes as verify_sizes

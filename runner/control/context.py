@@ -34,6 +34,14 @@ class KeyedWork(Protocol):
     def close(self) -> None: ...
 
 
+class FairWork(Protocol):
+    """Work that may take minutes, on threads of its own, in turns between users."""
+
+    def put(self, key: str, work: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What this daemon allocates to jobs."""
@@ -83,6 +91,7 @@ class Context:
     capacity: Capacity
     work_queue: KeyedWork
     build_queue: KeyedWork  # separate: a build that takes minutes must not delay launches
+    verification_queue: FairWork  # separate: a verification that takes minutes must not delay launches
     past: UsageHistory
     inventory: InventoryView
     observe_every_s: float = 1.0

@@ -40,6 +40,7 @@ class CommandDispatcher:
     inbox: Inbox
     observer: Observer
     retries: RetryTable = field(default_factory=RetryTable)
+    _examined: set[tuple[str, int]] = field(default_factory=set)  # job and attempt; any thread removes
 
     def execute_implied(self, tracked: TrackedJob) -> None:
         """Give the commands that the state of a job implies: they are idempotent."""
@@ -57,18 +58,26 @@ class CommandDispatcher:
             self.observer.hint()
 
     def examine(self, tracked: TrackedJob, attempt: Attempt, gone: Gone) -> None:
-        """Examine the exit of an attempt, once: verifying checkpoints takes time."""
-        if tracked.examined >= attempt.number:
+        """Examine the exit of an attempt, once: verifying checkpoints takes time.
+
+        It is done in turns between owners, apart from all other work of jobs.
+        """
+        row, key = as_started(self.context, tracked.row), (tracked.row.job.id, attempt.number)
+        if tracked.examined >= attempt.number or key in self._examined:
             return
         tracked.examined = attempt.number
-        row = as_started(self.context, tracked.row)
+        self._examined.add(key)
 
         def work() -> None:
-            findings = examine_exit(self.context, row, attempt, gone)
+            try:
+                findings = examine_exit(self.context, row, attempt, gone)
+            finally:
+                self._examined.discard(key)
             now = self.context.moment()
             self.inbox.put(Examined(row.job.id, attempt.number, now.at, findings, now.monotonic))
 
-        self.put(row.job.id, work)
+        tracked_work = self.inbox.track(partial(self._run, row.job.id, work))
+        self.context.verification_queue.put(f"uid {row.owner.uid}", tracked_work)
 
     def put(self, job_id: str, work: Work) -> None:
         """Queue work for a job, behind its earlier work; the loop waits a moment for what it reports."""

@@ -108,7 +108,9 @@ class ControlLoop:
         self.exclusive.wake()
         for part in parts:
             part.join(STOP_S)
-        for service in (self.context.work_queue, self.context.build_queue, self.context.attempt_service):
+        context = self.context
+        queues = (context.work_queue, context.build_queue, context.verification_queue)
+        for service in (*queues, context.attempt_service):
             service.close()
 
     def track(self, row: JobRow) -> TrackedJob:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from runner.adapters.gpu import amd, nvidia
 from runner.adapters.gpu.health import DeviceHealthMonitor
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
+from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directory import HostRunDirectory, highest
@@ -37,6 +39,7 @@ from runner.adapters.sqlite.store import SqliteStore, refuse_lost
 from runner.base import logging as logs
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Unavailable
+from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.client.autostart import state_dir as default_state_dir
 from runner.control.context import Capacity, Context, SiteConfig
@@ -47,7 +50,7 @@ from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
 from runner.core.ports.executor import Executor
-from runner.core.ports.users import UnknownUids
+from runner.core.ports.users import UnknownUids, User
 from runner.files.settings.model import Settings, load_settings
 from runner.server.api import devices, rollouts, schedules, status
 from runner.server.api.application import application
@@ -119,6 +122,13 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
     store.remember_executor(executor.kind)
     clock, broadcast, users = SystemClock(), ChangeBroadcast(), HostUsers(_unknown_uids(settings))
     inventory = _inventory(settings, store, executor, clock)
+    verification_queue = FairExecutor("verification")
+    verifier = CheckpointVerifier(
+        settings.verify_within_s,
+        lambda owner, directory, name: users.open_beneath_as_user(
+            User(owner.uid, owner.gid, (owner.gid,), owner.name), directory, name
+        ),
+    )
     config = AttemptConfig(
         instance=store.instance,
         jobs_dir=directory / "jobs",
@@ -129,7 +139,9 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         log_quota_bytes=settings.log_quota_bytes,
         clock=clock,
         users=users,
-        open_directory=HostRunDirectory,
+        open_directory=partial(HostRunDirectory, verifier=verifier),
+        stop_verifying=verifier.close,
+        verification_queue=verification_queue,
         mean_between_s=lambda: estimate_mtbf_s(*store.interruptions()),
         pins=PinnedMounts(directory / "pins", users) if _may_pin(settings, executor) else None,
     )
@@ -143,6 +155,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         capacity=_capacity(settings, inventory),
         work_queue=KeyedExecutor(settings.launches_at_once),
         build_queue=KeyedExecutor(BUILD_THREADS),
+        verification_queue=verification_queue,
         observe_every_s=settings.observe_every_s,
         boot=boot_id(),
         watch_every_s=settings.watch_every_s,
@@ -277,6 +290,7 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
     def stopping() -> None:
         mark_leaving()  # first: a client that finds no socket looks for it
         service.broadcast.leave()
+        service.attempt_service.stop_verifying()
 
     asked_to_stop = catch_stop_signals()
     app = application(service, leave=ask_to_stop)

@@ -6,14 +6,16 @@ core does not know.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
 from runner.core.job.attempt import Attempt
-from runner.core.ports.attempts import Attempts, SavedCheckpoints
+from runner.core.ports.attempts import Attempts, SavedCheckpoints, Verification
 from runner.core.ports.executor import LaunchRequest
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
+
+T = TypeVar("T")
 
 
 class RunDirectory(Protocol):
@@ -62,8 +64,20 @@ class RunDirectory(Protocol):
     def rates(self, paths: RunPaths) -> tuple[float, ...]:
         """Return the rates that an attempt has measured, in items per second, the latest last."""
 
-    def saved(self, paths: RunPaths, sure: int = ...) -> SavedCheckpoints:
-        """Return the checkpoints of a lineage; the content of the ``sure`` newest ones is verified."""
+    def saved(self, paths: RunPaths, how: Verification = ..., also: int | None = None) -> SavedCheckpoints:
+        """Return the checkpoints of a lineage; ``also`` is the step of an older one that is looked at, too.
+
+        The content is verified unless ``how`` says otherwise: this takes minutes, and is for the threads of
+        the verification queue alone.  May raise Unavailable.
+        """
+
+    def copy_checkpoint(
+        self, paths: RunPaths, step: int, target: Path, check: Callable[[], None] = ...
+    ) -> None:
+        """Copy a checkpoint into a directory, without verifying it; may raise CheckpointInvalid, OSError.
+
+        ``check`` is called now and then; what it raises ends the copy.
+        """
 
     def tail(self, path: Path, limit: int) -> bytes:
         """Return the end of a file that the job may have written; nothing if it cannot be read."""
@@ -76,6 +90,13 @@ class RunDirectory(Protocol):
 
     def has_kept(self, attempt: int, name: str) -> bool:
         """Return whether such a text exists, or the directory for it does not exist."""
+
+
+class VerificationQueue(Protocol):
+    """Work that may take minutes, in turns between users."""
+
+    def put(self, key: str, work: Callable[[], None]) -> None:
+        """Do ``work`` when it is this user's turn."""
 
 
 OpenRunDirectory: TypeAlias = Callable[[Path, Owner], RunDirectory]
@@ -96,6 +117,18 @@ class HostAttempts(Attempts, Protocol):
 
     def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
         """Return a run directory at a path of its own, for a job that has no id yet."""
+
+    def verified(self, row: JobRow, lineage: int, wait_s: float = ...) -> SavedCheckpoints:
+        """Return the verified checkpoints of a lineage of a job, waiting a moment for their verification.
+
+        May raise Unavailable: they are still being verified.
+        """
+
+    def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
+        """Return what work returns that may take minutes; the job's owner waits for his turn."""
+
+    def stop_verifying(self) -> None:
+        """Break off every verification: the daemon leaves."""
 
     def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
         """Return what would be launched; nothing is made."""

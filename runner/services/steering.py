@@ -8,6 +8,7 @@ from runner.core.job.attempt import Start
 from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
 from runner.core.job.states import Finished, Stopping
+from runner.core.ports.attempts import Verification
 from runner.core.ports.store import JobRow
 from runner.services.context import Caller, ServiceContext
 from runner.services.queries import JobQueries
@@ -81,7 +82,8 @@ class SteeringService:
     def _check_checkpoint(self, row: JobRow, step: int) -> None:
         """Raise ``Refused`` unless a job has a checkpoint of a step; its content is not verified."""
         directory, lineage = self.context.attempt_service.directory(row), row.job.lineage
-        saved = directory.saved(directory.paths(max(row.job.attempts, 1), lineage), sure=0)
+        paths = directory.paths(max(row.job.attempts, 1), lineage)
+        saved = directory.saved(paths, Verification.SIZES, also=step)
         if step not in saved.steps:
             steps = ", ".join(map(str, sorted(saved.steps))) or "none"
             fact = f"no valid checkpoint of step {step}; lineage {lineage} has {steps}"

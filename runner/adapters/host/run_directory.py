@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,30 +19,25 @@ from pydantic import ValidationError
 from jobs.contract import (
     MAX_REPORT_BYTES,
     AttemptSpec,
-    CheckpointInvalid,
     Effective,
-    Manifest,
     Report,
     Result,
     RunPaths,
     Status,
-    checkpoints,
+    checkpoint_name,
     dump,
     open_directory,
     open_regular,
     read_limited,
-    verify,
-    verify_sizes,
 )
 from runner.adapters.host import log_quota
+from runner.adapters.host.checkpoint_copy import copy_checkpoint
+from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.attempts import SavedCheckpoints
+from runner.core.ports.attempts import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
 R = TypeVar("R", bound=Report)
-
-SURE: Final = 2
-"""How many of the newest checkpoints are verified completely; of older ones, the sizes are compared."""
 
 METRICS_TAIL_BYTES: Final = 64 * 1024
 
@@ -60,9 +54,10 @@ def highest(jobs: Path) -> int:
 class HostRunDirectory:
     """``<state>/jobs/<id>`` of one job."""
 
-    def __init__(self, root: Path, owner: Owner) -> None:
+    def __init__(self, root: Path, owner: Owner, verifier: CheckpointVerifier | None = None) -> None:
         self.root = root
         self._owner = owner
+        self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
 
     def paths(self, attempt: int, lineage: int) -> RunPaths:
@@ -232,14 +227,31 @@ class HostRunDirectory:
         """Return the rates that an attempt has measured, in items per second, the latest last."""
         return tuple(_rates(tail(paths.metrics, METRICS_TAIL_BYTES)))
 
-    @staticmethod
-    def saved(paths: RunPaths, sure: int = SURE) -> SavedCheckpoints:
-        """Return the checkpoints of a lineage; the content of the ``sure`` newest ones is verified."""
-        try:
-            with open_directory(paths.lineage_dir) as lineage:
-                return _saved_in(lineage, sure)
-        except OSError:
-            return SavedCheckpoints()
+    def saved(
+        self, paths: RunPaths, how: Verification = Verification.CONTENT, also: int | None = None
+    ) -> SavedCheckpoints:
+        """Return the checkpoints of a lineage; ``also`` is the step of an older one that is looked at, too.
+
+        Raises:
+            Unavailable: the daemon leaves.
+        """
+        return self._verifier.saved(paths.lineage_dir, self._owner, how, also)
+
+    def copy_checkpoint(
+        self, paths: RunPaths, step: int, target: Path, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Copy a checkpoint into a directory, without verifying it; ``check`` may raise, and ends the copy.
+
+        Raises:
+            CheckpointInvalid: it is not complete.
+            OSError: the file system refuses it.
+        """
+        name = checkpoint_name(step)
+        with (
+            open_directory(paths.lineage_dir) as lineage,
+            self._verifier.open(self._owner, lineage, name) as source,
+        ):
+            copy_checkpoint(source, target / name, check)
 
     @staticmethod
     def tail(path: Path, limit: int) -> bytes:
@@ -290,34 +302,6 @@ def _write_new(path: str | Path, content: bytes, mode: int, uid: int, gid: int) 
             os.fchown(fd, uid, gid)
     finally:
         os.close(fd)
-
-
-def _saved_in(lineage: int, sure: int) -> SavedCheckpoints:
-    """Return the checkpoints of an open lineage directory."""
-    valid: list[tuple[Manifest, datetime | None]] = []
-    rejected = []
-    for _, directory in checkpoints(lineage):
-        compare = verify if len(valid) < sure else verify_sizes
-        try:
-            manifest = compare(directory, lineage)
-        except CheckpointInvalid as error:
-            rejected.append(f"{directory.name}: {error}")
-        else:
-            valid.append((manifest, None if valid else _changed(directory, lineage)))
-    return SavedCheckpoints(
-        tuple(manifest.step for manifest, _ in valid),
-        tuple(rejected),
-        valid[0][1] if valid else None,
-        valid[0][0].attempt if valid else None,
-    )
-
-
-def _changed(directory: Path, lineage: int) -> datetime | None:
-    try:
-        changed = os.stat(directory, dir_fd=lineage, follow_symlinks=False).st_ctime
-    except OSError:
-        return None
-    return datetime.fromtimestamp(changed, UTC)
 
 
 def tail(path: Path, limit: int) -> bytes:

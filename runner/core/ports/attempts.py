@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Protocol
 
 from runner.core.job.attempt import Attempt, AttemptEnd
@@ -104,6 +105,14 @@ class Attempts(Protocol):
         """Break off work that may take minutes: the daemon leaves."""
 
 
+class Verification(Enum):
+    """How thoroughly checkpoints are verified."""
+
+    SIZES = "sizes"  # manifests and sizes alone
+    KNOWN = "known"  # the content of the newest as it was verified before; nothing is hashed
+    CONTENT = "content"  # the content of the newest is compared with its SHA-256; this may take minutes
+
+
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoints:
     """The checkpoints of one lineage."""
@@ -114,6 +123,7 @@ class SavedCheckpoints:
     attempt: int | None = None  # that made it, as its manifest says
     unverified: tuple[str, ...] = ()  # neither valid nor invalid as far as is known, and why
     complete: bool = True  # False: there may be others, which could not be read
+    pending: bool = False  # some are not verified only because nobody has verified them yet
 
     @property
     def newest(self) -> int | None:

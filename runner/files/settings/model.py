@@ -185,6 +185,9 @@ class Settings(BaseModel):
     silence_limits_s: SilenceLimits = SilenceLimits()
     """The silence after which an attempt counts as hung where no limit is learned, by phase."""
 
+    verify_within_s: float = Field(600.0, ge=1, le=86400)
+    """How long the checkpoints of one attempt may be verified before they count as unknown, in seconds."""
+
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created in parallel."""
 

@@ -20,7 +20,13 @@ from runner.core.job.states import State, Stopping
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import validate_facts
 from runner.core.policy.facts import DecisionPoint, FactValue
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, SavedCheckpoints
+from runner.core.ports.attempts import (
+    ExitFindings,
+    PinnedPolicy,
+    ProgressProbe,
+    SavedCheckpoints,
+    Verification,
+)
 from runner.core.ports.executor import Gone
 from runner.services.attempts import facts as attempt_facts
 from runner.services.ports import RunDirectory
@@ -137,7 +143,7 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     settings = attempt_facts.of_settings(run.spec, profile, reports.effective)
     facts = {
         **attempt_facts.of_progress(reports),
-        **attempt_facts.of_checkpoints(directory.saved(paths, sure=0), run.attempt, now),
+        **attempt_facts.of_checkpoints(directory.saved(paths, Verification.SIZES), run.attempt, now),
         **settings,
     }
     if not run.is_program:

@@ -5,13 +5,14 @@ All of this blocks, and runs on the work queues of the control loop.
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, RunPaths
 from runner.base.errors import Unavailable, UsageError
+from runner.base.fair_executor import FairExecutor
 from runner.core.job.attempt import Attempt
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
@@ -23,7 +24,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.job.model import checkpoint_plan
 from runner.services.attempts.program import apply_program
-from runner.services.ports import OpenRunDirectory, RunDirectory
+from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.services.submission.revision import Revision, parse_revision
 
 SECRETS_DIR: Final = Path("/run/secrets")
@@ -45,6 +46,8 @@ class AttemptConfig:
     users: Users
     open_directory: OpenRunDirectory
     mean_between_s: Callable[[], float] = lambda: PRIOR_S  # mean time between interruptions on this host
+    stop_verifying: Callable[[], None] = lambda: None
+    verification_queue: VerificationQueue = field(default_factory=lambda: FairExecutor("verification"))
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 

@@ -4,14 +4,15 @@ It joins the revision, the run directory and the images, so that the control loo
 """
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from jobs.contract import Program, RunPaths
 from runner.core.job.attempt import Attempt
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms, SavedCheckpoints
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, LaunchRequest
 from runner.core.ports.store import DecisionRow, JobRow
@@ -21,8 +22,11 @@ from runner.files.job.model import Retry
 from runner.files.policy import job_policy as of_job
 from runner.services.attempts.examine import ExaminedAttempt, examine_exit, probe_progress
 from runner.services.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
+from runner.services.attempts.verification import WAIT_S, CheckpointVerifications
 from runner.services.ports import OpenRunDirectory, RunDirectory
 from runner.services.submission.revision import parse_revision
+
+T = TypeVar("T")
 
 LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning of a log, the rest for its end
 
@@ -68,6 +72,7 @@ class AttemptService:
     def __init__(self, config: AttemptConfig) -> None:
         self._config = config
         self._launches = LaunchPreparer(config)
+        self._verifications = CheckpointVerifications(config.verification_queue)
 
     # --- run directories
 
@@ -87,6 +92,16 @@ class AttemptService:
         """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
         directory = self.directory(row)
         return directory.tail(directory.paths(attempt, lineage).metrics, limit)
+
+    def verified(self, row: JobRow, lineage: int, wait_s: float = WAIT_S) -> SavedCheckpoints:
+        """Return the verified checkpoints of a lineage of a job, waiting a moment for their verification.
+
+        Raises:
+            Unavailable: they are still being verified.
+        """
+        directory = self.directory(row)
+        paths = directory.paths(max(row.job.attempts, 1), lineage)
+        return self._verifications.saved(row, directory, paths, wait_s)
 
     # --- what a revision says; cached, and does not block
 
@@ -174,6 +189,18 @@ class AttemptService:
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
         """Return whether the copy of a decision exists, or the run directory was removed."""
         return self.directory(row).has_kept(decision.attempt, f"{decision.moment}.json")
+
+    def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
+        """Return what work returns that may take minutes; the job's owner waits for his turn.
+
+        Raises:
+            Unavailable: nobody waits for the answer any more.
+        """
+        return self._verifications.run_in_turn(row, work)
+
+    def stop_verifying(self) -> None:
+        """Break off every verification, at once; the next daemon verifies again."""
+        self._config.stop_verifying()
 
     def close(self) -> None:
         """Break off image builds, so that the daemon can leave; the next daemon starts them again."""

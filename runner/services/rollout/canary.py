@@ -14,21 +14,16 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Final
 
 from jobs.contract import (
-    MANIFEST,
     CheckpointInvalid,
     Program,
-    checkpoint_name,
-    open_directory,
-    open_regular,
-    verify_in,
 )
 from runner.base.errors import Refused
+from runner.base.waiting import check_wanted
 from runner.core.job.events import HoldRequested
 from runner.core.job.states import Finished, Held, Running
 from runner.core.policy.change_class import ChangeClass
@@ -181,31 +176,22 @@ class CanaryService:
 
     def _stage_checkpoint(self, staged: Path, row: JobRow) -> int:
         """Copy the newest valid checkpoint into a staged run directory; return its step, 0 for none."""
-        lineage = row.job.lineage
-        own = self.service.attempt_service.directory(row)
-        source = own.paths(row.job.attempts, lineage)
-        newest = own.saved(source).newest
+        attempt_service, lineage = self.service.attempt_service, row.job.lineage
+        newest = attempt_service.verified(row, lineage).newest
         if newest is None:
             return 0
-        directory = self.service.attempt_service.open_directory(staged, row.owner)
+        own = attempt_service.directory(row)
+        paths = own.paths(max(row.job.attempts, 1), lineage)
+        directory = attempt_service.open_directory(staged, row.owner)
         directory.create()
+
+        def fill(draft: Path) -> None:
+            own.copy_checkpoint(paths, newest, draft, check_wanted)
+
         try:
-            directory.seed(1, partial(_copy_checkpoint, source.lineage_dir / checkpoint_name(newest)))
+            attempt_service.run_in_turn(row, lambda: directory.seed(1, fill))
         except (OSError, CheckpointInvalid) as error:
             raise Refused(
                 f"job {row.job.id}: checkpoint of step {newest} cannot be copied: {error}"
             ) from error
         return newest
-
-
-def _copy_checkpoint(origin: Path, target: Path) -> None:
-    """Copy one checkpoint out of a directory that the job can change.
-
-    The directory is opened once and read through its descriptor, and no link is followed.
-    """
-    copy = target / origin.name
-    with open_directory(origin) as source:
-        copy.mkdir(mode=0o700)
-        for name in (*verify_in(source, origin.name).files, MANIFEST):
-            with open_regular(name, source) as old, (copy / name).open("xb") as new:
-                shutil.copyfileobj(old, new, 1024**2)

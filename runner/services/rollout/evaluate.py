@@ -219,7 +219,7 @@ class RolloutEvaluator:
         reports = exit_facts.AttemptReports(
             directory.status(paths), None, directory.effective(paths), directory.rates(paths)
         )
-        saved = directory.saved(paths)
+        saved = self.service.attempt_service.verified(self.row, attempt.lineage)
         fits = self.found.kind not in {ChangeClass.D, ChangeClass.E}
         allowed = ALLOWED in getattr(self.after.job, "allow", ())
         facts: dict[str, FactValue | None] = {
@@ -295,8 +295,7 @@ class RolloutEvaluator:
     def _work(self) -> Work:
         """Return the work in steps: in total, done, and saved."""
         attempt = _attempt(self.row.job)
-        directory = self.service.attempt_service.directory(self.row)
-        saved = directory.saved(directory.paths(attempt.number, attempt.lineage)).newest or 0
+        saved = self.service.attempt_service.verified(self.row, attempt.lineage).newest or 0
         done = float(finished_by(self.service, self.row) or saved)
         on_demand = saves_on_stop(self.before) is True
         return Work(float(steps(self.before) or 0), done, float(saved), on_demand)

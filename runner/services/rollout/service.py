@@ -108,7 +108,7 @@ class RolloutService:
         lineage = found.lineage if found.lineage is not None else row.job.lineage
         if lineage == row.job.lineage and not compare_revisions(parse_revision(row.revision), there).changes:
             return wanted, None, "nothing differs"
-        saved = self.saved(row, lineage)
+        saved = self.service.attempt_service.verified(row, lineage)
         self._check_steps(row, found, there, saved)
         runs = isinstance(row.job.state, Allocated)
         stays = runs and lineage == row.job.lineage and _runs_revision(row.job, revisions, there)
@@ -240,11 +240,6 @@ class RolloutService:
             "time_limit": revision.job.resources.time_limit,
             "attempts_max": revision.policy_in_force().ceilings.attempts,
         }
-
-    def saved(self, row: JobRow, lineage: int) -> SavedCheckpoints:
-        """Return the checkpoints of one lineage of a job."""
-        directory = self.service.attempt_service.directory(row)
-        return directory.saved(directory.paths(max(row.job.attempts, 1), lineage))
 
 
 def _runs_revision(job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from runner.base.errors import RunnerError
+from runner.base.errors import RunnerError, Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
@@ -86,12 +86,16 @@ class RolloutVerifier:
         status = service.queries.progress(row)
         if seen is None or status is None:
             return
+        try:
+            saved = self._saved(row, promise)
+        except Unavailable:
+            return  # they are being verified; the next round has them
         self._settled.add((row.job.id, row.job.revision))
         plan = parse_revision(row.revision).job.workload
         found = verify(
             promise,
             seen.overall(getattr(plan, "eval_every", None)),
-            Work(float(getattr(plan, "steps", None) or 0), status.step, self._saved(row, promise)),
+            Work(float(getattr(plan, "steps", None) or 0), status.step, saved),
         )
         now = service.clock.now()
         service.daemon.run_exclusively(
@@ -110,5 +114,6 @@ class RolloutVerifier:
         """Return the step that a rollback would start from."""
         before = self.rollouts.service.store.revisions(row.job.id)
         lineage = next((each.lineage for each in before if each.number == promise.back_to), None)
-        saved = self.rollouts.saved(row, row.job.lineage if lineage is None else lineage)
+        lineage = row.job.lineage if lineage is None else lineage
+        saved = self.rollouts.service.attempt_service.verified(row, lineage, wait_s=0)
         return float(saved.newest or 0)

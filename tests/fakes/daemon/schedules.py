@@ -56,6 +56,7 @@ class Clockwork:
             inventory=FakeInventory(devices=devices),
             work_queue=ManualLanes(),
             build_queue=ManualLanes(),
+            verification_queue=ManualLanes(),
         )
         daemon = Controller(parts)
         daemon.loop.adopt()

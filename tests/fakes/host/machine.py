@@ -59,6 +59,7 @@ class Host:
             capacity=Capacity(4.0, 16 * 1024**3, self.inventory.devices),
             work_queue=self.work_queue,
             build_queue=self.build_queue,
+            verification_queue=self.work_queue,
             site=self.site,
             past=SqliteAccounting(self.store),
             inventory=self.inventory,

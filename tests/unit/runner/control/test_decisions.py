@@ -75,6 +75,7 @@ class Case:
             capacity=Capacity(4, 1024**3, GPUS),
             work_queue=ManualLanes(),
             build_queue=ManualLanes(),
+            verification_queue=ManualLanes(),
             past=SqliteAccounting(self.host.store),
             inventory=FakeInventory(devices=list(GPUS)),
             boot="boot-1",

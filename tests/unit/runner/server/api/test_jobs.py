@@ -19,6 +19,7 @@ from runner.adapters.host.clock import SystemClock
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
+from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity
 from runner.control.context import Context as Parts
@@ -63,6 +64,7 @@ class Site:
             capacity=Capacity(4.0, 16 * 1024**3, self.devices),
             work_queue=KeyedExecutor(2),
             build_queue=KeyedExecutor(2),
+            verification_queue=FairExecutor("verification"),
             observe_every_s=0.05,
             past=SqliteAccounting(store),
             inventory=self.fake_inventory,

@@ -1,0 +1,15 @@
+"""Whether the answer to a request is still wanted, for work that is done for it on another thread."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from runner.base.errors import Unavailable
+
+is_wanted: ContextVar[Callable[[], bool]] = ContextVar("is_wanted", default=lambda: True)
+"""Set by whoever answers requests; threads that work for a request have its context."""
+
+
+def check_wanted() -> None:
+    """Raise ``Unavailable`` if the client has gone, or the daemon leaves."""
+    if not is_wanted.get()():
+        raise Unavailable("nobody waits for this answer any more")

@@ -17,7 +17,7 @@ def delay_s(errors: int) -> float:
     return min(RETRY_S * 2.0**doublings, RETRY_MAX_S)
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
@@ -46,6 +46,11 @@ class RetryTable:
         errors = self._known.get(key, RetryState()).errors + 1
         self._known[key] = RetryState(now + delay_s(errors), errors)
         return self._known[key]
+
+    def postpone(self, key: str, now: float, times: int) -> float:
+        """Schedule a retry of what has been tried so many times already, and return the wait."""
+        self._known[key] = RetryState(now + delay_s(times))
+        return delay_s(times)
 
     def is_waiting(self, key: str, now: float) -> bool:
         """Return whether it is too early for a retry."""

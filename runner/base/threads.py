@@ -1,13 +1,15 @@
 """The outermost frames of threads: the only places where a broad ``except`` stands.
 
-A thread that dies of an unexpected error takes its part of the daemon with it, unnoticed.  So work that
-repeats runs in a ``PeriodicThread``, and a single piece of work runs in ``run_guarded`` or, where a caller
-waits for its answer, in ``run_to_future``.  What the work is, and which errors it expects, is left to it.
+A thread that dies of an unexpected error takes its part of the daemon with it, unnoticed.  Libraries also
+raise what is no ``Exception``, such as a panic of native code; only the main thread lets that pass.
+So work that repeats runs in a ``PeriodicThread``, and a single piece of work runs in ``run_guarded`` or,
+where a caller waits for its answer, in ``run_to_future``.  What the work is, and which errors it expects, is
+left to it.
 """
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Event, Thread, current_thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import Final, TypeVar
 
 import structlog
@@ -88,7 +90,9 @@ class PeriodicThread:
             try:
                 self._round(wait=wait)
                 self._failures = 0
-            except Exception:  # the outermost frame of every periodic thread
+            except BaseException as error:  # the outermost frame of every periodic thread
+                if not isinstance(error, Exception) and current_thread() is main_thread():
+                    raise  # a test runs it itself
                 self._failures += 1
                 log.exception("thread.failed", thread=self._thread.name, failures=self._failures)
                 self.pause(self._retry_s(self._failures))
@@ -104,7 +108,7 @@ class PeriodicThread:
 
 
 def run_guarded(
-    name: str, work: Callable[[], T], failed: Callable[[Exception], object] | None = None, **bound: object
+    name: str, work: Callable[[], T], failed: Callable[[BaseException], object] | None = None, **bound: object
 ) -> T | None:
     """Return what one piece of work returns, None if it raises.
 
@@ -112,7 +116,9 @@ def run_guarded(
     """
     try:
         return work()
-    except Exception as error:  # the outermost frame of a single piece of work
+    except BaseException as error:  # the outermost frame of a single piece of work
+        if not isinstance(error, Exception) and current_thread() is main_thread():
+            raise  # somebody ends the program
         log.exception("work.failed", work=name, **bound)
         if failed is not None:
             failed(error)

@@ -17,10 +17,8 @@ from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 
 
-def execute(
-    context: Context, row: JobRow, command: Command, image_misses: int
-) -> Event | LaunchRefusal | None:
-    """Return the result of a command; ``image_misses`` launches before it did not find the image.
+def execute(context: Context, row: JobRow, command: Command) -> Event | LaunchRefusal | None:
+    """Return the result of a command.
 
     Raises:
         Unavailable: nothing is known; give the command again.
@@ -29,7 +27,7 @@ def execute(
         case PrepareImage():
             return _prepare(context, row)
         case Launch():
-            return _launch(context, row, command, image_misses)
+            return _launch(context, row, command)
         case Terminate(number):
             context.executor.signal(context.key(row.job.id, number), SIGTERM)
         case Kill(number):
@@ -49,7 +47,7 @@ def _prepare(context: Context, row: JobRow) -> Event:
     return ImageReady(context.clock.now(), image)
 
 
-def _launch(context: Context, row: JobRow, command: Launch, image_misses: int) -> Event | LaunchRefusal:
+def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRefusal:
     devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
         try:
@@ -58,7 +56,7 @@ def _launch(context: Context, row: JobRow, command: Launch, image_misses: int) -
             return replace(_refused(context, row, command, str(error)), hold=True)
         context.executor.launch(request)
     except ImageGone:
-        return _image_gone(context, row, command, image_misses)
+        return ImageMissing(context.clock.now())
     except (LaunchRefused, Refused, UsageError) as error:
         return _refused(context, row, command, str(error))
     finally:
@@ -69,11 +67,3 @@ def _launch(context: Context, row: JobRow, command: Launch, image_misses: int) -
 def _refused(context: Context, row: JobRow, command: Launch, why: str) -> LaunchRefusal:
     policy = context.attempt_service.policy(row)
     return LaunchRefusal(row.job.id, command.attempt.number, context.clock.now(), why, policy)
-
-
-def _image_gone(context: Context, row: JobRow, command: Launch, misses: int) -> Event | LaunchRefusal:
-    """Prepare a missing image again, once: one that is missing again will not appear by itself."""
-    if misses == 0:
-        return ImageMissing(context.clock.now())
-    why = f"image {command.image}: is not in the engine, although it was prepared"
-    return _refused(context, row, command, why)

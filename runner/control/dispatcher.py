@@ -49,7 +49,7 @@ class CommandDispatcher:
     def execute(self, tracked: TrackedJob, commands: tuple[Command, ...]) -> None:
         """Give commands for a job; what they bring about becomes messages."""
         for command in commands:
-            work = partial(self._execute, tracked.row, command, tracked.image_misses)
+            work = partial(self._execute, tracked.row, command)
             if isinstance(command, PrepareImage):
                 self._put_build(tracked.row.job.id, work)
             else:
@@ -83,12 +83,19 @@ class CommandDispatcher:
         """Queue work for a job, behind its earlier work; the loop waits a moment for what it reports."""
         self.context.work_queue.put(job_id, self.inbox.track(partial(self._run, job_id, work)))
 
-    def record_error(self, job_id: str, error: Exception) -> None:
+    def record_error(self, job_id: str, error: BaseException) -> None:
         """Schedule a retry after an unexpected error, ever later: it will probably happen again."""
         state = self.retries.record_error(job_id, self.context.clock.monotonic())
         again = f"tried again after {delay_s(state.errors):g} s"
         times = f", {state.errors} times in a row" if state.errors > 1 else ""
         self._set_waiting(job_id, f"{describe_error(error)} ({again}{times})")
+
+    def postpone_preparation(self, tracked: TrackedJob) -> None:
+        """Prepare an image later, and ever later, that several launches in a row did not find."""
+        job_id, misses = tracked.row.job.id, tracked.image_misses
+        wait_s = self.retries.postpone(job_id, self.context.clock.monotonic(), misses - 1)
+        fact = f"its image was not in the engine at {misses} launches in a row, although it was prepared"
+        self._set_waiting(job_id, f"{fact}; it is prepared again after {wait_s:g} s")
 
     # --- on a thread of an executor
 
@@ -98,7 +105,7 @@ class CommandDispatcher:
     def _run(self, job_id: str, work: Work) -> None:
         """Do work and tell the loop whether it succeeded."""
 
-        def failed(error: Exception) -> None:
+        def failed(error: BaseException) -> None:
             self.inbox.put(Call(partial(self.record_error, job_id, error)))
 
         run_guarded("command", partial(self._run_expecting_unavailable, job_id, work), failed, job_id=job_id)
@@ -112,8 +119,8 @@ class CommandDispatcher:
         if job_id in self.retries:
             self.inbox.put(Call(partial(self._record_success, job_id)))
 
-    def _execute(self, row: JobRow, command: Command, image_misses: int) -> None:
-        result = execute(self.context, row, command, image_misses)
+    def _execute(self, row: JobRow, command: Command) -> None:
+        result = execute(self.context, row, command)
         if isinstance(result, LaunchRefusal):
             self.inbox.put(result)
         elif result is not None:

@@ -39,7 +39,7 @@ from runner.control.transitions import Transition, batches, record_transitions, 
 from runner.control.watchdog import Watchdog, act_on_findings
 from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied
 from runner.core.job.lifecycle import IllegalTransition, due_event
-from runner.core.job.states import Finished, Running, State, Stopping
+from runner.core.job.states import Finished, Preparing, Running, State, Stopping
 from runner.core.ports.store import DecisionRow, JobRow
 
 log = structlog.get_logger()
@@ -172,7 +172,7 @@ class ControlLoop:
             return None
         return transitions
 
-    def _retry_examination(self, message: Message, error: Exception) -> None:
+    def _retry_examination(self, message: Message, error: BaseException) -> None:
         if isinstance(message, Examined | LaunchRefusal):
             self.dispatcher.record_error(message.job_id, error)
 
@@ -304,4 +304,7 @@ class ControlLoop:
             self.dispatcher.put(row.job.id, partial(attempts.save_decision, row, made.decision))
         log.info("job.transition", job_id=row.job.id, event_kind=made.event.kind, state=row.job.state.kind)
         self.changed()
-        self.dispatcher.execute(made.tracked, made.commands)
+        if isinstance(made.after.state, Preparing) and made.tracked.image_misses > 1:
+            self.dispatcher.postpone_preparation(made.tracked)
+        else:
+            self.dispatcher.execute(made.tracked, made.commands)

@@ -78,6 +78,8 @@ class LaunchPreparer:
         try:  # the id is recorded, so that all attempts run the same image
             return config.images.resolve(config.allowed_images[name])
         except BuildFailed as error:
+            if row.job.attempts:  # it was there: nothing about this job has changed
+                raise Unavailable(f"{error} any more; ask the operator (allowed_images)") from error
             raise BuildFailed(f"{error}; ask the operator (allowed_images)") from error
 
     def prepare(

@@ -30,7 +30,7 @@ class TrialMeasurer:
     def run(self, trial: Trial) -> None:
         """Measure a canary, then release its parent unless a decision comes in time."""
 
-        def failed(error: Exception) -> None:
+        def failed(error: BaseException) -> None:
             trial.found = TrialMeasurement(None, 0.0, 0.0, trial.done, f"{type(error).__name__}: {error}")
 
         run_guarded("canary", partial(self._measure_or_explain, trial), failed, job_id=trial.job_id)

@@ -379,7 +379,7 @@ class ScheduleTrigger:
             return False
         return True
 
-    def _refuse_after_error(self, due: FiringRow, error: Exception) -> None:
+    def _refuse_after_error(self, due: FiringRow, error: BaseException) -> None:
         self._run_exclusively(partial(self._record_refused, due, describe_error(error)))
 
     def _record_one(self, row: ScheduleRow, due: FiringRow, draft: Draft) -> None:

@@ -42,7 +42,7 @@ class FakeAttempts:
     build_error: str | None = None
     engine_down: bool = False
     mistake: Exception | None = None  # raised by whatever is asked for next
-    launch_mistake: Exception | None = None  # raised by whatever is to be launched
+    launch_mistake: BaseException | None = None  # raised by whatever is to be launched
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
     facts: dict[str, dict[str, FactValue]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one

@@ -180,7 +180,7 @@ def test_a_thread_does_not_wait_for_itself() -> None:
 
 def test_what_guarded_work_raises_is_logged_and_handed_on() -> None:
     error = ValueError("a mistake")
-    handed: list[Exception] = []
+    handed: list[BaseException] = []
 
     def work() -> int:
         raise error

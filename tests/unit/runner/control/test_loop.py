@@ -1,5 +1,6 @@
 """The loop over a fake world: every interleaving of work, looks, crashes and outages."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -166,6 +167,41 @@ def test_an_image_that_is_gone_is_prepared_again(host: Host) -> None:
     host.settle()
     assert (host.state(job_id), host.attempt_service.build_queue) == ("running", 2)
     assert [a.number for a in host.store.attempts(job_id)] == [1]
+
+
+def test_an_image_that_stays_gone_is_prepared_again_ever_later_and_charges_nothing(host: Host) -> None:
+    host.context.images_gone.add("img-job")
+    job_id = host.submit()
+    host.settle()
+    for waited in (2, 4, 8, 16):
+        assert host.state(job_id) == "preparing"
+        assert host.daemon.why(job_id).endswith(f"it is prepared again after {waited} s")
+        host.wait(waited)
+    job = host.row(job_id).job
+    assert (job.attempts, job.history.charged) == (0, 0)
+    host.context.images_gone.clear()
+    host.wait(60)
+    assert host.state(job_id) == "running"
+    assert [a.number for a in host.store.attempts(job_id)] == [1]
+
+
+class NativePanic(BaseException):
+    """What a library raises that is written in another language."""
+
+
+@pytest.mark.parametrize("mistake", [RuntimeError("oops"), NativePanic("oops")])
+def test_a_launch_that_raises_whatever_it_may_is_tried_again_and_charges_nothing(
+    host: Host, mistake: BaseException
+) -> None:
+    host.attempt_service.launch_mistake = mistake
+    job_id = host.submit()
+    with ThreadPoolExecutor(1) as thread:  # not the main thread, which anything may end
+        thread.submit(host.settle).result()
+    assert (host.state(job_id), host.row(job_id).job.history.charged) == ("starting", 0)
+    assert "oops (tried again after 2 s)" in host.daemon.why(job_id)
+    host.attempt_service.launch_mistake = None
+    host.wait(2)
+    assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", 1)
 
 
 def test_restarting_from_scratch_keeps_the_old_lineage(host: Host) -> None:

@@ -56,6 +56,13 @@ def test_a_named_image_that_is_not_there_is_refused_in_words(tmp_path: Path) -> 
         attempt_service(tmp_path, FakeImages()).prepare_image(row("ours"))
 
 
+def test_a_job_that_has_run_waits_for_a_named_image_that_is_gone(tmp_path: Path) -> None:
+    ran = row("ours")
+    ran = replace(ran, job=replace(ran.job, attempts=1))
+    with pytest.raises(Unavailable, match="is not in the engine any more; ask the operator"):
+        attempt_service(tmp_path, FakeImages()).prepare_image(ran)
+
+
 def test_a_name_that_is_no_longer_offered_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="image 'theirs' is no longer offered; ask the operator"):
         attempt_service(tmp_path, FakeImages()).prepare_image(row("theirs"))

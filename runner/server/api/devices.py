@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from fastapi import APIRouter
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from runner.base.errors import Refused, Unavailable
 from runner.control.inventory import Inventory
@@ -14,11 +13,12 @@ from runner.control.inventory_types import DeviceView
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.store import JobRow
 from runner.server.api.deps import Body, CallerDep, ServiceDep
+from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.server.api.views import moment
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 
-router: Final = APIRouter(prefix="/v1")
+router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 
 
 class DrainBody(Body):
@@ -44,13 +44,13 @@ def inventory_of(service: JobService) -> Inventory:
 @router.get("/devices")
 async def list_devices(service: ServiceDep) -> dict[str, Any]:
     """Answer with all devices."""
-    return await run_in_threadpool(_list, service)
+    return await run_in_share(_list, service)
 
 
 @router.post("/devices/{reference}/drain")
 async def drain(reference: str, body: DrainBody, service: ServiceDep, caller: CallerDep) -> dict[str, Any]:
     """Drain a device: no further job gets it."""
-    return await run_in_threadpool(
+    return await run_in_share(
         _change_state, service, caller, lambda inventory, by: inventory.drain(reference, body.reason, by)
     )
 
@@ -59,7 +59,7 @@ async def drain(reference: str, body: DrainBody, service: ServiceDep, caller: Ca
 async def resume(reference: str, body: ResumeBody, service: ServiceDep, caller: CallerDep) -> dict[str, Any]:
     """Return a device to service."""
     del body
-    return await run_in_threadpool(
+    return await run_in_share(
         _change_state, service, caller, lambda inventory, by: inventory.resume(reference, by)
     )
 

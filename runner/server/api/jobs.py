@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal as signals
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -12,7 +11,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from jobs.contract import CONTRACT_VERSION
 from runner.base.errors import Refused, UsageError
@@ -30,6 +28,7 @@ from runner.server.api.deps import (
     decode_base64,
 )
 from runner.server.api.schedules import schedule_json
+from runner.server.api.threads import SharedThreadsRoute, run_check, run_in_share
 from runner.server.api.why import reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
@@ -49,7 +48,7 @@ MAX_CANCELLED: Final = 1000
 """As many jobs as a matrix may have."""
 
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 
 
 class AfterBody(Body):
@@ -85,11 +84,6 @@ class SignalBody(Body):
 
 class RestartBody(Body):
     start: Literal["checkpoint", "scratch"] | Number = Field("checkpoint", alias="from")
-
-
-async def _in_thread(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Run blocking work on another thread and return its result."""
-    return await run_in_threadpool(partial(work, *args, **named))
 
 
 def _remaining_s(service: JobService, deadline: float) -> float:
@@ -128,7 +122,7 @@ async def get_version(service: ServiceDep) -> dict[str, Any]:
         "executor": service.daemon.context.executor.kind,
         "pid": os.getpid(),
         "started_at": service.started_at.isoformat(),
-        "jobs": await _in_thread(service.store.count_states),
+        "jobs": await run_in_share(service.store.count_states),
     }
 
 
@@ -142,11 +136,11 @@ async def submit(
         body.path, decode_base64(body.text_b64), body.name, body.shown, body.token, instead
     )
     # Most files do not contain the word, and are not parsed twice.
-    if b"schedule" in submission.text and await _in_thread(schedules.has_schedule, submission):
+    if b"schedule" in submission.text and await run_check(schedules.has_schedule, submission):
         return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
     if body.dry_run:
-        return JSONResponse(await _in_thread(service.submission.dry_run, caller, submission))
-    rows = await _in_thread(service.submission.submit_all, caller, submission)
+        return JSONResponse(await run_check(service.submission.dry_run, caller, submission))
+    rows = await run_check(service.submission.submit_all, caller, submission)
     warnings = list(parse_revision(rows[0].revision).warnings)
     jobs = [_summary(service, row) for row in rows]
     return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
@@ -157,10 +151,10 @@ async def _make_schedule(
 ) -> Response:
     """Make the schedule of a job file; with ``dry_run`` only show it."""
     if dry_run:
-        draft = await _in_thread(schedules.draft, caller, submission)
-        plan = await _in_thread(schedules.service.submission.dry_run, caller, submission)
+        draft = await run_check(schedules.draft, caller, submission)
+        plan = await run_check(schedules.service.submission.dry_run, caller, submission)
         return JSONResponse({**plan, "schedule": schedule_json(schedules, draft)})
-    row = await _in_thread(schedules.make, caller, submission)
+    row = await run_check(schedules.make, caller, submission)
     return JSONResponse({"schedule": schedule_json(schedules, row)}, status_code=201)
 
 
@@ -206,20 +200,20 @@ def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  
 @router.get("/jobs/{reference}/wait")
 async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
     """Answer when the job has ended or is held, after ``timeout`` seconds, or when the daemon leaves."""
-    row = await _in_thread(service.queries.find, reference, caller)
+    row = await run_in_share(service.queries.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
     while not service.queries.is_settled(row) and (remaining_s := _remaining_s(service, deadline)) > 0:
         await service.broadcast.wait(min(remaining_s, 1.0))
-        row = await _in_thread(service.queries.find, row.job.id)
+        row = await run_in_share(service.queries.find, row.job.id)
     return JSONResponse(
-        {"done": service.queries.is_settled(row), "job": await _in_thread(_detail, service, caller, row)}
+        {"done": service.queries.is_settled(row), "job": await run_in_share(_detail, service, caller, row)}
     )
 
 
 @router.post("/jobs/{reference}/cancel")
 async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Cancel one job; to cancel it twice is no error."""
-    row, changed = await _in_thread(service.steering.cancel, caller, reference)
+    row, changed = await run_in_share(service.steering.cancel, caller, reference)
     return JSONResponse({"job": _summary(service, row), "changed": changed})
 
 
@@ -240,7 +234,7 @@ def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any
 async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Send a signal to the program of a running job."""
     name, number = _parse_signal(body.signal)
-    row = await _in_thread(service.steering.signal, caller, reference, number, name)
+    row = await run_in_share(service.steering.signal, caller, reference, number, name)
     return JSONResponse({"job": _summary(service, row)})
 
 
@@ -260,21 +254,21 @@ def _parse_signal(text: str) -> tuple[str, int]:
 async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Start another attempt of a job, from a checkpoint or from scratch."""
     start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
-    row = await _in_thread(service.steering.restart, caller, reference, start)
+    row = await run_in_share(service.steering.restart, caller, reference, start)
     return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job)})
 
 
 @router.post("/jobs/{reference}/hold")
 async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Hold a job: it gives its resources back and waits for ``release``."""
-    row = await _in_thread(service.steering.hold, caller, reference)
+    row = await run_in_share(service.steering.hold, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
 @router.post("/jobs/{reference}/release")
 async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Release a held job into the queue."""
-    row = await _in_thread(service.steering.release, caller, reference)
+    row = await run_in_share(service.steering.release, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
@@ -300,13 +294,13 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
 ) -> Response:
     """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new."""
     polls: logs.LogPolls = request.app.state.log_polls
-    row = await _in_thread(service.queries.readable, caller, reference)
+    row = await run_in_share(service.queries.readable, caller, reference)
     read = partial(logs.read_chunk, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
-    found = await _in_thread(read)
+    found = await run_in_share(read)
     while not found.has_news and _remaining_s(service, deadline) > 0:
         await polls.pause()
-        found = await _in_thread(read)
+        found = await run_in_share(read)
     return Response(found.content, media_type="text/plain", headers=found.headers())
 
 
@@ -320,13 +314,13 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     limit: int = 1000,
 ) -> Any:  # noqa: ANN401
     """Answer with the events behind ``after``, waiting up to ``wait`` seconds for one."""
-    row = None if job is None else await _in_thread(service.queries.find, job, caller)
+    row = None if job is None else await run_in_share(service.queries.find, job, caller)
     job_id = None if row is None else row.job.id
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
-    found = await _in_thread(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+    found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     while not found and (remaining_s := _remaining_s(service, deadline)) > 0:
         await service.broadcast.wait(min(remaining_s, 1.0))
-        found = await _in_thread(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+        found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     newest = found[-1][0].seq if found else after
     return JSONResponse({"events": [views.event(row, name) for row, name in found], "next": newest})
 

@@ -4,11 +4,13 @@ The port serves ``/metrics`` and nothing else.  Another program may have taken t
 anyway, and tries again for as long as it serves.
 """
 
+from contextlib import suppress
 from errno import EADDRINUSE, EADDRNOTAVAIL
 from http.server import BaseHTTPRequestHandler
-from socket import AF_INET, AF_INET6
-from socketserver import TCPServer
-from typing import Any, ClassVar, Final
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
+from socketserver import TCPServer, ThreadingMixIn
+from threading import Lock, Timer
+from typing import Any, Final
 
 import structlog
 
@@ -26,17 +28,45 @@ POLL_S: Final = 0.5  # between two looks at whether to stop, while no request co
 STOP_S: Final = 2.0  # for a response that is being sent; a slow client does not keep the daemon from stopping
 
 
-class _Server(TCPServer):
-    """Serves one request at a time."""
+CONNECTION_S: Final = 5.0
+"""How long a connection may take in all, however it spends the time."""
+
+MAX_CONNECTIONS: Final = 16
+"""Connections at a time."""
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """Serves a few connections at a time, each for a few seconds; a new one takes the place of the oldest."""
 
     allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
     timeout: float | None = POLL_S
 
     def __init__(self, listen: str, metrics: MetricsCollector) -> None:
         host, _, port = listen.rpartition(":")
         self.address_family = AF_INET6 if ":" in host else AF_INET
         self.metrics = metrics
+        self._open: dict[socket, Timer] = {}  # the oldest first
+        self._lock = Lock()
         super().__init__((host.strip("[]"), int(port)), _RequestHandler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  socketserver's own
+        deadline = Timer(CONNECTION_S, _cut_off, (request,))
+        deadline.daemon = True
+        with self._lock:
+            for oldest in list(self._open)[: len(self._open) - MAX_CONNECTIONS + 1]:
+                _cut_off(oldest)
+            self._open[request] = deadline
+        deadline.start()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  the same
+        with self._lock:
+            deadline = self._open.pop(request, None)
+        if deadline is not None:
+            deadline.cancel()
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  socketserver's own
         del request
@@ -44,8 +74,6 @@ class _Server(TCPServer):
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
-    timeout: ClassVar[float | None] = 5.0  # a silent client keeps the others waiting
-
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
@@ -60,6 +88,12 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base's own name
         """Log nothing: a scrape comes every few seconds."""
+
+
+def _cut_off(connection: socket) -> None:
+    """End a connection, whose thread then finds it closed."""
+    with suppress(OSError):  # it has ended already
+        connection.shutdown(SHUT_RDWR)
 
 
 class MetricsPort:

@@ -1,7 +1,7 @@
 """The user at the other end of the socket, as the kernel knows it and not as the request says.
 
 No user can keep the daemon from answering others: the connections of each user are limited in number, and the
-head of a request in size and time.
+head of a request and its body in size and time.
 """
 
 import asyncio
@@ -19,6 +19,15 @@ from runner.adapters.host.users import SUBORDINATE_IDS
 MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_S: Final = 30.0
 """How long a connection may take to send the head of a request."""
+
+BODY_S: Final = 30.0
+"""How long a request may take to send its body."""
+
+UNREAD_S: Final = 60.0
+"""How long a client may leave an answer unread that no buffer of the kernel takes."""
+
+MAX_BODIES_BYTES: Final = 16 * 1024**2
+"""Bodies that the daemon holds for the unanswered requests of one person."""
 
 MAX_CONNECTIONS: Final = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 """Connections of one person at a time; each command that follows a job holds one."""
@@ -41,6 +50,7 @@ class PeerProtocol(HttpToolsProtocol):
     """HTTP over a Unix socket; ``scope["client"]`` carries the peer as ``("uid:gid", pid)``."""
 
     _connections: ClassVar[Counter[int]] = Counter()  # by the uid of the person
+    _bodies: ClassVar[Counter[int]] = Counter()  # bytes, by the uid of the person
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
@@ -49,15 +59,21 @@ class PeerProtocol(HttpToolsProtocol):
         pid, self._uid, gid = _UCRED.unpack(raw)
         self.client = (f"{self._uid}:{gid}", pid)
         self._timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._body = 0  # bytes that the daemon holds for requests of this connection
         self._start_head()
         self._person = SUBORDINATE_IDS.person(self._uid)
         self._connections[self._person] += 1
         if self._connections[self._person] > MAX_CONNECTIONS:
-            self._refuse()
+            self._refuse(f"uid {self._person} has {MAX_CONNECTIONS} connections already; end some")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections[self._person] -= 1
         self._end_head()
+        self._end_body()
+        self._free_bodies()
+        self._end_unread()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -71,6 +87,34 @@ class PeerProtocol(HttpToolsProtocol):
             self._head = size
             raise ValueError(_TOO_LARGE)  # for the parser, which has the request refused
         super().on_headers_complete()
+        self._end_body()
+        self._body_timer = asyncio.get_running_loop().call_later(BODY_S, self.transport.abort)
+
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        self._bodies[self._person] += len(body)
+        if self._bodies[self._person] > MAX_BODIES_BYTES:
+            fact = f"uid {self._person} sends more than {MAX_BODIES_BYTES} bytes at a time"
+            self._refuse(f"{fact}; try again")
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._end_body()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._free_bodies()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._end_unread()
+        self._unread_timer = asyncio.get_running_loop().call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_unread()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -92,10 +136,26 @@ class PeerProtocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
-    def _refuse(self) -> None:
-        fact = f"uid {self._person} has {MAX_CONNECTIONS} connections already; end some".encode()
+    def _end_body(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _end_unread(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _free_bodies(self) -> None:
+        """Count the bodies of this connection no longer: their request is answered."""
+        self._bodies[self._person] -= self._body
+        self._body = 0
+
+    def _refuse(self, fact: str) -> None:
+        if self.transport.is_closing():
+            return
         head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(fact)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(head.encode() + fact)
+        self.transport.write(f"{head}{fact}".encode())
         self.transport.close()
 
 

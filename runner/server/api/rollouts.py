@@ -5,9 +5,9 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64
+from runner.server.api.threads import SharedThreadsRoute, run_check, run_in_share
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
@@ -15,7 +15,7 @@ from runner.services.rollout.service import RolloutRequest, RolloutService
 from runner.services.rollout.verify import RolloutVerifier
 from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 
-router: Final = APIRouter(prefix="/v1")
+router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 
 
 class ApplyBody(Body):
@@ -42,37 +42,37 @@ class RollbackBody(Body):
 async def apply(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Apply a change as the policy of the job decides; with ``dry_run`` only evaluate it."""
     if body.dry_run:
-        evaluation, number = await run_in_threadpool(rollouts.evaluate, caller, body.request()), None
+        evaluation, number = await run_check(rollouts.evaluate, caller, body.request()), None
     else:
-        evaluation, number = await run_in_threadpool(rollouts.apply, caller, body.request())
+        evaluation, number = await run_check(rollouts.apply, caller, body.request())
     return JSONResponse(evaluation.json(number, approved=body.approve))
 
 
 @router.post("/canaries")
 async def start_canary(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Start a canary that measures a change."""
-    trial = await run_in_threadpool(rollouts.start_canary, caller, body.request())
+    trial = await run_check(rollouts.start_canary, caller, body.request())
     return JSONResponse({"job": trial.parent, **trial.json()}, status_code=201)
 
 
 @router.get("/jobs/{reference}/canaries/{canary_id}")
 async def get_canary(reference: str, canary_id: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with the progress and the result of a canary."""
-    row = await run_in_threadpool(rollouts.service.queries.readable, caller, reference)
+    row = await run_in_share(rollouts.service.queries.readable, caller, reference)
     return JSONResponse({"job": row.job.id, **rollouts.canaries.get(canary_id, row.job.id).json()})
 
 
 @router.post("/jobs/{reference}/rollback")
 async def rollback(reference: str, body: RollbackBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Roll a job back to an earlier revision."""
-    to, number, follows = await run_in_threadpool(rollouts.rollback, caller, reference, body.revision)
+    to, number, follows = await run_in_share(rollouts.rollback, caller, reference, body.revision)
     return JSONResponse({"to": to, "revision": number, "follows": follows})
 
 
 @router.get("/jobs/{reference}/revisions")
 async def list_revisions(reference: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with the revisions of a job, the first one first."""
-    known = await run_in_threadpool(rollouts.revisions, caller, reference)
+    known = await run_in_share(rollouts.revisions, caller, reference)
     return JSONResponse({"revisions": [{**each, "at": moment(each["at"])} for each in known]})
 
 

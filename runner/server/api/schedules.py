@@ -5,15 +5,15 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.server.api.deps import CallerDep, SchedulesDep
+from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.server.api.views import Json, moment
 from runner.services.schedules.service import MAX_NEXT_TIMES, ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger
 
-router: Final = APIRouter(prefix="/v1")
+router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 
 
 @router.get("/schedules")
@@ -47,7 +47,7 @@ async def change_state(
     reference: str, verb: Literal["pause", "resume", "remove"], schedules: SchedulesDep, caller: CallerDep
 ) -> Any:  # noqa: ANN401
     """Pause, resume or remove a schedule."""
-    row = await run_in_threadpool(getattr(schedules, verb), caller, reference)
+    row = await run_in_share(getattr(schedules, verb), caller, reference)
     return JSONResponse({"schedule": schedule_json(schedules, row)})
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.concurrency import run_in_threadpool
 
 from runner.core.accounting.usage import GroupBy, total_usage, usage_by
 from runner.server.api.deps import LONGEST_WAIT_S, ServiceDep
 from runner.server.api.metrics import CONTENT_TYPE, MetricsCollector
 from runner.server.api.overview import DeviceFields, OverviewCache, StartEstimate
+from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
 from runner.services.monitor.monitor import UtilizationMonitor
@@ -19,7 +19,7 @@ from runner.services.monitor.monitor import UtilizationMonitor
 if TYPE_CHECKING:
     from runner.server.api.metrics_port import MetricsPort
 
-router: Final = APIRouter()
+router: Final = APIRouter(route_class=SharedThreadsRoute)
 
 LONGEST_SPAN_S: Final = 10 * 366 * 86400.0
 
@@ -30,7 +30,7 @@ async def get_overview(request: Request, service: ServiceDep, wait: float = 0) -
     overviews: OverviewCache = request.app.state.overviews
     if wait > 0:
         await service.broadcast.wait(min(wait, LONGEST_WAIT_S))
-    return JSONResponse(await run_in_threadpool(overviews.now))
+    return JSONResponse(await run_in_share(overviews.now))
 
 
 @router.get("/v1/usage")
@@ -65,7 +65,7 @@ def _usage_json(service: JobService, since: datetime, until: datetime, by: Group
 async def get_metrics(request: Request) -> Response:
     """Answer with the metrics in the text format of Prometheus."""
     metrics: MetricsCollector = request.app.state.metrics
-    return Response(await run_in_threadpool(metrics.text), media_type=CONTENT_TYPE)
+    return Response(await run_in_share(metrics.text), media_type=CONTENT_TYPE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,3 +212,37 @@ def test_everything_that_looks_starts_and_stops_together(place: Watched) -> None
     looks.stop()
     with pytest.raises(ConnectionError):
         ask(address, "/metrics")
+
+
+# --- slow clients
+
+
+def test_a_client_that_sends_nothing_keeps_nobody_waiting(place: Watched) -> None:
+    with started(place, "127.0.0.1:0") as server:
+        assert server.address is not None
+        with socket.create_connection(server.address) as silent:
+            silent.send(b"GET /met")
+            assert get(server, "/metrics")[0] == 200
+
+
+def test_more_silent_clients_than_are_served_keep_nobody_waiting(place: Watched) -> None:
+    with started(place, "127.0.0.1:0") as server:
+        assert server.address is not None
+        silent = [socket.create_connection(server.address) for _ in range(metrics_port.MAX_CONNECTIONS + 4)]
+        assert get(server, "/metrics")[0] == 200
+        silent[0].settimeout(10)
+        assert silent[0].recv(1) == b""  # the oldest has made room
+        for each in silent:
+            each.close()
+
+
+def test_a_connection_has_a_deadline_however_busy_it_looks(
+    place: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_port, "CONNECTION_S", 0.2)
+    with started(place, "127.0.0.1:0") as server:
+        assert server.address is not None
+        with socket.create_connection(server.address) as slow:
+            slow.settimeout(10)
+            slow.send(b"GET /metrics HTTP/1.1\r\nX-")
+            assert slow.recv(1) == b""

@@ -78,9 +78,8 @@ def test_an_overview_lists_so_many_jobs_and_counts_the_others(
     site.submit(MATRIX)
     for number in range(1, 6):
         site.ask("POST", f"/jobs/{number}/hold")
-    wait_until(
-        lambda: {row.row.job.state.kind for row in site.service.daemon.tracked_jobs.values()} == {"held"}
-    )
+    tracked = site.service.daemon.tracked_jobs
+    wait_until(lambda: {each.row.job.state.kind for each in tracked.values()} == {"held"} or None)
     site.app.state.overviews._cached = None
     assert len(site.ask("GET", "/overview").json()["jobs"]) == 2
 
@@ -88,7 +87,7 @@ def test_an_overview_lists_so_many_jobs_and_counts_the_others(
 def test_the_metrics_parse_no_job_file(site: Site) -> None:
     site.submit(MATRIX)
     tracked = site.service.daemon.tracked_jobs
-    wait_until(lambda: [each.row.job.state.kind for each in tracked.values()].count("queued") == 4 or None)
+    wait_until(lambda: len(site.service.daemon.scheduler.jobs.pending) == 4 or None)
     rows = [replace(each.row, revision="no JSON") for each in tracked.values()]
     samples = list(site.app.state.metrics._job_samples(rows))
     assert Sample("runner_queue_jobs", 4, ("normal",)) in samples

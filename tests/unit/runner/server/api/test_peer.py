@@ -98,3 +98,66 @@ def test_subordinate_ids_share_the_connections_of_their_owner(monkeypatch: pytes
     monkeypatch.setattr(peer, "SUBORDINATE_IDS", EverybodyIsAnn())
     monkeypatch.setattr(peer, "MAX_CONNECTIONS", 0)
     assert told(b"")[0].endswith(b"uid 4711 has 0 connections already; end some")
+
+
+# --- bodies
+
+
+def test_who_does_not_finish_a_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "BODY_S", 0.01)
+    answer, _ = told(CLOSING + b"Content-Length: 2000\r\n\r\n" + bytes(1000))
+    assert answer == b""
+
+
+def test_a_body_that_is_complete_has_no_deadline_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[float] = []
+    end = PeerProtocol._end_body
+
+    def ended(self: PeerProtocol) -> None:
+        end(self)
+        timers.append(self._body_timer is None)
+
+    monkeypatch.setattr(PeerProtocol, "_end_body", ended)
+    assert told(CLOSING + b"Content-Length: 1000\r\n\r\n" + bytes(1000))[0].startswith(b"HTTP/1.1 204 ")
+    assert len(timers) >= 2
+    assert all(timers)
+
+
+def test_the_bodies_of_one_person_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "MAX_BODIES_BYTES", 1500)
+    whole = CLOSING + b"Content-Length: 1000\r\n\r\n" + bytes(1000)
+    assert told(whole)[0].startswith(b"HTTP/1.1 204 ")
+    assert told(whole)[0].startswith(b"HTTP/1.1 204 ")  # those that were answered do not count
+    assert PeerProtocol._bodies[os.getuid()] == 0
+    monkeypatch.setitem(PeerProtocol._bodies, os.getuid(), 1000)  # of another connection that is slow
+    answer, _ = told(whole)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"try again" in answer
+    assert PeerProtocol._bodies[os.getuid()] == 1000
+
+
+def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "UNREAD_S", 0.01)
+
+    async def unread() -> None:
+        lost = asyncio.Event()
+
+        async def called(_scope: object, _receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": bytes(10_000_000)})
+
+        class Watched(PeerProtocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                lost.set()
+
+        ours, theirs = socket.socketpair()
+        config = uvicorn.Config(called, http=Watched, lifespan="off", log_config=None)
+        config.load()
+        state = uvicorn.server.ServerState()
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: Watched(config, state, {}), theirs)
+        ours.send(b"GET / HTTP/1.1\r\nHost: runner\r\n\r\n")
+        await asyncio.wait_for(lost.wait(), 20)
+        ours.close()
+
+    asyncio.run(unread())

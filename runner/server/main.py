@@ -192,8 +192,7 @@ def _is_system_wide(settings: Settings) -> bool:
 
 def _unknown_uids(settings: Settings) -> UnknownUids:
     """Return what is done with uids that have no account; one's own daemon serves its user alone anyway."""
-    shared = os.geteuid() == 0 and _is_system_wide(settings)
-    return settings.unknown_uids or ("refuse" if shared else "accept")
+    return settings.unknown_uids or ("refuse" if settings.serves_all_users else "accept")
 
 
 def _site(settings: Settings) -> SiteConfig:

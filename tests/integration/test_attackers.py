@@ -84,3 +84,34 @@ def test_a_daemon_of_all_users_serves_nobody_without_an_account() -> None:
 
 def test_an_operator_may_let_everybody_in(daemon: Service) -> None:
     assert with_uid(STRANGER, partial(pages, daemon)) == (0, [200] * 6)
+
+
+# --- Classes that go before others, and names of secrets
+
+
+def test_a_class_that_preempts_is_refused_to_others_than_root(daemon: Service) -> None:
+    file = daemon.training("pushing", 3, queue={"priority_class": "urgent"})
+    submit = partial(daemon.client.submit, str(file), file.read_bytes(), None)
+    code, said = with_uid(BOB, submit)
+    assert code == 3
+    assert "the operator decides (queue.classes.urgent.users)" in str(said)
+
+
+def test_nobody_else_lists_the_secrets_of_a_job(daemon: Service) -> None:
+    (daemon.root / "token").write_text("s3cret")
+    sleeps = {"kind": "program", "command": ["sleep", "600"]}
+    file = daemon.file("secretive", workload=sleeps, secrets={"token": "./token"})
+    job_id = daemon.submit(file, end="cancelled")
+    daemon.reaches(job_id, "running")
+    secrets = daemon.state / "jobs" / job_id / "secrets"
+    assert (secrets / "token").exists()
+    found = with_uid(BOB, partial(listed, secrets))
+    daemon.runner("cancel", job_id)
+    assert found == (0, "PermissionError")
+
+
+def listed(directory: Path) -> object:
+    try:
+        return [entry.name for entry in directory.iterdir()]
+    except OSError as error:
+        return type(error).__name__

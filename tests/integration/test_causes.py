@@ -76,6 +76,24 @@ def test_the_container_says_itself_what_the_kernel_counted(place: Place, engine:
     assert re.fullmatch("oom_kill [1-9]\n", _words(engine, request))
 
 
+FORGE = 'for file in /proc/1/fd/2 /proc/$PPID/fd/3; do echo "oom_kill 3" >$file; done; exit 1'
+
+
+@pytest.mark.parametrize("kernel_kills", [0, 1])
+def test_a_kill_for_memory_is_believed_only_beside_the_kernels_own_count(
+    place: Place, engine: str, monkeypatch: pytest.MonkeyPatch, kernel_kills: int
+) -> None:
+    """A program has the uid of the shell that reports, and can write where that writes."""
+    counts = iter([7, *[7 + kernel_kills] * 100])
+    monkeypatch.setattr("runner.adapters.docker.executor.oom_kills", lambda: next(counts))
+    request = place.request("/bin/sh", "-c", FORGE, job=f"forged-{kernel_kills}")
+    executor = place.executor()
+    executor.launch(request)
+    gone = end(executor, request.key)
+    assert _words(engine, request).splitlines()[-1] == "oom_kill 3"
+    assert (gone.exit_code, gone.oom_seen) == (1, kernel_kills == 1)
+
+
 def test_an_env_that_is_older_costs_the_second_source_and_nothing_else(place: Place, engine: str) -> None:
     request = place.request("python3", "-c", "import os; print(os.getpid() < 9, os.getppid())", job="old-env")
     request = replace(request, environment={"PATH": "/job/old:/usr/bin:/bin"})

@@ -104,6 +104,7 @@ class DockerExecutor:
         self._connection = EngineConnection(settings.url, settings.timeout_s)
         self._guard = threading.Lock()
         self._launch_locks: WeakValueDictionary[str, _LaunchLock] = WeakValueDictionary()
+        self._oom_kills_before: dict[Key, int] = {}  # on this host, when an attempt was launched
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
@@ -119,6 +120,7 @@ class DockerExecutor:
             if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):
                 raise _name_taken(name)
             if inspected["State"]["Status"] == "created":
+                self._oom_kills_before[request.key] = oom_kills() or 0
                 self._start(arguments, inspected)
 
     def _arguments(self, request: LaunchRequest) -> Json:
@@ -155,6 +157,7 @@ class DockerExecutor:
             Unavailable: it still runs, and is left as it is; ``signal`` it first.
         """
         name = attempt_name(key)
+        self._oom_kills_before.pop(key, None)
         with engine_errors(f"remove {name}"):
             for container in self._find(key):
                 try:
@@ -297,8 +300,18 @@ class DockerExecutor:
         end = end_observation(key, inspected, self.settings.hardening.boot_id, _boot_time_s())
         output = "" if end.oom_seen else self._last_output(container)
         if OOM_MARKER.fullmatch(output):  # the engine misses up to one in twenty
-            return replace(end, oom_seen=True)
+            return replace(end, oom_seen=self._kernel_killed_since(key))
         return replace(end, error=output) if end.exit_code in SHELL_FAILED and not end.error else end
+
+    def _kernel_killed_since(self, key: Key) -> bool:
+        """Return whether the kernel has killed any process for memory since the launch of an attempt.
+
+        A program can write the marker itself: it has the same uid as the shell that writes it.  So the marker
+        counts only beside the kernel's own count, which no job can change.  The count at the launch of an
+        attempt is unknown to a later daemon, which takes the count since the boot.
+        """
+        count = oom_kills()
+        return count is None or count > self._oom_kills_before.get(key, 0)
 
     def _last_output(self, container: str) -> str:
         """Return the last line of the container's own output: the OOM marker, or why nothing started."""
@@ -323,6 +336,15 @@ def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float)
     if boot != boot_id and boot_id and at.timestamp() > boot_time_s:
         return Gone(key, None, bool(state["OOMKilled"]), "the machine was restarted while it ran", at)
     return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), shortened(state["Error"]), at, started)
+
+
+def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
+    """Return how many processes the kernel has killed for memory since the boot; None if it counts none."""
+    try:
+        lines = vmstat.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
 def _name_taken(name: str) -> LaunchRefused:

@@ -161,7 +161,8 @@ class HostRunDirectory:
 
     def _secret(self, path: Path, content: bytes) -> None:
         """Write the copy of a secret so that only the job's user can read it."""
-        path.parent.mkdir(mode=0o755, exist_ok=True)
+        path.parent.mkdir(mode=0o711, exist_ok=True)
+        path.parent.chmod(0o711)  # nobody else lists the names; an older runner made it 0755
         path.unlink(missing_ok=True)
         _write_new(path, content, 0o400, self._owner.uid, self._owner.gid)
 

@@ -212,6 +212,11 @@ class Settings(BaseModel):
     host_programs: tuple[str, ...] = HOST_PROGRAMS
     """Host programs that may use an allocated device, by the first 15 letters of their name."""
 
+    @property
+    def serves_all_users(self) -> bool:
+        """Whether the daemon is root's and everybody may submit."""
+        return os.geteuid() == 0 and self.system_wide is not False
+
     def strangers(self) -> Iterator[str]:
         """Yield a warning for each name that does not exist on this machine; it may be added later."""
         yield from self.queue.strangers()

@@ -87,6 +87,13 @@ class ClassSettings(ClosedModel):
     bound: Days = timedelta(days=3)
     """The starvation limit: a job that has waited longer goes first."""
 
+    users: tuple[Named, ...] | None = None
+    """Users who may use the class, by name; root and the daemon's own user always may."""
+
+    groups: tuple[Named, ...] | None = None
+    """Groups whose members may use the class.  Neither users nor groups: everybody may, except that a daemon
+    of root for all users keeps a class that preempts to root."""
+
     def named(self, name: str) -> PriorityClass:
         return PriorityClass(
             name, self.rank, self.weight, self.preempts, self.preemptible, self.bound.total_seconds()
@@ -268,6 +275,11 @@ class QueueSettings(ClosedModel):
 
     def strangers(self) -> Iterator[str]:
         """Yield a warning for each user and group in quotas and shares that does not exist here."""
+        for name, each in self.classes.items():
+            users = (("users", "user", user) for user in each.users or () if not _is_user(user))
+            groups = (("groups", "group", group) for group in each.groups or () if not _is_group(group))
+            for key, noun, stranger in (*users, *groups):
+                yield f"queue.classes.{name}.{key}: this machine has no {noun} {quoted(stranger)}"
         for key, noun, known, names in (
             ("user_quotas", "user", _is_user, list(self.user_quotas)),
             ("user_shares", "user", _is_user, list(self.user_shares)),

@@ -5,6 +5,7 @@ the submitter, devices and quotas against the present snapshot of the queue.
 """
 
 import grp
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -135,6 +136,8 @@ class _JobResolver:
         )
         found = self.gate.found(made)
         self.refused.update(dict.fromkeys(found.refused))
+        if (fact := class_refusal(self.resolver.settings, self.who, job.queue.priority_class)) is not None:
+            self.refused[fact] = None
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
         problems = [*unprepared, *found.problems, *missing]
         problems += (*self._image_problems(job), *self._conflicts(job, accelerator))
@@ -171,6 +174,22 @@ def accelerator_of(job: JobFile, devices: Sequence[Device]) -> Literal["cuda", "
     like = [device.vendor for device in devices if any(model in device.name.casefold() for model in models)]
     vendors = like or [device.vendor for device in devices]
     return "cuda" if "nvidia" in vendors else "rocm"
+
+
+def class_refusal(settings: Settings, who: User, name: str) -> str | None:
+    """Return why a user may not use a priority class, or None; an unknown class is refused elsewhere."""
+    rules = settings.queue.classes.get(name)
+    if rules is None or who.uid in {0, os.geteuid()}:
+        return None
+    if rules.users is None and rules.groups is None:
+        if not (rules.preempts and settings.serves_all_users):
+            return None
+        return f"class {name} preempts and is for root; the operator decides (queue.classes.{name}.users)"
+    groups = {team(gid) for gid in who.groups}
+    if who.name in (rules.users or ()) or groups & set(rules.groups or ()):
+        return None
+    theirs = f"users {', '.join(rules.users or ('none',))}; groups {', '.join(rules.groups or ('none',))}"
+    return f"class {name} is not yours ({one_line(theirs)}); the operator decides (queue.classes.{name})"
 
 
 def team(gid: int) -> str:

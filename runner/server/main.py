@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,7 @@ from runner.server.listen import ask_to_stop, catch_stop_signals, listening, ser
 from runner.server.state_lock import hold_state
 from runner.services.attempts.prepare import AttemptConfig
 from runner.services.attempts.service import AttemptService
+from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
 from runner.services.notifications import make_notifications
 
@@ -118,7 +120,7 @@ def open_store(directory: Path) -> SqliteStore:
 
 def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService:
     """Return the service of one state directory, not started yet."""
-    executor = _executor(directory, settings, store)
+    executor, engine_problem = _executor(directory, settings, store)
     store.remember_executor(executor.kind)
     clock, broadcast, users = SystemClock(), ChangeBroadcast(), HostUsers(_unknown_uids(settings))
     inventory = _inventory(settings, store, executor, clock)
@@ -183,7 +185,14 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         broadcast=broadcast,
         state_dir=directory,
         started_at=clock.now(),
+        host_processes=_host_processes(executor, engine_problem),
     )
+
+
+def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:
+    if executor.kind == "docker":
+        return None
+    return HostProcesses(sys.executable, lambda: find_spec("torch") is not None, engine_problem)
 
 
 def _is_system_wide(settings: Settings) -> bool:
@@ -218,23 +227,29 @@ def _may_pin(settings: Settings, executor: Executor) -> bool:
     return settings.pin_mounts and executor.kind == "docker" and os.geteuid() == 0
 
 
-def _executor(directory: Path, settings: Settings, store: SqliteStore) -> Executor:
-    """Return where attempts run; an engine that is down now still has the attempts it was given."""
+EARLIER_ATTEMPTS: Final = "unfinished jobs of this state directory were begun as processes"
+
+
+def _executor(directory: Path, settings: Settings, store: SqliteStore) -> tuple[Executor, str | None]:
+    """Return where attempts run, and why not in containers unless the settings say so.
+
+    An engine that is down now still has the attempts it was given.
+    """
     processes = ProcessExecutor(ProcessSettings(store.instance, directory / "processes"))
     wanted: str = settings.executor
     if wanted == "auto" and store.unfinished() and store.executor is not None:
         wanted = store.executor
     if wanted == processes.kind:
-        return processes
+        return processes, None if settings.executor == wanted else EARLIER_ATTEMPTS
     docker = _docker(directory, settings, store)
     if wanted != "auto":
-        return docker
+        return docker, None
     try:
         docker.observe()
     except Unavailable as error:
         log.warning("executor.fallback", chosen=processes.kind, problem=str(error))
-        return processes
-    return docker
+        return processes, str(error).removesuffix("; it is tried again")
+    return docker, None
 
 
 def _docker(directory: Path, settings: Settings, store: SqliteStore) -> Executor:

@@ -14,6 +14,7 @@ from runner.core.ports.store import JobStore
 from runner.core.ports.usage import UsageReport
 from runner.core.ports.users import User, Users
 from runner.files.settings.model import Settings
+from runner.services.host_processes import HostProcesses
 from runner.services.ports import HostAttempts
 
 
@@ -47,6 +48,7 @@ class ServiceContext:
     broadcast: ChangeBroadcast
     state_dir: Path
     started_at: datetime
+    host_processes: HostProcesses | None = None  # None: attempts run in containers
 
     def user(self, caller: Caller) -> User:
         """Return the user of the host that a caller is."""

@@ -141,7 +141,7 @@ async def submit(
     if body.dry_run:
         return JSONResponse(await run_check(service.submission.dry_run, caller, submission))
     rows = await run_check(service.submission.submit_all, caller, submission)
-    warnings = list(parse_revision(rows[0].revision).warnings)
+    warnings = list(service.submission.warnings(parse_revision(rows[0].revision)))
     jobs = [_summary(service, row) for row in rows]
     return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
 

@@ -24,6 +24,7 @@ from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.policy import job_policy as of_job
 from runner.files.settings.model import Settings
+from runner.services.host_processes import HostProcesses
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.request import Submission
@@ -47,6 +48,7 @@ class RevisionResolver:
     users: Users
     settings: Settings
     state_dir: Path
+    host_processes: HostProcesses | None
 
     def resolve(self, who: User, owner: Owner, submission: Submission) -> Resolution:
         """Return the revisions of a submission; the id of a matrix is not known yet.
@@ -140,7 +142,11 @@ class _JobResolver:
             self.refused[fact] = None
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
         problems = [*unprepared, *found.problems, *missing]
-        problems += (*self._image_problems(job), *self._conflicts(job, accelerator))
+        problems += (
+            *self._image_problems(job),
+            *self._torch_problems(job),
+            *self._conflicts(job, accelerator),
+        )
         if problems:
             raise FileError(job.origin.path, problems)
         return made.model_copy(update={"after": after, "settings": resolve_profile(job, accelerator)})
@@ -157,6 +163,11 @@ class _JobResolver:
         """Return the conflicts on an accelerator that was chosen for the job; loading checks the others."""
         chosen = job.accelerator == "auto" and job.resources.gpus
         return find_profile_conflicts(job, accelerator) if chosen else ()
+
+    def _torch_problems(self, job: JobFile) -> Iterator[Problem]:
+        processes = self.resolver.host_processes
+        if processes and (fact := processes.torch_problem(job)):
+            yield job.origin.problem(("workload", "kind"), fact)
 
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
         if job.image.name not in {"auto", *self.resolver.settings.allowed_images}:

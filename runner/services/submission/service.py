@@ -69,7 +69,12 @@ class SubmissionService:
         """Return the revisions of a job file: one, or one for each job of its matrix."""
         context, user = self.context, self.context.user(caller)
         resolver = RevisionResolver(
-            context.daemon, context.store, context.users, context.settings, context.state_dir
+            context.daemon,
+            context.store,
+            context.users,
+            context.settings,
+            context.state_dir,
+            context.host_processes,
         )
         with limit_cpu(CHECK_CPU_S, f"{one_line(submission.shown or submission.path)}: {TOO_MUCH_WORK}"):
             return resolver.resolve(user, self._owner_of(user), submission)
@@ -89,12 +94,17 @@ class SubmissionService:
             "job": json.loads(revision.model_dump_json()),
             "spec": context.attempt_service.spec_json(row, attempt),
             "engine": context.daemon.context.executor.plan(request),
-            "warnings": list(revision.warnings),
+            "warnings": list(self.warnings(revision)),
             "jobs": [
                 {"name": each.job.name, "values": {} if each.sweep is None else each.sweep.values}
                 for each in revisions
             ],
         }
+
+    def warnings(self, revision: Revision) -> tuple[str, ...]:
+        """Return what a submitter should know about an accepted job, one line each."""
+        processes = self.context.host_processes
+        return (*revision.warnings, *(processes.warnings() if processes else ()))
 
     def owner(self, caller: Caller) -> Owner:
         """Return the owner of the jobs that a caller submits."""

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from runner.base.errors import Refused
+from runner.base.textfile import FileError
 from runner.core.ports.devices import Device as GpuDevice
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
 from runner.services.context import Caller, NotFound
+from runner.services.host_processes import HostProcesses
 from runner.services.rollout.trial import canary_revision
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import accelerator_of, team
@@ -75,6 +77,14 @@ def test_what_this_machine_has_not_is_told_together(site: Site) -> None:
         "job.yaml:2:19: resources.cpus: asks for 99",
         "job.yaml:3:8: image.name: 'none-such' is not offered here",
     ]
+
+
+def test_a_built_in_workload_is_refused_where_processes_have_no_torch(site: Site) -> None:
+    lacking = replace(site.service, host_processes=HostProcesses("/bin/python", lambda: False, "no engine"))
+    submission = Submission(str(site.directory / "job.yaml"), JOB.encode())
+    with pytest.raises(FileError, match=r"workload\.kind: causal_lm needs torch, which /bin/python lacks"):
+        lacking.submission.submit(Caller(ME, os.getgid()), submission)
+    assert listed(site, "all=1") == []
 
 
 # --- matrices

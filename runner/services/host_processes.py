@@ -1,0 +1,45 @@
+"""What a submitter is told when attempts run as plain processes of the host, without containers.
+
+``executor: auto`` takes processes when no engine answers.  That is a smaller wall between jobs, and there is
+no image: the program runs with the daemon's own Python, which may have no torch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jobs.contract import Program
+from runner.files.job.model import JobFile
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcesses:
+    """How a daemon without containers runs attempts."""
+
+    python: str
+    """The interpreter of the built-in workloads, and ``python`` of programs."""
+
+    has_torch: Callable[[], bool]
+    """Whether that interpreter finds torch now; it may be installed while the daemon runs."""
+
+    engine_problem: str | None
+    """Why no engine was taken; None: the settings ask for processes."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return that jobs run without containers, unless the settings say so themselves."""
+        if self.engine_problem is None:
+            return ()
+        fact = f"runs as a plain process with {self.python}, not in a container: {self.engine_problem}"
+        remedy = (
+            "give the daemon's user access to a container engine (often the group docker) and let runner stop"
+            " and the next command start it anew, or accept this with executor: process in the settings"
+        )
+        return (f"{fact}; {remedy}",)
+
+    def torch_problem(self, job: JobFile) -> str | None:
+        """Return why a built-in workload cannot run here; None if it can."""
+        if isinstance(job.workload, Program) or self.has_torch():
+            return None
+        return (
+            f"{job.workload.kind} needs torch, which {self.python} lacks, and jobs have no containers here"
+            "; install it there, or give the daemon a container engine"
+        )

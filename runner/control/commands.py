@@ -7,9 +7,10 @@ the command brought about, if there is one.  An engine that does not answer is `
 from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
-from runner.base.errors import Refused, UsageError
+from runner.base.errors import Refused, Unavailable, UsageError
 from runner.control.context import Context
 from runner.control.messages import LaunchRefusal
+from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched, PreparationRefused
 from runner.core.ports.executor import ImageGone, LaunchRefused
@@ -54,6 +55,7 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
             request = context.attempt_service.prepare_launch(row, command.attempt, command.image, devices)
         except Refused as error:  # of the runner itself: another attempt would be refused, too
             return replace(_refused(context, row, command, str(error)), hold=True)
+        _check_lineage(context, row, command.attempt)
         context.executor.launch(request)
     except ImageGone:
         return ImageMissing(context.clock.now())
@@ -62,6 +64,19 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
     finally:
         context.attempt_service.release_launch(row)
     return Launched(context.clock.now(), context.boot, context.clock.monotonic())
+
+
+def _check_lineage(context: Context, row: JobRow, attempt: Attempt) -> None:
+    """Raise ``Unavailable`` while an earlier attempt has not died: a launch beside it would only fail.
+
+    An attempt that was launched before holds the lock itself.
+    """
+    if not context.attempt_service.is_lineage_locked(row, attempt):
+        return
+    key = context.key(row.job.id, attempt.number)
+    if not any(seen.key == key for seen in context.executor.observe()):
+        fact = f"lineage {attempt.lineage} is locked by a process of an earlier attempt that has not died"
+        raise Unavailable(f"{fact}; end it, or wait: the launch is tried again")
 
 
 def _refused(context: Context, row: JobRow, command: Launch, why: str) -> LaunchRefusal:

@@ -34,6 +34,9 @@ class RunDirectory(Protocol):
     def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes]) -> RunPaths:
         """Make the directories of one attempt, with its spec in place; may raise Refused, Unavailable."""
 
+    def is_lineage_locked(self, paths: RunPaths) -> bool:
+        """Return whether a process holds the lock of a lineage."""
+
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         """Publish a lineage with what ``fill`` writes into a directory that the job cannot reach yet."""
 

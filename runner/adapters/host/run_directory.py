@@ -6,6 +6,7 @@ The content of a leaf is not trusted: only regular files are read, without links
 unknown keys are ignored.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -38,6 +39,9 @@ from runner.core.ports.attempts import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
 R = TypeVar("R", bound=Report)
+
+LINEAGE_LOCK: Final = ".lock"
+"""The file that an attempt keeps locked as long as it writes to its lineage."""
 
 METRICS_TAIL_BYTES: Final = 64 * 1024
 
@@ -143,6 +147,23 @@ class HostRunDirectory:
         uid = os.stat(place, follow_symlinks=False).st_uid  # noqa: PTH116
         if os.geteuid() == 0 and uid != self._owner.uid:
             raise Refused(f"{place}: belongs to uid {uid}, not to {self._owner.name}; move it away")
+
+    @staticmethod
+    def is_lineage_locked(paths: RunPaths) -> bool:
+        """Return whether a process holds the lock of a lineage: an attempt that has not died."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            with open_directory(paths.lineage_dir) as lineage:
+                descriptor = os.open(LINEAGE_LOCK, flags, dir_fd=lineage)
+        except OSError:
+            return False  # nobody has written there yet
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         """Make a lineage atomically; ``fill`` writes its content where the job cannot reach it yet."""

@@ -74,6 +74,9 @@ class Attempts(Protocol):
     ) -> LaunchRequest:
         """Return the launch request, with the attempt's directory made; may raise Unavailable, Refused."""
 
+    def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
+        """Return whether a process still writes to the lineage of an attempt."""
+
     def release_launch(self, row: JobRow) -> None:
         """Release what is held for a launch only; the next try acquires it again."""
 

@@ -142,6 +142,10 @@ class AttemptService:
         spec = attempt_spec(row.revision, row.job.id, attempt, self._config.in_container)
         return json.loads(spec.model_dump_json())
 
+    def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
+        """Return whether a process still writes to the lineage of an attempt."""
+        return self.directory(row).is_lineage_locked(self.paths(row, attempt.number, attempt.lineage))
+
     def release_launch(self, row: JobRow) -> None:
         """Unpin the mount sources of a job; a container that runs keeps them."""
         self._launches.release(f"{row.job.id}-")

@@ -43,6 +43,7 @@ class FakeAttempts:
     engine_down: bool = False
     mistake: Exception | None = None  # raised by whatever is asked for next
     launch_mistake: BaseException | None = None  # raised by whatever is to be launched
+    locked: set[tuple[str, int]] = field(default_factory=set)  # lineages, by job
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
     facts: dict[str, dict[str, FactValue]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
@@ -81,6 +82,9 @@ class FakeAttempts:
             limits=Limits(1.0, 1024**3),
             devices=devices,
         )
+
+    def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
+        return (row.job.id, attempt.lineage) in self.locked
 
     def release_launch(self, row: JobRow) -> None:
         """Nothing is held for a launch."""

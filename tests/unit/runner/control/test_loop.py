@@ -185,6 +185,33 @@ def test_an_image_that_stays_gone_is_prepared_again_ever_later_and_charges_nothi
     assert [a.number for a in host.store.attempts(job_id)] == [1]
 
 
+def test_a_lineage_that_an_earlier_attempt_keeps_locked_delays_the_launch_and_charges_nothing(
+    host: Host,
+) -> None:
+    job_id = host.submit()
+    host.attempt_service.locked.add((job_id, 1))
+    host.settle()
+    for _ in range(5):
+        assert (host.state(job_id), host.context.launches) == ("starting", [])
+        assert host.daemon.why(job_id).startswith("lineage 1 is locked by a process of an earlier attempt")
+        host.wait(2)
+    host.attempt_service.locked.clear()
+    host.wait(2)
+    assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", 1)
+    assert not host.daemon.why(job_id)
+
+
+def test_an_attempt_that_was_launched_may_lock_its_lineage_before_that_is_recorded(host: Host) -> None:
+    host.context.lose_answers = True  # it starts, and nobody says so
+    job_id = host.submit()
+    host.settle()
+    assert host.state(job_id) == "starting"
+    host.attempt_service.locked.add((job_id, 1))
+    host.context.lose_answers = False
+    host.wait(2)
+    assert (host.state(job_id), len(host.context.launches)) == ("running", 1)
+
+
 class NativePanic(BaseException):
     """What a library raises that is written in another language."""
 

@@ -1,5 +1,6 @@
 """The host's side of the run directory, with a job that wishes the host no good."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -261,3 +262,21 @@ def test_a_lineage_that_is_seeded_belongs_to_the_job_once_it_is_complete(directo
     assert [path.name for path in (directory.root / "lineages").iterdir()] == ["1"]
     for path in (place, place / "step-00000001", place / "step-00000001" / "state.pt"):
         assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (OWNER.uid, 0)
+
+
+def test_a_lineage_is_locked_as_long_as_a_process_keeps_its_lock(directory: HostRunDirectory) -> None:
+    paths = directory.prepare(SPEC, {})
+    assert not directory.is_lineage_locked(paths)
+    with (paths.lineage_dir / ".lock").open("w") as lock:
+        assert not directory.is_lineage_locked(paths)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert directory.is_lineage_locked(paths)
+    assert not directory.is_lineage_locked(paths)
+
+
+def test_a_link_in_place_of_a_lock_is_not_followed(directory: HostRunDirectory, tmp_path: Path) -> None:
+    paths = directory.prepare(SPEC, {})
+    with (tmp_path / "elsewhere").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (paths.lineage_dir / ".lock").symlink_to(tmp_path / "elsewhere")
+        assert not directory.is_lineage_locked(paths)

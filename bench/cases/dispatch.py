@@ -8,6 +8,7 @@ last has finished.  Each job has a file of its own, so nothing is parsed once fo
 
 import gc
 import itertools
+import os
 import shutil
 import sys
 import time
@@ -272,8 +273,8 @@ def make_revision(name: str, cpus: float, directory: Path) -> str:
         job=job,
         path=str(job.origin.path),
         accelerator="cpu",
-        uid=OWNER.uid,
-        gid=OWNER.gid,
+        uid=os.getuid(),  # of the submitter, who has an account; the job runs as its owner
+        gid=os.getgid(),
         groups=(),
         user=OWNER.name,
         policy=of_job.serialize_policy(of_job.find_policy(job, directory)),

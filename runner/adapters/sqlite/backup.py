@@ -8,7 +8,7 @@ backup interface, is one file without a log, and replaces a store together with 
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -144,12 +144,11 @@ def _check_copy(copy: sqlite3.Connection, source: Path) -> None:
 
 @contextmanager
 def _removed_on_failure(draft: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
+    with ExitStack() as cleanup:
         for path in (draft, draft.with_name(f"{draft.name}-journal")):
-            path.unlink(missing_ok=True)
-        raise
+            cleanup.callback(path.unlink, missing_ok=True)
+        yield
+        cleanup.pop_all()
 
 
 @contextmanager

@@ -33,6 +33,21 @@ KillMode=process
 # Each command that follows something holds a connection.
 LimitNOFILE=65536
 UMask=0022
+# What the daemon does as root: files and processes of users, and the mounts that pin their paths.  It looks
+# into no other process (CAP_SYS_PTRACE) and needs no kernel log that is closed to users (CAP_SYSLOG).
+CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_FSETID CAP_KILL
+CapabilityBoundingSet=CAP_SETGID CAP_SETUID CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_MKNOD
+NoNewPrivileges=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+LockPersonality=yes
+SystemCallArchitectures=native
+# The daemon, and the jobs that are processes of this host.
+MemoryMax=90%
+TasksMax=65536
+OOMPolicy=continue
+# No ProtectSystem, PrivateTmp or other option that gives the daemon a mount namespace of its own: the engine
+# would not see the mounts that pin users' paths.  With pin_mounts: false in the settings, add
+# ProtectSystem=strict and ReadWritePaths=/var/lib/runner /run/runner.
 
 [Install]
 WantedBy=multi-user.target

@@ -1,6 +1,7 @@
 """What another user of the machine tries against a daemon of root, over its socket and beside it."""
 
 import http.client
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -115,3 +116,16 @@ def listed(directory: Path) -> object:
         return [entry.name for entry in directory.iterdir()]
     except OSError as error:
         return type(error).__name__
+
+
+def test_who_submits_and_who_is_refused_is_in_the_audit_log(daemon: Service) -> None:
+    job_id = daemon.submit(
+        daemon.training("audited", 3), "--not-before", "2099-01-01T00:00:00Z", end="queued"
+    )
+    with_uid(BOB, partial(request, daemon, "POST", f"/v1/jobs/{job_id}/cancel"))
+    audit = daemon.state / "audit.log"
+    found = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [entry["uid"] for entry in found if entry.get("jobs") == [job_id]] == [0]
+    refused = [entry for entry in found if entry["path"] == f"/v1/jobs/{job_id}/cancel"]
+    assert [(entry["uid"], entry["status"]) for entry in refused] == [(BOB, 403)]
+    assert audit.stat().st_mode & 0o777 == 0o600

@@ -10,6 +10,7 @@ from fastapi.telemetry import TelemetryConfig
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.server.api import devices, jobs, logs
+from runner.server.api.audit import AuditLog, AuditMiddleware
 from runner.server.api.deps import AdmittedUids, get_caller
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
@@ -77,6 +78,7 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     app.state.schedules = ScheduleService.of(service)
     app.include_router(jobs.router)
     app.include_router(devices.router)
+    app.add_middleware(AuditMiddleware, audit=AuditLog(service.state_dir / "audit.log", service.clock))
     app.add_exception_handler(RunnerError, _runner_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     return app

@@ -128,7 +128,7 @@ async def get_version(service: ServiceDep) -> dict[str, Any]:
 
 @router.post("/jobs")
 async def submit(
-    body: SubmitBody, service: ServiceDep, schedules: SchedulesDep, caller: CallerDep
+    request: Request, body: SubmitBody, service: ServiceDep, schedules: SchedulesDep, caller: CallerDep
 ) -> Response:
     """Submit the jobs of a job file, or make its schedule."""
     instead = body.instead.model_dump()
@@ -141,6 +141,7 @@ async def submit(
     if body.dry_run:
         return JSONResponse(await run_check(service.submission.dry_run, caller, submission))
     rows = await run_check(service.submission.submit_all, caller, submission)
+    request.state.audited_jobs = [row.job.id for row in rows]
     warnings = list(service.submission.warnings(parse_revision(rows[0].revision)))
     jobs = [_summary(service, row) for row in rows]
     return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RunPaths, read_limited
 from jobs.training.failures import UNEXPECTED, Failure, InvalidSpec, NoValidCheckpoint, is_disk_full
 from jobs.training.report import Reporter, complain, say
-from jobs.training.signals import Requests, listen
+from jobs.training.signals import StopRequests, listen
 
 MAX_SPEC_BYTES = 1024 * 1024
 
@@ -52,7 +52,7 @@ def _paths(argv: Sequence[str] | None) -> RunPaths:
     return RunPaths(asked.root, asked.attempt, asked.lineage)
 
 
-def _attempt(paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
+def _attempt(paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:
     spec = read_spec(paths)
     reporter.progress.total_steps = spec.workload.steps
     reporter.begin()

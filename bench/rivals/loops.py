@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import Dataset
 
 from bench.support.lockstep import Setup, StepGate, TrainingResult
-from jobs.checkpoint.directory import Stamp
+from jobs.checkpoint.directory import Provenance
 from jobs.checkpoint.saver import Checkpoints
 from jobs.checkpoint.state import Plain, weights_sha256
 from jobs.contract import RunPaths
@@ -29,7 +29,7 @@ from jobs.training.loop import train
 from jobs.training.lr_schedule import learning_rate
 from jobs.training.optimizer import BETAS
 from jobs.training.report import Reporter
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.step import Training
 from jobs.training.switches import Switches
 from jobs.workloads.causal_lm import CausalLanguageModel
@@ -161,13 +161,13 @@ def train_with_runner(setup: Setup, gate: StepGate) -> TrainingResult:
 
         compile_model(training.workload.model, parts.switches, parts.device, training.rehearse)
     training.feed.source = GatedSource(training.feed.source, gate)  # type: ignore[assignment]  # no other device
-    stamp = Stamp(setup.spec.job_id, 1, 1, 1, training.signatures, training.environment())
+    provenance = Provenance(setup.spec.job_id, 1, 1, 1, training.signatures, training.environment())
     in_background = setup.spec.profile.async_save
     with TimedCheckpoints(
-        paths.lineage_dir, setup.spec.checkpoint, stamp, reporter, in_background=in_background
+        paths.lineage_dir, setup.spec.checkpoint, provenance, reporter, in_background=in_background
     ) as checkpoints:
         checkpoints.gate = gate
-        train(training, checkpoints, reporter, Requests())
+        train(training, checkpoints, reporter, StopRequests())
     return parts.ended()
 
 

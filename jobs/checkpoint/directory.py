@@ -40,7 +40,7 @@ from jobs.contract import (
     file_sha256,
 )
 from jobs.training.failures import DiskFull, InvalidSpec, LineageBusy, Stopped, chain, is_disk_full
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 
 STATE = "state.pt"
 WEIGHTS = "weights.pt"
@@ -71,8 +71,8 @@ _UNLOADABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
-    """What every manifest of one attempt says about where it comes from."""
+class Provenance:
+    """The origin of the checkpoints of one attempt, which every manifest records."""
 
     job_id: str
     lineage: int
@@ -84,7 +84,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A cloned state that waits to be published, under which name, and how its content is digested."""
+    """A cloned state with the name under which it is published and the digest of its content."""
 
     step: int
     parent_step: int | None
@@ -112,7 +112,7 @@ def of_best(step: int, weights: Plain) -> Snapshot:
 
 
 @contextmanager
-def locked(directory: Path, requests: Requests, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+def locked(directory: Path, requests: StopRequests, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
     """Hold the lineage's lock, so that a zombie attempt and its successor never write side by side.
 
     Raises:
@@ -135,7 +135,7 @@ def _open_lock(directory: Path) -> int:
         raise InvalidSpec(f"{directory}: no such directory; it must be there before the attempt") from error
 
 
-def _lock(descriptor: int, directory: Path, requests: Requests, wait_s: float) -> None:
+def _lock(descriptor: int, directory: Path, requests: StopRequests, wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
     while not _try_lock(descriptor):
         if requests.stop:
@@ -170,7 +170,7 @@ def load(directory: Path, file: str = STATE) -> Plain:
         raise CheckpointInvalid(f"{file}: cannot be loaded: {first_line}") from error
 
 
-def publish(directory: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+def publish(directory: Path, snapshot: Snapshot, provenance: Provenance) -> None:
     """Write a snapshot below ``directory``: afterwards it is there, complete, durable and proven readable.
 
     Raises:
@@ -182,7 +182,7 @@ def publish(directory: Path, snapshot: Snapshot, stamp: Stamp) -> None:
         tmp.mkdir()
         _write_state(tmp / snapshot.file, snapshot.state)
         sha256 = _proven_digest(tmp, snapshot)
-        manifest = _manifest(tmp / snapshot.file, snapshot, stamp, sha256)
+        manifest = _manifest(tmp / snapshot.file, snapshot, provenance, sha256)
         files.write_durably(tmp / MANIFEST, dump(manifest).encode())
         files.sync(tmp)
         tmp.rename(directory / snapshot.name)
@@ -229,19 +229,19 @@ def _proven_digest(tmp: Path, snapshot: Snapshot) -> str:
     return expected
 
 
-def _manifest(file: Path, snapshot: Snapshot, stamp: Stamp, sha256: str) -> Manifest:
+def _manifest(file: Path, snapshot: Snapshot, provenance: Provenance, sha256: str) -> Manifest:
     return Manifest(
         contract_version=CONTRACT_VERSION,
-        job_id=stamp.job_id,
+        job_id=provenance.job_id,
         step=snapshot.step,
-        lineage=stamp.lineage,
-        attempt=stamp.attempt,
-        revision=stamp.revision,
+        lineage=provenance.lineage,
+        attempt=provenance.attempt,
+        revision=provenance.revision,
         parent_step=snapshot.parent_step,
         created=time.time(),
         files={file.name: FileDigest(bytes=file.stat().st_size, sha256=file_sha256(file))},
-        signatures=dict(stamp.signatures),
-        environment=dict(stamp.environment),
+        signatures=dict(provenance.signatures),
+        environment=dict(provenance.environment),
         state_sha256=sha256,
     )
 

@@ -44,7 +44,7 @@ def remove_tree(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-class Reserved:
+class ReservedFile:
     """A file whose blocks are allocated long before it is written, so that a full disk cannot stop it."""
 
     def __init__(self, path: Path, size: int) -> None:

@@ -45,7 +45,7 @@ def interval_s(save_s: float, mean_s: float, write_s: float = 0.0) -> float:
     return max(least, min(daly_s(save_s, mean_s), LONGEST_S))
 
 
-class Cadence:
+class SaveSchedule:
     """The time between saves; measured saves settle it where the plan leaves that to the trainer."""
 
     def __init__(self, plan: CheckpointPlan) -> None:
@@ -54,16 +54,16 @@ class Cadence:
         self._writes: deque[float] = deque(maxlen=REMEMBERED)
 
     def stalled(self, seconds: float) -> None:
-        """Take in for how long a save has kept the training waiting."""
+        """Record for how long a save has blocked the training."""
         self._stalls.append(seconds)
 
     def wrote(self, seconds: float) -> None:
-        """Take in how long it took until the checkpoint was on the disk."""
+        """Record how long it took until the checkpoint was on the disk."""
         self._writes.append(seconds)
 
     @property
     def stall_s(self) -> float | None:
-        """Return for how long a save keeps the training waiting; None before the first."""
+        """Return for how long a save blocks the training; None before the first."""
         return statistics.median(self._stalls) if self._stalls else None
 
     @property

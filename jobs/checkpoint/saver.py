@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from jobs.checkpoint import directory as lineage
-from jobs.checkpoint.directory import Snapshot, Stamp
-from jobs.checkpoint.interval import Cadence
+from jobs.checkpoint.directory import Provenance, Snapshot
+from jobs.checkpoint.interval import SaveSchedule
 from jobs.checkpoint.signatures import same_training
 from jobs.checkpoint.state import Plain, clone, weights_sha256
 from jobs.contract import (
@@ -35,7 +35,7 @@ from jobs.training.report import Reporter, say, warn
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResumePoint:
     """A valid checkpoint to resume from, and what must be set aside when it is adopted."""
 
     manifest: Manifest
@@ -51,17 +51,17 @@ class Checkpoints:
         self,
         directory: Path,
         plan: CheckpointPlan,
-        stamp: Stamp,
+        provenance: Provenance,
         reporter: Reporter,
         *,
         in_background: bool,
     ) -> None:
         self._directory = directory
         self._plan = plan
-        self.stamp = stamp
+        self.provenance = provenance
         self._reporter = reporter
         self._in_background = in_background
-        self._cadence = Cadence(plan)
+        self._save_schedule = SaveSchedule(plan)
         self._saved_at = time.monotonic()
         self._write_s = 0.0  # of the write that has ended last; set on the writer's thread
         self._newest: int | None = None
@@ -90,10 +90,10 @@ class Checkpoints:
             manifest = verify(self._directory / lineage.FINAL)
         except CheckpointInvalid:
             return None
-        same = manifest.step == step and same_training(manifest.signatures, self.stamp.signatures)
+        same = manifest.step == step and same_training(manifest.signatures, self.provenance.signatures)
         return manifest.state_sha256 if same else None
 
-    def find(self, resume_step: int | None) -> Found | None:
+    def find(self, resume_step: int | None) -> ResumePoint | None:
         """Return the checkpoint to resume from, None if there has never been one; change nothing.
 
         Raises:
@@ -102,7 +102,7 @@ class Checkpoints:
         """
         return self._find_newest() if resume_step is None else self._find_step(resume_step)
 
-    def adopt(self, found: Found | None) -> None:
+    def adopt(self, found: ResumePoint | None) -> None:
         """Make the lineage begin at what was found: sweep leftovers, set everything newer aside."""
         lineage.sweep(self._directory)
         if found is None:
@@ -113,11 +113,11 @@ class Checkpoints:
             lineage.set_aside_bad(self._directory / rejected.name)
         self._newest = found.manifest.step
 
-    def _find_newest(self) -> Found | None:
+    def _find_newest(self) -> ResumePoint | None:
         rejected: list[Rejected] = []
         for _, path in checkpoints(self._directory):
             try:
-                return Found(verify(path), lineage.load(path), tuple(rejected))
+                return ResumePoint(verify(path), lineage.load(path), tuple(rejected))
             except CheckpointInvalid as error:
                 rejected.append(Rejected(name=path.name, why=str(error)[:1000]))
         rejected += [
@@ -127,13 +127,13 @@ class Checkpoints:
             raise NoValidCheckpoint(_none_valid(self._directory, rejected), tuple(rejected))
         return None
 
-    def _find_step(self, step: int) -> Found:
+    def _find_step(self, step: int) -> ResumePoint:
         path = self._directory / checkpoint_name(step)
         present = dict(checkpoints(self._directory))
         if step not in present:
             steps = ", ".join(str(each) for each in sorted(present)) or "none"
             raise InvalidSpec(
-                f"resume_step {step}: no such checkpoint; lineage {self.stamp.lineage} has {steps}"
+                f"resume_step {step}: no such checkpoint; lineage {self.provenance.lineage} has {steps}"
             )
         try:
             manifest, state = verify(path), lineage.load(path)
@@ -142,7 +142,7 @@ class Checkpoints:
         final = self._directory / lineage.FINAL
         newer = [each for number, each in present.items() if number > step]
         newer += lineage.bests(self._directory, beyond=step)
-        return Found(manifest, state, newer=(*newer, *([final] if final.exists() else [])))
+        return ResumePoint(manifest, state, newer=(*newer, *([final] if final.exists() else [])))
 
     def has_best(self) -> bool:
         """Return whether the weights of some best evaluation are there."""
@@ -155,7 +155,7 @@ class Checkpoints:
         counts = (self._plan.every_steps, self._plan.milestone_every)
         if any(count is not None and step % count == 0 for count in counts):
             return True
-        seconds = self._cadence.every_s
+        seconds = self._save_schedule.every_s
         return seconds is not None and time.monotonic() - self._saved_at >= seconds
 
     def save(self, step: int, state: Plain) -> None:
@@ -198,7 +198,7 @@ class Checkpoints:
         with self._reporter.within(Phase.DRAIN):
             if final.exists():
                 lineage.set_aside(final, "superseded")
-            lineage.publish(self._directory, snapshot, self.stamp)
+            lineage.publish(self._directory, snapshot, self.provenance)
         return weights_sha256(snapshot.state)
 
     def publish_best(self, step: int, weights: Plain) -> None:
@@ -209,7 +209,7 @@ class Checkpoints:
                 lineage.retain_best(self._directory, snapshot.name)
                 return
             try:
-                lineage.publish(self._directory, snapshot, self.stamp)
+                lineage.publish(self._directory, snapshot, self.provenance)
             except DiskFull as error:
                 warn(f"the best weights so far were not kept: {error}")
                 return
@@ -227,24 +227,31 @@ class Checkpoints:
 
     def _cost(self, stall_s: float) -> None:
         """Let what a save has cost settle when the next one is due."""
-        cadence, progress, before = self._cadence, self._reporter.progress, self._cadence.every_s
-        cadence.stalled(stall_s)
-        progress.save_every_s, progress.save_stall_s = cadence.every_s, cadence.stall_s
-        if before and cadence.every_s and not 2 / 3 < cadence.every_s / before < 3 / 2:
-            say(f"from now on a checkpoint every {cadence.every_s:.0f} s: one takes {cadence.stall_s:.3g} s")
+        save_schedule, progress, before = (
+            self._save_schedule,
+            self._reporter.progress,
+            self._save_schedule.every_s,
+        )
+        save_schedule.stalled(stall_s)
+        progress.save_every_s, progress.save_stall_s = save_schedule.every_s, save_schedule.stall_s
+        if before and save_schedule.every_s and not 2 / 3 < save_schedule.every_s / before < 3 / 2:
+            say(
+                f"from now on a checkpoint every {save_schedule.every_s:.0f} s:"
+                f" one takes {save_schedule.stall_s:.3g} s"
+            )
 
     def _collect(self) -> None:
         writing, self._writing = self._writing, None
         if writing:
             self._newest = self._reporter.progress.checkpoint_step = writing.result()
-            self._cadence.wrote(self._write_s)
+            self._save_schedule.wrote(self._write_s)
             self._reporter.beat()
 
     def _write(self, snapshot: Snapshot) -> int:
         """Publish on the writer's thread, and return the step."""
         began = time.monotonic()
         if not self._is_there(snapshot):
-            lineage.publish(self._directory, snapshot, self.stamp)
+            lineage.publish(self._directory, snapshot, self.provenance)
             say(f"checkpoint of step {snapshot.step} saved")
         lineage.retain(self._directory, self._plan.keep, self._plan.milestone_every)
         self._write_s = time.monotonic() - began

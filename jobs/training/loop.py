@@ -7,8 +7,8 @@ step is a pure function of the state (``jobs.training.step``), a checkpoint is c
 
 import time
 
-from jobs.checkpoint.directory import Stamp, locked
-from jobs.checkpoint.saver import Checkpoints, Found
+from jobs.checkpoint.directory import Provenance, locked
+from jobs.checkpoint.saver import Checkpoints, ResumePoint
 from jobs.checkpoint.signatures import differences
 from jobs.contract import AttemptSpec, Phase, Program, RunPaths
 from jobs.contract.plans import TrainingPlan
@@ -16,14 +16,14 @@ from jobs.training.device import out_of_memory_named, prepare
 from jobs.training.failures import InvalidSpec, Stopped
 from jobs.training.memory import MemoryLog
 from jobs.training.report import Reporter, say, warn
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.startup import startup_lines
 from jobs.training.step import Training
 from jobs.training.switches import Switches
 from jobs.workloads.protocol import BuildContext, Evaluation, build
 
 
-def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Requests) -> None:
+def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:
     """Carry one attempt to its end; afterwards the finished model is on the disk.
 
     Raises:
@@ -34,7 +34,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Reques
         checkpoints = Checkpoints(
             paths.lineage_dir,
             spec.checkpoint,
-            _stamp(training),
+            _provenance(training),
             reporter,
             in_background=spec.profile.async_save,
         )
@@ -44,7 +44,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Reques
                 train(training, checkpoints, reporter, requests)
 
 
-def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> None:
     """Train from the newest checkpoint to the last step, and publish the model."""
     plan, progress = training.plan, reporter.progress
     memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
@@ -72,7 +72,7 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
     say(f"finished at step {step}: weights sha256 {progress.weights_sha256}")
 
 
-def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Requests) -> Training:
+def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> Training:
     """Return the training of a spec, its weights as they are before the first step."""
     _leave_before_work(requests)
     plan, switches = _built_in(spec), Switches(spec.profile)
@@ -92,7 +92,9 @@ def _built_in(spec: AttemptSpec) -> TrainingPlan:
     return spec.workload
 
 
-def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+def _rehearse(
+    training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests
+) -> None:
     """Compile and rehearse as the profile wants, and report what took effect."""
     _leave_before_work(requests)
     profile, began, compile_s = training.spec.profile, time.monotonic(), None
@@ -105,7 +107,7 @@ def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, 
     elif profile.dry_run:
         with reporter.within(Phase.TRAIN):
             training.rehearse()
-    checkpoints.stamp = _stamp(training)
+    checkpoints.provenance = _provenance(training)
     effective = training.effective()
     reporter.effective(effective)
     item, hardware = training.workload.item, training.device.hardware
@@ -113,16 +115,16 @@ def _rehearse(training: Training, checkpoints: Checkpoints, reporter: Reporter, 
         say(line)
 
 
-def _stamp(training: Training) -> Stamp:
+def _provenance(training: Training) -> Provenance:
     spec = training.spec
-    return Stamp(
+    return Provenance(
         spec.job_id, spec.lineage, spec.attempt, spec.revision, training.signatures, training.environment()
     )
 
 
 def _say_what_fits(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> None:
     """Report and sign from now on that a smaller micro-batch is in force."""
-    checkpoints.stamp = _stamp(training)
+    checkpoints.provenance = _provenance(training)
     reporter.effective(training.effective())
 
 
@@ -139,11 +141,11 @@ def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporte
     return True
 
 
-def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> int:
+def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> int:
     """Return the step to go on from, with the state of that step in memory."""
     rows, found = training.micro_batch, checkpoints.find(training.spec.resume_step)
     if found is not None:
-        _take_up(training, found, reporter)
+        _resume_from(training, found, reporter)
     if training.micro_batch != rows:
         _say_what_fits(training, checkpoints, reporter)
     checkpoints.adopt(found)
@@ -157,7 +159,7 @@ def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, re
     return found.manifest.step
 
 
-def _take_up(training: Training, found: Found, reporter: Reporter) -> None:
+def _resume_from(training: Training, found: ResumePoint, reporter: Reporter) -> None:
     step, progress = found.manifest.step, reporter.progress
     if step > training.plan.steps:
         raise InvalidSpec(
@@ -180,7 +182,7 @@ def _take_up(training: Training, found: Found, reporter: Reporter) -> None:
     say(f"resumed from step {step}")
 
 
-def _report(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+def _report(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> None:
     """Log and evaluate when the plan wants it after the newest step."""
     plan, progress = training.plan, reporter.progress
     step, last = progress.step, progress.step == plan.steps
@@ -196,7 +198,9 @@ def _is_evaluated(training: Training, step: int) -> bool:
     return plan.eval_every is not None and (step == plan.steps or step % plan.eval_every == 0)
 
 
-def _evaluate(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: Requests) -> None:
+def _evaluate(
+    training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests
+) -> None:
     progress = reporter.progress
     with reporter.within(Phase.EVAL):
         found = training.evaluate(requests)
@@ -220,7 +224,7 @@ def _in_words(found: Evaluation) -> str:
     return "  ".join(parts)
 
 
-def _leave_before_work(requests: Requests) -> None:
+def _leave_before_work(requests: StopRequests) -> None:
     """Leave before something slow begins, if that was asked for."""
     if requests.stop:
         raise Stopped("asked to stop before training began; nothing is lost")

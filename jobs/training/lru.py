@@ -1,4 +1,4 @@
-"""Values that are expensive to make, as many as there is room for; what is kept never changes a result."""
+"""A cache of values that are expensive to make.  It never changes a result."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,8 +8,8 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Key, Value]):
-    """At most ``capacity`` values, the least recently used one given up first; pickled empty."""
+class LruCache(Generic[Key, Value]):
+    """Holds at most ``capacity`` values and evicts the least recently used one; it is pickled empty."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -17,7 +17,7 @@ class Kept(Generic[Key, Value]):
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
-        """Return the value of a key, made now if it is not kept."""
+        """Return the value of a key, made now if it is not in the cache."""
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]

@@ -27,7 +27,7 @@ class StepTime:
         return self.parts.get("data", 0.0)
 
 
-class Pace:
+class Throughput:
     """Items per second over the last steps; pauses between steps (evaluation, saves) do not count."""
 
     def __init__(self) -> None:

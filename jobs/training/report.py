@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jobs.checkpoint import durable as files
 from jobs.contract import Cause, Effective, Phase, Rejected, Result, RunPaths, Status, dump
-from jobs.training.phases import Pace, Phases, StepTime
+from jobs.training.phases import Phases, StepTime, Throughput
 
 HEARTBEAT_S = 0.5
 """Shortest time between two heartbeats of one phase."""
@@ -70,19 +70,19 @@ class Reporter:
 
     def __init__(self, paths: RunPaths, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = Progress()
-        self.pace = Pace()
+        self.throughput = Throughput()
         self.memory: Callable[[], int | None] = resident_bytes
         self._paths = paths
         self._clock = clock
         self._phases = Phases(clock)
         self._beat_at = -math.inf
         self._deaf: set[str] = set()
-        self._reserved: files.Reserved | None = None
+        self._reserved: files.ReservedFile | None = None
 
     def begin(self) -> None:
         """Reserve the result's blocks and give the first sign of life."""
         with self._tolerating("result.json"):
-            self._reserved = files.Reserved(self._paths.result, RESULT_BYTES)
+            self._reserved = files.ReservedFile(self._paths.result, RESULT_BYTES)
         self.beat()
 
     @contextmanager
@@ -104,7 +104,7 @@ class Reporter:
         if loss is not None:
             self.progress.loss, self.progress.gradient_norm = loss, gradient_norm
         if took is not None:
-            self.pace.add(took)
+            self.throughput.add(took)
         if self._clock() - self._beat_at >= HEARTBEAT_S:
             self.beat()
 
@@ -116,9 +116,9 @@ class Reporter:
 
     def log_step(self, learning_rate: float, item: str) -> None:
         """Write one line for people and one for programs about the newest step."""
-        now, pace = self.progress, self.pace
-        rate = pace.items_per_s or 0.0
-        left = pace.seconds_for((now.total_steps or now.step) - now.step) or 0.0
+        now, throughput = self.progress, self.throughput
+        rate = throughput.items_per_s or 0.0
+        left = throughput.seconds_for((now.total_steps or now.step) - now.step) or 0.0
         where = f"step {now.step}/{now.total_steps}"
         norm = "" if now.gradient_norm is None else f"gradient norm {now.gradient_norm:.3g}  "
         say(f"{where}  loss {now.loss:.4f}  {norm}{rate:,.0f} {item}s/s  eta {_clock_text(left)}")
@@ -128,8 +128,8 @@ class Reporter:
             gradient_norm=now.gradient_norm,
             learning_rate=learning_rate,
             items_per_s=round(rate, 1),
-            data_wait=round(pace.data_wait or 0.0, 4),
-            **{f"part_{name}": share for name, share in pace.parts.items()},
+            data_wait=round(throughput.data_wait or 0.0, 4),
+            **{f"part_{name}": share for name, share in throughput.parts.items()},
         )
 
     def metric(self, **values: float | None) -> None:
@@ -164,10 +164,10 @@ class Reporter:
             time=time.time(),
             step=now.step,
             total_steps=now.total_steps,
-            items_per_s=self.pace.items_per_s,
-            items=self.pace.items,
-            data_wait=self.pace.data_wait,
-            parts=self.pace.parts,
+            items_per_s=self.throughput.items_per_s,
+            items=self.throughput.items,
+            data_wait=self.throughput.data_wait,
+            parts=self.throughput.parts,
             loss=finite(now.loss),
             gradient_norm=finite(now.gradient_norm),
             memory_bytes=self.memory(),

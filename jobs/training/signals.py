@@ -1,7 +1,7 @@
-"""What other processes ask of the trainer: a signal sets a flag, and the loop looks at it.
+"""Requests of other processes to the trainer: a signal sets a flag, and the loop reads it.
 
 Nothing else happens in a signal handler: work done there could fall between a backward
-pass and its update.  The loop looks at the flags between steps, evaluation batches and
+pass and its update.  The loop reads the flags between steps, evaluation batches and
 phases.
 """
 
@@ -11,14 +11,14 @@ from types import FrameType
 
 
 @dataclass(slots=True)
-class Requests:
-    """What has been asked and not yet been done."""
+class StopRequests:
+    """The requests to stop or to save that are still open."""
 
     stop: bool = False
-    """Finish the step, save, report, leave.  Never taken back; asking twice changes nothing."""
+    """Finish the step, save, report and exit.  It is never withdrawn; a second request changes nothing."""
 
     save: bool = False
-    """Save at the next step and go on."""
+    """Save after the next step and continue."""
 
     def take_save(self) -> bool:
         """Return whether a save was asked for, and count it as done."""
@@ -28,9 +28,9 @@ class Requests:
         return True
 
 
-def listen() -> Requests:
+def listen() -> StopRequests:
     """Install the handlers and return the flags that they set."""
-    requests = Requests()
+    requests = StopRequests()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         requests.stop = True

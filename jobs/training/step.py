@@ -28,7 +28,7 @@ from jobs.training.optimizer import adamw
 from jobs.training.phases import StepTime
 from jobs.training.randomness import seed_all
 from jobs.training.report import warn
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.switches import Switches
 from jobs.training.timing import stopwatch
 from jobs.workloads.protocol import Evaluation, Workload
@@ -80,7 +80,7 @@ class Training:
         workload.model.to(device.torch_device)
         self._parameters = list(workload.model.parameters())
         self._skipped = 0
-        self._watch = stopwatch(device.torch_device)
+        self._stopwatch = stopwatch(device.torch_device)
         self._began = 0.0
         self._steps_since = 0
         self.gradient_norm: float | None = None
@@ -120,7 +120,7 @@ class Training:
             self._began = time.perf_counter()
         self._steps_since += 1
         seed_all(self.spec.seed, step)
-        with self._watch.within("data"):
+        with self._stopwatch.within("data"):
             batch = self.feed.take(step)
         found = self._fitting_gradients(batch, step)
         checked = self._is_checked(step)
@@ -131,7 +131,7 @@ class Training:
         self.feed.look_ahead(step + 1)
         return loss, self._took() if checked else None
 
-    def evaluate(self, requests: Requests) -> Evaluation | None:
+    def evaluate(self, requests: StopRequests) -> Evaluation | None:
         """Return what the held-out batches say; None if asked to stop half-way.
 
         Raises:
@@ -184,7 +184,7 @@ class Training:
         finally:
             self.workload.model.load_state_dict(before)
             self._begin_optimizer()
-            self._watch.take()
+            self._stopwatch.take()
 
     def _rehearse(self, step: int) -> None:
         seed_all(self.spec.seed, step)
@@ -243,14 +243,14 @@ class Training:
         count = self.workload.count(batch)
         loss = torch.zeros((), device=self.device.torch_device)
         for part in batches.split(batch, self.micro_batch):
-            with self._watch.within("transfer"):
+            with self._stopwatch.within("transfer"):
                 here = self.feed.to_device(part)
-            with self._watch.within("forward"), self.device.autocast():
+            with self._stopwatch.within("forward"), self.device.autocast():
                 share = self.workload.loss_sum(here) / count
-            with self._watch.within("backward"):
+            with self._stopwatch.within("backward"):
                 self._scaler.scale(share).backward()
             loss += share.detach()
-        with self._watch.within("optimizer"):
+        with self._stopwatch.within("optimizer"):
             self._scaler.unscale_(self._optimizer)
             norm = clip_grad_norm_(self._parameters, self.plan.grad_clip)
         return torch.stack([loss.float(), norm.float()])
@@ -293,7 +293,7 @@ class Training:
             raise _found_late(noted)
 
     def _step_optimizer(self, step: int) -> None:
-        with self._watch.within("optimizer"):
+        with self._stopwatch.within("optimizer"):
             rate = self.learning_rate(step)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
@@ -303,7 +303,7 @@ class Training:
     def _took(self) -> StepTime:
         steps, self._steps_since = self._steps_since, 0
         seconds = time.perf_counter() - self._began
-        return StepTime(self.workload.items_per_step * steps, seconds, self._watch.take(), steps)
+        return StepTime(self.workload.items_per_step * steps, seconds, self._stopwatch.take(), steps)
 
     def learning_rate(self, step: int) -> float:
         """Return the rate that the update of a step uses."""

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by part.
+"""Stopwatches that measure the time of a step by part.
 
 On a CPU a part takes as long as its statements.  On a device they only queue work, so there
 the parts lie between events of the device's own clock, read when the CPU has waited for it
@@ -16,7 +16,7 @@ import torch
 Part = Literal["data", "transfer", "forward", "backward", "optimizer"]
 
 
-class HostWatch:
+class HostStopwatch:
     """Times statements with the CPU's clock."""
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class HostWatch:
         return seconds
 
 
-class DeviceWatch:
+class DeviceStopwatch:
     """Times queued work with the device's events, and the making of batches with the CPU's clock."""
 
     def __init__(self) -> None:
-        self._host = HostWatch()
+        self._host = HostStopwatch()
         self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager
@@ -64,10 +64,10 @@ class DeviceWatch:
         return seconds
 
 
-Stopwatch: TypeAlias = HostWatch | DeviceWatch
+Stopwatch: TypeAlias = HostStopwatch | DeviceStopwatch
 """``take`` is called when the device has nothing left to do."""
 
 
 def stopwatch(device: torch.device) -> Stopwatch:
-    """Return the clock that can see what happens on a device."""
-    return DeviceWatch() if device.type == "cuda" else HostWatch()
+    """Return the stopwatch that can measure the work of a device."""
+    return DeviceStopwatch() if device.type == "cuda" else HostStopwatch()

@@ -55,7 +55,7 @@ class Attention(nn.Module):
         return self._kept_TT[time, device]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a feed-forward network, each added to what came in."""
 
     def __init__(self, plan: CausalLm, attention: str) -> None:
@@ -91,7 +91,7 @@ class Transformer(nn.Module):
         self.token = nn.Embedding(VOCABULARY, plan.width)
         self.position = nn.Embedding(plan.context, plan.width)
         self.dropout = nn.Dropout(plan.dropout)
-        self.blocks = nn.ModuleList(Block(plan, profile.attention) for _ in range(plan.layers))
+        self.blocks = nn.ModuleList(TransformerBlock(plan, profile.attention) for _ in range(plan.layers))
         self.norm = nn.LayerNorm(plan.width)
         self.apply(_initialise)
         for block in self.blocks:  # so that the sum over all layers starts at the size of one

@@ -38,7 +38,7 @@ from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import derive, seed_all
 from jobs.training.report import say
 from jobs.training.switches import Switches
-from jobs.workloads.common.encoder import Block, initialise, tell_recomputing, through
+from jobs.workloads.common.encoder import EncoderBlock, initialise, tell_recomputing, through
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.protocol import BuildContext, Evaluation
 
@@ -71,8 +71,8 @@ class PairNetwork(nn.Module):
         self.recompute = profile.activation_checkpointing
         self.token = nn.Embedding(VOCABULARY, plan.width)
         self.position = nn.Embedding(plan.length, plan.width)
-        self.blocks = nn.ModuleList(Block(plan.width, plan.heads) for _ in range(plan.layers - 1))
-        self.head = Block(plan.width, plan.heads)
+        self.blocks = nn.ModuleList(EncoderBlock(plan.width, plan.heads) for _ in range(plan.layers - 1))
+        self.head = EncoderBlock(plan.width, plan.heads)
         self.norm = nn.LayerNorm(plan.width)
         self.compare = nn.Linear(3 * plan.width, 2 * plan.width)
         self.answer = nn.Linear(2 * plan.width, len(ANSWERS))

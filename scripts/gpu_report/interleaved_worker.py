@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from jobs.checkpoint.directory import Stamp
+from jobs.checkpoint.directory import Provenance
 from jobs.checkpoint.saver import Checkpoints
 from jobs.contract import AttemptSpec, RunPaths
 from jobs.training import loop
 from jobs.training.device import prepare
 from jobs.training.phases import StepTime
 from jobs.training.report import Reporter
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.step import Training
 from jobs.training.switches import Switches
 from jobs.workloads.protocol import BuildContext, build
@@ -52,7 +52,7 @@ class InterleavedTraining(Training):
         self._settle()
         began = time.perf_counter()
         for _ in range(ask.count):
-            self.evaluate(Requests())
+            self.evaluate(StopRequests())
         self._settle()
         self.connection.send(TurnResult((time.perf_counter() - began) / ask.count, self.loss))
 
@@ -76,9 +76,11 @@ def train(connection: Connection, spec: AttemptSpec, directory: Path) -> None:
     training = InterleavedTraining(spec, plan, workload, device, switches)
     training.connection = connection
     reporter.progress.total_steps = plan.steps
-    stamp = Stamp(spec.job_id, 1, 1, 1, training.signatures, training.environment())
-    with Checkpoints(paths.lineage_dir, spec.checkpoint, stamp, reporter, in_background=True) as checkpoints:
-        requests = Requests()
+    provenance = Provenance(spec.job_id, 1, 1, 1, training.signatures, training.environment())
+    with Checkpoints(
+        paths.lineage_dir, spec.checkpoint, provenance, reporter, in_background=True
+    ) as checkpoints:
+        requests = StopRequests()
         loop._rehearse(training, checkpoints, reporter, requests)  # noqa: SLF001 - the dry run of the trainer
         effective = training.effective().model_dump(mode="json")
         connection.send(Ready(effective, workload.items_per_step, time.perf_counter() - began))

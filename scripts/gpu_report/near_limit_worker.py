@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from jobs.checkpoint.directory import Stamp
+from jobs.checkpoint.directory import Provenance
 from jobs.checkpoint.saver import Checkpoints
 from jobs.contract import AttemptSpec, RunPaths
 from jobs.training.compilation import compile_model
@@ -80,8 +80,8 @@ def training_of(spec: AttemptSpec, directory: Path) -> Iterator[Training]:
     training = Training(spec, plan, workload, device, switches)
     reporter = Reporter(paths)
     reporter.begin()
-    stamp = Stamp(spec.job_id, 1, 1, 1, {}, {})
-    with Checkpoints(paths.lineage_dir, spec.checkpoint, stamp, reporter, in_background=True):
+    provenance = Provenance(spec.job_id, 1, 1, 1, {}, {})
+    with Checkpoints(paths.lineage_dir, spec.checkpoint, provenance, reporter, in_background=True):
         if spec.profile.compile == "off":
             training.rehearse()
         else:

@@ -1,0 +1,1 @@
+"""Parts that several workloads share: the encoder and checks of parameters."""

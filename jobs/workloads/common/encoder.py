@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from jobs.training.switches import Switches
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Attention, then a feed-forward network, each added to what came in."""
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:

@@ -1,0 +1,1 @@
+"""Forecasts of returns and volatility from daily graphs of correlated assets."""

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from jobs.checkpoint import durable as files
-from jobs.training.lru import Kept
-from jobs.workloads.graph_forecast.graphs import Graphs, LongTable, Rule, Whole, build_days, rebuild_day
+from jobs.training.lru import LruCache
+from jobs.workloads.graph_forecast.graphs import EdgeRule, Graphs, LongTable, Whole, build_days, rebuild_day
 
 REMEMBERED_DAYS: Final = 100
 """Days whose graphs the source project kept while training, and never while validating."""
@@ -136,9 +136,9 @@ class Rebuilt:
     """Graphs that are built when they are asked for, as the source project did."""
 
     table: LongTable
-    rule: Rule
+    rule: EdgeRule
     counts: Counts
-    remembered: Kept[int, Graphs] = field(default_factory=partial(Kept, REMEMBERED_DAYS))
+    remembered: LruCache[int, Graphs] = field(default_factory=partial(LruCache, REMEMBERED_DAYS))
     device: torch.device = field(default_factory=partial(torch.device, "cpu"))
     size_bytes: int = 0
     kind: str = "off"
@@ -167,34 +167,38 @@ class Rebuilt:
         return rebuild_day(self.table, day, self.rule)
 
 
-def prebuild(market: Market, days: range, rule: Rule, counts: Counts, shelf: "Shelf | None") -> Prebuilt:
+def prebuild(
+    market: Market, days: range, rule: EdgeRule, counts: Counts, block_cache: "GraphBlockCache | None"
+) -> Prebuilt:
     """Return the graphs of all days, each from the shelf if it is there, else built and put there."""
     edges = range(days.start - days.start % BLOCK_DAYS, days.stop, BLOCK_DAYS)
     blocks = [range(max(start, days.start), min(start + BLOCK_DAYS, days.stop)) for start in edges]
-    parts = [_block(market, block, rule, counts, shelf) for block in blocks]
+    parts = [_block(market, block, rule, counts, block_cache) for block in blocks]
     graphs = Graphs(*(torch.cat(list(one)) for one in zip(*parts, strict=True)))
-    if shelf is None:
+    if block_cache is None:
         return Prebuilt(days.start, graphs, counts)
-    return Prebuilt(days.start, graphs, counts, "disk", shelf.remark)
+    return Prebuilt(days.start, graphs, counts, "disk", block_cache.remark)
 
 
-def _block(market: Market, days: range, rule: Rule, counts: Counts, shelf: "Shelf | None") -> Graphs:
-    if shelf is None:
+def _block(
+    market: Market, days: range, rule: EdgeRule, counts: Counts, block_cache: "GraphBlockCache | None"
+) -> Graphs:
+    if block_cache is None:
         counts.add(misses=len(days))
         return build_days(market.returns_DN, days, rule)
     key = block_key(market, days, rule)
     nodes = len(market.assets)
-    found = shelf.get(key, (len(days), nodes, min(rule.neighbours, nodes)))
+    found = block_cache.get(key, (len(days), nodes, min(rule.neighbours, nodes)))
     if found is not None:
         counts.add(hits=len(days))
         return found
     counts.add(misses=len(days))
     made = build_days(market.returns_DN, days, rule)
-    shelf.put(key, made)
+    block_cache.put(key, made)
     return made
 
 
-def block_key(market: Market, days: range, rule: Rule) -> str:
+def block_key(market: Market, days: range, rule: EdgeRule) -> str:
     """Return the sha256 of all that the edges of some days follow from."""
     used = slice(days.start - rule.lookback + 1, days.stop)
     names = [asdict(rule), list(market.assets), list(market.dates[used]), len(days)]
@@ -203,11 +207,11 @@ def block_key(market: Market, days: range, rule: Rule) -> str:
     return digest.hexdigest()
 
 
-class Shelf:
-    """Graphs in a directory, one file for each block of days, named by its key.
+class GraphBlockCache:
+    """A cache of graphs in a directory, one file for each block of days, named by its key.
 
-    A file holds the sha256 of its content: what is torn or altered is built again.  A directory
-    that cannot be written costs the next attempt some time, and nothing else; ``remark`` says so.
+    A file holds the sha256 of its content: a torn or altered file is built again.  If the directory
+    cannot be written, the next attempt only takes longer; ``remark`` says so.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = DISK_BYTES) -> None:

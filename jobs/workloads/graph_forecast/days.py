@@ -126,14 +126,14 @@ def split_days(rows: int, plan: GraphForecast) -> Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class FeatureScaler:
     """Mean and standard deviation of every feature on the training days, float64."""
 
     mean_F: Tensor
     deviation_F: Tensor
 
     @classmethod
-    def of(cls, features_DNF: Tensor) -> "Scale":
+    def of(cls, features_DNF: Tensor) -> "FeatureScaler":
         flat = features_DNF.flatten(0, 1)
         return cls(flat.mean(0), flat.std(0).clamp_min(1e-12))
 
@@ -143,7 +143,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DayTensors:
     """Features and outcomes of all days, float32; their first row is day ``first``."""
 
     features_DNF: Tensor
@@ -154,7 +154,7 @@ class Known:
     def size_bytes(self) -> int:
         return 4 * (self.features_DNF.numel() + self.outcomes_DN2J.numel())
 
-    def on(self, device: torch.device) -> "Known":
+    def on(self, device: torch.device) -> "DayTensors":
         return replace(
             self, features_DNF=self.features_DNF.to(device), outcomes_DN2J=self.outcomes_DN2J.to(device)
         )
@@ -170,15 +170,15 @@ class Known:
         }
 
 
-def known(prices: Prices, plan: GraphForecast, scale: Scale) -> Known:
+def known(prices: Prices, plan: GraphForecast, scale: FeatureScaler) -> DayTensors:
     """Return what is known of all days of a table that have enough history and future."""
     past, future = history(plan.scales), max(plan.horizons)
     features = scale.apply(features_of(prices.values_NA, plan.scales))
     outcomes = outcomes_of(prices.values_NA, plan.horizons, past).float()
-    return Known(features[: len(features) - future], outcomes, past)
+    return DayTensors(features[: len(features) - future], outcomes, past)
 
 
-def excerpt(table: Path, day: int, plan: GraphForecast, scale: Scale) -> Batch:
+def excerpt(table: Path, day: int, plan: GraphForecast, scale: FeatureScaler) -> Batch:
     """Return the features and outcomes of one day, from a table that is opened for it."""
     past, future = history(plan.scales) + plan.window - 1, max(plan.horizons)
     prices = read_prices(table, day - past, past + 1 + future)
@@ -192,9 +192,9 @@ class StockDays:
     plan: GraphForecast
     seed: int
     split: Split
-    scale: Scale
+    scale: FeatureScaler
     graphs: GraphSource
-    known: Known | None = None
+    known: DayTensors | None = None
     table: Path | None = None  # opened for each day where nothing is known yet
 
     @property

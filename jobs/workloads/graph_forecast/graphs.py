@@ -42,7 +42,7 @@ CHUNK_BYTES: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class EdgeRule:
     """What decides which edges a graph has."""
 
     neighbours: int
@@ -78,7 +78,7 @@ def whole_returns(prices_DN: Tensor) -> Whole:
     return np.rint(np.clip(returns_DN, -1, 1) / RETURN_UNIT).astype(np.int64)
 
 
-def build_days(returns_DN: Whole, days: range, rule: Rule) -> Graphs:
+def build_days(returns_DN: Whole, days: range, rule: EdgeRule) -> Graphs:
     """Return the graphs of consecutive days; each needs ``lookback`` returns up to itself."""
     nodes = returns_DN.shape[1]
     size = max(1, CHUNK_BYTES // (8 * nodes * max(nodes, rule.lookback)))
@@ -87,7 +87,7 @@ def build_days(returns_DN: Whole, days: range, rule: Rule) -> Graphs:
     return Graphs(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]))
 
 
-def _correlations(returns_DN: Whole, days: range, rule: Rule) -> Real:
+def _correlations(returns_DN: Whole, days: range, rule: EdgeRule) -> Real:
     """Return (D, N, N) correlations, the diagonal included."""
     weights_L = rule.weights()
     history_DN = returns_DN[days.start - rule.lookback + 1 : days.stop].astype(np.float64)
@@ -106,7 +106,7 @@ def _correlations(returns_DN: Whole, days: range, rule: Rule) -> Real:
     return (1 - rule.shrinkage) * (covariances_DNN / scale_DNN)
 
 
-def _edges(correlations_DNN: Real, rule: Rule) -> tuple[Tensor, Tensor]:
+def _edges(correlations_DNN: Real, rule: EdgeRule) -> tuple[Tensor, Tensor]:
     nodes = correlations_DNN.shape[1]
     strength_DNN = np.abs(correlations_DNN)
     strength_DNN[:, np.arange(nodes), np.arange(nodes)] = -1.0  # never its own neighbour
@@ -150,7 +150,7 @@ class LongTable:
         return LongTable(self.day_M[wanted_M], self.asset_M[wanted_M], self.return_M[wanted_M], self.assets)
 
 
-def rebuild_day(table: LongTable, day: int, rule: Rule) -> Graphs:
+def rebuild_day(table: LongTable, day: int, rule: EdgeRule) -> Graphs:
     """Return one day's graph, made the way the source project made it for every validation batch."""
     recent = table.where((table.day_M > day - rule.lookback) & (table.day_M <= day))
     returns = [recent.where(recent.asset_M == asset).return_M for asset in range(table.assets)]
@@ -168,7 +168,7 @@ def rebuild_day(table: LongTable, day: int, rule: Rule) -> Graphs:
     )
 
 
-def _pair_by_pair(returns: list[Real], rule: Rule) -> Tensor:
+def _pair_by_pair(returns: list[Real], rule: EdgeRule) -> Tensor:
     weights_L = rule.weights()
     total = weights_L.sum()
     sums = [(weights_L * one_L).sum() for one_L in returns]

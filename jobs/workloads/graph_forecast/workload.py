@@ -37,9 +37,16 @@ from jobs.training.randomness import seed_all
 from jobs.training.report import say, warn
 from jobs.training.switches import Switches
 from jobs.workloads.common.parameters import decayed_matrices
-from jobs.workloads.graph_forecast.cache import Counts, GraphSource, Market, Rebuilt, Shelf, prebuild
+from jobs.workloads.graph_forecast.cache import (
+    Counts,
+    GraphBlockCache,
+    GraphSource,
+    Market,
+    Rebuilt,
+    prebuild,
+)
 from jobs.workloads.graph_forecast.days import (
-    Scale,
+    FeatureScaler,
     Split,
     StockDays,
     feature_count,
@@ -50,7 +57,7 @@ from jobs.workloads.graph_forecast.days import (
     split_days,
     synthetic_prices,
 )
-from jobs.workloads.graph_forecast.graphs import LongTable, Rule, whole_returns
+from jobs.workloads.graph_forecast.graphs import EdgeRule, LongTable, whole_returns
 from jobs.workloads.protocol import BuildContext, Evaluation
 
 KINDS: Final = ("volatility", "return")
@@ -283,12 +290,12 @@ def _prices(plan: GraphForecast, seed: int) -> tuple[Path | None, Prices]:
     return table, prices
 
 
-def _measured(prices: Prices, split: Split, plan: GraphForecast) -> tuple[Scale, Tensor]:
+def _measured(prices: Prices, split: Split, plan: GraphForecast) -> tuple[FeatureScaler, Tensor]:
     """Return the scale of features and the mean outcomes (2, J), of the training days alone."""
     train, past = split.train, history(plan.scales)
     features_DNF = features_of(prices.values_NA[: train.stop], plan.scales)[train.start - past :]
     outcomes_DN2J = outcomes_of(prices.values_NA[: train.stop + max(plan.horizons)], plan.horizons, past)
-    return Scale.of(features_DNF), outcomes_DN2J[train.start - past :].mean((0, 1)).float()
+    return FeatureScaler.of(features_DNF), outcomes_DN2J[train.start - past :].mean((0, 1)).float()
 
 
 def _converts_once(switches: Switches, table: Path | None) -> bool:
@@ -307,7 +314,7 @@ def _converts_once(switches: Switches, table: Path | None) -> bool:
 def _graphs(prices: Prices, days: range, plan: GraphForecast, setting: BuildContext) -> GraphSource:
     """Return where graphs come from, as the switch says or as near to it as can be."""
     profile = setting.switches.profile
-    rule = Rule(plan.neighbours, plan.lookback, plan.half_life, plan.shrinkage, plan.threshold)
+    rule = EdgeRule(plan.neighbours, plan.lookback, plan.half_life, plan.shrinkage, plan.threshold)
     market = Market(prices.dates, prices.assets, whole_returns(prices.values_NA))
     counts = Counts(shared=profile.loader_workers > 0)
     if profile.graph_cache == "off":
@@ -317,7 +324,7 @@ def _graphs(prices: Prices, days: range, plan: GraphForecast, setting: BuildCont
     if setting.cache_dir is None:
         kept = prebuild(market, days, rule, counts, None)
         return replace(kept, remark="; there is no directory that outlives an attempt")
-    return prebuild(market, days, rule, counts, Shelf(setting.cache_dir / GRAPHS))
+    return prebuild(market, days, rule, counts, GraphBlockCache(setting.cache_dir / GRAPHS))
 
 
 def _agreement(forecast_BNJ: Tensor, outcome_BNJ: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Poses from windows of inertial recordings, which are streamed from disk."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from jobs.training.lru import Kept
+from jobs.training.lru import LruCache
 from jobs.training.randomness import derive
 
 Whole: TypeAlias = NDArray[np.int64]
@@ -51,8 +51,8 @@ class Order:
         return tuple(self._size(places[shard :: self.shards]) for shard in range(self.shards))
 
     @cached_property
-    def _shuffled(self) -> "Kept[tuple[int, int, int], Whole]":
-        return Kept(2 * self.shards)
+    def _shuffled(self) -> "LruCache[tuple[int, int, int], Whole]":
+        return LruCache(2 * self.shards)
 
     def _from(self, shard: int, position: int) -> Whole:
         """Return the rows from a position of a shard to the end of their block."""

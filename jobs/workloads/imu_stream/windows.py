@@ -20,7 +20,7 @@ from jobs.contract.plans.imu_stream import ImuStream
 from jobs.data.sequences import Recording, read
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
-from jobs.training.lru import Kept
+from jobs.training.lru import LruCache
 from jobs.training.randomness import derive
 from jobs.workloads.imu_stream.order import Order, Whole
 from jobs.workloads.imu_stream.poses import TARGETS, Frames, poses
@@ -35,7 +35,7 @@ _SMALLEST_DEVIATION: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class WindowStatistics:
     """Means and standard deviations over training windows, per channel and per target."""
 
     imu_mean: Frames
@@ -47,8 +47,8 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
-    """What is kept; see the switches of the same meaning."""
+class CacheOptions:
+    """What is cached; the switches of the profile with the same meaning set it."""
 
     convert_once: bool = True
     share_targets: bool = True
@@ -65,8 +65,8 @@ def columns_of(plan: ImuStream) -> tuple[int, ...]:
     return (*plan.accelerometer, *plan.gyroscope)
 
 
-def measure(recordings: tuple[Recording, ...], plan: ImuStream) -> Scale:
-    """Return the scale of training recordings."""
+def measure(recordings: tuple[Recording, ...], plan: ImuStream) -> WindowStatistics:
+    """Return the statistics of training recordings."""
     frames, windows = [], []
     for recording in _evenly(recordings, SAMPLED_RECORDINGS):
         frames.append(read(recording, columns_of(plan)))
@@ -75,7 +75,7 @@ def measure(recordings: tuple[Recording, ...], plan: ImuStream) -> Scale:
     imu_WT6 = np.concatenate(windows)
     pose_WT9 = poses(imu_WT6, plan.gravity, plan.rate_hz)
     imu, pose = (_moments(each) for each in (imu_WT6, pose_WT9))
-    return Scale(*imu, *pose, recording_bytes=sum(each.nbytes for each in frames) / len(frames))
+    return WindowStatistics(*imu, *pose, recording_bytes=sum(each.nbytes for each in frames) / len(frames))
 
 
 class Windows:
@@ -86,8 +86,8 @@ class Windows:
         plan: ImuStream,
         seed: int,
         sides: tuple[tuple[Recording, ...], tuple[Recording, ...]],
-        scale: Scale,
-        keeping: Keeping,
+        scale: WindowStatistics,
+        keeping: CacheOptions,
     ) -> None:
         train, held_out = sides
         self.plan = plan
@@ -98,8 +98,8 @@ class Windows:
         self.train = self._order("train", range(len(train)), plan.shards, plan.shuffle_block)
         held = range(len(train), len(self.recordings))
         self.evaluated = self._order("held-out", held, shards=1, block=len(held))
-        self.frames: Kept[int, Frames] = Kept(keeping.recordings)
-        self.poses: Kept[int, Frames] = Kept(keeping.recordings)
+        self.frames: LruCache[int, Frames] = LruCache(keeping.recordings)
+        self.poses: LruCache[int, Frames] = LruCache(keeping.recordings)
         self.opened = 0
         self.filtered = 0
 
@@ -114,9 +114,9 @@ class Windows:
         )
         return values * torch.float32.itemsize
 
-    def on(self, device: torch.device) -> "Resident":
+    def on(self, device: torch.device) -> "ResidentWindows":
         """Return the same batches from memory of a device, everything converted once."""
-        return Resident(self, device)
+        return ResidentWindows(self, device)
 
     def batch(self, step: int) -> Batch:
         rows_B3 = self.train.rows(step, self.plan.batch_size)
@@ -210,7 +210,7 @@ class Windows:
         return Order(tuple(recordings), windows, combos, shards, block, self.seed, purpose)
 
 
-class Resident:
+class ResidentWindows:
     """The same source, all of it on a device."""
 
     def __init__(self, windows: Windows, device: torch.device) -> None:
@@ -227,7 +227,7 @@ class Resident:
     def resident_bytes(self) -> int | None:
         return self._windows.resident_bytes
 
-    def on(self, device: torch.device) -> "Resident":
+    def on(self, device: torch.device) -> "ResidentWindows":
         """Return the same batches from another device."""
         return self._windows.on(device)
 

@@ -30,9 +30,9 @@ from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.imu_stream.poses import MOTION, ORIENTATION, TARGETS
 from jobs.workloads.imu_stream.windows import (
     CHANNELS,
-    Keeping,
-    Scale,
+    CacheOptions,
     Windows,
+    WindowStatistics,
     columns_of,
     measure,
     windows_of,
@@ -157,7 +157,7 @@ def _split(recordings: tuple[Recording, ...], plan: ImuStream) -> Sides:
     return train, tuple(each for each in long_enough if each.group in held_out)
 
 
-def _keeping(sides: Sides, scale: Scale, plan: ImuStream, switches: Switches) -> Keeping:
+def _keeping(sides: Sides, scale: WindowStatistics, plan: ImuStream, switches: Switches) -> CacheOptions:
     """Return what is kept in each process, and record the switches that decide it."""
     profile = switches.profile
     once, shared = profile.conversion == "once", profile.shared_targets
@@ -165,7 +165,7 @@ def _keeping(sides: Sides, scale: Scale, plan: ImuStream, switches: Switches) ->
         switches.fell_back(
             "stream_buffer", 0, "conversion each_use, targets not shared: there is nothing to keep"
         )
-        return Keeping(convert_once=False, share_targets=False)
+        return CacheOptions(convert_once=False, share_targets=False)
     recordings, processes = sum(map(len, sides)), max(1, profile.loader_workers)
     each_bytes = once * scale.recording_bytes + shared * _target_bytes(sides, plan)
     if profile.stream_buffer == "auto":
@@ -179,7 +179,7 @@ def _keeping(sides: Sides, scale: Scale, plan: ImuStream, switches: Switches) ->
         f" which use those of {_shards_seen(plan, processes)} of {plan.shards} shards"
     )
     switches.applied("stream_buffer", kept, verified=True, note=note)
-    return Keeping(once, shared, kept)
+    return CacheOptions(once, shared, kept)
 
 
 def _shards_seen(plan: ImuStream, processes: int) -> int:

@@ -1,0 +1,1 @@
+"""A transformer over candles of several time frames, whose batches stay in memory."""

@@ -32,7 +32,7 @@ from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import derive, seed_all
-from jobs.workloads.common.encoder import Block, initialise, tell_recomputing, through
+from jobs.workloads.common.encoder import EncoderBlock, initialise, tell_recomputing, through
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.protocol import BuildContext, Evaluation
 from jobs.workloads.resident_transformer.candles import ACTIONS, TIMEFRAMES, Annotations, annotate, convert
@@ -69,9 +69,9 @@ class CandleNetwork(nn.Module):
         self.timeframe = nn.Embedding(len(TIMEFRAMES), plan.width)
         self.position = nn.Embedding(positions + 1, plan.width)
         self.blocks = nn.ModuleList(
-            Block(plan.width, plan.heads, plan.dropout) for _ in range(plan.layers - 1)
+            EncoderBlock(plan.width, plan.heads, plan.dropout) for _ in range(plan.layers - 1)
         )
-        self.last = Block(plan.width, plan.heads, plan.dropout)
+        self.last = EncoderBlock(plan.width, plan.heads, plan.dropout)
         self.norm = nn.LayerNorm(plan.width)
         self.head = nn.Linear(plan.width, len(ACTIONS) + FIELDS)
         self.apply(initialise)
@@ -91,7 +91,7 @@ class CandleNetwork(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class BatchList:
     """A fixed list of batches, visited once per epoch in an order that the seed decides.
 
     Each is either a batch, or the records that it is made of at each use.  A batch is handed
@@ -107,7 +107,7 @@ class Rounds:
         sizes = [batches.size_bytes(one) for one in self._all() if isinstance(one, dict)]
         return sum(sizes) if sizes else None
 
-    def on(self, device: torch.device) -> "Rounds":
+    def on(self, device: torch.device) -> "BatchList":
         return replace(
             self,
             train=tuple(_on(device, one) for one in self.train),
@@ -252,7 +252,7 @@ def _shares(action_R: Tensor) -> dict[str, float]:
     return dict(zip(ACTIONS, (count_A / count_A.sum()).tolist(), strict=True))
 
 
-def _rounds(annotations: Annotations, train: Batch | None, plan: ResidentTransformer, seed: int) -> Rounds:
+def _rounds(annotations: Annotations, train: Batch | None, plan: ResidentTransformer, seed: int) -> BatchList:
     """Return the batches of a training: as tensors where its annotations are given so, else as records."""
     generator = torch.Generator().manual_seed(derive(seed, "batches"))
     shuffled = torch.randperm(len(annotations.train), generator=generator)
@@ -262,9 +262,9 @@ def _rounds(annotations: Annotations, train: Batch | None, plan: ResidentTransfo
     parts = [later[number :: plan.eval_batches] for number in range(plan.eval_batches)]
     if train is None:
         records = (tuple(annotations.train[i] for i in member_B.tolist()) for member_B in members)
-        return Rounds(tuple(records), tuple(parts), seed)
+        return BatchList(tuple(records), tuple(parts), seed)
     tensors = ({name: tensor[member_B] for name, tensor in train.items()} for member_B in members)
-    return Rounds(tuple(tensors), tuple(convert(part) for part in parts), seed)
+    return BatchList(tuple(tensors), tuple(convert(part) for part in parts), seed)
 
 
 def _sha256(tables: tuple[tuple[str, Ohlcv], ...]) -> str:

@@ -7,17 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import attach
-from jobs.checkpoint.interval import LONGEST_S, REMEMBERED, SHORTEST_S, Cadence, interval_s
+from jobs.checkpoint.interval import LONGEST_S, REMEMBERED, SHORTEST_S, SaveSchedule, interval_s
 from jobs.contract import CheckpointPlan
 
 HALF_DAY = 12 * 3600.0
 
 
-def _cadence(*stalls: float, mean_s: float | None = HALF_DAY, every_s: float | None = 120.0) -> Cadence:
-    cadence = Cadence(CheckpointPlan(every_s=every_s, mean_between_s=mean_s))
+def _save_schedule(
+    *stalls: float, mean_s: float | None = HALF_DAY, every_s: float | None = 120.0
+) -> SaveSchedule:
+    save_schedule = SaveSchedule(CheckpointPlan(every_s=every_s, mean_between_s=mean_s))
     for stall in stalls:
-        cadence.stalled(stall)
-    return cadence
+        save_schedule.stalled(stall)
+    return save_schedule
 
 
 @given(st.floats(0.001, 60), st.floats(1000, 1e6))
@@ -26,39 +28,39 @@ def test_a_script_of_its_own_comes_close_with_the_simpler_formula(save_s: float,
 
 
 def test_before_the_first_save_the_plan_counts() -> None:
-    assert _cadence().every_s == 120
+    assert _save_schedule().every_s == 120
 
 
 def test_what_a_save_costs_settles_it() -> None:
-    assert _cadence(0.3).every_s == pytest.approx(math.sqrt(2 * 0.3 * HALF_DAY), rel=0.01)
+    assert _save_schedule(0.3).every_s == pytest.approx(math.sqrt(2 * 0.3 * HALF_DAY), rel=0.01)
 
 
 def test_a_plan_that_says_a_time_means_it() -> None:
-    assert _cadence(30.0, mean_s=None).every_s == 120
+    assert _save_schedule(30.0, mean_s=None).every_s == 120
 
 
 def test_a_plan_without_a_time_gets_none() -> None:
-    assert _cadence(0.3, every_s=None).every_s is None
+    assert _save_schedule(0.3, every_s=None).every_s is None
 
 
 def test_one_slow_save_does_not_count_for_more_than_the_others() -> None:
-    assert _cadence(9.0, 0.3, 0.3).every_s == _cadence(0.3).every_s
+    assert _save_schedule(9.0, 0.3, 0.3).every_s == _save_schedule(0.3).every_s
 
 
 def test_old_saves_are_forgotten() -> None:
-    assert _cadence(*[9.0] * 10, *[0.3] * REMEMBERED).every_s == _cadence(0.3).every_s
+    assert _save_schedule(*[9.0] * 10, *[0.3] * REMEMBERED).every_s == _save_schedule(0.3).every_s
 
 
 def test_saves_never_take_more_than_a_twentieth_of_the_time() -> None:
-    assert _cadence(60.0, mean_s=600.0).every_s == 1200
+    assert _save_schedule(60.0, mean_s=600.0).every_s == 1200
 
 
 def test_two_saves_never_overlap() -> None:
-    cadence = _cadence(0.1, mean_s=3600.0)
-    cadence.wrote(300)
-    assert cadence.every_s == 300
+    save_schedule = _save_schedule(0.1, mean_s=3600.0)
+    save_schedule.wrote(300)
+    assert save_schedule.every_s == 300
 
 
 def test_bounds_hold_whatever_was_measured() -> None:
-    assert _cadence(0.0).every_s == SHORTEST_S
-    assert _cadence(1.0, mean_s=1e9).every_s == LONGEST_S
+    assert _save_schedule(0.0).every_s == SHORTEST_S
+    assert _save_schedule(1.0, mean_s=1e9).every_s == LONGEST_S

@@ -10,7 +10,7 @@ import pytest
 from jobs.checkpoint import directory as lineage
 from jobs.contract import MANIFEST, Cause, ExitCode
 from jobs.training.failures import LineageBusy, Stopped
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from tests.unit.jobs.conftest import JobDir
 
 Arrange = Callable[[dict[int, Callable[[], None]]], None]
@@ -90,7 +90,7 @@ NAMES = [damage.__name__ for damage, _ in DAMAGES]
 def stopped(job: JobDir, before_step: Arrange, monkeypatch: pytest.MonkeyPatch) -> JobDir:
     """A job in lineage 1 with checkpoints of steps 2, 4 and 6, and in lineage 2 the same job undisturbed."""
     job.train(lineage=2)
-    requests = Requests()
+    requests = StopRequests()
 
     def stop() -> None:
         requests.stop = True
@@ -176,7 +176,7 @@ def test_a_busy_lineage_is_waited_for_and_then_said_in_one_line(tmp_path: Path) 
         fcntl.flock(held, fcntl.LOCK_EX)
         with (
             pytest.raises(LineageBusy, match="locked by another process"),
-            lineage.locked(tmp_path, Requests(), 0.1),
+            lineage.locked(tmp_path, StopRequests(), 0.1),
         ):
             pytest.fail("two writers")
 
@@ -184,11 +184,11 @@ def test_a_busy_lineage_is_waited_for_and_then_said_in_one_line(tmp_path: Path) 
 def test_waiting_for_a_busy_lineage_ends_when_asked_to_stop(tmp_path: Path) -> None:
     with (tmp_path / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(Stopped), lineage.locked(tmp_path, Requests(stop=True)):
+        with pytest.raises(Stopped), lineage.locked(tmp_path, StopRequests(stop=True)):
             pytest.fail("two writers")
 
 
 def test_the_lock_is_free_again_after_an_attempt(tmp_path: Path) -> None:
     for _ in range(2):
-        with lineage.locked(tmp_path, Requests(), 0.0):
+        with lineage.locked(tmp_path, StopRequests(), 0.0):
             assert (tmp_path / ".lock").exists()

@@ -10,13 +10,13 @@ import torch
 
 from jobs.checkpoint import directory as lineage
 from jobs.checkpoint import saver as checkpoint
-from jobs.checkpoint.directory import Snapshot, Stamp, load
+from jobs.checkpoint.directory import Provenance, Snapshot, load
 from jobs.checkpoint.saver import Checkpoints
 from jobs.contract import CheckpointPlan, RunPaths, verify
 from jobs.training.report import Reporter
 from tests.fakes.daemon.clock import FakeClock
 
-STAMP = Stamp("j1", 1, 1, 1, {"model": "m"}, {"torch": "t"})
+PROVENANCE = Provenance("j1", 1, 1, 1, {"model": "m"}, {"torch": "t"})
 
 
 def state(value: float) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def make(directory: Path) -> Callable[..., Checkpoints]:
     def checkpoints(*, in_background: bool = True, **plan: float) -> Checkpoints:
         reporter = Reporter(RunPaths(directory.parents[1], 1, 1))
         when = CheckpointPlan.model_validate(plan)
-        return Checkpoints(directory, when, STAMP, reporter, in_background=in_background)
+        return Checkpoints(directory, when, PROVENANCE, reporter, in_background=in_background)
 
     return checkpoints
 
@@ -46,9 +46,9 @@ def test_what_happens_after_a_save_does_not_reach_the_checkpoint(
 ) -> None:
     go, publish = threading.Event(), lineage.publish
 
-    def slow(where: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+    def slow(where: Path, snapshot: Snapshot, provenance: Provenance) -> None:
         go.wait(10)
-        publish(where, snapshot, stamp)
+        publish(where, snapshot, provenance)
 
     monkeypatch.setattr(lineage, "publish", slow)
     live = state(1.0)
@@ -179,9 +179,9 @@ def test_what_saves_cost_settles_when_the_next_one_is_due(
 ) -> None:
     publish, clock = lineage.publish, FakeClock()
 
-    def slow(where: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+    def slow(where: Path, snapshot: Snapshot, provenance: Provenance) -> None:
         clock.forward(0.25)
-        publish(where, snapshot, stamp)
+        publish(where, snapshot, provenance)
 
     monkeypatch.setattr(lineage, "publish", slow)
     monkeypatch.setattr(checkpoint, "time", clock)
@@ -201,10 +201,10 @@ def test_writing_in_the_background_holds_nobody_up(
 ) -> None:
     publish, clock, go = lineage.publish, FakeClock(), threading.Event()
 
-    def slow(where: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+    def slow(where: Path, snapshot: Snapshot, provenance: Provenance) -> None:
         go.wait(10)
         clock.forward(60)
-        publish(where, snapshot, stamp)
+        publish(where, snapshot, provenance)
 
     monkeypatch.setattr(lineage, "publish", slow)
     monkeypatch.setattr(checkpoint, "time", clock)

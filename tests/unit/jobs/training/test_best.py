@@ -7,7 +7,7 @@ import pytest
 from jobs.checkpoint import directory as lineage
 from jobs.checkpoint.state import weights_sha256
 from jobs.contract import ExitCode
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.step import Training
 from jobs.workloads.causal_lm import CausalLanguageModel
 from jobs.workloads.protocol import Evaluation
@@ -36,9 +36,9 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> Score:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+def requests(monkeypatch: pytest.MonkeyPatch) -> StopRequests:
     """What is asked of the next attempt."""
-    asked = Requests()
+    asked = StopRequests()
     monkeypatch.setattr("jobs.__main__.listen", lambda: asked)
     return asked
 
@@ -111,7 +111,7 @@ def test_a_resume_remembers_how_good_the_best_was(job: JobDir, scores: Score) ->
 
 @pytest.mark.parametrize("stopped_at", [4, 8])
 def test_a_stop_between_a_step_and_its_evaluation_is_made_up_for_after_a_resume(
-    job: JobDir, before_step: Arrange, requests: Requests, stopped_at: int
+    job: JobDir, before_step: Arrange, requests: StopRequests, stopped_at: int
 ) -> None:
     job.train(lineage=2, workload=EVERY)
 

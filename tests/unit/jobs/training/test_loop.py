@@ -11,7 +11,7 @@ from jobs.checkpoint.directory import load
 from jobs.checkpoint.state import Plain
 from jobs.contract import Cause, ExitCode, Phase
 from jobs.training.batches import Batch
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.step import Training
 from tests.unit.jobs.conftest import JobDir
 
@@ -90,7 +90,7 @@ def test_a_stop_before_the_first_step_of_a_resume_needs_no_save(
     before_step({3: raise_signal(signal.SIGTERM)})
     job.train()
     before = job.names()
-    requests = Requests()
+    requests = StopRequests()
     monkeypatch.setattr("jobs.__main__.listen", lambda: requests)
     load_state = Training.load
 
@@ -105,7 +105,7 @@ def test_a_stop_before_the_first_step_of_a_resume_needs_no_save(
 
 
 def test_a_stop_before_training_leaves_nothing(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.__main__.listen", lambda: Requests(stop=True))
+    monkeypatch.setattr("jobs.__main__.listen", lambda: StopRequests(stop=True))
     assert job.train() == ExitCode.STOPPED
     assert job.names() == set()
 

@@ -11,7 +11,7 @@ from jobs.checkpoint.state import clone, digest
 from jobs.contract import ExitCode
 from jobs.training.batches import Batch
 from jobs.training.failures import NonFinite
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.step import MAX_SKIPPED, Training
 from jobs.workloads.causal_lm import CausalLanguageModel
 from tests.unit.jobs.conftest import JobDir
@@ -90,7 +90,7 @@ def test_what_the_device_has_noted_is_neither_saved_nor_evaluated(job: JobDir, f
     with pytest.raises(NonFinite, match="step 1: "):
         training.state(2)
     with pytest.raises(NonFinite, match="step 1: "):
-        training.evaluate(Requests())
+        training.evaluate(StopRequests())
 
 
 @pytest.mark.parametrize("save", [{"every_steps": 2}, {"every_steps": 100}], ids=str)

@@ -18,7 +18,7 @@ def test_a_rehearsed_training_is_as_it_was(job: JobDir) -> None:
     before = digest(clone(training.state(0)))
     training.rehearse()
     assert digest(clone(training.state(0))) == before
-    assert dict(training._watch.take()) == {}
+    assert dict(training._stopwatch.take()) == {}
 
 
 def test_an_operation_without_a_deterministic_form_ends_with_78_before_the_first_step(

@@ -7,7 +7,7 @@ import pytest
 
 from jobs.checkpoint import durable as files
 from jobs.contract import MAX_REPORT_BYTES, Cause, Phase, Rejected, Result, RunPaths, Status
-from jobs.training.phases import Pace, Phases, StepTime
+from jobs.training.phases import Phases, StepTime, Throughput
 from jobs.training.report import Progress, Reporter, say
 
 
@@ -142,27 +142,27 @@ def test_a_line_stays_a_line(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_reserved_file_appears_only_when_it_is_written(tmp_path: Path) -> None:
-    reserved = files.Reserved(tmp_path / "result.json", 4096)
+    reserved = files.ReservedFile(tmp_path / "result.json", 4096)
     assert not (tmp_path / "result.json").exists()
     reserved.publish(b"{}")
     assert (tmp_path / "result.json").read_bytes() == b"{}"
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_the_pace_is_that_of_the_last_steps(advance: Callable[[Pace], None]) -> None:
-    pace = Pace()
-    assert (pace.items_per_s, pace.data_wait, pace.seconds_for(5)) == (None, None, None)
-    advance(pace)
-    assert pace.items_per_s == pytest.approx(100)
-    assert pace.data_wait == pytest.approx(0.25)
-    assert pace.seconds_for(10) == pytest.approx(1.0)
+def test_the_pace_is_that_of_the_last_steps(advance: Callable[[Throughput], None]) -> None:
+    throughput = Throughput()
+    assert (throughput.items_per_s, throughput.data_wait, throughput.seconds_for(5)) == (None, None, None)
+    advance(throughput)
+    assert throughput.items_per_s == pytest.approx(100)
+    assert throughput.data_wait == pytest.approx(0.25)
+    assert throughput.seconds_for(10) == pytest.approx(1.0)
 
 
 @pytest.fixture
-def advance() -> Callable[[Pace], None]:
-    def slow_then_fast(pace: Pace) -> None:
+def advance() -> Callable[[Throughput], None]:
+    def slow_then_fast(throughput: Throughput) -> None:
         for seconds in [9.0] * 10 + [0.1] * 32:
-            pace.add(StepTime(10, seconds, {"data": seconds / 4}))
+            throughput.add(StepTime(10, seconds, {"data": seconds / 4}))
 
     return slow_then_fast
 

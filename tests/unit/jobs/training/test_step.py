@@ -8,7 +8,7 @@ import torch
 from jobs.checkpoint.state import clone, digest
 from jobs.contract import Program
 from jobs.training.device import Device, prepare
-from jobs.training.signals import Requests
+from jobs.training.signals import StopRequests
 from jobs.training.step import Training
 from jobs.training.switches import Switches
 from jobs.workloads.protocol import BuildContext, build
@@ -32,7 +32,7 @@ def test_a_step_depends_on_nothing_that_happened_before_it(job: JobDir) -> None:
     first, second = make(job), make(job)
     first.update(0)
     torch.rand(100)
-    second.evaluate(Requests())
+    second.evaluate(StopRequests())
     second.rehearse()
     second.update(0)
     assert digest(clone(second.state(1))) == digest(clone(first.state(1)))
@@ -69,7 +69,7 @@ def test_the_gradient_norm_is_limited(job: JobDir) -> None:
 
 def test_evaluating_twice_gives_one_number_and_leaves_the_model_training(job: JobDir) -> None:
     training = make(job)
-    assert training.evaluate(Requests()) == training.evaluate(Requests())
+    assert training.evaluate(StopRequests()) == training.evaluate(StopRequests())
     assert training.workload.model.training
 
 
@@ -122,7 +122,7 @@ def test_a_model_learns_what_is_in_the_text(job: JobDir) -> None:
     training = make(job, workload=plan)
     for step in range(60):
         training.update(step)
-    found = training.evaluate(Requests())
+    found = training.evaluate(StopRequests())
     assert found is not None
     assert found.metrics["eval_loss"] < found.baseline["eval_loss"]
 

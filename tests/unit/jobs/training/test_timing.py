@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from jobs.training import timing as stopwatch
-from jobs.training.timing import DeviceWatch, HostWatch
+from jobs.training.timing import DeviceStopwatch, HostStopwatch
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.training.test_step import make
 
@@ -37,7 +37,7 @@ class QueuedEvent:
 
 @pytest.mark.usefixtures("ticking")
 def test_the_parts_add_up_until_they_are_taken() -> None:
-    watch = HostWatch()
+    watch = HostStopwatch()
     for part in ("forward", "backward", "forward"):
         with watch.within(part):
             pass
@@ -47,7 +47,7 @@ def test_the_parts_add_up_until_they_are_taken() -> None:
 
 @pytest.mark.usefixtures("ticking")
 def test_a_part_that_fails_has_taken_its_time() -> None:
-    watch = HostWatch()
+    watch = HostStopwatch()
     with pytest.raises(KeyError), watch.within("data"):
         raise KeyError
     assert watch.take() == {"data": 1.0}
@@ -58,7 +58,7 @@ def test_a_device_is_timed_by_its_own_events_and_the_making_of_batches_by_the_cp
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Event", QueuedEvent)
-    watch = DeviceWatch()
+    watch = DeviceStopwatch()
     with watch.within("data"):
         pass
     for _ in range(2):
@@ -69,8 +69,8 @@ def test_a_device_is_timed_by_its_own_events_and_the_making_of_batches_by_the_cp
 
 
 def test_the_clock_is_the_one_that_can_see_the_device() -> None:
-    assert isinstance(stopwatch.stopwatch(torch.device("cpu")), HostWatch)
-    assert isinstance(stopwatch.stopwatch(torch.device("cuda")), DeviceWatch)
+    assert isinstance(stopwatch.stopwatch(torch.device("cpu")), HostStopwatch)
+    assert isinstance(stopwatch.stopwatch(torch.device("cuda")), DeviceStopwatch)
 
 
 def test_a_step_is_timed_in_all_its_parts_and_they_are_not_more_than_the_step(job: JobDir) -> None:

@@ -5,7 +5,7 @@ from torch import nn
 
 from jobs.contract import Profile
 from jobs.training.switches import Switches
-from jobs.workloads.common.encoder import Block, tell_recomputing, through
+from jobs.workloads.common.encoder import EncoderBlock, tell_recomputing, through
 
 X = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(1))
 SEEN = torch.tensor([[False] * 3 + [True] * 4, [True] * 7])
@@ -13,7 +13,7 @@ SEEN = torch.tensor([[False] * 3 + [True] * 4, [True] * 7])
 
 def blocks(count: int = 2) -> nn.ModuleList:
     torch.manual_seed(2)
-    return nn.ModuleList(Block(8, 2) for _ in range(count))
+    return nn.ModuleList(EncoderBlock(8, 2) for _ in range(count))
 
 
 def test_the_last_position_alone_says_what_it_says_among_all() -> None:

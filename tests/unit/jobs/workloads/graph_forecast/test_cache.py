@@ -12,17 +12,17 @@ import torch
 from jobs.workloads.graph_forecast import cache as graph_cache
 from jobs.workloads.graph_forecast.cache import (
     Counts,
+    GraphBlockCache,
     GraphSource,
     Market,
     Prebuilt,
     Rebuilt,
-    Shelf,
     block_key,
     prebuild,
 )
-from jobs.workloads.graph_forecast.graphs import Graphs, LongTable, Rule, whole_returns
+from jobs.workloads.graph_forecast.graphs import EdgeRule, Graphs, LongTable, whole_returns
 
-RULE = Rule(neighbours=2, lookback=10, half_life=5.0, shrinkage=0.1, threshold=0.1)
+RULE = EdgeRule(neighbours=2, lookback=10, half_life=5.0, shrinkage=0.1, threshold=0.1)
 
 DAYS = range(12, 40)
 
@@ -35,8 +35,8 @@ def market(assets: int = 5) -> Market:
     return Market(dates, names, whole_returns(steps.cumsum(0).exp()))
 
 
-def built(shelf: Shelf | None = None) -> Prebuilt:
-    return prebuild(market(), DAYS, RULE, Counts(shared=False), shelf)
+def built(block_cache: GraphBlockCache | None = None) -> Prebuilt:
+    return prebuild(market(), DAYS, RULE, Counts(shared=False), block_cache)
 
 
 def rebuilt() -> Rebuilt:
@@ -60,7 +60,7 @@ def files(directory: Path) -> list[Path]:
 def test_graphs_are_the_same_wherever_they_come_from(tmp_path: Path, validating: bool) -> None:  # noqa: FBT001
     days = torch.tensor([12, 39, 20, 20])
     expected = rebuilt().of(days, validating=validating)
-    for source in (built(), built(Shelf(tmp_path)), built(Shelf(tmp_path))):
+    for source in (built(), built(GraphBlockCache(tmp_path)), built(GraphBlockCache(tmp_path))):
         assert equal(source.of(days, validating=validating), expected)
 
 
@@ -85,7 +85,10 @@ def test_prebuilt_graphs_miss_once_for_each_day_and_never_again() -> None:
 
 
 def test_the_next_attempt_finds_all_graphs_on_disk(tmp_path: Path) -> None:
-    first, second = built(Shelf(tmp_path / "new" / "graphs")), built(Shelf(tmp_path / "new" / "graphs"))
+    first, second = (
+        built(GraphBlockCache(tmp_path / "new" / "graphs")),
+        built(GraphBlockCache(tmp_path / "new" / "graphs")),
+    )
     assert (first.counts.hits, first.counts.misses) == (0, 28)
     assert (second.counts.hits, second.counts.misses) == (28, 0)
     assert equal(first.graphs, second.graphs)
@@ -95,7 +98,7 @@ def test_the_next_attempt_finds_all_graphs_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
 def test_a_damaged_file_is_built_again_and_that_is_said(tmp_path: Path, damage: str) -> None:
-    whole = built(Shelf(tmp_path))
+    whole = built(GraphBlockCache(tmp_path))
     victim = files(tmp_path)[0]
     content = victim.read_bytes()
     altered = {
@@ -105,43 +108,43 @@ def test_a_damaged_file_is_built_again_and_that_is_said(tmp_path: Path, damage: 
         "other": b"something else entirely",
     }
     victim.write_bytes(altered[damage])
-    again = built(Shelf(tmp_path))
+    again = built(GraphBlockCache(tmp_path))
     assert equal(again.graphs, whole.graphs)
     assert 0 < again.counts.misses < 28
     assert again.note.endswith("; 1 damaged file(s) built again")
-    assert built(Shelf(tmp_path)).counts.misses == 0
+    assert built(GraphBlockCache(tmp_path)).counts.misses == 0
 
 
 def test_a_whole_file_of_another_shape_is_not_taken(tmp_path: Path) -> None:
     """Two keys never share a name, but a file may have been renamed."""
-    whole = built(Shelf(tmp_path))
+    whole = built(GraphBlockCache(tmp_path))
     small, large = sorted(files(tmp_path), key=lambda path: path.stat().st_size)[::2]
     small.write_bytes(large.read_bytes())
-    assert equal(built(Shelf(tmp_path)).graphs, whole.graphs)
+    assert equal(built(GraphBlockCache(tmp_path)).graphs, whole.graphs)
 
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
-    built(Shelf(tmp_path))
+    built(GraphBlockCache(tmp_path))
     sizes = sum(path.stat().st_size for path in files(tmp_path))
     oldest = files(tmp_path)[1]
     os.utime(oldest, (1, 1))
-    shelf = Shelf(tmp_path, limit_bytes=sizes)
-    shelf.put("0" * 64, Graphs(torch.zeros(1, 5, 2, dtype=torch.int64), torch.zeros(1, 5, 2)))
+    block_cache = GraphBlockCache(tmp_path, limit_bytes=sizes)
+    block_cache.put("0" * 64, Graphs(torch.zeros(1, 5, 2, dtype=torch.int64), torch.zeros(1, 5, 2)))
     assert not oldest.exists()
     assert len(files(tmp_path)) == 3
 
 
 def test_a_hit_counts_as_use(tmp_path: Path) -> None:
-    built(Shelf(tmp_path))
+    built(GraphBlockCache(tmp_path))
     for path in files(tmp_path):
         os.utime(path, (1, 1))
-    built(Shelf(tmp_path))
+    built(GraphBlockCache(tmp_path))
     assert all(path.stat().st_mtime > 1 for path in files(tmp_path))
 
 
 def test_a_directory_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    source = built(Shelf(tmp_path / "file" / "graphs"))
+    source = built(GraphBlockCache(tmp_path / "file" / "graphs"))
     assert equal(source.graphs, built().graphs)
     assert "; not kept on disk: " in source.note
     assert "Not a directory" in source.note

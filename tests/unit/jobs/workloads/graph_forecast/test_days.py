@@ -12,7 +12,7 @@ from jobs.data.tables import Prices
 from jobs.training.failures import InvalidSpec
 from jobs.workloads.graph_forecast.days import (
     CALM,
-    Scale,
+    FeatureScaler,
     excerpt,
     feature_count,
     features_of,
@@ -103,7 +103,7 @@ def test_too_few_days_are_refused_with_what_to_lower() -> None:
 def test_one_day_out_of_the_file_is_that_day_of_the_whole_table_to_the_bit(tmp_path: Path) -> None:
     values = prices()
     table = table_of(values, tmp_path / "prices.csv")
-    scale = Scale.of(features_of(values, PLAN.scales))
+    scale = FeatureScaler.of(features_of(values, PLAN.scales))
     whole = known(Prices((), (), values), PLAN, scale)
     split = split_days(len(values), PLAN)
     for day in (split.train.start, split.train.stop - 1, split.held_out.stop - 1):
@@ -115,7 +115,7 @@ def test_one_day_out_of_the_file_is_that_day_of_the_whole_table_to_the_bit(tmp_p
 
 def test_features_are_measured_in_their_own_spread() -> None:
     features = features_of(prices(), PLAN.scales)
-    scaled = Scale.of(features).apply(features)
+    scaled = FeatureScaler.of(features).apply(features)
     assert scaled.dtype == torch.float32
     assert scaled.mean((0, 1)).abs().max() < 1e-5
     assert scaled.std((0, 1)).allclose(torch.ones(scaled.shape[-1]), atol=1e-2)

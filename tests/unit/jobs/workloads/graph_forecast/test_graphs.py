@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from jobs.workloads.graph_forecast.graphs import (
+    EdgeRule,
     Graphs,
     LongTable,
-    Rule,
     build_days,
     rebuild_day,
     whole_returns,
 )
 
-RULE = Rule(neighbours=3, lookback=20, half_life=10.0, shrinkage=0.1, threshold=0.1)
+RULE = EdgeRule(neighbours=3, lookback=20, half_life=10.0, shrinkage=0.1, threshold=0.1)
 
 
 def prices(days: int, assets: int, seed: int = 0) -> Tensor:
@@ -73,7 +73,7 @@ def test_edges_do_not_depend_on_how_many_days_are_built_together(monkeypatch: py
 
 def test_edges_come_from_the_most_correlated_assets_strongest_first() -> None:
     returns = whole_returns(prices(60, 8))
-    rule = Rule(neighbours=7, lookback=40, half_life=1e9, shrinkage=0.0, threshold=0.0)
+    rule = EdgeRule(neighbours=7, lookback=40, half_life=1e9, shrinkage=0.0, threshold=0.0)
     neighbours, correlations = build_days(returns, range(59, 60), rule)
     expected = np.atleast_2d(np.corrcoef(returns[20:60].T))
     for node in range(8):
@@ -105,7 +105,7 @@ def test_a_day_knows_nothing_of_later_prices() -> None:
 
 def test_every_sum_is_exact_whatever_its_order() -> None:
     """The largest possible sum of products is still a whole number that float64 can tell from the next."""
-    rule = Rule(neighbours=1, lookback=512, half_life=1e9, shrinkage=0.0, threshold=0.0)
+    rule = EdgeRule(neighbours=1, lookback=512, half_life=1e9, shrinkage=0.0, threshold=0.0)
     largest = rule.weights().max() * rule.lookback * (2.0**18) ** 2
     assert largest < 2**53
     assert rule.weights().tolist() == [255.0] * 512

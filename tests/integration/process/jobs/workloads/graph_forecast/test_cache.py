@@ -12,17 +12,17 @@ from torch.utils.data import DataLoader, Dataset
 from jobs.workloads.graph_forecast import cache as graph_cache
 from jobs.workloads.graph_forecast.cache import (
     Counts,
+    GraphBlockCache,
     GraphSource,
     Market,
     Prebuilt,
     Rebuilt,
-    Shelf,
     block_key,
     prebuild,
 )
-from jobs.workloads.graph_forecast.graphs import Graphs, LongTable, Rule, whole_returns
+from jobs.workloads.graph_forecast.graphs import EdgeRule, Graphs, LongTable, whole_returns
 
-RULE = Rule(neighbours=2, lookback=10, half_life=5.0, shrinkage=0.1, threshold=0.1)
+RULE = EdgeRule(neighbours=2, lookback=10, half_life=5.0, shrinkage=0.1, threshold=0.1)
 
 DAYS = range(12, 40)
 
@@ -35,8 +35,8 @@ def market(assets: int = 5) -> Market:
     return Market(dates, names, whole_returns(steps.cumsum(0).exp()))
 
 
-def built(shelf: Shelf | None = None) -> Prebuilt:
-    return prebuild(market(), DAYS, RULE, Counts(shared=False), shelf)
+def built(block_cache: GraphBlockCache | None = None) -> Prebuilt:
+    return prebuild(market(), DAYS, RULE, Counts(shared=False), block_cache)
 
 
 def rebuilt() -> Rebuilt:

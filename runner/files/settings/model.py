@@ -28,6 +28,11 @@ HOST_PROGRAMS: Final = (
 
 SYSTEM_SETTINGS: Final = Path("/etc/runner/settings.yaml")
 
+SHIPPED_SECCOMP: Final = {
+    name: Path(__file__).with_name("seccomp") / f"{name}.json" for name in ("runner", "runner-numa")
+}
+"""The seccomp profiles that the runner ships, written by ``scripts/seccomp_profiles.py``."""
+
 _LISTEN: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):([0-9]{1,9})")
 _LAST_PORT: Final = 65535
 
@@ -125,7 +130,8 @@ class Settings(BaseModel):
     """How NVIDIA devices reach a container; the hook is for engines without CDI (before 25)."""
 
     seccomp: WrittenPath | None = None
-    """A seccomp profile (JSON) instead of the engine's own; None: the engine's."""
+    """A seccomp profile (JSON) instead of the engine's own; None: the engine's.  ``runner`` and
+    ``runner-numa``: the shipped ones."""
 
     root_jobs_run_as: RunAs = RunAs()
     """The user that root's jobs run as.  Containers refuse uid 0 in any case."""
@@ -234,7 +240,7 @@ class Settings(BaseModel):
         if self.seccomp is None:
             return None
         try:
-            with open_source(self.seccomp) as file:
+            with open_source(SHIPPED_SECCOMP.get(str(self.seccomp), self.seccomp)) as file:
                 return file.read().decode()
         except OSError as error:
             raise UsageError(f"{self.seccomp}: seccomp profile: {error.strerror}") from error

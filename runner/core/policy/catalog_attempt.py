@@ -117,8 +117,8 @@ PROGRESS_FACTS: Final = (
         FactKind.NUMBER,
         _WATCH,
         "allowed silence in this phase: a minimum, or five times the longest silence seen in it",
-        "learned by the runner for each phase; unknown in the first five steps, "
-        "and in init, compile, eval, save and drain",
+        "learned by the runner in training; in the first five steps, and in init, compile, eval, save and "
+        "drain, the operator's `silence_limits_s`",
         least=0,
         unit="s",
     ),

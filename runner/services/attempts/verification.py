@@ -74,12 +74,7 @@ class CheckpointVerifications:
         """
         future: Future[T] = Future()
         in_context = partial(copy_context().run, work)
-
-        def begin() -> None:
-            if future.set_running_or_notify_cancel():
-                run_to_future(future, in_context)
-
-        self.queue.put(queue_key(row), begin)
+        self.queue.put(queue_key(row), partial(run_to_future, future, in_context))
         try:
             await_result(future, inf)
         finally:

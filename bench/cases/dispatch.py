@@ -253,7 +253,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
                   verification_queue=FairExecutor("verification"),
                   past=NoHistory(), inventory=NoDevices())  # fmt: skip
     daemon, ended = Controller(context), Flag()
-    daemon.changed = lambda: None if daemon.tracked_jobs else ended.set()
+    daemon.changed = lambda _: None if daemon.tracked_jobs else ended.set()
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does, and the next
     gc.freeze()

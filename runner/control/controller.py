@@ -29,14 +29,14 @@ class Controller:
     """The control loop as services see it."""
 
     context: Context
-    changed: Callable[[], None] = lambda: None
+    changed: Callable[[Sequence[str]], None] = lambda _: None  # called with the ids of jobs
     loop: ControlLoop = field(init=False)
 
     def __post_init__(self) -> None:
         self.loop = ControlLoop(self.context, self._changed)
 
-    def _changed(self) -> None:
-        self.changed()
+    def _changed(self, jobs: Sequence[str]) -> None:
+        self.changed(jobs)
 
     @property
     def tracked_jobs(self) -> dict[str, TrackedJob]:
@@ -86,7 +86,7 @@ class Controller:
         for row in rows:  # the caller is answered before a command is executed
             tracked = self.loop.track(row)
             self.loop.inbox.put(Call(partial(self.loop.dispatcher.execute_implied, tracked)))
-        self.changed()
+        self.changed([row.job.id for row in rows])
 
     def apply_event(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
         """Apply an event that a person asked for, and return the job after it; see ``apply_event_to_all``."""

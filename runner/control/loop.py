@@ -59,7 +59,7 @@ class ControlLoop:
     """Advances the tracked jobs, one message after the other."""
 
     context: Context
-    changed: Callable[[], None] = lambda: None  # called after each recorded transition
+    changed: Callable[[Sequence[str]], None] = lambda _: None  # called after each recorded transition
     tracked_jobs: dict[str, TrackedJob] = field(default_factory=dict)
     iteration_hooks: list[Callable[[Instant], None]] = field(default_factory=list)  # called once an iteration
     inbox: Inbox = field(default_factory=Inbox)
@@ -303,7 +303,7 @@ class ControlLoop:
         if made.decision is not None:
             self.dispatcher.put(row.job.id, partial(attempts.save_decision, row, made.decision))
         log.info("job.transition", job_id=row.job.id, event_kind=made.event.kind, state=row.job.state.kind)
-        self.changed()
+        self.changed((row.job.id,))
         if isinstance(made.after.state, Preparing) and made.tracked.image_misses > 1:
             self.dispatcher.postpone_preparation(made.tracked)
         else:

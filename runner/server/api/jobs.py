@@ -44,6 +44,9 @@ VERSION: Final = version("gpu-job-runner")
 PAGE: Final = 1000
 """Jobs in one answer at most: the next page begins where it ends."""
 
+RECHECK_S: Final = 10.0
+"""Between two looks at a job that is waited for, if nothing is announced."""
+
 MAX_CANCELLED: Final = 1000
 """As many jobs as a matrix may have."""
 
@@ -204,7 +207,7 @@ async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: 
     row = await run_in_share(service.queries.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
     while not service.queries.is_settled(row) and (remaining_s := _remaining_s(service, deadline)) > 0:
-        await service.broadcast.wait(min(remaining_s, 1.0))
+        await service.broadcast.wait(min(remaining_s, RECHECK_S), row.job.id)
         row = await run_in_share(service.queries.find, row.job.id)
     return JSONResponse(
         {"done": service.queries.is_settled(row), "job": await run_in_share(_detail, service, caller, row)}
@@ -320,7 +323,8 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     while not found and (remaining_s := _remaining_s(service, deadline)) > 0:
-        await service.broadcast.wait(min(remaining_s, 1.0))
+        # A note about a job is no change of it, and is found at the next look.
+        await service.broadcast.wait(min(remaining_s, 1.0), job_id)
         found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     newest = found[-1][0].seq if found else after
     return JSONResponse({"events": [views.event(row, name) for row, name in found], "next": newest})

@@ -8,7 +8,7 @@ import json
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -120,10 +120,10 @@ class Day:
         with (self.place / "broken").open("a") as file:
             file.write(f"{self.clock.since_morning() / HOUR_S:.3f} h: {what}\n")
 
-    def changed(self) -> None:
+    def changed(self, jobs: Sequence[str]) -> None:
         """Something has happened to a job."""
         self.counts["events"] += 1
-        self.service.broadcast.announce()
+        self.service.broadcast.announce(jobs)
         rows = [entry.row for entry in self.service.daemon.tracked_jobs.values()]
         held = [self._holding(row) for row in rows if isinstance(row.job.state, Allocated)]
         self.hold(lambda: day_rules.lent_once(held, self.inventory.present()))

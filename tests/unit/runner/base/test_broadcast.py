@@ -16,3 +16,27 @@ def test_a_coroutine_is_woken_when_the_daemon_stops_and_none_waits_after_that() 
 
     asyncio.run(asyncio.wait_for(waits_twice(), 10))
     assert broadcast.leaving
+
+
+def test_who_follows_one_job_is_woken_by_that_job_alone() -> None:
+    broadcast = ChangeBroadcast()
+
+    async def scene() -> None:
+        own = asyncio.create_task(broadcast.wait(60, "7"))
+        other = asyncio.create_task(broadcast.wait(60, "8"))
+        every = asyncio.create_task(broadcast.wait(60))
+        await asyncio.sleep(0)
+        broadcast.announce(("7",))
+        await asyncio.gather(own, every)
+        assert not other.done()
+        broadcast.announce()
+        await other
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+    assert broadcast._waiting == {}
+
+
+def test_a_wait_that_ends_by_itself_leaves_nothing_behind() -> None:
+    broadcast = ChangeBroadcast()
+    asyncio.run(broadcast.wait(0.001, "7"))
+    assert broadcast._waiting == {}

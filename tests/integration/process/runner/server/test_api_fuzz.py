@@ -1,0 +1,171 @@
+"""Requests that schemathesis makes from the daemon's own OpenAPI, as an ordinary user over the socket.
+
+No request may be answered with a 5xx, except 503, which says that something is away for a while.  The short
+form runs in ``make test``; ``RUNNER_FUZZ_CALLS=10000`` makes so many calls.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import requests
+import schemathesis
+from docker.transport import UnixHTTPAdapter
+from hypothesis import HealthCheck, Phase, given, settings
+
+from bench.support.daemon import runner_command
+from runner.client.autostart import Endpoint, NoDaemon
+from runner.client.client import Client
+
+CALLS: Final = int(os.environ.get("RUNNER_FUZZ_CALLS", "600"))
+NOBODY: Final = 65534
+BASE: Final = "http://runner"
+START_S: Final = 60
+
+JOB: Final = """\
+name: target
+workload: {kind: program, command: [sleep, "1000"]}
+resources: {cpus: 0.1, memory: 64MiB}
+queue: {not_before: 2099-01-01T00:00:00Z}
+"""
+
+NO_WAIT: Final = {"wait": 0, "timeout": 0}
+"""Query parameters without which a request may take a minute; where there is none, it is ignored."""
+
+
+@contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """Connect as a user who may not steer the daemon; without root as the daemon's own."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@contextmanager
+def running_daemon(directory: Path) -> Iterator[Path]:
+    """Run a daemon without an engine, and yield its socket."""
+    state, path, operator = directory / "state", directory / "socket", directory / "settings.yaml"
+    operator.write_text("executor: process\n")
+    command = [*runner_command(), "serve", "--state-dir", str(state), "--socket", str(path)]
+    with (directory / "log").open("wb") as log:
+        daemon = subprocess.Popen([*command, "--settings", str(operator)], stdout=log, stderr=log)
+    try:
+        _await(path, daemon, directory / "log")
+        yield path
+    finally:
+        daemon.terminate()
+        daemon.wait(START_S)
+
+
+def _await(path: Path, daemon: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(START_S * 10):
+        try:
+            Client(Endpoint(str(path), None)).version()
+        except NoDaemon:
+            if daemon.poll() is not None:
+                pytest.fail(log.read_text())
+            with pytest.raises(subprocess.TimeoutExpired):
+                daemon.wait(0.1)
+        else:
+            return
+    pytest.fail("the daemon does not answer")
+
+
+@dataclass
+class Tally:
+    """The answers so far."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+
+    def add(self, case: Any, answer: requests.Response) -> None:  # noqa: ANN401  schemathesis' own
+        self.statuses[answer.status_code] += 1
+        if answer.status_code >= 500 and answer.status_code != 503:
+            self.bad.append(f"{answer.status_code} {case.as_curl_command()}: {answer.text[:300]}")
+
+
+@pytest.mark.timeout(3600)
+def test_no_request_that_the_api_describes_is_answered_with_an_internal_error() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="runner-fuzz-"))
+    directory.chmod(0o755)
+    tally = Tally()
+    try:
+        with running_daemon(directory) as path:
+            client = Client(Endpoint(str(path), None))
+            for name in ("target", "other"):
+                with as_ordinary_user():
+                    client.submit("/tmp/job.yaml", JOB.replace("target", name).encode(), None)
+            described = session_of(path).get(f"{BASE}/openapi.json").json()
+            schema = schemathesis.openapi.from_dict(described)
+            version = schema["/v1/version"]["GET"].Case()
+            version.call(base_url=BASE, session=session_of(path))  # imports what another user could not read
+            fuzz(schema, session_of(path), tally)
+            assert client.version()["pid"]  # it is still there
+    finally:
+        sys.stdout.write(f"{tally.statuses.total()} calls: {dict(tally.statuses)}\n")
+        log = (directory / "log").read_text()
+        shutil.rmtree(directory)
+    assert not tally.bad, "\n".join(tally.bad[:20])
+    assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:4000]
+    assert tally.statuses.total() >= CALLS
+
+
+def session_of(path: Path) -> requests.Session:
+    """Return a session whose connections lead to a Unix socket."""
+    session = requests.Session()
+    session.mount("http://", UnixHTTPAdapter(f"http+unix://{path}", timeout=60))
+    return session
+
+
+def fuzz(schema: Any, session: requests.Session, tally: Tally) -> None:  # noqa: ANN401  schemathesis' own
+    """Ask for everything that is described, evenly."""
+    operations = [found.ok() for found in schema.get_all_operations()]
+    if os.geteuid() != 0:  # whoever runs the daemon may stop it
+        operations = [each for each in operations if each.path != "/v1/stop"]
+    each_calls = CALLS // len(operations) + 1
+    for operation in operations:
+        for strategy in (operation.as_strategy(), aimed(operation)):
+
+            @settings(
+                max_examples=each_calls,
+                phases=[Phase.generate],
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=strategy)
+            def ask(case: Any) -> None:  # noqa: ANN401  schemathesis' own
+                case.query = {**(case.query or {}), **NO_WAIT}
+                with as_ordinary_user():
+                    answer = case.call(base_url=BASE, session=session, timeout=60)
+                tally.add(case, answer)
+
+            ask()
+
+
+def aimed(operation: Any) -> Any:  # noqa: ANN401  schemathesis' own
+    """Return cases about a job that exists, with a job file that can be read."""
+
+    def aim(case: Any) -> Any:  # noqa: ANN401  the same
+        if case.path_parameters and "reference" in case.path_parameters:
+            case.path_parameters["reference"] = "1"
+        if isinstance(case.body, dict) and "text_b64" in case.body:
+            case.body |= {"path": "/tmp/job.yaml", "text_b64": b64encode(JOB.encode()).decode()}
+        return case
+
+    return operation.as_strategy().map(aim)

@@ -15,6 +15,7 @@ from runner.control.context import Context, Instant, TrackedJob, as_started
 from runner.control.dependencies import DependencyTracker
 from runner.control.estimates import RunTimeEstimates
 from runner.control.messages import Probed
+from runner.control.owner_totals import OwnerTotals
 from runner.control.usage import HORIZON, UsageTracker
 from runner.core.job.states import (
     Allocated,
@@ -74,6 +75,7 @@ class JobViews:
     preparing_arrays: FirstOfArrays = field(default_factory=FirstOfArrays)
     changed: bool = True  # since the scheduler has made its last plan
     dependencies: DependencyTracker = field(default_factory=DependencyTracker)
+    totals: OwnerTotals = field(default_factory=OwnerTotals)
     usage: UsageTracker = field(init=False)
     _estimates: RunTimeEstimates = field(init=False)
     _requests: dict[ResourceRequest, ResourceRequest] = field(
@@ -112,6 +114,8 @@ class JobViews:
                 self._finish(row, state)
             case _:
                 pass
+        ended = isinstance(state, Finished)
+        self.totals.update(row, "" if ended else self.context.attempt_service.terms(row).team)
         self.preparing_arrays.update(was_preparing, self.preparing.get(job_id), self.preparing)
         if job_id not in self.pending:
             self.dependencies.leave(job_id)

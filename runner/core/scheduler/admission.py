@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runner.core.scheduler.calendar import Calendar
-from runner.core.scheduler.config import Quota
+from runner.core.scheduler.config import Quota, Quotas
 from runner.core.scheduler.device_selection import select_devices
 from runner.core.scheduler.formatting import describe_request, format_count, format_memory
 from runner.core.scheduler.placement import Placements, matches_request
@@ -135,6 +135,15 @@ def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]
     yield from _quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus, own, jobs)
     group = sum(each.group == job.group for each in waiting)
     yield from _quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus, group, jobs)
+
+
+def check_queued(
+    owner: str, group: str, quotas: Quotas, queued: tuple[int, int], jobs: int
+) -> tuple[str, ...]:
+    """Return the queue quotas that further jobs exceed, as text; ``queued`` is what both have now."""
+    user = _quota(f"user {owner}", Quota(queued=quotas.for_user(owner).queued), 0, queued[0], jobs)
+    team = _quota(f"group {group}", Quota(queued=quotas.for_group(group).queued), 0, queued[1], jobs)
+    return tuple(refusal.text for refusal in (*user, *team))
 
 
 def _quota(holder: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iterator[Refusal]:

@@ -6,6 +6,7 @@ Values only; ``docs/explanation/scheduling.md`` gives the formulas and their sou
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -50,13 +51,17 @@ class Quota:
     queued: int | None = None  # in the queue; checked at submission, not by the scheduler
 
 
+DEFAULT_USER_QUOTA: Final = Quota(queued=10_000)
+"""Of users who have no quota of their own: nobody fills the memory of the daemon with waiting jobs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quotas:
     """Quotas by name, and the defaults for all other users and groups."""
 
     users: Mapping[str, Quota] = field(default_factory=dict)
     groups: Mapping[str, Quota] = field(default_factory=dict)
-    user: Quota = Quota()
+    user: Quota = DEFAULT_USER_QUOTA
     group: Quota = Quota()
 
     def for_user(self, name: str) -> Quota:

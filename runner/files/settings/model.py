@@ -197,6 +197,12 @@ class Settings(BaseModel):
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created in parallel."""
 
+    submission_bytes: int | None = Field(32 * 1024**2, ge=1024**2)
+    """Size of the job files of one submission, one for each job of a matrix; None: no limit."""
+
+    job_file_bytes_per_user: int | None = Field(128 * 1024**2, ge=1024**2)
+    """Size of the job files of one user's unfinished jobs, which are in memory; None: no limit."""
+
     notify: tuple[NotificationRule, ...] = Field((), max_length=16)
     """Notifications by webhook, mail or command; each rule has its own thread."""
 

@@ -28,6 +28,7 @@ from runner.base.textfile import quoted
 from runner.base.units import format_duration, parse_duration
 from runner.core.scheduler.config import (
     DEFAULT_CLASSES,
+    DEFAULT_USER_QUOTA,
     PreemptionConfig,
     PriorityClass,
     Quota,
@@ -116,6 +117,13 @@ class QuotaSettings(ClosedModel):
         return Quota(self.devices, self.jobs, self.queued)
 
 
+class UserQuotaSettings(QuotaSettings):
+    """The limits of users who have no limits of their own."""
+
+    queued: int | None = Field(DEFAULT_USER_QUOTA.queued, ge=0)
+    """Jobs in the queue when another one is submitted; null: no limit."""
+
+
 class PreemptionSettings(ClosedModel):
     """When one job is preempted for another."""
 
@@ -194,7 +202,7 @@ class QueueSettings(ClosedModel):
     group_shares: dict[Named, Share] = {}
     """Shares of groups; the primary group of the owner counts."""
 
-    user_quota: QuotaSettings = QuotaSettings()
+    user_quota: UserQuotaSettings = UserQuotaSettings()
     """The quota of every user without an own quota."""
 
     group_quota: QuotaSettings = QuotaSettings()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from jobs.contract import Program, RunPaths
+from runner.base.text_cache import cached_by_text
 from runner.core.job.attempt import Attempt
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms, SavedCheckpoints
 from runner.core.ports.devices import Device
@@ -28,16 +29,19 @@ from runner.services.submission.revision import parse_revision
 
 T = TypeVar("T")
 
+CACHED_BYTES: Final = 32 * 1024**2
+"""Texts of revisions that each cache keeps at most, also of jobs that have ended."""
+
 LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning of a log, the rest for its end
 
 
-@lru_cache(maxsize=8192)
+@cached_by_text(8192, CACHED_BYTES)
 def _needs(text: str) -> ResourceRequest:
     """Return the resource request of a revision; the loop often asks for it, for each waiting job."""
     return parse_revision(text).needs()
 
 
-@lru_cache(maxsize=8192)
+@cached_by_text(8192, CACHED_BYTES)
 def _terms(text: str) -> QueueTerms:
     """Return the queue terms of a revision."""
     revision = parse_revision(text)

@@ -59,7 +59,6 @@ class Admission:
 
     submission: Submission
     capacity: Capacity
-    limits_queue: bool
     _asked: Callable[[ResourceRequest, str, str], tuple[Refusal, ...]]
 
     def found(self, revision: Revision) -> AdmissionResult:
@@ -86,18 +85,16 @@ def admission(
         waiting = PendingJob("", owner, needs, snapshot.now_s, group=team, priority_class=priority_class)
         return check_admission(waiting, snapshot, jobs)
 
-    quotas = snapshot.config.quotas
-    every = (quotas.user, quotas.group, *quotas.users.values(), *quotas.groups.values())
-    limits_queue = any(quota.queued is not None for quota in every)
-    return Admission(submission, capacity, limits_queue, asked)
+    return Admission(submission, capacity, asked)
 
 
-def queue_full(snapshot: Snapshot, owner: str, team: str, jobs: int) -> tuple[str, ...]:
-    """Return the queue quotas that so many further jobs exceed, as text."""
-    asked = check_admission(
-        PendingJob("", owner, ResourceRequest(0, 0), snapshot.now_s, group=team), snapshot, jobs
-    )
-    return tuple(refusal.text for refusal in asked if refusal.reason is RefusalReason.QUOTA)
+def too_large(owner: str, present: int, more: int, limit: int | None) -> tuple[str, ...]:
+    """Return that the job files of a user's unfinished jobs would exceed their limit, as text."""
+    if limit is None or present + more <= limit:
+        return ()
+    sizes = f"has {format_size(present)}; this submission has {format_size(more)}"
+    fact = f"user {owner} may have unfinished jobs with {format_size(limit)} of job files, and {sizes}"
+    return (f"{fact}; wait for jobs to end, or put what is large into files that the job reads",)
 
 
 def refusal(submission: Submission, facts: Iterable[str]) -> str:

@@ -6,13 +6,13 @@ every attempt is derived from it alone.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from jobs.contract import AttemptSpec, Plan, Profile, Program
+from runner.base.text_cache import cached_by_text
 from runner.base.textfile import FileError, quoted
 from runner.core.job.attempt import Attempt, StartFrom
 from runner.core.policy.adjustments import Overrides
@@ -233,7 +233,7 @@ class Revision(BaseModel):
         return self.job.workload.model_copy(update=changes)
 
 
-@lru_cache(maxsize=512)
+@cached_by_text(512, 8 * 1024**2)
 def parse_revision(text: str) -> Revision:
     """Return the revision that the store keeps as JSON; the same few are asked for again and again."""
     return Revision.model_validate_json(text)

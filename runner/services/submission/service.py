@@ -14,9 +14,10 @@ from runner.core.job.model import Job
 from runner.core.job.states import Preparing
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
+from runner.core.scheduler.admission import check_queued
 from runner.services.context import Caller, ServiceContext
 from runner.services.submission import dependencies
-from runner.services.submission.admission import queue_full, refusal
+from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import Resolution, RevisionResolver
 from runner.services.submission.revision import Revision
@@ -154,8 +155,7 @@ class SubmissionService:
             self._row(owner, _with_matrix_id(revision, str(first)), str(first + number), attempts_max)
             for number, (revision, attempts_max) in enumerate(zip(revisions, limits, strict=True))
         ]
-        if resolution.limits_queue:
-            self._check_quotas(submission, rows, revisions[0].team)
+        self._check_quotas(submission, rows, revisions[0].team)
         rows = [
             replace(row, submitted_at=rows[0].submitted_at) for row in rows
         ]  # they have waited equally long
@@ -170,10 +170,15 @@ class SubmissionService:
         """Check the quotas of waiting jobs again: others may have been submitted since the file was resolved.
 
         Raises:
-            Refused: the queue has become too long for these jobs.
+            Refused: the queue has become too long for these jobs, or their owner has too large ones.
         """
-        if facts := queue_full(self.context.daemon.snapshot(), rows[0].owner.name, team, len(rows)):
+        daemon, owner = self.context.daemon, rows[0].owner.name
+        totals, quotas = daemon.scheduler.jobs.totals, daemon.context.site.rules.quotas
+        if facts := check_queued(owner, team, quotas, totals.queued(owner, team), len(rows)):
             raise Refused(refusal(submission, facts))
+        present, more = totals.job_file_bytes(owner), sum(len(row.revision) for row in rows)
+        if facts := too_large(owner, present, more, self.context.settings.job_file_bytes_per_user):
+            raise Refused(f"{one_line(submission.shown or submission.path)}: {facts[0]}")
 
 
 def _with_matrix_id(revision: Revision, first: str) -> Revision:

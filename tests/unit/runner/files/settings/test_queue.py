@@ -44,7 +44,10 @@ def test_everything_that_is_said_reaches_the_rules(tmp_path: Path) -> None:
     )
     assert (rules.user_shares, rules.group_shares) == ({"ada": 2}, {"vision": 0})
     assert rules.quotas.for_user("ada") == Quota(0, None, 5)
-    assert (rules.quotas.for_user("bob"), rules.quotas.for_group("x")) == (Quota(4), Quota(jobs=9))
+    assert (rules.quotas.for_user("bob"), rules.quotas.for_group("x")) == (
+        Quota(4, None, 10_000),
+        Quota(jobs=9),
+    )
     assert rules.quotas.for_group("vision") == Quota(jobs=1)
     assert [(each.name, each.rank, each.starvation_limit_s) for each in rules.classes] == [
         ("normal", 1, 3 * 86400),

@@ -56,6 +56,9 @@ def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None
         return replace(snapshot(daemon), config=SchedulerConfig(quotas=quotas))
 
     monkeypatch.setattr(type(site.service.daemon), "snapshot", with_quotas)
+    context = site.service.daemon.context
+    rules = replace(context.site, rules=SchedulerConfig(quotas=quotas))
+    monkeypatch.setattr(site.service.daemon, "context", replace(context, site=rules))
 
 
 # --- what a job file names
@@ -349,6 +352,50 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
                 caller, owner, found, [4] * len(found.revisions), submission
             )
         )
+
+
+# --- how large job files may be
+
+BALLAST = ", ".join(f"V{number}: {'x' * 3000}" for number in range(100))
+LARGE = f"{JOB}environment: {{{BALLAST}}}\n"
+
+
+def allow(site: Site, monkeypatch: pytest.MonkeyPatch, **limits: int | None) -> None:
+    """Give the site limits of bytes."""
+    for name, value in limits.items():
+        monkeypatch.setitem(site.service.settings.__dict__, name, value)  # frozen for everybody else
+
+
+def test_a_matrix_of_large_jobs_is_refused_before_it_is_made(site: Site) -> None:
+    """Three hundred jobs of a file of 0.9 MB made the store 262 MiB larger and the daemon 570 MB."""
+    matrix = f"{LARGE}matrix: {{values: {{seed: {list(range(300))}}}}}\n"
+    status, kind, words = error(site.submit(matrix))
+    assert (status, kind) == (403, "refused")
+    assert "its 300 jobs make " in words
+    assert listed(site, "all=1") == []
+    assert site.submit(LARGE).status_code == 201
+
+
+def test_the_job_files_of_one_users_unfinished_jobs_are_limited(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals = site.service.daemon.scheduler.jobs.totals
+    owner = site.service.submission.owner(Caller(ME, os.getgid()))
+    allow(site, monkeypatch, job_file_bytes_per_user=700_000)
+    assert site.submit(LARGE).status_code == 201
+    assert site.submit(LARGE).status_code == 201
+    assert 600_000 < totals.job_file_bytes(owner.name) < 700_000
+    words = error(site.submit(LARGE))[2]
+    assert "of job files, and has " in words
+    site.ask("POST", "/jobs/2/cancel", {})
+    site.until("finished", "2")
+    assert site.submit(LARGE).status_code == 201
+
+
+def test_an_operator_may_lift_the_limits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    allow(site, monkeypatch, job_file_bytes_per_user=None, submission_bytes=None)
+    matrix = f"{LARGE}matrix: {{values: {{seed: {list(range(120))}}}}}\n"
+    assert site.submit(matrix).status_code == 201
 
 
 # --- options beside the file

@@ -26,6 +26,8 @@ FRESH: Final = "POST /v1/jobs, a new connection each"
 KEPT: Final = "POST /v1/jobs, one connection"
 FLOOR: Final = "GET /v1/version"
 AIM_MS: Final = 5.0
+AIM_BEHIND_OTHERS: Final = 2.0
+"""What a submission may cost behind a long queue, beside one into an empty queue."""
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
@@ -42,10 +44,12 @@ def measure(scratch: Scratch) -> Iterator[Line]:
             seconds = interleave.interleave(scratch.effort.posts, scratch.effort.warmups, contestants)
         waiting = f"{FRESH}, {scratch.effort.waiting} jobs waiting"
         late = _behind_others(daemon, file, scratch.effort, waiting)
+    empty = in_milliseconds(f"{FRESH}, empty queue", seconds[FRESH])
     floor = in_milliseconds(FLOOR, seconds.pop(FLOOR))
     for name, values in seconds.items():
         yield Result(BENCH, in_milliseconds(name, values), floor, Aim(AIM_MS, "p50"))
     yield Result(BENCH, in_milliseconds(waiting, late[waiting]), in_milliseconds(FLOOR, late[FLOOR]))
+    yield Result(BENCH, in_milliseconds(waiting, late[waiting]), empty, Aim(AIM_BEHIND_OTHERS, "ratio"))
 
 
 def _time_submission(daemon: BenchDaemon, submit: Callable[[], str]) -> Callable[[], float]:

@@ -12,4 +12,4 @@ is_wanted: ContextVar[Callable[[], bool]] = ContextVar("is_wanted", default=lamb
 def check_wanted() -> None:
     """Raise ``Unavailable`` if the client has gone, or the daemon leaves."""
     if not is_wanted.get()():
-        raise Unavailable("nobody waits for this answer any more")
+        raise Unavailable("the daemon leaves, or nobody waits for the answer any more; try again in a moment")

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from jobs.contract import CONTRACT_VERSION
 from runner.base.errors import Refused, UsageError
+from runner.base.waiting import is_wanted
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import describe_start
 from runner.core.ports.store import JobRow
@@ -89,9 +90,9 @@ class RestartBody(Body):
     start: Literal["checkpoint", "scratch"] | Number = Field("checkpoint", alias="from")
 
 
-def _remaining_s(service: JobService, deadline: float) -> float:
-    """Return the seconds until a time of the event loop; 0 when the daemon leaves."""
-    return 0.0 if service.broadcast.leaving else deadline - asyncio.get_running_loop().time()
+def _remaining_s(deadline: float) -> float:
+    """Return the seconds until a time of the event loop; 0 when nobody waits for the answer any more."""
+    return deadline - asyncio.get_running_loop().time() if is_wanted.get()() else 0.0
 
 
 def _summary(service: JobService, row: JobRow) -> views.Json:
@@ -206,7 +207,7 @@ async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: 
     """Answer when the job has ended or is held, after ``timeout`` seconds, or when the daemon leaves."""
     row = await run_in_share(service.queries.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
-    while not service.queries.is_settled(row) and (remaining_s := _remaining_s(service, deadline)) > 0:
+    while not service.queries.is_settled(row) and (remaining_s := _remaining_s(deadline)) > 0:
         await service.broadcast.wait(min(remaining_s, RECHECK_S), row.job.id)
         row = await run_in_share(service.queries.find, row.job.id)
     return JSONResponse(
@@ -302,7 +303,7 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     read = partial(logs.read_chunk, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await run_in_share(read)
-    while not found.has_news and _remaining_s(service, deadline) > 0:
+    while not found.has_news and _remaining_s(deadline) > 0:
         await polls.pause()
         found = await run_in_share(read)
     return Response(found.content, media_type="text/plain", headers=found.headers())
@@ -322,7 +323,7 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     job_id = None if row is None else row.job.id
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
-    while not found and (remaining_s := _remaining_s(service, deadline)) > 0:
+    while not found and (remaining_s := _remaining_s(deadline)) > 0:
         # A note about a job is no change of it, and is found at the next look.
         await service.broadcast.wait(min(remaining_s, 1.0), job_id)
         found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))

@@ -10,11 +10,15 @@ import socket
 import struct
 from collections import Counter
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runner.adapters.host.users import SUBORDINATE_IDS
+
+GONE: Final = "runner.gone"
+"""The event in the scope of a request that is set when its connection has ended."""
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_S: Final = 30.0
@@ -53,6 +57,7 @@ class PeerProtocol(HttpToolsProtocol):
     _bodies: ClassVar[Counter[int]] = Counter()  # bytes, by the uid of the person
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._gone = Event()
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
         sock = transport.get_extra_info("socket")
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -69,6 +74,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(f"uid {self._person} has {MAX_CONNECTIONS} connections already; end some")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
         self._connections[self._person] -= 1
         self._end_head()
         self._end_body()
@@ -78,6 +84,7 @@ class PeerProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[GONE] = self._gone  # type: ignore[typeddict-unknown-key]  # for the threads of requests
         self._start_head()
 
     def on_headers_complete(self) -> None:

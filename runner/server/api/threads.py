@@ -19,7 +19,8 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
 from runner.adapters.host.users import SUBORDINATE_IDS
-from runner.server.api.peer import peer_of
+from runner.base.waiting import is_wanted
+from runner.server.api.peer import GONE, peer_of
 
 T = TypeVar("T")
 
@@ -59,6 +60,12 @@ async def _share_of(person: int) -> AsyncIterator[_Share]:
             del shares[person]
 
 
+def _is_wanted(request: Request) -> bool:
+    """Return whether the client of a request is still there, and the daemon does not leave."""
+    gone = request.scope.get(GONE)
+    return not request.app.state.service.broadcast.leaving and not (gone is not None and gone.is_set())
+
+
 async def run_in_share(work: Callable[..., T], *args: object, **named: object) -> T:
     """Return what blocking work returns; it runs on a thread out of the share of the caller."""
     async with _share_of(_person.get()) as share, share.threads:
@@ -81,6 +88,7 @@ class SharedThreadsRoute(APIRoute):
         async def handle(request: Request) -> Response:
             person = SUBORDINATE_IDS.person(peer_of(request.client).uid)
             _person.set(person)
+            is_wanted.set(partial(_is_wanted, request))
             if waits:
                 return await handler(request)
             async with _share_of(person) as share, share.threads:

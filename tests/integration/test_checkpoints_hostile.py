@@ -1,0 +1,114 @@
+"""Checkpoints that claim terabytes, beside jobs that want to be started, listed and cancelled."""
+
+import base64
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import RunnerError
+from runner.client.http import ErrorResponse
+from tests.fakes.daemon.service import Service, service, until
+
+pytestmark = pytest.mark.engine
+
+ROUNDS = 5
+AT_MOST = 3.0  # times the time on a quiet daemon
+NOISE_S = 0.25  # the machine's own, in what takes milliseconds
+LEAVES_WITHIN_S = 15.0
+
+HOSTILE = """\
+set -e
+for step in 1 2 3; do
+    where=$RUNNER_JOB_DIR/lineages/1/step-0000000$step
+    mkdir "$where"
+    truncate -s 8T "$where/state"
+    printf '{"contract_version": 1, "job_id": "1", "step": %d, "lineage": 1, "attempt": 1, "revision": 1,
+        "created": 0.0, "files": {"state": {"bytes": 8796093022208, "sha256": "%064d"}}}' $step 0 \\
+        > "$where/manifest.json"
+done
+echo left
+"""
+
+
+@pytest.fixture
+def daemon() -> Iterator[Service]:
+    with service(executor="process") as made:
+        yield made.start()
+
+
+def program(daemon: Service, name: str, command: list[str], **fields: Any) -> Path:  # noqa: ANN401
+    known: dict[str, Any] = {
+        "workload": {"kind": "program", "command": command},
+        "resources": {"cpus": 0.1, "memory": "64MiB"},
+        "retry": {"max_attempts": 1},
+    }
+    return daemon.file(name, **{**known, **fields})
+
+
+def median_s(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        began = time.monotonic()
+        work()
+        times.append(time.monotonic() - began)
+    return statistics.median(times)
+
+
+def small_job(daemon: Service, file: Path) -> None:
+    answer = daemon.client.submit(str(file), file.read_bytes(), None)
+    daemon.client.wait(answer["job"]["id"], 60.0)
+
+
+def cancelled_job(daemon: Service, file: Path) -> None:
+    answer = daemon.client.submit(str(file), file.read_bytes(), None)
+    assert daemon.client.act(answer["job"]["id"], "cancel", {})["changed"]
+
+
+def measured(daemon: Service) -> dict[str, float]:
+    short = program(daemon, "short", ["/bin/true"])
+    late = program(daemon, "late", ["/bin/true"], queue={"not_before": "2099-01-01T00:00:00+00:00"})
+    return {
+        "list": median_s(daemon.client.jobs),
+        "cancel": median_s(partial(cancelled_job, daemon, late)),
+        "job": median_s(partial(small_job, daemon, short)),
+    }
+
+
+def test_sparse_checkpoints_of_8_tib_keep_nobody_from_anything(daemon: Service) -> None:
+    quiet = measured(daemon)
+    script = daemon.root / "hostile.sh"
+    script.write_text(HOSTILE)
+    script.chmod(0o644)
+    hostile = [program(daemon, f"hostile-{n}", ["/bin/sh", str(script)]) for n in range(4)]
+    running = program(daemon, "goes-on", ["/bin/sh", "-c", f". {script}; exec sleep 600"])
+    left_by = [daemon.client.submit(str(f), f.read_bytes(), None)["job"]["id"] for f in hostile]
+    changed = daemon.client.submit(str(running), running.read_bytes(), None)["job"]["id"]
+    daemon.prints(changed, "left")
+    text = running.read_bytes().replace(b"64MiB", b"65MiB")
+    body = {"path": str(running), "text_b64": base64.b64encode(text).decode(), "dry_run": True}
+
+    def dry_run() -> None:
+        with suppress(RunnerError, ErrorResponse, OSError):
+            daemon.client.post("/v1/apply", body)
+
+    for thread in [threading.Thread(target=dry_run, daemon=True) for _ in range(45)]:
+        thread.start()
+    busy = measured(daemon)
+    for name, seconds in busy.items():
+        assert seconds <= AT_MOST * quiet[name] + NOISE_S, (name, quiet, busy)
+    for job_id in left_by:
+        daemon.ends(job_id)
+    daemon.client.act(changed, "cancel", {})
+    daemon.ends(changed)
+    pid, began = daemon.daemon_pid(), time.monotonic()
+    os.kill(pid, 15)
+    until(lambda: daemon.pid() != pid, "the daemon has left", LEAVES_WITHIN_S, more=daemon.log_tail)
+    assert time.monotonic() - began < LEAVES_WITHIN_S

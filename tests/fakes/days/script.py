@@ -44,7 +44,13 @@ QUEUE: Final[Mapping[str, Any]] = {
     "classes": {
         "idle": {"rank": 0, "weight": 0.5, "preemptible": True, "bound": "2h"},
         "normal": {"rank": 10, "bound": "40m"},
-        "urgent": {"rank": 20, "weight": 4, "preempts": True, "bound": "20m"},
+        "urgent": {
+            "rank": 20,
+            "weight": 4,
+            "preempts": True,
+            "bound": "20m",
+            "users": [str(uid) for uid in (*USERS, VISITOR)],
+        },
     },
     "user_quota": {"devices": 4, "jobs": 5, "queued": 12},
     "user_quotas": {

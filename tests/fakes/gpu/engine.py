@@ -79,8 +79,9 @@ class Injector:
         requests = [{**unsaid, **each} for each in asked["DeviceRequests"]]
         return {**found, "HostConfig": {**found["HostConfig"], **asked, "DeviceRequests": requests}}
 
-    def note_start(self, name: str) -> None:
-        """Look at what stands against the start of a container."""
+    def note_start(self, reference: str) -> None:
+        """Look at what stands against the start of a container, which is named by its id or its name."""
+        name = self._name(reference)
         mine = set(self.given.get(name, ()))
         others = [other for other in self._running() if other != name and mine & set(self.given[other])]
         occupied = [
@@ -89,6 +90,13 @@ class Injector:
             if card.uuid in mine and (card.said.get("procs") or int(str(card.said["used"])) > QUIET_BYTES)
         ]
         self.starts.append(Start(name, self.given.get(name, ()), tuple(others), tuple(occupied)))
+
+    def _name(self, reference: str) -> str:
+        """Return the name of a container."""
+        with closing(connect(self.engine)) as connection:
+            connection.request("GET", f"/containers/{reference}/json", headers={"Host": "engine"})
+            found: Json = json.loads(connection.getresponse().read())
+        return str(found["Name"]).removeprefix("/")
 
     def _running(self) -> Iterator[str]:
         """Yield the containers with GPUs that run, by what the engine says."""

@@ -9,7 +9,7 @@ at any moment neither loses a firing nor submits one twice.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as Late
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -267,15 +267,18 @@ class ScheduleTrigger:
         if plan.changes != self._changes:
             self._thread.wake()
             return
-        try:
+        with ExitStack() as failure:
+            failure.callback(self._read_again)
             idle = not (plan.ended or plan.firings or self._retry_at) and self._recovered
             with nullcontext() if idle else self.schedules.batch():
                 submitted = self._write_all(plan, now)
-        except BaseException:
-            self._next, self._recovered = None, False  # nothing was written: read everything again
-            raise
+            failure.pop_all()
         for row, due in submitted:
             self._submit(row, due)
+
+    def _read_again(self) -> None:
+        """Forget what was read: the round wrote nothing, and the next one begins with the store."""
+        self._next, self._recovered = None, False
 
     def _write_all(self, plan: "_RoundPlan", now: Instant) -> list[tuple[ScheduleRow, FiringRow]]:
         """Write what a plan says, and return the firings whose jobs are to be submitted."""

@@ -42,7 +42,7 @@ def test_version_without_a_daemon_starts_none(invoke: Invoke) -> None:
 
 
 def test_the_unit_file_leaves_jobs_alone_when_the_daemon_is_stopped(invoke: Invoke) -> None:
-    unit = configparser.ConfigParser(delimiters=("=",))
+    unit = configparser.ConfigParser(delimiters=("=",), strict=False)  # lists are given in parts
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # the documented way to keep case
     unit.read_string(invoke("serve", "--systemd-unit").stdout)
     service = unit["Service"]

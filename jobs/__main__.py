@@ -1,7 +1,7 @@
 """The program in the container: ``python -m jobs --attempt N --lineage L``.
 
-The spec is read before torch is imported, so that a mistake in it is told at once and not
-after seconds; the signal handlers are installed before that, so that no request is lost.
+The signal handlers are installed first, so that no stop request is lost.  The spec is read
+before torch is imported, so that an error in it is reported without waiting seconds for torch.
 """
 
 import argparse
@@ -22,10 +22,10 @@ MAX_SPEC_BYTES = 1024 * 1024
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry one attempt to its end and return its exit status.
+    """Run one attempt and return its exit status.
 
-    An error that nobody foresaw is recorded and raised again: its traceback is the last
-    thing in the log.
+    An unexpected error is recorded in the result and raised again, so that its traceback is the
+    last entry of the log.
     """
     requests = listen()
     paths = _paths(argv)
@@ -58,11 +58,12 @@ def _attempt(paths: RunPaths, reporter: Reporter, requests: StopRequests) -> Non
     reporter.begin()
     say(f"job {spec.job_id}, revision {spec.revision}, attempt {spec.attempt}, lineage {spec.lineage}")
 
-    # Threads that spin while they wait are a tenth as fast as one thread once somebody else uses a core
-    # (2 cores, one busy neighbour: 24 s spinning, 2.4 s sleeping; one thread 2.1 s; alone: 1.3 s, 1.8 s).
+    # OpenMP threads that busy-wait are ten times slower than a single thread when another process uses a
+    # core.  On 2 cores with one busy neighbour: 24 s spinning, 2.4 s sleeping, 2.1 s with one thread.
+    # Without a neighbour: 1.3 s spinning, 1.8 s sleeping.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded
-    gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a tenth of loading torch
-    from jobs.training import loop as trainer  # noqa: PLC0415 - torch takes seconds: first the spec, then torch
+    gc.disable()  # imports leave no garbage, and collecting costs a tenth of the time to load torch
+    from jobs.training import loop as trainer  # noqa: PLC0415 - torch takes seconds to load: after the spec
 
     gc.freeze()
     gc.enable()
@@ -73,7 +74,7 @@ def read_spec(paths: RunPaths) -> AttemptSpec:
     """Return the attempt's spec.
 
     Raises:
-        InvalidSpec: it is missing, too large, no valid spec, or that of another attempt.
+        InvalidSpec: The spec is missing, too large or not valid, or it belongs to another attempt.
     """
     try:
         spec = AttemptSpec.model_validate_json(read_limited(paths.spec, MAX_SPEC_BYTES))

@@ -5,11 +5,11 @@
     final/          weights.pt  manifest.json    the finished model
     .tmp-...  .trash-...                         left by a kill; swept by the next attempt
     bad-...  superseded-...                      set aside, never read again
-    .lock                                        held as long as an attempt writes here
+    .lock                                        held while an attempt writes here
 
-A rename is the only commit: whatever has the name ``step-N`` was complete, on the disk and
-proven readable before it got that name.  There is no link to the newest one; the list of
-names is the truth.
+A checkpoint is committed by a rename only.  A directory named ``step-N`` was complete, on the disk
+and verified to be readable before it got that name.  There is no link to the newest checkpoint; it
+is determined from the list of names.
 """
 
 import fcntl
@@ -51,13 +51,13 @@ LOOKING_ON = frozenset({"best", "evaluated"})
 """Entries of a state that no later step depends on."""
 
 LOCK_WAIT_S = 30.0
-"""A killed attempt may live for seconds; a longer holder is a second attempt, which is a defect."""
+"""A killed attempt may hold the lock for some seconds; a longer hold means a second attempt, a defect."""
 
 BAD_KEPT = 3
-"""Rejected checkpoints that are kept for a person to look at."""
+"""Number of rejected checkpoints that are kept for inspection."""
 
 SPARE = 1.2
-"""Free space asked for, as a multiple of the size of the tensors."""
+"""The required free disk space, as a multiple of the size of the tensors."""
 
 _UNLOADABLE = (
     RuntimeError,
@@ -84,7 +84,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A cloned state with the name under which it is published and the digest of its content."""
+    """A cloned state, with the name of its directory and the function for its digest."""
 
     step: int
     parent_step: int | None
@@ -99,7 +99,7 @@ def of_step(step: int, parent_step: int | None, state: Plain) -> Snapshot:
 
 
 def training_digest(state: Plain) -> str:
-    """Return the digest of what a step changes: how often somebody looked on is not part of it."""
+    """Return the digest of the state that steps change, without the records of evaluations."""
     return digest({key: value for key, value in state.items() if key not in LOOKING_ON})
 
 
@@ -113,12 +113,12 @@ def of_best(step: int, weights: Plain) -> Snapshot:
 
 @contextmanager
 def locked(directory: Path, requests: StopRequests, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold the lineage's lock, so that a zombie attempt and its successor never write side by side.
+    """Hold the lineage's lock, so that a zombie attempt and its successor never write concurrently.
 
     Raises:
-        LineageBusy: another process kept it for ``wait_s``.
-        Stopped: asked to stop while waiting.
-        InvalidSpec: there is no such directory.
+        LineageBusy: Another process held the lock for ``wait_s``.
+        Stopped: A stop was requested while waiting.
+        InvalidSpec: The directory does not exist.
     """
     descriptor = _open_lock(directory)
     try:
@@ -159,7 +159,7 @@ def load(directory: Path, file: str = STATE) -> Plain:
     """Return the state in one checkpoint directory, on the CPU.
 
     Raises:
-        CheckpointInvalid: the file cannot be loaded, or holds more than plain values.
+        CheckpointInvalid: The file cannot be loaded, or contains values that are not plain.
     """
     try:
         return torch.load(directory / file, map_location="cpu", weights_only=True)
@@ -171,10 +171,10 @@ def load(directory: Path, file: str = STATE) -> Plain:
 
 
 def publish(directory: Path, snapshot: Snapshot, provenance: Provenance) -> None:
-    """Write a snapshot below ``directory``: afterwards it is there, complete, durable and proven readable.
+    """Write a snapshot below ``directory``, durably, and verify it before it gets its name.
 
     Raises:
-        DiskFull: there is no space; nothing is left behind.
+        DiskFull: The disk is full; no partial snapshot is left.
     """
     _require_space(directory, snapshot)
     tmp = directory / f".tmp-{snapshot.step}-{secrets.token_hex(4)}"
@@ -188,7 +188,7 @@ def publish(directory: Path, snapshot: Snapshot, provenance: Provenance) -> None
         tmp.rename(directory / snapshot.name)
         files.sync(directory)
     except (OSError, RuntimeError) as error:
-        files.remove_tree(tmp)  # give the space back at once
+        files.remove_tree(tmp)  # free the space at once
         if is_disk_full(error):
             raise DiskFull(f"{directory / snapshot.name}: not written: no space left on the disk") from error
         raise
@@ -208,7 +208,7 @@ def _write_state(path: Path, state: Plain) -> None:
     with path.open("xb") as file:
         try:
             torch.save(state, file)
-        except RuntimeError as error:  # torch hides the file's own error behind one of its archive format
+        except RuntimeError as error:  # torch wraps the file's error in one of its archive format
             for each in chain(error):
                 if isinstance(each, OSError):
                     raise each from error
@@ -218,7 +218,7 @@ def _write_state(path: Path, state: Plain) -> None:
 
 
 def _proven_digest(tmp: Path, snapshot: Snapshot) -> str:
-    """Return the digest of the snapshot, having read back the same content from the disk."""
+    """Read the snapshot back from the disk, compare its content, and return its digest."""
     expected = snapshot.digest(snapshot.state)
     try:
         found = snapshot.digest(load(tmp, snapshot.file))
@@ -247,14 +247,14 @@ def _manifest(file: Path, snapshot: Snapshot, provenance: Provenance, sha256: st
 
 
 def sweep(directory: Path) -> None:
-    """Remove what a killed attempt left half-written or half-deleted; only under the lock."""
+    """Remove partly written or partly deleted directories of a killed attempt; requires the lock."""
     for entry in directory.iterdir():
         if entry.name.startswith((".tmp-", ".trash-")):
             files.remove_tree(entry)
 
 
 def retain(directory: Path, keep: int, milestone_every: int | None = None) -> None:
-    """Delete the oldest checkpoints beyond ``keep``, but never a milestone."""
+    """Delete all but the ``keep`` newest checkpoints; milestones are neither counted nor deleted."""
     passing = [
         path for step, path in checkpoints(directory) if not (milestone_every and step % milestone_every == 0)
     ]
@@ -263,24 +263,24 @@ def retain(directory: Path, keep: int, milestone_every: int | None = None) -> No
 
 
 def bests(directory: Path, beyond: int = -1) -> list[Path]:
-    """Return the weights of best evaluations, of those after a step alone."""
+    """Return the weights directories of best evaluations; if ``beyond`` is given, those after that step."""
     return [path for path in directory.glob(f"{BEST}*") if path.name > f"{BEST}{beyond:08d}" or beyond < 0]
 
 
 def retain_best(directory: Path, name: str) -> None:
-    """Delete the weights of earlier best evaluations."""
+    """Delete the weights of all best evaluations except the named one."""
     for path in bests(directory):
         if path.name != name:
             files.discard(path, secrets.token_hex(4))
 
 
 def set_aside(path: Path, prefix: str) -> None:
-    """Rename a directory so that it is never read again."""
+    """Rename a directory so that it is not read as a checkpoint again."""
     path.rename(path.with_name(f"{prefix}-{path.name}-{secrets.token_hex(4)}"))
 
 
 def set_aside_bad(path: Path) -> None:
-    """Set a rejected checkpoint aside, keeping no more than the latest few of them."""
+    """Set a rejected checkpoint aside, and delete all but the ``BAD_KEPT`` latest ones."""
     set_aside(path, "bad")
     bad = sorted(path.parent.glob("bad-*"), key=lambda each: each.lstat().st_ctime_ns, reverse=True)
     for old in bad[BAD_KEPT:]:

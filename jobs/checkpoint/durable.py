@@ -1,6 +1,6 @@
-"""Small promises about files: written completely, replaced atomically, still there after a power cut.
+"""File operations with guarantees: complete writes, atomic replacement, durability after a power failure.
 
-Leaves out what is in them; ``jobs.checkpoint.directory`` and ``jobs.training.report`` know that.
+The content of the files is defined in ``jobs.checkpoint.directory`` and ``jobs.training.report``.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a new file and return when it is on the disk; its name is durable after ``sync(parent)``."""
+    """Write a new file and flush it to the disk; its name is durable only after ``sync(parent)``."""
     with path.open("xb") as file:
         file.write(content)
         file.flush()
@@ -17,14 +17,14 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new content, never a part; not durable."""
+    """Replace a file atomically: a reader sees the old or the new content.  The change is not durable."""
     new = path.with_name(f".{path.name}.new")
     new.write_bytes(content)
     new.replace(path)
 
 
 def sync(path: Path) -> None:
-    """Return when a file's content, or a directory's list of names, is on the disk."""
+    """Flush a file's content, or a directory's list of names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -33,19 +33,19 @@ def sync(path: Path) -> None:
 
 
 def discard(directory: Path, nonce: str) -> None:
-    """Remove a directory so that nobody ever sees half of it under its own name."""
+    """Remove a directory; it is renamed first, so that its name never refers to a part of it."""
     trash = directory.with_name(f".trash-{directory.name}-{nonce}")
     directory.rename(trash)
     remove_tree(trash)
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory as far as possible; what stays is swept by the next attempt."""
+    """Remove a directory as far as possible; the next attempt sweeps any remainder."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 class ReservedFile:
-    """A file whose blocks are allocated long before it is written, so that a full disk cannot stop it."""
+    """A file whose disk blocks are allocated in advance, so that it can be written to a full disk."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class ReservedFile:
         sync(self._new)
 
     def publish(self, content: bytes) -> None:
-        """Write the content in place, then give the file its name, durably."""
+        """Write the content in place, then rename the file to its final name, durably."""
         with self._new.open("r+b") as file:
             file.write(content)
             file.truncate()

@@ -1,8 +1,8 @@
-"""How often to save: as told, or settled by what a save costs here and how often this host interrupts.
+"""The time between saves: fixed by the plan, or computed from save cost and mean time between interruptions.
 
-The host knows how long its attempts live, the trainer how long a save holds it up; the best time
-between two saves follows from both (Daly 2006, a higher-order form of Young's from 1974).  When a
-checkpoint is made changes no bit of what is learned.
+The host knows the mean time between interruptions, and the trainer measures how long a save blocks it.
+The optimal interval follows from both (Daly 2006, a higher-order form of Young's formula of 1974).
+The time of a checkpoint does not change the training result.
 """
 
 import math
@@ -13,13 +13,13 @@ from typing import Final
 from jobs.contract import CheckpointPlan
 
 REMEMBERED: Final = 5
-"""Saves whose cost counts: the first one is often slower than the others."""
+"""Number of recent saves whose cost is considered; the first one is often slower than the others."""
 
 MAX_SHARE: Final = 20.0
-"""At least so many times the stall lies between two saves: they take a twentieth of the time at most."""
+"""Least interval as a multiple of the stall: saves take at most a twentieth of the time."""
 
 LONGEST_S: Final = 600.0
-"""Nobody likes to lose more than ten minutes."""
+"""Upper bound of the interval, which limits the lost work to about ten minutes."""
 
 SHORTEST_S: Final = 10.0
 
@@ -38,15 +38,15 @@ def daly_s(save_s: float, mean_s: float) -> float:
 def interval_s(save_s: float, mean_s: float, write_s: float = 0.0) -> float:
     """Return the seconds between two saves: the optimum within bounds.
 
-    ``write_s`` is how long a save goes on in the background: two must not overlap.  Where the bounds
-    contradict each other, the cost of saving weighs more than the ten minutes.
+    ``write_s`` is the duration of the write in the background; two writes must not overlap.  If the
+    bounds conflict, the lower bound (the cost of saving) takes precedence over ``LONGEST_S``.
     """
     least = max(MAX_SHARE * save_s, write_s, SHORTEST_S)
     return max(least, min(daly_s(save_s, mean_s), LONGEST_S))
 
 
 class SaveSchedule:
-    """The time between saves; measured saves settle it where the plan leaves that to the trainer."""
+    """The time between saves; it follows from measured saves if the plan leaves it to the trainer."""
 
     def __init__(self, plan: CheckpointPlan) -> None:
         self._told_s, self._mean_s = plan.every_s, plan.mean_between_s
@@ -54,21 +54,21 @@ class SaveSchedule:
         self._writes: deque[float] = deque(maxlen=REMEMBERED)
 
     def stalled(self, seconds: float) -> None:
-        """Record for how long a save has blocked the training."""
+        """Record how long a save blocked the training."""
         self._stalls.append(seconds)
 
     def wrote(self, seconds: float) -> None:
-        """Record how long it took until the checkpoint was on the disk."""
+        """Record how long the write of a checkpoint to the disk took."""
         self._writes.append(seconds)
 
     @property
     def stall_s(self) -> float | None:
-        """Return for how long a save blocks the training; None before the first."""
+        """Return the median time for which a save blocks the training; None before the first save."""
         return statistics.median(self._stalls) if self._stalls else None
 
     @property
     def every_s(self) -> float | None:
-        """Return the seconds between two saves now; None: steps alone decide."""
+        """Return the current seconds between two saves, or None if saves depend on steps only."""
         if self._told_s is None or self._mean_s is None or self.stall_s is None:
             return self._told_s
         return interval_s(self.stall_s, self._mean_s, max(self._writes, default=0.0))

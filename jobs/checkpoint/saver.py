@@ -1,11 +1,11 @@
-"""Saving and resuming, as the training loop sees them.
+"""Saving and resuming: the interface of the checkpoints for the training loop.
 
-A save clones the state on the training thread and publishes the clone on another one, one at
-a time; whatever went wrong there is raised at the next boundary.  Only a full disk during a
-periodic save is forgiven: the older checkpoint is still there, and the next save tries again.
+A save clones the state on the training thread and publishes the clone on a writer thread, one at a
+time.  An error of the writer is raised at the next step boundary.  Only a full disk during a periodic
+save is tolerated: the older checkpoint still exists, and the next save tries again.
 
-A resume reads first (``find``) and touches nothing until the state has been accepted
-(``adopt``), so a refusal leaves the lineage as it was.
+A resume first reads (``find``) and changes nothing until the state has been accepted (``adopt``), so
+a rejection leaves the lineage unchanged.
 """
 
 import time
@@ -36,7 +36,7 @@ from jobs.training.report import Reporter, say, warn
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A valid checkpoint to resume from, and what must be set aside when it is adopted."""
+    """A valid checkpoint to resume from, and the directories to set aside when it is adopted."""
 
     manifest: Manifest
     state: Plain
@@ -63,7 +63,7 @@ class Checkpoints:
         self._in_background = in_background
         self._save_schedule = SaveSchedule(plan)
         self._saved_at = time.monotonic()
-        self._write_s = 0.0  # of the write that has ended last; set on the writer's thread
+        self._write_s = 0.0  # duration of the latest write; set on the writer's thread
         self._newest: int | None = None
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[int] | None = None
@@ -74,7 +74,7 @@ class Checkpoints:
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Finish the write in flight; its failure is only mentioned where something else went wrong first."""
+        """Finish the pending write; its failure is only logged if another error is already being raised."""
         self._pool.shutdown(wait=True)
         failed = self._writing.exception() if self._writing and error else None
         if failed:
@@ -85,7 +85,7 @@ class Checkpoints:
     # --- Resuming
 
     def finished(self, step: int) -> str | None:
-        """Return the sha256 of the final weights if this very training has published them already."""
+        """Return the sha256 of the final weights if the same training has already published them."""
         try:
             manifest = verify(self._directory / lineage.FINAL)
         except CheckpointInvalid:
@@ -94,16 +94,16 @@ class Checkpoints:
         return manifest.state_sha256 if same else None
 
     def find(self, resume_step: int | None) -> ResumePoint | None:
-        """Return the checkpoint to resume from, None if there has never been one; change nothing.
+        """Return the checkpoint to resume from, or None if there has never been one; change nothing.
 
         Raises:
-            NoValidCheckpoint: there are some, and none can be used.
-            InvalidSpec: the step that was asked for is not there or not valid.
+            NoValidCheckpoint: Checkpoints exist, and none is usable.
+            InvalidSpec: The checkpoint of the requested step is missing or not valid.
         """
         return self._find_newest() if resume_step is None else self._find_step(resume_step)
 
     def adopt(self, found: ResumePoint | None) -> None:
-        """Make the lineage begin at what was found: sweep leftovers, set everything newer aside."""
+        """Sweep leftovers, and set aside rejected checkpoints and everything newer than the one found."""
         lineage.sweep(self._directory)
         if found is None:
             return
@@ -145,13 +145,13 @@ class Checkpoints:
         return ResumePoint(manifest, state, newer=(*newer, *([final] if final.exists() else [])))
 
     def has_best(self) -> bool:
-        """Return whether the weights of some best evaluation are there."""
+        """Return whether the weights of a best evaluation exist."""
         return bool(lineage.bests(self._directory))
 
     # --- Saving
 
     def due(self, step: int) -> bool:
-        """Return whether the plan wants a checkpoint after this step."""
+        """Return whether a checkpoint is due after this step."""
         counts = (self._plan.every_steps, self._plan.milestone_every)
         if any(count is not None and step % count == 0 for count in counts):
             return True
@@ -159,7 +159,7 @@ class Checkpoints:
         return seconds is not None and time.monotonic() - self._saved_at >= seconds
 
     def save(self, step: int, state: Plain) -> None:
-        """Save periodically: clone now, publish soon; a full disk is reported and forgiven."""
+        """Clone the state and publish it on the writer's thread; a full disk causes only a warning."""
         began = time.monotonic()
         with self._reporter.within(Phase.SAVE):
             is_new = self._begin(step, state)
@@ -169,22 +169,22 @@ class Checkpoints:
             self._cost(time.monotonic() - began)
 
     def save_now(self, step: int, state: Plain) -> None:
-        """Save and return when the checkpoint is durable.
+        """Save the state, and return when the checkpoint is durable.
 
         Raises:
-            DiskFull: it could not be written; older checkpoints are untouched.
+            DiskFull: The checkpoint could not be written; older checkpoints are unchanged.
         """
         with self._reporter.within(Phase.DRAIN):
             self._begin(step, state)
             self._collect()
 
     def poll(self) -> None:
-        """Raise what the writer has met since the last boundary."""
+        """Settle the pending write if it has ended, and raise its error, if any."""
         if self._writing and self._writing.done():
             self.settle()
 
     def settle(self) -> None:
-        """Wait for the writer; raise what it met, but only report a full disk."""
+        """Wait for the writer and raise its error, if any; a full disk causes only a warning."""
         try:
             self._collect()
         except DiskFull as error:
@@ -202,10 +202,10 @@ class Checkpoints:
         return weights_sha256(snapshot.state)
 
     def publish_best(self, step: int, weights: Plain) -> None:
-        """Publish the weights of the best evaluation so far, then let go of the one before."""
+        """Publish the weights of the best evaluation so far, then delete the previous ones."""
         snapshot = lineage.of_best(step, clone(weights))
         with self._reporter.within(Phase.SAVE):
-            if (self._directory / snapshot.name).exists():  # reached again after a kill: the same bits
+            if (self._directory / snapshot.name).exists():  # reached again after a kill, with the same bits
                 lineage.retain_best(self._directory, snapshot.name)
                 return
             try:
@@ -216,7 +216,7 @@ class Checkpoints:
             lineage.retain_best(self._directory, snapshot.name)
 
     def _begin(self, step: int, state: Plain) -> bool:
-        """Begin to write, and return whether there was anything to write."""
+        """Start writing the state, and return False if this step is already saved."""
         self.settle()
         self._saved_at = time.monotonic()
         if step == self._newest:
@@ -226,7 +226,7 @@ class Checkpoints:
         return True
 
     def _cost(self, stall_s: float) -> None:
-        """Let what a save has cost settle when the next one is due."""
+        """Record the cost of a save and report the interval that follows from it."""
         save_schedule, progress, before = (
             self._save_schedule,
             self._reporter.progress,
@@ -248,7 +248,7 @@ class Checkpoints:
             self._reporter.beat()
 
     def _write(self, snapshot: Snapshot) -> int:
-        """Publish on the writer's thread, and return the step."""
+        """Publish a snapshot, delete old checkpoints and return the step; runs on the writer's thread."""
         began = time.monotonic()
         if not self._is_there(snapshot):
             lineage.publish(self._directory, snapshot, self.provenance)
@@ -258,7 +258,7 @@ class Checkpoints:
         return snapshot.step
 
     def _is_there(self, snapshot: Snapshot) -> bool:
-        """Return whether the step was published before; the same step must hold the same bits."""
+        """Return whether the step was published before, with a warning if its bits differ."""
         path = self._directory / snapshot.name
         if not path.exists():
             return False

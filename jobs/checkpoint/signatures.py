@@ -1,8 +1,8 @@
-"""What a checkpoint fits: one hash per aspect of a training, compared by name.
+"""Compatibility of checkpoints: one hash per aspect of a training, compared by name.
 
-A change of weights' shapes, of the optimiser or of the corpus makes a checkpoint useless;
-a change of schedule, seed or numerics leaves it usable, but the bits are no longer those of
-the training that began it, and that is said.
+A change of the weights' shapes, the optimiser or the corpus makes a checkpoint unusable.  After a
+change of schedule, seed or numerics it remains usable, but the results are no longer bitwise equal to
+those of the original training, and a warning is logged.
 """
 
 import hashlib
@@ -31,21 +31,21 @@ def signature(value: object) -> str:
 
 
 def model_signature(model: nn.Module, *more: object) -> str:
-    """Return the signature of a model: names, shapes and types of its state, and what they do not show."""
+    """Return the signature of a model: names, shapes and types of its state, and further properties."""
     shapes = [[name, list(t.shape), str(t.dtype)] for name, t in model.state_dict().items()]
     return signature([*more, shapes])
 
 
 def schedule_signature(plan: TrainingPlan, *more: object) -> str:
-    """Return the signature of what decides where a training goes, and not what it can take up."""
+    """Return the signature of the settings that affect the trajectory, but not checkpoint compatibility."""
     return signature([plan.model_dump(mode="json", include=set(TRAJECTORY)), *more])
 
 
 def differences(saved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the aspects in which a usable checkpoint differs from the training that takes it up.
+    """Return the aspects in which a usable checkpoint differs from the training that resumes from it.
 
     Raises:
-        InvalidSpec: it is not usable.
+        InvalidSpec: The checkpoint is not usable.
     """
     against = [name for name in _MUST_AGREE if saved.get(name) != now.get(name)]
     if against:
@@ -57,6 +57,6 @@ def differences(saved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, 
 
 
 def same_training(saved: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Return whether two trainings end with the same model; rounding apart."""
+    """Return whether two trainings end with the same model, apart from rounding."""
     names = (*_MUST_AGREE, SCHEDULE, SEED)
     return all(saved.get(name) == now.get(name) for name in names)

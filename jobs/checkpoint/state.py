@@ -1,7 +1,7 @@
-"""A state as it is now: copied, digested, and nothing in it that a safe load would refuse.
+"""Copies and digests of a training state, restricted to values that a safe load accepts.
 
-A *plain* state is made of tensors, numbers, strings, None, lists, tuples and dicts with
-string or integer keys: what ``torch.load(weights_only=True)`` gives back.
+A *plain* state consists of tensors, numbers, strings, None, lists, tuples and dicts with string or
+integer keys.  These are the values that ``torch.load(weights_only=True)`` returns.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ _SCALARS = (bool, int, float, str, type(None))
 
 
 def clone(state: Plain) -> Plain:
-    """Return a copy on the CPU that shares nothing with the original, not even its counters.
+    """Return a copy on the CPU that shares nothing with the original, including step counters.
 
     Raises:
-        TypeError: something in it is not plain, so a later load would refuse it.
+        TypeError: A value in the state is not plain, so a later load would reject it.
     """
     match state:
         case Tensor():
@@ -38,7 +38,7 @@ def clone(state: Plain) -> Plain:
 
 
 def digest(state: Plain) -> str:
-    """Return the sha256 of a cloned state: every name, type, shape and bit of it."""
+    """Return the sha256 of a cloned state; it covers every name, type, shape and value."""
     sha = hashlib.sha256()
     _feed(sha, state)
     return sha.hexdigest()
@@ -67,7 +67,7 @@ def size_bytes(state: Plain) -> int:
 
 
 def _scalar(value: object) -> Plain:
-    if type(value) not in _SCALARS:  # not even a subclass: numpy.float64 is a float and would not load again
+    if type(value) not in _SCALARS:  # no subclasses: numpy.float64 is a float but cannot be loaded
         raise TypeError(f"a checkpoint cannot hold a {type(value).__module__}.{type(value).__qualname__}")
     return value
 

@@ -1,12 +1,11 @@
-"""What the two sides of the container wall agree on: paths, reports, exit codes, specs.
+"""The contract between the host and the program in the container: paths, reports, exit codes, specs.
 
-The only package of ``jobs`` that the host may import, so it needs pydantic and the
-standard library alone.  Everything here is language-neutral on disk (JSON files and
-directories under ``/job``), so a user's own program may speak it too; the written form
-is ``docs/reference/contract.md``.
+This is the only package of ``jobs`` that the host may import, so it depends only on pydantic and the
+standard library.  The contract is language-neutral on disk (JSON files and directories under ``/job``),
+so a user's own program may implement it, too.  Its specification is ``docs/reference/contract.md``.
 
-What a container writes is a hint from an untrusted party: the reading side limits its
-size, ignores keys that it does not know and lets it influence its own job only.
+The host does not trust what a container writes.  It limits the size, ignores unknown keys, and lets
+the content affect only the container's own job.
 """
 
 from jobs.contract.attempt import AttemptSpec as AttemptSpec

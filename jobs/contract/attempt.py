@@ -1,4 +1,4 @@
-"""``attempts/N/spec.json``: all that one attempt is told, and all that it may depend on."""
+"""``attempts/N/spec.json``: the complete input of one attempt."""
 
 from typing import Literal
 
@@ -28,7 +28,7 @@ class CheckpointPlan(Spec):
 
 
 class AttemptSpec(Spec):
-    """What one attempt is told."""
+    """The input of one attempt."""
 
     contract_version: Literal[1] = 1
     job_id: str

@@ -1,4 +1,4 @@
-"""What every model of the contract is made of: two bases, one version, one limit."""
+"""The base classes of the contract's models, the contract version and a common limit."""
 
 from math import isfinite
 from typing import Final
@@ -6,22 +6,22 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, model_validator
 
 CONTRACT_VERSION: Final = 1
-"""Raised when a file below ``/job`` changes its meaning; both sides refuse a newer one."""
+"""Incremented when a file below ``/job`` changes its meaning; both sides reject a newer version."""
 
 BILLION: Final = 10**9
-"""Most steps, sequences or batches that anybody means; a checkpoint name holds twelve digits."""
+"""Upper limit of the number of steps, sequences or batches; a checkpoint name holds twelve digits."""
 
 
 class Spec(BaseModel):
-    """Base of everything the runner writes: frozen, and closed against unknown keys."""
+    """Base of the models that the runner writes: frozen, with unknown keys forbidden."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Report(BaseModel):
-    """Base of everything the program writes: frozen, and deaf to keys it does not know.
+    """Base of the models that the program writes: frozen, with unknown keys ignored.
 
-    A figure that is not finite is as one that is not there: JSON has no word for it.
+    A number that is not finite is treated as missing, because JSON cannot represent it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

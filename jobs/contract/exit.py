@@ -1,13 +1,13 @@
-"""How a program that speaks the contract ends, and what it says it is doing meanwhile."""
+"""Exit codes, phases and causes of a program that implements the contract."""
 
 from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of a program that speaks the contract; others mean what the kernel says."""
+    """Exit codes of a program that implements the contract; others mean what the kernel reports."""
 
     FINISHED = 0
-    STOPPED = 75  # asked to stop, checkpoint saved (EX_TEMPFAIL)
+    STOPPED = 75  # stopped on request, checkpoint saved (EX_TEMPFAIL)
     INVALID_SPEC = 78  # the spec is invalid or does not fit the saved state (EX_CONFIG)
     DO_NOT_RESTART = 93  # the program knows that another attempt is pointless
     NON_FINITE = 97  # loss or gradient not finite; no checkpoint contains the update
@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
 
 
 class Phase(StrEnum):
-    """What the program is doing; each has its own idea of how long is too long."""
+    """The current activity of the program; each phase has its own timeout."""
 
     INIT = "init"
     DATA = "data"
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why the program ended, in its own words (``result.json``)."""
+    """The reason why the program ended, as reported by the program in ``result.json``."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"

@@ -1,4 +1,4 @@
-"""Every file name below a run directory; nobody else writes one down."""
+"""All file names below a run directory; no other module defines one."""
 
 import re
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ MANIFEST: Final = "manifest.json"
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Owns every file name below a run directory.
+    """The paths of all files below a run directory.
 
     ``root`` is ``/job`` inside the container and ``<state>/jobs/<id>`` on the host.
-    The runner makes the directories; only the leaves ``attempts/N``, ``lineages/L``,
-    ``homes/L`` and ``cache`` belong to the job's uid.
+    The runner creates the directories.  Only the leaves ``attempts/N``, ``lineages/L``,
+    ``homes/L`` and ``cache`` are owned by the job's uid.
     """
 
     root: Path
@@ -32,7 +32,7 @@ class RunPaths:
     EFFECTIVE: ClassVar = "effective.json"
     RESULT: ClassVar = "result.json"
     REPORTS: ClassVar = (STATUS, METRICS, EFFECTIVE, RESULT)
-    """What only some programs write."""
+    """The files that only some programs write."""
 
     @cached_property
     def attempt_dir(self) -> Path:
@@ -93,5 +93,5 @@ _PROFILES: Final = Path(__file__).parents[1] / "profiles"
 
 
 def profiles_dir() -> Path:
-    """Where the named profiles lie, one YAML file each."""
+    """Return the directory of the named profiles, one YAML file each."""
     return _PROFILES

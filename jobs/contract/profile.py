@@ -1,7 +1,7 @@
-"""How a workload is run fast: the switches, each reversible by itself.
+"""The optimisation settings of a workload: switches that can be set independently.
 
-A *switch* is one field of ``Profile``.  The program reports for each of them what was
-requested, what was applied and whether that was verified (``Effective.switches``).
+A *switch* is one field of ``Profile``.  For each switch the program reports the requested value, the
+applied value, and whether the applied value was verified (``Effective.switches``).
 """
 
 from typing import Annotated, Final, Literal
@@ -22,7 +22,7 @@ CompileMode = Annotated[_Modes, BeforeValidator(_compile_mode, json_schema_input
 
 
 Count = Annotated[int, Field(ge=1)]
-"""Something of which there is at least one; a constraint beside a union would be asked of its words too."""
+"""A count of at least one; a constraint on a union would also be applied to its string values."""
 
 
 class Profile(Spec):
@@ -80,7 +80,7 @@ class Profile(Spec):
     )
     clone_batches: bool = Field(default=False, description="Copy every batch once more before it is used.")
 
-    # Work that need not be done twice
+    # Avoiding repeated work
     conversion: Literal["each_use", "once"] = Field(
         "once", description="Turn records into tensors whenever they are used, or once."
     )
@@ -102,7 +102,7 @@ class Profile(Spec):
     )
     last_position_only: bool = Field(default=True, description="Compute the head where its output is used.")
 
-    # Looking
+    # Checks and diagnostics
     host_checks_every: int = Field(
         1, ge=1, description="Steps between two times that the CPU waits for loss and gradient norm."
     )
@@ -131,12 +131,13 @@ class Profile(Spec):
 
 
 SWITCHES: Final = tuple(name for name in Profile.model_fields if name != "name")
-"""Every field of a profile that changes how a job is run."""
+"""The fields of a profile that change how a job is run, which are all except ``name``."""
 
 
 def thread_count(profile: Profile, cpus: float) -> int:
-    """Return the CPU threads of one process: both sides must agree, because the number changes bits.
+    """Return the number of CPU threads of one process.
 
-    Loader processes get an equal part of the quota, since all of them compute at the same time.
+    The host and the program must use the same number, because it changes the rounding.  Loader processes
+    get an equal part of the quota, since all of them compute at the same time.
     """
     return profile.threads or max(1, int(cpus) // (profile.loader_workers + 1))

@@ -1,9 +1,8 @@
-"""Reading what lies in a hostile directory: limited, regular files only, verified.
+"""Safe reading from an untrusted directory: regular files only, limited in size, verified.
 
-Checkpoints are judged by either side with the same code: the container before it resumes,
-the host before it believes that there is something to resume from.  A directory is opened
-once, and its files are found by its descriptor: whoever may rename them cannot lead a reader
-somewhere else.
+Both sides verify checkpoints with the same code: the container before it resumes, and the host before
+it treats a checkpoint as available.  A directory is opened once, and its files are opened relative to
+its descriptor, so that renaming a directory cannot redirect a reader.
 """
 
 import errno
@@ -29,18 +28,18 @@ MAX_MANIFEST_BYTES: Final = 1024 * 1024
 
 
 class CheckpointInvalid(Exception):
-    """A directory that looks like a checkpoint and is not one; the text says what is wrong."""
+    """A directory has the name of a checkpoint but is not a valid one; the text gives the reason."""
 
 
 @contextmanager
 def open_directory(path: Path | str, dir_fd: int | None = None) -> Iterator[int]:
-    """Open a directory that may be hostile, and yield its descriptor; the last part of its path is no link.
+    """Open an untrusted directory and yield its descriptor; the last component of its path must be no link.
 
-    What is read through the descriptor lies in this directory, whatever happens to its name in the meantime.
-    ``dir_fd`` is the open directory in which ``path`` lies.
+    Files read through the descriptor are in this directory even if it is renamed in the meantime.
+    ``dir_fd`` is the open directory that contains ``path``.
 
     Raises:
-        OSError: it is missing, a symbolic link, or no directory.
+        OSError: The path is missing, a symbolic link, or not a directory.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
@@ -50,10 +49,10 @@ def open_directory(path: Path | str, dir_fd: int | None = None) -> Iterator[int]
 
 
 def read_manifest(directory: Path | str, dir_fd: int | None = None) -> Manifest:
-    """Return the manifest of one checkpoint directory; ``dir_fd`` is the open directory in which it lies.
+    """Return the manifest of one checkpoint directory; ``dir_fd`` is the open directory that contains it.
 
     Raises:
-        CheckpointInvalid: it is missing, too large, no JSON, of a newer contract, or for another step.
+        CheckpointInvalid: It is missing, too large, no JSON, of a newer contract, or for another step.
     """
     with _open_checkpoint(directory, dir_fd) as fd:
         return read_manifest_in(fd, Path(directory).name)
@@ -63,7 +62,7 @@ def verify(directory: Path | str, dir_fd: int | None = None) -> Manifest:
     """Return the manifest of one checkpoint after comparing every file with it.
 
     Raises:
-        CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of other content.
+        CheckpointInvalid: The manifest is invalid, or a file is missing, of another size or of other content.
     """
     with _open_checkpoint(directory, dir_fd) as fd:
         return verify_in(fd, Path(directory).name)
@@ -73,7 +72,7 @@ def verify_in(fd: int, name: str) -> Manifest:
     """Return the manifest of an open checkpoint directory as ``verify`` does; ``name`` is its name.
 
     Raises:
-        CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of other content.
+        CheckpointInvalid: The manifest is invalid, or a file is missing, of another size or of other content.
     """
     manifest = read_manifest_in(fd, name)
     for file, expected in manifest.files.items():
@@ -85,7 +84,7 @@ def verify_sizes(directory: Path | str, dir_fd: int | None = None) -> Manifest:
     """Return the manifest of one checkpoint after comparing the size of every file with it.
 
     Raises:
-        CheckpointInvalid: the manifest is bad, or a file is missing or of another size.
+        CheckpointInvalid: The manifest is invalid, or a file is missing or of another size.
     """
     with _open_checkpoint(directory, dir_fd) as fd:
         manifest = read_manifest_in(fd, Path(directory).name)
@@ -111,7 +110,7 @@ def read_manifest_in(fd: int, name: str) -> Manifest:
     """Return the manifest in an open checkpoint directory; ``name`` is the name of the directory.
 
     Raises:
-        CheckpointInvalid: it is missing, too large, no JSON, of a newer contract, or for another step.
+        CheckpointInvalid: It is missing, too large, no JSON, of a newer contract, or for another step.
     """
     try:
         manifest = Manifest.model_validate_json(read_limited(MANIFEST, MAX_MANIFEST_BYTES, fd))
@@ -129,13 +128,13 @@ def read_manifest_in(fd: int, name: str) -> Manifest:
 
 
 def checkpoints(lineage_dir: Path | int) -> Iterator[tuple[int, Path]]:
-    """Yield (step, directory) of what looks like a checkpoint, newest first, unverified.
+    """Yield (step, directory) of every entry with a checkpoint's name, newest first, without verification.
 
-    For an open directory, the paths are relative to it.
+    If ``lineage_dir`` is the descriptor of an open directory, the paths are relative to it.
     """
     parent = Path() if isinstance(lineage_dir, int) else lineage_dir
     try:
-        names = os.listdir(lineage_dir)  # noqa: PTH208  a descriptor is no path
+        names = os.listdir(lineage_dir)  # noqa: PTH208  a descriptor is not a path
     except (FileNotFoundError, NotADirectoryError):
         return
     found = [(int(match[1]), parent / name) for name in names if (match := CHECKPOINT_NAME.fullmatch(name))]
@@ -143,7 +142,7 @@ def checkpoints(lineage_dir: Path | int) -> Iterator[tuple[int, Path]]:
 
 
 def open_regular(path: Path | str, dir_fd: int | None = None) -> BufferedReader:
-    """Open a file for reading that may lie in a hostile directory: no symbolic link, no pipe, no device."""
+    """Open a regular file for reading in an untrusted directory; links, pipes and devices are rejected."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     fd = os.open(path, flags, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -162,7 +161,7 @@ def open_verified_size(fd: int, name: str, expected: FileDigest) -> BufferedRead
     """Open a file of an open checkpoint directory, after comparing its size with the manifest.
 
     Raises:
-        CheckpointInvalid: it is missing, no regular file, of another size, or not in this directory.
+        CheckpointInvalid: The file is missing, not regular, of another size, or not in this directory.
     """
     if "/" in name or name in {"", ".", ".."}:
         raise CheckpointInvalid(f"manifest names a file outside the checkpoint: {name!r}")
@@ -181,7 +180,7 @@ def verify_file(fd: int, name: str, expected: FileDigest) -> None:
     """Compare one file of an open checkpoint directory with the manifest: its size, then its content.
 
     Raises:
-        CheckpointInvalid: it is missing, no regular file, of another size or of other content.
+        CheckpointInvalid: The file is missing, not regular, of another size or of other content.
     """
     with open_verified_size(fd, name, expected) as file:
         try:
@@ -196,7 +195,7 @@ def read_limited(path: Path | str, limit: int, dir_fd: int | None = None) -> byt
     """Return the content of a small regular file.
 
     Raises:
-        OSError: it is missing, no regular file, or larger than ``limit`` bytes.
+        OSError: The file is missing, not regular, or larger than ``limit`` bytes.
     """
     with open_regular(path, dir_fd) as file:
         raw = file.read(limit + 1)
@@ -206,12 +205,12 @@ def read_limited(path: Path | str, limit: int, dir_fd: int | None = None) -> byt
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first thing that is wrong, in one line."""
+    """Return the first validation error, in one line."""
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def dump(model: BaseModel) -> str:
-    """Return the JSON text that both sides write: one object, indented, with a final newline."""
+    """Return a model as JSON text in the format of both sides: indented, with a final newline."""
     return model.model_dump_json(indent=1) + "\n"

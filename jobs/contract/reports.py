@@ -1,6 +1,6 @@
-"""What the program tells the runner: heartbeat, result, what took effect, manifests.
+"""Reports of the program to the runner: heartbeat, result, effective settings, manifests.
 
-All of it comes from an untrusted party: every text and every list has a limit.
+The program is not trusted, so every text and every list has a size limit.
 """
 
 from pydantic import Field
@@ -34,7 +34,7 @@ class Status(Report):
 
 
 class Rejected(Report):
-    """A checkpoint that was not used, and why."""
+    """A checkpoint that was not used, with the reason."""
 
     name: str = Field(max_length=200)
     why: str = Field(max_length=1000)
@@ -55,7 +55,7 @@ class Result(Report):
 
 
 class Switch(Report):
-    """What became of one switch of the profile."""
+    """The state of one switch of the profile: requested, applied, verified."""
 
     requested: str = Field(max_length=200)
     applied: str | None = Field(None, max_length=200, description="None: this workload has no use for it.")
@@ -66,7 +66,7 @@ class Switch(Report):
 
 
 class Effective(Report):
-    """``effective.json``: what really took effect, beside what was asked."""
+    """``effective.json``: the settings in force, with the requested ones."""
 
     device: str
     device_name: str
@@ -91,7 +91,7 @@ class FileDigest(Report):
 
 
 class Manifest(Report):
-    """``manifest.json``, written last: a checkpoint without a valid one does not exist."""
+    """``manifest.json``, written last; a checkpoint without a valid manifest is invalid."""
 
     contract_version: int
     job_id: str

@@ -1,4 +1,4 @@
 """The training loop and its parts: steps, batches, device, phases and reports.
 
-It imports the protocol of workloads, and no single workload.
+The package imports the workload protocol, but no particular workload.
 """

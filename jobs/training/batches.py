@@ -1,4 +1,4 @@
-"""Batches: named tensors whose first dimension is the row, and what is done to them whole."""
+"""Batches, which are named tensors whose first dimension is the row, and operations on whole batches."""
 
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 Batch: TypeAlias = dict[str, Tensor]
-"""Tensors by name; the first dimension of all is the row: a sequence, a window, a day, a pair."""
+"""Tensors by name; the first dimension of each is the row: a sequence, a window, a day or a pair."""
 
 
 def rows(batch: Batch) -> int:
@@ -35,7 +35,7 @@ def clone(batch: Batch) -> Batch:
 
 
 def pin(batch: Batch) -> Batch:
-    """Return the batch in page-locked memory, from which a device copies without the CPU."""
+    """Return the batch in pinned (page-locked) memory, from which a device copies without the CPU."""
     return {name: tensor.pin_memory() for name, tensor in batch.items()}
 
 
@@ -45,14 +45,14 @@ def size_bytes(batch: Batch) -> int:
 
 
 def device_of(batch: Batch) -> torch.device:
-    """Return where the first tensor lies; a batch lies in one place."""
+    """Return the device of the first tensor; all tensors of a batch are on the same device."""
     return next(iter(batch.values())).device
 
 
 def automatic_size(batch_size: int) -> int:
     """Return the micro-batch of ``micro_batch: auto``: an eighth of a large batch, half of a small one.
 
-    The rule is MobilePoser's ("dynamic batch size for streaming"): it bounds memory without
-    asking the device, so it is the same on every machine.
+    The rule is MobilePoser's ("dynamic batch size for streaming").  It bounds memory without
+    querying the device, so its result is the same on every machine.
     """
     return min(batch_size, max(512, batch_size // 8) if batch_size >= 1024 else max(32, batch_size // 2))

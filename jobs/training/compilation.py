@@ -1,8 +1,8 @@
-"""Compilation that is believed only when it is seen.
+"""Compilation of the model with torch.compile, verified by counting graphs.
 
-``module.compile()`` returns before anything is compiled, may compile nothing without a word,
-and fails at the first call.  So the rehearsal that follows is watched: it makes graphs, or
-the model runs as it was, and the report says why.
+``module.compile()`` returns before anything is compiled.  It may compile nothing without an error,
+and it fails only at the first call.  The dry run that follows is therefore observed.  If it produces
+no graphs, the model runs uncompiled and the report gives the reason.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from jobs.training.switches import Switches
 
 
 def compile_model(model: nn.Module, switches: Switches, device: Device, rehearse: Callable[[], None]) -> None:
-    """Compile a model and rehearse, or leave it as it was and list why."""
+    """Compile a model and do the dry run, or leave the model uncompiled and record the reason."""
     profile = switches.profile
     counters.clear()
     model.compile(mode=profile.compile, dynamic=profile.compile_dynamic, fullgraph=profile.compile_fullgraph)
@@ -41,6 +41,6 @@ def _back_to_eager(switches: Switches, why: str) -> None:
 
 
 def _reason(error: TorchDynamoException) -> str:
-    """Return the first two lines: who raised, and what."""
+    """Return the first two lines of the error: the part of torch that raised it, and its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] or type(error).__name__

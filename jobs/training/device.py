@@ -1,7 +1,7 @@
-"""Where the arithmetic happens and under which rules: device, threads, determinism, precision.
+"""Selection of the device, and its settings: threads, determinism and precision.
 
-One selection, no code paths: ROCm builds of torch answer to the name ``cuda`` too.  Whatever
-was asked for and is not to be had falls back to something that is, and is listed.
+ROCm builds of torch also use the name ``cuda``, so AMD and NVIDIA devices share one code path.
+A requested setting that is not available falls back to an available one and is listed.
 """
 
 import os
@@ -25,7 +25,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(slots=True)
 class Device:
-    """The device of this attempt, with what really took effect on it."""
+    """The device of this attempt, with the settings in force on it."""
 
     torch_device: torch.device
     name: str
@@ -33,7 +33,7 @@ class Device:
     precision: str = "fp32"
     graphs: int = 0
     hardware: str = ""
-    """Memory and compute capability of a GPU, in words."""
+    """Memory and compute capability of a GPU, as text."""
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""
@@ -42,21 +42,21 @@ class Device:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The type in which matrix products of a forward pass come out."""
+        """The result type of matrix products in a forward pass."""
         return _DTYPES.get(self.precision, torch.float32)
 
     def memory_bytes(self) -> int | None:
-        """Return what is allocated on a device, or resident on a CPU."""
+        """Return the bytes allocated on a GPU, or resident in the memory of the process on a CPU."""
         if self.torch_device.type == "cuda":
             return int(torch.cuda.memory_allocated(self.torch_device))
         return resident_bytes()
 
 
 def prepare(spec: AttemptSpec, switches: Switches) -> Device:
-    """Return the device of a spec after putting the profile's global switches in force.
+    """Return the device of a spec after applying the profile's global switches.
 
     Raises:
-        InvalidSpec: the accelerator that was granted is not there.
+        InvalidSpec: The granted accelerator is not available.
     """
     profile = switches.profile
     if profile.deterministic:
@@ -87,12 +87,12 @@ def _select(accelerator: str, threads: int) -> Device:
 
 
 def _be_deterministic(*, compiled: bool) -> None:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first handle is made
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read with the first cuBLAS handle
     if compiled:
         torch.use_deterministic_algorithms(mode=True)
-    else:  # the same, but that it does not load the compiler to tell it, too
+    else:  # the same mode, without loading the compiler to configure it as well
         torch.set_deterministic_debug_mode("error")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, finds only bugs of kernels
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and only reveals kernel bugs
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
 
@@ -115,11 +115,11 @@ def _set_precision(device: Device, switches: Switches) -> None:
             switches.applied(name, asked)
     matmul, cudnn = (switches.report()[name].applied == "true" for name in ("tf32_matmul", "tf32_cudnn"))
     torch.set_float32_matmul_precision("high" if matmul else "highest")
-    torch.backends.cudnn.allow_tf32 = cudnn  # on by default: an fp32 that is not one
+    torch.backends.cudnn.allow_tf32 = cudnn  # on by default, which reduces fp32 convolutions to TF32
 
 
 def _verify_precision(device: Device, switches: Switches) -> None:
-    """Look at the type of a product in the forward pass, and read the settings back."""
+    """Verify the result type of a product under autocast, and read the settings back."""
     one = torch.ones(1, 1, device=device.torch_device)
     with device.autocast():
         seen = (one @ one).dtype == device.compute_dtype
@@ -136,7 +136,7 @@ def _verify_precision(device: Device, switches: Switches) -> None:
 
 
 def _available(wanted: str, device: Device) -> tuple[str, str]:
-    """Return the precision to use, and why it is another one than was asked for."""
+    """Return the precision to use, and the reason if it is not the requested one."""
     if device.torch_device.type == "cpu":
         if wanted in ("auto", "tf32"):
             return "fp32", "a CPU has none of the faster ones natively"
@@ -161,7 +161,7 @@ def _set_cudnn(device: Device, switches: Switches) -> None:
 
 
 def _set_process(device: Device, switches: Switches, part_bytes: int | None) -> None:
-    """Record what the runner's environment has put in force, and limit the device's memory."""
+    """Record the switches set by the runner's environment, and limit the memory used on the device."""
     on_device, profile = device.torch_device.type == "cuda", switches.profile
     if not on_device:
         return
@@ -177,10 +177,10 @@ def _set_process(device: Device, switches: Switches, part_bytes: int | None) -> 
 
 
 def _fraction(asked: float | None, part_bytes: int | None, device: torch.device) -> float | None:
-    """Return the share of a device's memory that torch may allocate; None: all of it.
+    """Return the share of the device's memory that torch may allocate, or None for all of it.
 
-    ``part_bytes`` is what a job has of a device that it shares.  What goes beyond it is then out of memory
-    for this job alone; the context of the device and what other libraries allocate come on top.
+    ``part_bytes`` is the job's part of a shared device.  If the job exceeds it, only this job runs out of
+    memory.  The limit does not include the CUDA context or the allocations of other libraries.
     """
     if part_bytes is None:
         return asked
@@ -199,15 +199,15 @@ OUT_OF_MEMORY: Final = (
     "HIPBLAS_STATUS_ALLOC_FAILED",
     "miopenStatusAllocFailed",
 )
-"""How libraries say that memory has run out, where torch's own allocator was not asked.
+"""Texts of out-of-memory errors that do not come from torch's own device allocator.
 
-Torch has no class for these: they are ``RuntimeError`` or ``AcceleratorError``, as every other error of a
-device, and only the text differs.
+Torch has no exception class for these errors.  They are ``RuntimeError`` or ``AcceleratorError``, like any
+other device error, and differ from those only in their text.
 """
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether a device, a library on it, or the CPU's allocator had no memory left."""
+    """Return whether a device, a library on it or the CPU's allocator ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
@@ -215,7 +215,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def out_of_memory_named(device: Device) -> Iterator[None]:
-    """Turn an out-of-memory error that no halving could mend into ours, with what a reader needs."""
+    """Convert an out-of-memory error that was not handled by halving into ``DeviceOutOfMemory``."""
     try:
         yield
     except RuntimeError as error:
@@ -226,7 +226,7 @@ def out_of_memory_named(device: Device) -> Iterator[None]:
 
 
 def versions() -> dict[str, str]:
-    """Return what the bits of a training depend on, besides the spec."""
+    """Return the versions that affect the bitwise result of a training, in addition to the spec."""
     found = {"python": platform.python_version(), "torch": version("torch"), "machine": platform.machine()}
     accelerator = {"cuda": torch.version.cuda, "hip": torch.version.hip}
     return found | {name: text for name, text in accelerator.items() if text}

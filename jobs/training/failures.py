@@ -1,7 +1,7 @@
-"""Every foreseen way in which training ends early, with its cause and its exit code.
+"""The expected reasons why training ends early, each with its cause and its exit code.
 
-``jobs.__main__`` turns them into one line on stderr, ``result.json`` and the exit status;
-whatever is not listed here is a defect and gets a traceback.
+``jobs.__main__`` turns them into one line on stderr, ``result.json`` and the exit status.
+Any other exception is a defect and gets a traceback.
 """
 
 import errno
@@ -11,13 +11,13 @@ from typing import ClassVar
 from jobs.contract import Cause, ExitCode, Rejected
 
 UNEXPECTED = 1
-"""Exit status of everything that has no code of its own in the contract."""
+"""Exit status of every failure that has no code of its own in the contract."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Failure(Exception):
-    """Training ended early, and the text says in one line why."""
+    """Training ended early; the text gives the reason in one line."""
 
     cause: ClassVar[Cause] = Cause.EXCEPTION
     exit_code: ClassVar[int] = UNEXPECTED
@@ -31,32 +31,32 @@ class InvalidSpec(Failure):
 
 
 class NoBatch(Failure):
-    """The loader processes live and deliver nothing."""
+    """The loader processes are alive but deliver no batch."""
 
 
 class Stopped(Failure):
-    """Somebody asked for it; what was trained is saved."""
+    """A stop was requested; new steps are saved if the spec saves on a stop."""
 
     cause = Cause.STOPPED
     exit_code: ClassVar[int] = ExitCode.STOPPED
 
 
 class NonFinite(Failure):
-    """Loss or gradient is not finite; no checkpoint contains the update."""
+    """The loss or the gradient is not finite; no checkpoint contains the update."""
 
     cause = Cause.NON_FINITE
     exit_code: ClassVar[int] = ExitCode.NON_FINITE
 
 
 class DeviceOutOfMemory(Failure):
-    """The device has no room for the step."""
+    """The device has too little memory for the step."""
 
     cause = Cause.DEVICE_OUT_OF_MEMORY
     exit_code: ClassVar[int] = ExitCode.DEVICE_OUT_OF_MEMORY
 
 
 class NoValidCheckpoint(Failure):
-    """Checkpoints exist and none can be used: never a silent fresh start."""
+    """Checkpoints exist and none is usable; training does not silently start from scratch."""
 
     cause = Cause.NO_VALID_CHECKPOINT
     exit_code: ClassVar[int] = ExitCode.NO_VALID_CHECKPOINT
@@ -67,7 +67,7 @@ class NoValidCheckpoint(Failure):
 
 
 class DiskFull(Failure):
-    """No space for a checkpoint that had to be written."""
+    """The disk has no space for a checkpoint that must be written."""
 
     cause = Cause.DISK_FULL
 
@@ -77,12 +77,12 @@ class LineageBusy(Failure):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error, or one that it arose from, says that a disk or a quota is full."""
+    """Return whether an error or one of its causes reports a full disk or quota."""
     return any(isinstance(each, OSError) and each.errno in _FULL for each in chain(error))
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it arose from, latest first."""
+    """Yield an error and the chain of its causes, latest first."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,7 +1,7 @@
-"""Batches on their way from a source to the device: who makes them, where they wait, how they travel.
+"""Supply of batches from a source to the device: loader processes, placement and transfer.
 
-Any process can make any batch (``jobs.workloads.protocol.Source``), so loader processes change nothing
-but the time: they get step numbers and return batches, in order.
+Any process can make any batch (``jobs.workloads.protocol.Source``).  Loader processes get step numbers
+and return batches in order, so they change only the speed.
 """
 
 import ctypes
@@ -25,24 +25,24 @@ from jobs.training.switches import Switches
 from jobs.workloads.protocol import Source
 
 RESIDENT_SHARE: Final = 0.3
-"""A data set may take this share of the device's free memory; the rest belongs to the training."""
+"""The largest share of the device's free memory for a resident data set; the training needs the rest."""
 
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where loader processes leave batches, no scratch file
-"""A tmpfs; in a container as large as ``resources.shm``."""
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - shared memory of loader processes, no scratch file
+"""The tmpfs for batches of loader processes; in a container its size is ``resources.shm``."""
 
 PATIENCE_S: Final = 300.0
-"""A loader process may take this long for a batch, or ``PATIENCE`` times as long as the trainer took."""
+"""Timeout for a batch of a loader process: this, or ``PATIENCE`` times the trainer's own time if longer."""
 
 PATIENCE: Final = 50.0
 
 IN_USE: Final = 2
-"""Batches that the trainer holds in shared memory: that of the step, and the next one."""
+"""Number of batches that the trainer holds in shared memory: the current one and the next one."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 class Feed:
-    """Hands out the batch of every step, in order, and the held-out ones."""
+    """Supplies the batch of every step, in order, and the held-out batches."""
 
     def __init__(self, source: Source, switches: Switches, device: Device, plan_steps: int) -> None:
         self._profile = switches.profile
@@ -60,17 +60,17 @@ class Feed:
         self._verify_clones(switches)
 
     def begin(self, step: int) -> None:
-        """Make ready to hand out the batches from this step on."""
+        """Start the loader processes, if any, for the batches from this step on."""
         if self._workers:
             self._loader = iter(
                 self._processes(_Steps(self.source), range(step, self._steps), persistent=False)
             )
 
     def take(self, step: int) -> Batch:
-        """Return the batch of a step, wherever the placement keeps it.
+        """Return the batch of a step, in the memory that the placement selects.
 
         Raises:
-            NoBatch: the loader processes do not deliver one in time.
+            NoBatch: The loader processes do not deliver a batch in time.
         """
         ahead, self._ahead = self._ahead, None
         if ahead and ahead[0] == step:
@@ -79,7 +79,7 @@ class Feed:
         return self._prepared(batch)
 
     def look_ahead(self, step: int) -> None:
-        """Make the next batch while the device is busy with this one."""
+        """Prepare the next batch while the device computes the current step."""
         if self._device.type == "cuda" and self._profile.non_blocking and step < self._steps:
             self._ahead = (step, self.take(step))
 
@@ -87,7 +87,7 @@ class Feed:
         """Yield the first held-out batches.
 
         Raises:
-            NoBatch: the loader processes do not deliver one in time.
+            NoBatch: The loader processes do not deliver a batch in time.
         """
         if not self._workers:
             yield from (self._prepared(self.source.held_out(index)) for index in range(count))
@@ -98,10 +98,10 @@ class Feed:
         batches_ahead = iter(self._held_out)
         for _ in range(count):
             yield self._prepared(self._next(batches_ahead))
-        next(batches_ahead, None)  # its end, without which the processes are not ready for another round
+        next(batches_ahead, None)  # reach the end, so that persistent workers can start another pass
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device; ``always`` asks for it even where the batch lies there already."""
+        """Return the batch on the device; ``always`` requests a transfer even if it is there already."""
         if self._profile.transfer == "needed" and batches.device_of(batch) == self._device:
             return batch
         return batches.to(batch, self._device, non_blocking=self._profile.non_blocking)
@@ -113,7 +113,7 @@ class Feed:
         return batches.pin(batch) if self._pinned and in_memory and not self._loader else batch
 
     def _next(self, loader: Iterator[Batch]) -> Batch:
-        """Return the next batch of loader processes, or give up: what they wait for may never come."""
+        """Return the next batch of the loader processes, or raise ``NoBatch`` after the timeout."""
         try:
             return next(loader)
         except RuntimeError as error:
@@ -125,17 +125,17 @@ class Feed:
             ) from error
 
     def _verify_clones(self, switches: Switches) -> None:
-        """Look whether a batch is another tensor than that which was made; pinning makes another one, too."""
+        """Verify that batches are cloned only if requested; not possible with pinning, which copies too."""
         batch = {"one": torch.ones(1)}
         if not self._pinned:
             copied = self._prepared(batch)["one"].data_ptr() != batch["one"].data_ptr()
             switches.applied("clone_batches", verified=copied == self._profile.clone_batches)
 
     def _fitting_workers(self, switches: Switches) -> int:
-        """Return as many loader processes as shared memory has room for the batches of.
+        """Return the number of loader processes whose batches fit into shared memory.
 
-        Without room a process does not die: the thread that sends its batches raises, and whoever
-        waits for them waits for ever.
+        If shared memory is full, a loader process does not exit.  Its sending thread raises, and the
+        trainer would wait for the batch forever.
         """
         wanted, ahead = self._profile.loader_workers, self._profile.loader_prefetch
         free = _shared_memory_free()
@@ -146,7 +146,7 @@ class Feed:
         self._patience_s = max(PATIENCE_S, PATIENCE * (time.monotonic() - began))
         if free is None:
             return wanted
-        rounds = 2 if self._profile.loader_persistent else 1  # those of the evaluation hold batches as well
+        rounds = 2 if self._profile.loader_persistent else 1  # the evaluation's processes hold batches, too
         fitting = max(0, min(wanted, (free // max(size, 1) - IN_USE) // (ahead * rounds)))
         if fitting < wanted:
             need = size * (wanted * ahead * rounds + IN_USE)
@@ -171,7 +171,7 @@ class Feed:
             pin_memory=self._pinned,
             timeout=self._patience_s,
             worker_init_fn=outlive_signals,
-            multiprocessing_context="fork",  # children of this process, as outlive_signals wants it
+            multiprocessing_context="fork",  # outlive_signals needs children of this process
             generator=torch.Generator(),  # the default would draw from the training's randomness
         )
 
@@ -197,7 +197,7 @@ class _HeldOut(Dataset[Batch]):
 
 
 def _shared_memory_free() -> int | None:
-    """Return the free bytes of shared memory; None where there is no such file system."""
+    """Return the free bytes of shared memory, or None if the file system does not exist."""
     try:
         found = os.statvfs(SHARED_MEMORY)
     except OSError:
@@ -211,21 +211,21 @@ def _shared_memory_text() -> str:
 
 
 def outlive_signals(_worker: int) -> None:
-    """Leave requests to stop to the trainer, but die with it.
+    """Ignore stop signals in a loader process, and make the kernel kill it when the trainer dies.
 
-    A SIGTERM to the whole group would else kill the loader processes first, and the trainer
-    with them, before its last save.
+    Otherwise a SIGTERM to the process group would end the loader processes, and with them the
+    trainer, before its last save.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     trainer = multiprocessing.parent_process()
     if trainer is not None and os.getppid() != trainer.pid:
-        os._exit(1)  # it died before the request above: nobody would end us, and we hold its lineage's lock
+        os._exit(1)  # the trainer died before prctl; this process holds the lineage's lock
 
 
 def _place(source: Source, switches: Switches, device: Device) -> Source:
-    """Return the source in the place that the profile wants, or the next best one."""
+    """Return the source in the requested placement, or in the fallback if that is not possible."""
     wanted, on_device = switches.profile.placement, device.torch_device.type == "cuda"
     if wanted == "host":
         switches.applied("placement", verified=True)

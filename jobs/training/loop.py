@@ -1,8 +1,8 @@
-"""The training loop, and what happens between its steps.
+"""The training loop, and the work between its steps.
 
-Every line of ``train`` is one obligation of *kill it at any moment, resume, same bits*: the
-step is a pure function of the state (``jobs.training.step``), a checkpoint is complete or absent
-(``jobs.checkpoint.directory``), and the finished model is published before the exit status says so.
+A training may be killed at any moment and resumes with bitwise identical results.  The step is a pure
+function of the state (``jobs.training.step``), and a checkpoint is either complete or absent
+(``jobs.checkpoint.directory``).  The finished model is published before the process exits with success.
 """
 
 import time
@@ -24,10 +24,10 @@ from jobs.workloads.protocol import BuildContext, Evaluation, build
 
 
 def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:
-    """Carry one attempt to its end; afterwards the finished model is on the disk.
+    """Run one attempt to its end, after which the finished model is on the disk.
 
     Raises:
-        Failure: it ended early, one subclass for each reason.
+        Failure: Training ended early; each reason has its own subclass.
     """
     with locked(paths.lineage_dir, requests):
         training = _build(spec, paths, reporter, requests)
@@ -66,14 +66,14 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
             if step < plan.steps and (requests.take_save() or checkpoints.due(step)):
                 checkpoints.save(step, training.state(step))
         if _is_evaluated(training, step) and training.evaluated != step:
-            _leave(training, checkpoints, step, began)  # the last evaluation is made up for after a resume
+            _leave(training, checkpoints, step, began)  # a resume repeats the missing last evaluation
         checkpoints.save_now(step, training.state(step))
         progress.weights_sha256 = checkpoints.publish_final(step, training.weights())
     say(f"finished at step {step}: weights sha256 {progress.weights_sha256}")
 
 
 def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> Training:
-    """Return the training of a spec, its weights as they are before the first step."""
+    """Return the training of a spec, with its initial weights."""
     _leave_before_work(requests)
     plan, switches = _built_in(spec), Switches(spec.profile)
     device = prepare(spec, switches)
@@ -95,11 +95,11 @@ def _built_in(spec: AttemptSpec) -> TrainingPlan:
 def _rehearse(
     training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests
 ) -> None:
-    """Compile and rehearse as the profile wants, and report what took effect."""
+    """Compile and do the dry run if the profile requests it, and report the settings in force."""
     _leave_before_work(requests)
     profile, began, compile_s = training.spec.profile, time.monotonic(), None
     if profile.compile != "off":
-        from jobs.training.compilation import compile_model  # noqa: PLC0415 - takes as long to load as torch itself
+        from jobs.training.compilation import compile_model  # noqa: PLC0415 - loads as slowly as torch itself
 
         with reporter.within(Phase.COMPILE):
             compile_model(training.workload.model, training.switches, training.device, training.rehearse)
@@ -123,13 +123,13 @@ def _provenance(training: Training) -> Provenance:
 
 
 def _say_what_fits(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> None:
-    """Report and sign from now on that a smaller micro-batch is in force."""
+    """Report a smaller micro-batch, and include it in the signatures of later checkpoints."""
     checkpoints.provenance = _provenance(training)
     reporter.effective(training.effective())
 
 
 def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> bool:
-    """Return whether an attempt that was killed after publishing the model has left nothing to do."""
+    """Return whether an earlier attempt already published the model, so that no work is left."""
     steps, progress = training.plan.steps, reporter.progress
     if training.spec.resume_step is not None:
         return False
@@ -142,7 +142,7 @@ def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporte
 
 
 def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> int:
-    """Return the step to go on from, with the state of that step in memory."""
+    """Load the checkpoint to resume from, if any, and return its step or 0."""
     rows, found = training.micro_batch, checkpoints.find(training.spec.resume_step)
     if found is not None:
         _resume_from(training, found, reporter)
@@ -153,9 +153,9 @@ def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, re
     if found is None:
         return 0
     if not checkpoints.has_best():
-        training.best = None  # its weights went with a later one that is set aside now
+        training.best = None  # the best weights were later than this step and are set aside now
     if _is_evaluated(training, found.manifest.step) and training.evaluated != found.manifest.step:
-        _evaluate(training, checkpoints, reporter, requests)  # a stop came between the step and this
+        _evaluate(training, checkpoints, reporter, requests)  # a stop came before the evaluation
     return found.manifest.step
 
 
@@ -166,11 +166,11 @@ def _resume_from(training: Training, found: ResumePoint, reporter: Reporter) -> 
             f"the checkpoint is at step {step}, beyond the {training.plan.steps} steps of the spec;"
             " resume from an earlier step or restart from scratch"
         )
-    differences(found.manifest.signatures, training.signatures)  # before anything is loaded
+    differences(found.manifest.signatures, training.signatures)  # raises before anything is loaded
     training.load(found.state)
     changed = differences(
         found.manifest.signatures, training.signatures
-    )  # what was loaded may need less memory
+    )  # the loaded state may have a smaller micro-batch
     progress.step = progress.resumed_from = progress.checkpoint_step = step
     progress.rejected = found.rejected
     for rejected in found.rejected:
@@ -183,7 +183,7 @@ def _resume_from(training: Training, found: ResumePoint, reporter: Reporter) -> 
 
 
 def _report(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> None:
-    """Log and evaluate when the plan wants it after the newest step."""
+    """Log and evaluate after the newest step if the plan requires it."""
     plan, progress = training.plan, reporter.progress
     step, last = progress.step, progress.step == plan.steps
     if (last or step % plan.log_every == 0) and progress.loss is not None:
@@ -216,7 +216,7 @@ def _evaluate(
 
 
 def _in_words(found: Evaluation) -> str:
-    """Return the metrics, each beside what the trivial baseline gets."""
+    """Return the metrics as text, each with the value of the trivial baseline."""
     parts = []
     for name, value in found.metrics.items():
         beside = f" (baseline {found.baseline[name]:.4f})" if name in found.baseline else ""
@@ -225,13 +225,13 @@ def _in_words(found: Evaluation) -> str:
 
 
 def _leave_before_work(requests: StopRequests) -> None:
-    """Leave before something slow begins, if that was asked for."""
+    """Raise ``Stopped`` before slow work begins if a stop was requested."""
     if requests.stop:
         raise Stopped("asked to stop before training began; nothing is lost")
 
 
 def _leave(training: Training, checkpoints: Checkpoints, step: int, began: int) -> None:
-    """Save what is new, unless the plan wants only what is saved on the way, and raise ``Stopped``."""
+    """Save the new steps, unless the spec disables saving on a stop, and raise ``Stopped``."""
     if not training.spec.checkpoint.on_stop:
         raise Stopped(f"asked to stop at step {step}; nothing is saved when stopping, as the spec wants it")
     if step > began:

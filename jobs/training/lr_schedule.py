@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: nothing of a schedule is ever saved."""
+"""The learning rate as a function of the step, so that no scheduler state is saved."""
 
 import math
 
@@ -6,7 +6,7 @@ from jobs.contract import TrainingPlan
 
 
 def learning_rate(plan: TrainingPlan, step: int) -> float:
-    """Return the rate that the update of a step uses: a linear warm-up, then down to the floor."""
+    """Return the learning rate of a step: a linear warm-up, then a decay to the floor."""
     if step < plan.warmup_steps:
         return plan.learning_rate * (step + 1) / plan.warmup_steps
     done = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
@@ -14,7 +14,7 @@ def learning_rate(plan: TrainingPlan, step: int) -> float:
 
 
 def _left(plan: TrainingPlan, done: float) -> float:
-    """Return how much of the way from floor to peak is left, after a share of the steps."""
+    """Return the remaining share of the range from floor to peak after the share ``done`` of the steps."""
     match plan.schedule:
         case "cosine":
             return 0.5 * (1 + math.cos(math.pi * done))

@@ -1,4 +1,4 @@
-"""A cache of values that are expensive to make.  It never changes a result."""
+"""A cache of values that are expensive to compute; it does not change any result."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class LruCache(Generic[Key, Value]):
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
-        """Return the value of a key, made now if it is not in the cache."""
+        """Return the value of a key; it is computed if it is not in the cache."""
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]

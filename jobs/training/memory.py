@@ -1,4 +1,4 @@
-"""How much memory the training takes: allocated, reserved and at its peak; and what stays between steps."""
+"""Memory of the training: allocated, reserved and peak bytes, and reuse of freed memory between steps."""
 
 import ctypes
 import os
@@ -19,16 +19,16 @@ M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
 """Parameters of mallopt(3), as in ``malloc.h``."""
 KEPT_BYTES: Final = 1024 * MIB
-"""As much freed memory may stay with the process."""
+"""The freed memory that the C library may keep at the top of its heap (M_TRIM_THRESHOLD)."""
 MAPPED_BYTES: Final = 32 * MIB
-"""Larger pieces have mappings of their own: the most that the C library accepts."""
+"""Larger allocations use mmap; this is the largest threshold that the C library accepts."""
 OWN_WORDS: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
-"""With these in the environment somebody has decided for himself."""
+"""The environment variables by which a user configures malloc; if one is set, it takes precedence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes; on a CPU all three are what is resident."""
+    """Memory in bytes; on a CPU the first three figures are the resident memory."""
 
     allocated: int
     reserved: int
@@ -37,7 +37,7 @@ class Memory:
 
 
 def memory(device: torch.device) -> Memory:
-    """Return what is in use now, and the most that was since the peak was last forgotten."""
+    """Return the memory in use now, and the peak since the peak statistics were last reset."""
     if device.type == "cuda":
         return Memory(
             torch.cuda.memory_allocated(device),
@@ -50,10 +50,10 @@ def memory(device: torch.device) -> Memory:
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep what a step frees for the next one; return whether it will.
+    """Make the C library keep freed memory for the next step, and return whether it does.
 
-    Left alone it gives the top of its heap back to the system at the end of a step, and the next step
-    gets it again page by page, each of which is a fault and a page of zeros.
+    By default, the C library returns the top of its heap to the system at the end of a step.  The next
+    step then gets the memory back page by page, at the cost of a page fault and zeroing for each page.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or any(os.environ.get(name) for name in OWN_WORDS):
@@ -62,7 +62,7 @@ def keep_freed_memory() -> bool:
 
 
 class MemoryLog:
-    """Says how much memory is in use at an interval, per epoch, or never; gives cached memory back."""
+    """Logs the memory in use at an interval, per epoch or never, and releases cached device memory."""
 
     def __init__(self, profile: Profile, device: torch.device, steps_per_epoch: int) -> None:
         self._profile = profile
@@ -71,7 +71,7 @@ class MemoryLog:
         self._warned = False
 
     def stepped(self, step: int, reporter: Reporter) -> None:
-        """Do what is due after a step."""
+        """Write the log line and release cached memory if they are due after a step."""
         if self._is_due(step):
             self._write(step, reporter)
         every = self._profile.memory_cleanup_every

@@ -1,8 +1,8 @@
-"""AdamW that leaves torch's compiler where it is, in a training that compiles nothing.
+"""AdamW that does not load torch's compiler if the training compiles nothing.
 
-``torch.optim`` loads ``torch._dynamo`` when the first optimiser is made, to tell it to keep out of
-some methods, and that takes nearly as long as to load torch itself.  Where nothing is compiled
-nobody has to be told: the same code runs without the wrappers, and every bit is the same.
+``torch.optim`` loads ``torch._dynamo`` when the first optimiser is made, because it excludes some
+methods from tracing.  Loading it takes nearly as long as loading torch.  If nothing is compiled, the
+same code runs here without the wrappers, and its results are bitwise identical.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _step: Final[Callable[..., Any]] = unwrap(torch.optim.Adam.step)
 
 
 class AdamW(torch.optim.AdamW):
-    """``torch.optim.AdamW`` where nothing is traced; its state is that of the original, under its name."""
+    """``torch.optim.AdamW`` without compiler wrappers; class name and state are those of the original."""
 
     add_param_group = unwrap(Optimizer.add_param_group)
     state_dict = unwrap(Optimizer.state_dict)
@@ -29,13 +29,13 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step, as the original does between the two words that it has for the compiler."""
+        """Take one step with the code of the original, without its graph breaks for the compiler."""
         loss: float | None = _step(self, closure)
         return loss
 
 
 def adamw(groups: list[dict[str, Any]], switches: Switches) -> torch.optim.AdamW:
-    """Return an optimiser in the implementation that the profile wants."""
+    """Return AdamW in the implementation that the profile selects."""
     profile = switches.profile
     kind = AdamW if profile.compile == "off" else torch.optim.AdamW
     wanted = profile.optimizer

@@ -1,4 +1,4 @@
-"""Where the time goes: seconds by phase, and the pace of the last steps."""
+"""Time accounting: seconds by phase, and the throughput of the last steps."""
 
 import time
 from collections import defaultdict, deque
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from jobs.contract import Phase
 
 WINDOW = 32
-"""Steps that the pace looks back on: long enough to be calm, short enough to be recent."""
+"""Number of recent steps over which the throughput is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How long one step took, or several of which only the last was waited for."""
+    """The duration of one step, or of several steps if the CPU waited only for the last one."""
 
     items: int
     seconds: float
-    parts: Mapping[str, float] = field(default_factory=dict)  # seconds; empty where nobody has looked
-    steps: int = 1  # that these figures are for
+    parts: Mapping[str, float] = field(default_factory=dict)  # seconds; empty if not measured
+    steps: int = 1  # number of steps that the figures cover
 
     @property
     def waited(self) -> float:
-        """Seconds until the batch was there."""
+        """The seconds spent waiting for the batch."""
         return self.parts.get("data", 0.0)
 
 
 class Throughput:
-    """Items per second over the last steps; pauses between steps (evaluation, saves) do not count."""
+    """Items per second over the last steps, without the pauses between steps (evaluation, saves)."""
 
     def __init__(self) -> None:
         self.items = 0  # since the attempt began
@@ -46,7 +46,7 @@ class Throughput:
 
     @property
     def data_wait(self) -> float | None:
-        """Return the share of step time that went into waiting for batches."""
+        """Return the share of step time spent waiting for batches."""
         seconds = self._seconds()
         return min(1.0, sum(step.waited for step in self._steps) / seconds) if seconds else None
 
@@ -59,7 +59,7 @@ class Throughput:
         return {name: round(min(1.0, took / seconds), 4) for name, took in spent.items()} if seconds else {}
 
     def seconds_for(self, steps: int) -> float | None:
-        """Return how long that many steps take at this pace."""
+        """Return the estimated seconds for a number of steps at the current rate."""
         return self._seconds() / sum(each.steps for each in self._steps) * steps if self._steps else None
 
     def _seconds(self) -> float:
@@ -67,18 +67,18 @@ class Throughput:
 
 
 class Phases:
-    """The current phase, and the seconds spent in each; phases nest, and only the inner one's clock runs."""
+    """The current phase and the seconds spent in each; of nested phases only the innermost is timed."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.current = Phase.INIT
-        self.failed: Phase | None = None  # the one that an error left last
+        self.failed: Phase | None = None  # the innermost phase that the latest error left
         self._clock = clock
         self._since = clock()
         self._seconds: dict[Phase, float] = defaultdict(float)
 
     @contextmanager
     def within(self, phase: Phase) -> Iterator[None]:
-        """Be in a phase, then in the one before again."""
+        """Enter a phase for the duration of the context, then return to the previous one."""
         before, self.failed, completed = self.current, None, False
         self._enter(phase)
         try:
@@ -90,11 +90,11 @@ class Phases:
             self._enter(before)
 
     def _left_by_an_error(self, phase: Phase) -> None:
-        """Remember the innermost phase that an error has left: the outer ones only pass it on."""
+        """Record the innermost phase that an error has left; the error also passes the outer ones."""
         self.failed = self.failed or phase
 
     def seconds(self) -> dict[str, float]:
-        """Return seconds by phase, the current one up to now."""
+        """Return the seconds by phase; the current phase is counted up to now."""
         self._enter(self.current)
         return {phase.value: round(spent, 3) for phase, spent in self._seconds.items()}
 

@@ -1,7 +1,7 @@
-"""Randomness as a function of (seed, purpose), so that no generator state is ever saved.
+"""Random numbers as a function of (seed, purpose), so that no generator state is saved.
 
-Every optimiser step re-seeds every generator that it may draw from; what happened before
-that step (an evaluation, a kill, another order of batches) cannot be seen in its draws.
+Every optimiser step re-seeds every generator that it may draw from.  Its draws therefore do not
+depend on what happened before the step (an evaluation, a kill, another order of batches).
 """
 
 import random
@@ -18,7 +18,7 @@ def derive(seed: int, *purpose: str | int) -> int:
 
 
 def seed_all(seed: int, *purpose: str | int) -> None:
-    """Put the global generators of Python, the CPU and the devices in use at the state for a purpose."""
+    """Seed the global generators of Python, the CPU and the devices in use for a purpose."""
     key = derive(seed, *purpose)
     random.seed(key)
     # Not torch.manual_seed: it records a stack trace for devices that are not initialised (120 us).
@@ -28,6 +28,6 @@ def seed_all(seed: int, *purpose: str | int) -> None:
 
 
 def draw(limit: int, count: int, seed: int, *purpose: str | int) -> Tensor:
-    """Return ``count`` whole numbers below ``limit``, a function of the arguments alone."""
+    """Return ``count`` integers below ``limit`` that depend on the arguments only."""
     generator = torch.Generator().manual_seed(derive(seed, *purpose))
     return torch.randint(limit, (count,), generator=generator)

@@ -1,7 +1,7 @@
-"""What the trainer tells the host: log lines, heartbeat, metrics, what took effect, and the result.
+"""Reports of the trainer to the host: log lines, heartbeat, metrics, effective settings and result.
 
-A report that cannot be written never ends a training: on a full disk the trainer says so
-once and goes on.  The result's blocks are reserved at the start for the same reason.
+A report that cannot be written does not end the training.  On a full disk the trainer logs one
+warning and continues.  The disk blocks of the result are reserved at the start for the same reason.
 """
 
 import json
@@ -26,22 +26,22 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def say(text: str) -> None:
-    """Write one line to the log, unbuffered: what was said before a SIGKILL is there."""
+    """Write one line to the log, unbuffered, so that a SIGKILL does not lose it."""
     _write_line(1, text)
 
 
 def warn(text: str) -> None:
-    """Write one line that somebody should read."""
+    """Write one warning line to the log."""
     _write_line(2, f"warning: {text}")
 
 
 def complain(text: str) -> None:
-    """Write the one line that says why the program ends."""
+    """Write the line that gives the reason why the program ends."""
     _write_line(2, f"error: {text}")
 
 
 def resident_bytes() -> int | None:
-    """Return how much memory of this process is in RAM; None where the kernel does not say."""
+    """Return the resident memory of this process in bytes, or None if the kernel does not report it."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
     except (OSError, ValueError, IndexError):
@@ -50,7 +50,7 @@ def resident_bytes() -> int | None:
 
 @dataclass(slots=True)
 class Progress:
-    """How far the attempt has come; the one mutable value behind every report."""
+    """The progress of the attempt: the mutable state from which every report is made."""
 
     step: int = 0
     total_steps: int | None = None
@@ -66,7 +66,7 @@ class Progress:
 
 
 class Reporter:
-    """Keeps the attempt's report files true."""
+    """Writes the attempt's report files and keeps them up to date."""
 
     def __init__(self, paths: RunPaths, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = Progress()
@@ -80,14 +80,14 @@ class Reporter:
         self._reserved: files.ReservedFile | None = None
 
     def begin(self) -> None:
-        """Reserve the result's blocks and give the first sign of life."""
+        """Reserve the disk blocks of the result and write the first heartbeat."""
         with self._tolerating("result.json"):
             self._reserved = files.ReservedFile(self._paths.result, RESULT_BYTES)
         self.beat()
 
     @contextmanager
     def within(self, phase: Phase) -> Iterator[None]:
-        """Be in a phase, and say so at both ends."""
+        """Enter a phase for the duration of the context, with a heartbeat at its start and its end."""
         with self._phases.within(phase):
             self.beat()
             yield
@@ -96,9 +96,9 @@ class Reporter:
     def stepped(
         self, step: int, loss: float | None, took: StepTime | None, gradient_norm: float | None = None
     ) -> None:
-        """Record a finished step, with a heartbeat when the last one is old enough.
+        """Record a finished step, and write a heartbeat if ``HEARTBEAT_S`` have passed since the last.
 
-        Loss, norm and time are None where the CPU did not wait for the device.
+        Loss, norm and time are None if the CPU did not wait for the device.
         """
         self.progress.step = step
         if loss is not None:
@@ -115,7 +115,7 @@ class Reporter:
             files.replace(self._paths.status, dump(self._status()).encode())
 
     def log_step(self, learning_rate: float, item: str) -> None:
-        """Write one line for people and one for programs about the newest step."""
+        """Report the newest step in one line of the log and one line of ``metrics.jsonl``."""
         now, throughput = self.progress, self.throughput
         rate = throughput.items_per_s or 0.0
         left = throughput.seconds_for((now.total_steps or now.step) - now.step) or 0.0
@@ -139,7 +139,7 @@ class Reporter:
             file.write(line + "\n")
 
     def effective(self, effective: Effective) -> None:
-        """Write what really took effect; what fell back is also said in the log."""
+        """Write ``effective.json``, and log a warning for each setting that fell back."""
         for fallback in effective.fallbacks:
             warn(fallback)
         with self._tolerating("effective.json"):
@@ -203,7 +203,7 @@ class Reporter:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value if JSON can carry it."""
+    """Return the value if it is finite, else None: JSON has no NaN and no infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -217,5 +217,5 @@ def _write_line(descriptor: int, text: str) -> None:
     line = text.replace("\n", " ").encode(errors="backslashreplace") + b"\n"
     try:
         os.write(descriptor, line)
-    except OSError:  # the log's disk is full or its reader is gone; the files still tell the story
+    except OSError:  # the log's disk is full or its reader has exited; the report files remain
         return

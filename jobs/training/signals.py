@@ -1,8 +1,7 @@
 """Requests of other processes to the trainer: a signal sets a flag, and the loop reads it.
 
-Nothing else happens in a signal handler: work done there could fall between a backward
-pass and its update.  The loop reads the flags between steps, evaluation batches and
-phases.
+A signal handler does nothing else, because its work could run between a backward pass and its
+update.  The loop reads the flags between steps, evaluation batches and phases.
 """
 
 import signal
@@ -12,16 +11,16 @@ from types import FrameType
 
 @dataclass(slots=True)
 class StopRequests:
-    """The requests to stop or to save that are still open."""
+    """The pending requests to stop or to save."""
 
     stop: bool = False
-    """Finish the step, save, report and exit.  It is never withdrawn; a second request changes nothing."""
+    """Finish the step, save, report and exit.  The flag is never cleared; a second request has no effect."""
 
     save: bool = False
     """Save after the next step and continue."""
 
     def take_save(self) -> bool:
-        """Return whether a save was asked for, and count it as done."""
+        """Return whether a save was requested, and clear the request."""
         if not self.save:
             return False
         self.save = False

@@ -1,6 +1,6 @@
-"""What a training says when it begins: device, numbers, compilation, data and attention, one line each.
+"""The log lines at the start of a training: device, numerics, compilation, data and attention.
 
-The lines repeat ``effective.json`` for people: what is in force, and not what was asked for.
+The lines repeat ``effective.json`` in readable form: the settings in force, not the requested ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,9 @@ from jobs.contract import Effective, Switch
 def startup_lines(
     effective: Effective, *, hardware: str, item: str, compile_s: float | None
 ) -> Iterator[str]:
-    """Yield the lines; ``hardware`` is what is known of the device beside its name.
+    """Yield the lines; ``hardware`` describes the device beyond its name.
 
-    ``compile_s`` is how long compilation and its dry run took, None if nothing was to be compiled.
+    ``compile_s`` is the duration of compilation and its dry run, None if compilation is off.
     """
     switches = effective.switches
     beside = f", {hardware}" if hardware else ""
@@ -32,7 +32,7 @@ def startup_lines(
 
 
 def _numbers(switches: Mapping[str, Switch]) -> str:
-    """Return the settings that decide how a device rounds."""
+    """Return the settings that determine the rounding on the device."""
     matmul, cudnn = (_word(switches, name) for name in ("tf32_matmul", "tf32_cudnn"))
     benchmark, deterministic = (_word(switches, name) for name in ("cudnn_benchmark", "deterministic"))
     return (
@@ -42,7 +42,7 @@ def _numbers(switches: Mapping[str, Switch]) -> str:
 
 
 def _compilation(switches: Mapping[str, Switch], seconds: float) -> str:
-    """Return what was compiled and how long it took, or why nothing is."""
+    """Return what was compiled and how long it took, or why nothing was compiled."""
     switch = switches["compile"]
     if switch.applied == "off":
         return f"compile: {switch.requested} was given up after {seconds:.1f} s: {switch.note}"
@@ -52,7 +52,7 @@ def _compilation(switches: Mapping[str, Switch], seconds: float) -> str:
 
 
 def _data(switches: Mapping[str, Switch]) -> str:
-    """Return where batches wait and who makes them."""
+    """Return where batches are kept and which processes make them."""
     placement, workers = switches["placement"], switches["loader_workers"]
     where = f"{placement.applied} ({placement.note})" if placement.note else placement.applied
     makers = "the trainer" if workers.applied in {None, "0"} else f"{workers.applied} process(es)"

@@ -1,7 +1,7 @@
-"""One training in memory: the model, its optimiser and its device, and what one step does to them.
+"""One training in memory: the model, its optimiser and its device, and the training step.
 
-``update(step)`` is a function of the state and the step number alone: the batch, the random
-draws and the learning rate are derived from the step.  That is all that bitwise resume needs.
+``update(step)`` is a function of the state and the step number only: the batch, the random
+draws and the learning rate are derived from the step.  This property makes a resume bitwise exact.
 """
 
 import math
@@ -34,10 +34,10 @@ from jobs.training.timing import stopwatch
 from jobs.workloads.protocol import Evaluation, Workload
 
 MAX_SKIPPED = 16
-"""Steps in a row that fp16 may skip because its scale is too large; more, and it does not train."""
+"""Most consecutive steps that fp16 may skip because its loss scale is too large; more are a failure."""
 
 REHEARSED = 2
-"""Steps of the dry run: the second one has an optimiser with state."""
+"""Steps of the dry run; the optimiser has state only from the second step on."""
 
 NUMERIC_SWITCHES = (
     "precision",
@@ -62,7 +62,7 @@ def _found_late(step: int) -> NonFinite:
 
 
 class Training:
-    """The state that a step changes, and the step."""
+    """The state that a training step changes, and the step itself."""
 
     def __init__(
         self, spec: AttemptSpec, plan: TrainingPlan, workload: Workload, device: Device, switches: Switches
@@ -84,7 +84,7 @@ class Training:
         self._began = 0.0
         self._steps_since = 0
         self.gradient_norm: float | None = None
-        """Before clipping, of the last step that the CPU waited for."""
+        """The gradient norm before clipping, of the last step that the CPU waited for."""
         self._first_bad = torch.full(
             (1,), -1, device=device.torch_device
         )  # the first step that is not finite
@@ -98,7 +98,7 @@ class Training:
         self._verify_flags()
 
     def _begin_scaler(self, state: Mapping[str, Any]) -> None:
-        """Make a scaler of this scale; it also remembers what it has done within a step."""
+        """Create a gradient scaler with the given state; a new one has no record of the current step."""
         kind = self.device.torch_device.type
         self._scaler = torch.amp.GradScaler(kind, enabled=self.device.precision == "fp16")
         if state:
@@ -107,14 +107,14 @@ class Training:
     # --- A step
 
     def update(self, step: int) -> tuple[float | None, StepTime | None]:
-        """Take the weights from before a step to after it.
+        """Do one training step, and return its loss and the time taken.
 
-        Returns the loss, None where the profile wants the CPU not to wait for it, and what the
-        steps since the last one that was waited for took.
+        Both are None if the CPU does not wait for the device at this step.  The time covers all
+        steps since the CPU last waited.
 
         Raises:
-            NonFinite: loss or gradient is not finite, of this step or of one since the CPU last read them.
-            DeviceOutOfMemory: not even one row fits.
+            NonFinite: A loss or gradient of this step, or since the CPU last read them, is not finite.
+            DeviceOutOfMemory: A micro-batch of one row does not fit.
         """
         if not self._steps_since:
             self._began = time.perf_counter()
@@ -132,10 +132,10 @@ class Training:
         return loss, self._took() if checked else None
 
     def evaluate(self, requests: StopRequests) -> Evaluation | None:
-        """Return what the held-out batches say; None if asked to stop half-way.
+        """Return the evaluation on the held-out batches, or None if a stop is requested meanwhile.
 
         Raises:
-            NonFinite: a loss or gradient since the CPU last read them was not finite.
+            NonFinite: A loss or gradient since the CPU last read them was not finite.
         """
         self._read_noted()
         sums: dict[str, Tensor] = {}
@@ -150,7 +150,7 @@ class Training:
         return self.workload.judge({name: float(total) for name, total in sums.items()})
 
     def is_best(self, found: Evaluation) -> bool:
-        """Return whether this is the best evaluation so far, and remember it if so."""
+        """Return whether this is the best evaluation so far, and record its value if so."""
         value = found.metrics[found.primary]
         ahead = 0.0 if self.best is None else (value - self.best) * (1 if found.higher_is_better else -1)
         if not math.isfinite(value) or (self.best is not None and ahead <= 0):
@@ -167,10 +167,10 @@ class Training:
                 sums[name] = sums[name] + value if name in sums else value
 
     def rehearse(self) -> None:
-        """Do two steps and undo them: what does not fit or does not work shows now, and not in hour six.
+        """Do two steps and undo them, so that errors and lack of memory appear before the training.
 
         Raises:
-            InvalidSpec: a tensor is not where it belongs, or an operation has no deterministic form.
+            InvalidSpec: A parameter is on the wrong device, or an operation has no deterministic form.
         """
         before = clone(dict(self.workload.model.state_dict()))
         try:
@@ -201,28 +201,28 @@ class Training:
         return torch.device(kind.type, 0) if kind.type == "cuda" else kind
 
     def _fitting_gradients(self, batch: Batch, step: int) -> Tensor:
-        """Return loss and norm after as many halvings of the micro-batch as it takes."""
+        """Return loss and gradient norm; the micro-batch is halved until it fits into memory."""
         while True:
             problem = self._try_gradients(batch)
             if isinstance(problem, Tensor):
                 return problem
-            self._halve(problem)  # outside the except block, which would keep the tensors of the failure
+            self._halve(problem)  # outside the except block, which keeps the failed attempt's tensors alive
             seed_all(self.spec.seed, step)
 
     def _try_gradients(self, batch: Batch) -> Tensor | str:
-        """Return loss and norm, or how memory ran out."""
+        """Return loss and gradient norm, or the text of the out-of-memory error."""
         try:
             return self._gradients(batch)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if is_out_of_memory(error):
                 return str(error).splitlines()[0]
-            if "returned nan values" in str(error):  # anomaly detection, which looks before we can
+            if "returned nan values" in str(error):  # anomaly detection, which checks before the loop does
                 raise NonFinite(f"{str(error).splitlines()[0]} The weights were not updated") from error
             raise
 
     def _halve(self, problem: str) -> None:
         self._optimizer.zero_grad(set_to_none=True)
-        self._begin_scaler(self._scaler.state_dict())  # it may have unscaled, which it does once a step
+        self._begin_scaler(self._scaler.state_dict())  # unscaling is allowed once a step
         if self.device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
         if self.micro_batch == 1:
@@ -234,10 +234,10 @@ class Training:
         )
 
     def _gradients(self, batch: Batch) -> Tensor:
-        """Accumulate clipped gradients over micro-batches; return loss and norm, on the device.
+        """Accumulate gradients over micro-batches, clip them, and return loss and norm on the device.
 
-        Every micro-batch is divided by the number of items in the whole batch: a mean of
-        means would weigh an uneven last part wrongly.
+        The loss sum of every micro-batch is divided by the number of items in the whole batch.  A mean
+        of means would give a smaller last micro-batch the wrong weight.
         """
         self._optimizer.zero_grad(set_to_none=True)
         count = self.workload.count(batch)
@@ -261,7 +261,7 @@ class Training:
         return done % every == 0 or done % self.plan.log_every == 0 or done >= self.plan.steps
 
     def _checked(self, found: Tensor, step: int) -> float:
-        """Wait for loss and norm, and return the loss."""
+        """Wait for loss and gradient norm, check that they are finite, and return the loss."""
         loss, norm, noted = torch.cat([found.double(), self._first_bad.double()]).tolist()
         if noted >= 0:
             raise _found_late(int(noted))
@@ -273,10 +273,10 @@ class Training:
         raise NonFinite(f"step {step}: loss {loss:g}, gradient norm {norm:g}; the weights were not updated")
 
     def _note_finite(self, found: Tensor, step: int) -> None:
-        """Note on the device whether loss and norm are finite, without waiting for it.
+        """Record on the device whether loss and norm are finite, without waiting for the device.
 
-        An assertion on the device would end its context: every later call fails, with an error that
-        does not name the cause.
+        A device-side assertion is not used, because it destroys the CUDA context.  Every later call
+        would fail with an error that does not name the cause.
         """
         watched = found[:1] if self._scaler.is_enabled() else found
         is_first = (self._first_bad < 0) & ~torch.isfinite(watched).all()
@@ -286,7 +286,7 @@ class Training:
         """Wait for the device if steps were taken since the CPU last read loss and norm.
 
         Raises:
-            NonFinite: one of these steps was not finite.
+            NonFinite: The loss or gradient of one of these steps was not finite.
         """
         noted = int(self._first_bad.item()) if self._steps_since else -1
         if noted >= 0:
@@ -306,16 +306,16 @@ class Training:
         return StepTime(self.workload.items_per_step * steps, seconds, self._stopwatch.take(), steps)
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate that the update of a step uses."""
+        """Return the learning rate that the update of a step uses."""
         return learning_rate(self.plan, step)
 
     # --- The state between two steps
 
     def state(self, step: int) -> Plain:
-        """Return everything that a resume needs, not copied.
+        """Return everything that a resume needs, without copying it.
 
         Raises:
-            NonFinite: a loss or gradient since the CPU last read them was not finite; it is not to be saved.
+            NonFinite: A loss or gradient since the CPU last read them was not finite; the state is invalid.
         """
         self._read_noted()
         scaler = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
@@ -333,11 +333,11 @@ class Training:
         return self.workload.model.state_dict()
 
     def load(self, state: Plain) -> None:
-        """Take up a saved state, but keep the hyper-parameters and flags of this spec.
+        """Load a saved state, but keep the hyper-parameters and flags of this spec.
 
-        They are put into the saved state first: loading them and correcting them afterwards
-        would leave counters on the wrong device when the fused flag has changed.  A micro-batch
-        that was halved for want of memory stays so.
+        The hyper-parameters and flags are written into the saved state before it is loaded.  A
+        correction after loading would leave step counters on the wrong device if the fused flag has
+        changed.  A micro-batch that was halved because of too little memory stays halved.
         """
         optimizer = state["optimizer"]
         for saved, ours in zip(optimizer["param_groups"], self._optimizer.param_groups, strict=True):
@@ -356,7 +356,7 @@ class Training:
 
     @property
     def signatures(self) -> Mapping[str, str]:
-        """The aspects of ``jobs.checkpoint.signatures``, of what really is in force."""
+        """The signatures of ``jobs.checkpoint.signatures``, from the settings in force."""
         names = [group["param_names"] for group in self._optimizer.param_groups]
         return {
             **self.workload.signatures,
@@ -366,7 +366,7 @@ class Training:
         }
 
     def environment(self) -> dict[str, str]:
-        """Return what the rounding of this training depends on."""
+        """Return the settings and versions on which the rounding of this training depends."""
         report = self.switches.report()
         in_force = {name: report[name].applied for name in NUMERIC_SWITCHES}
         return versions() | {
@@ -376,7 +376,7 @@ class Training:
         }
 
     def effective(self) -> Effective:
-        """Return what took effect, for the report."""
+        """Return the settings in force, for ``effective.json``."""
         device = self.device
         return Effective(
             device=str(device.torch_device),
@@ -401,7 +401,7 @@ class Training:
         return rows
 
     def _tell(self) -> None:
-        """Record the switches that this module carries out."""
+        """Record the switches that take effect in the training loop and its steps."""
         for name in ("host_checks_every", "eval_batch", "async_save", "dry_run"):
             self.switches.applied(name)
         looks = torch.is_anomaly_enabled() == self.switches.profile.anomaly_detection
@@ -412,7 +412,7 @@ class Training:
             self.switches.applied("compile", verified=True)
 
     def _verify_flags(self) -> None:
-        """Look whether the optimiser has the flags that were asked for."""
+        """Verify that the optimiser has the requested flags."""
         wanted, group = self.switches.profile.optimizer, self._optimizer.param_groups[0]
         flags = {"loop": (False, False), "foreach": (True, False), "fused": (False, True)}[wanted]
         self.switches.applied("optimizer", verified=(bool(group["foreach"]), bool(group["fused"])) == flags)

@@ -1,7 +1,7 @@
-"""What became of every switch of a profile: requested, applied, verified.
+"""The state of every switch of a profile: requested, applied, verified.
 
-A switch that nobody mentions had no use here, and the report says so: a requested setting
-that silently does nothing is how a promised speed-up goes unmeasured.
+A switch that no part of the trainer records has no effect in this training.  The report lists it
+as not used, so that a requested setting without effect is visible.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ Value = str | int | float | bool | None
 
 
 class Switches:
-    """A profile's switches, and what those who act on them have said about each."""
+    """A profile's switches, with the state that the parts of the trainer record for each."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -21,9 +21,9 @@ class Switches:
     def applied(
         self, name: str, value: Value = None, *, verified: bool | None = None, note: str = ""
     ) -> None:
-        """Record that a switch is in force; ``value`` is left out where it is the requested one.
+        """Record that a switch is in force; ``value`` is omitted if it is the requested one.
 
-        ``verified`` is True where the effect was seen, None where it cannot be seen from here.
+        ``verified`` is True if the effect was observed, and None if it cannot be observed here.
         """
         requested = self._requested(name)
         self._applied[name] = Switch(
@@ -34,14 +34,14 @@ class Switches:
         )
 
     def fell_back(self, name: str, value: Value, why: str) -> None:
-        """Record that something else is in force than what was asked for."""
+        """Record that a value other than the requested one is in force, and why."""
         self._applied[name] = Switch(
             requested=self._requested(name), applied=_text(value), verified=True, note=why[:1000]
         )
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """One line for each switch that is not in force as requested."""
+        """Return one line for each switch that is not in force as requested."""
         return tuple(
             f"{name} {switch.requested}: using {switch.applied}: {switch.note}"
             for name, switch in self._applied.items()
@@ -49,7 +49,7 @@ class Switches:
         )
 
     def report(self) -> Mapping[str, Switch]:
-        """Return every switch, those that nobody mentioned as not used."""
+        """Return every switch; those without a record are marked as not used."""
         unused = {name: Switch(requested=self._requested(name)) for name in SWITCHES}
         return unused | self._applied
 
@@ -58,7 +58,7 @@ class Switches:
 
 
 def _text(value: Value) -> str:
-    """Return a value as YAML and JSON write it."""
+    """Return a value in the notation of YAML and JSON."""
     return (
         {None: "null", True: "true", False: "false"}[value]
         if value is None or isinstance(value, bool)

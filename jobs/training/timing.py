@@ -1,8 +1,8 @@
 """Stopwatches that measure the time of a step by part.
 
-On a CPU a part takes as long as its statements.  On a device they only queue work, so there
-the parts lie between events of the device's own clock, read when the CPU has waited for it
-anyway; only ``data``, which is the CPU's own work, is always timed by the CPU.
+On a CPU, a part takes as long as its statements.  On a GPU, the statements only queue work, so the
+parts are measured between CUDA events.  The events are read when the CPU has waited for the device
+for another reason.  The part ``data`` is work of the CPU and is always timed by the CPU.
 """
 
 import time
@@ -36,7 +36,7 @@ class HostStopwatch:
 
 
 class DeviceStopwatch:
-    """Times queued work with the device's events, and the making of batches with the CPU's clock."""
+    """Times queued work with CUDA events, and the creation of batches with the CPU's clock."""
 
     def __init__(self) -> None:
         self._host = HostStopwatch()
@@ -65,9 +65,9 @@ class DeviceStopwatch:
 
 
 Stopwatch: TypeAlias = HostStopwatch | DeviceStopwatch
-"""``take`` is called when the device has nothing left to do."""
+"""A stopwatch; ``take`` must be called when the device has completed all queued work."""
 
 
 def stopwatch(device: torch.device) -> Stopwatch:
-    """Return the stopwatch that can measure the work of a device."""
+    """Return the stopwatch for the type of a device."""
     return DeviceStopwatch() if device.type == "cuda" else HostStopwatch()

@@ -1,8 +1,8 @@
-"""What each workload is told: one plan per kind, a union discriminated by ``kind``.
+"""The plans of the workloads: one plan per kind, in a union discriminated by ``kind``.
 
-``WORKLOADS`` is the one list of the built-in workloads.  Whatever else knows them derives it from here:
-the job file, the profiles' switches, the comparison of revisions, the trainer, ``runner bench``, and the
-tests that kill and resume every workload.
+``WORKLOADS`` is the only list of the built-in workloads.  All other parts derive theirs from it: the job
+file, the profiles' switches, the comparison of revisions, the trainer, ``runner bench``, and the tests
+that kill and resume every workload.
 """
 
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, Union
@@ -27,7 +27,7 @@ WORKLOADS: Final[tuple[type[TrainingPlan], ...]] = (
     PairClassifier,
     ResidentTransformer,
 )
-"""The built-in workloads: to add one, write its plan and its module, and add the plan here."""
+"""The built-in workloads.  To add one, write its plan and its module, and add the plan here."""
 
 PLANS: Final[tuple[type[TrainingPlan | Program], ...]] = (*WORKLOADS, Program)
 

@@ -1,4 +1,4 @@
-"""What every built-in workload is told, whatever it trains."""
+"""The part of the plan that all built-in workloads share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from pydantic_core import PydanticCustomError
 from jobs.contract.base import BILLION, Spec
 
 STDLIB: Final = "stdlib"
-"""Instead of a directory of text: the library sources of the Python that runs the job."""
+"""Value for the library sources of the Python that runs the job, in place of a directory of text."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFields:
-    """What a change of each field of a plan does to a checkpoint; a field stands in exactly one of them."""
+    """The effect of a change of each plan field on checkpoints; every field is in exactly one group."""
 
-    data: tuple[str, ...] = ()  # other data, or data that are read differently: no checkpoint fits
+    data: tuple[str, ...] = ()  # other data, or other reading of the data: no checkpoint fits
     shape: tuple[str, ...] = ()  # parameters of another shape: no checkpoint fits
-    trajectory: tuple[str, ...] = ()  # a checkpoint fits, and training goes elsewhere from there
+    trajectory: tuple[str, ...] = ()  # a checkpoint fits, but the training continues differently
 
 
 class TrainingPlan(Spec):
@@ -32,16 +32,16 @@ class TrainingPlan(Spec):
     """
 
     implementation: ClassVar[str]
-    """``module:class`` of the workload; the trainer imports it when a job asks for it."""
+    """``module:class`` of the workload; the trainer imports it only for jobs of this kind."""
     checkpoint_fields: ClassVar[CheckpointFields]
     """The fields that the workload adds to those below, each with its effect on a checkpoint."""
     switches: ClassVar[frozenset[str]] = frozenset()
-    """Switches of a profile that not every workload knows and this one does."""
+    """The profile switches that this workload supports in addition to those of every workload."""
     benchmark: ClassVar[Mapping[str, Any]]
-    """Fields of a job that ``runner bench KIND`` measures: at most two minutes on two cores."""
+    """Fields of the job that ``runner bench KIND`` measures; it takes at most two minutes on two cores."""
 
     if TYPE_CHECKING:
-        kind: str  # a Literal in each plan, after the fields below: their order is that of stored revisions
+        kind: str  # a Literal in each plan, after the fields below; stored revisions have this order
 
     data: str = Field(
         description="Directory or file, relative to the job file; or the name of a prepared data set."
@@ -61,7 +61,7 @@ class TrainingPlan(Spec):
     log_every: int = Field(10, ge=1, le=BILLION, description="Steps between lines of the log.")
 
     def misfit(self, fact: str, *names: str) -> PydanticCustomError:
-        """Return the error that some fields do not fit together, at the first of them that was given."""
+        """Return the error for fields that do not fit together, located at the first one that was given."""
         given = [name for name in names if name in self.model_fields_set]
         return PydanticCustomError("below", "{fact}", {"fact": fact, "path": (*given, *names)[:1]})
 
@@ -76,4 +76,4 @@ TRAJECTORY: Final = (
     "weight_decay",
     "grad_clip",
 )
-"""Fields of every plan that decide where a training goes, and not what it can take up."""
+"""Fields of every plan that affect the trajectory of a training, but not checkpoint compatibility."""

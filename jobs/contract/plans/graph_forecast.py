@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from jobs.contract.plans.base import CheckpointFields, TrainingPlan
 
 SYNTHETIC_STOCKS: Final = "synthetic-stocks"
-"""Instead of a table: made-up prices of as many assets and days as the plan says, and called so."""
+"""Value for synthetic prices in place of a table; the plan gives the number of assets and days."""
 
 Days: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 

@@ -1,4 +1,4 @@
-"""The plan of ``program``: somebody's own training, in any language."""
+"""The plan of ``program``: a user's own training program, in any language."""
 
 from typing import Literal
 
